@@ -17,8 +17,7 @@ const lastGoodName = "mesh-last-good.json"
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
-		Watch: a.meshWatch.SetCertificates, Settings: mesh.Settings(c),
-		Denied:   a.deniedToEnvoy,
+		Settings: mesh.Settings(c), Here: true, Denied: a.deniedToEnvoy,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
 	}

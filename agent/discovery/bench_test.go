@@ -83,7 +83,9 @@ func write(tb testing.TB, path, content string) {
 func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
 	tb.Helper()
 	changes := make(chan []string)
-	options.Changes = changes
+	if options.Changes == nil {
+		options.Changes = changes
+	}
 	server, err := discovery.New(options)
 	if err != nil {
 		tb.Fatal(err)

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"hash/crc32"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+	"sync"
+	"time"
 
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/discovery/view"
@@ -18,17 +18,30 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// certificates tracks the files from which proxies on this host read certificates and trusted
-// authorities. It is not safe for concurrent use; the server guards it by mu.
+const (
+	// inspectInterval is the period of the check of each certificate file.
+	inspectInterval = time.Second
+	// inspectWait is how long the server waits for a file system to answer.
+	inspectWait = 100 * time.Millisecond
+	checkWait   = 10 * time.Second // the same for Check, which runs once
+)
+
+// certificates follows the files from which proxies on this host read certificates and trusted
+// authorities. Each file has a goroutine that inspects it, so that a file system that hangs delays
+// only the secrets with its files. A nil value follows nothing: the proxies are on other hosts.
 type certificates struct {
-	watch  func(files []string) error // nil: the files are on other hosts
-	denied Denied                     // nil: unknown
-	logger *slog.Logger
-	files  map[string]*certificateFile // watched files, by path
+	denied Denied        // nil: unknown
+	wait   time.Duration // longest wait for inspections; none while one hangs
+	signal chan struct{} // there are changed files
+
+	mu      sync.Mutex // guards the following fields
+	files   map[string]*certificateFile
+	changed []string // paths
+	ended   bool
 }
 
 // Denied returns why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod
-// 644 /x". It returns "" if they can read it, or if that is unknown.
+// 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
 type Denied func(path string) string
 
 // access reports whether a file is missing, and otherwise what d says of it.
@@ -42,44 +55,53 @@ func (d Denied) access(path string) (missing bool, why string) {
 	return false, d(path)
 }
 
-// certificateFile is the last known state of a file.
+// certificateFile is a followed file with the result of its last inspection.
 type certificateFile struct {
-	stale   bool // must be read again
-	missing bool
-	denied  string // why the proxy cannot read it, and the cure; "" if it can
-	held    uint64 // watch.Fingerprint of the last read
+	watch.File                    // of the goroutine
+	requests   chan chan struct{} // to inspect the file; each is closed afterwards
+	end        chan struct{}      // closed to end the goroutine
+
+	// Guarded by certificates.mu; only the goroutine writes the results.
+	overdue   bool // a caller does not wait any longer
+	inspected bool
+	missing   bool
+	denied    string // why the proxy cannot read it, and the cure; "" if it can
+	held      uint64 // its fingerprint
 	// changes counts the changes of held. Restored content must differ from its first version, as
 	// Envoy must read it again after it refused the version in between.
 	changes uint64
 }
 
-// look implements view.Look. It watches files before it reads them, so that no change is missed.
+func newCertificates(denied Denied, wait time.Duration) *certificates {
+	return &certificates{denied: denied, wait: wait, signal: make(chan struct{}, 1),
+		files: map[string]*certificateFile{}}
+}
+
+// look implements view.Look.
 func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	found := make([]view.Held, len(secrets))
-	if c.watch == nil {
+	if c == nil {
 		return found
 	}
-	more := false
-	for _, secret := range secrets {
-		for _, path := range secret.Files() {
-			if _, known := c.files[path]; !known && watchable(path) {
-				c.files[path], more = &certificateFile{stale: true}, true
-			}
-		}
-	}
-	if more {
-		c.set()
-	}
+	c.inspect(c.follow(secrets))
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i, secret := range secrets {
 		var held []byte
 		for _, path := range secret.Files() {
-			file := c.read(path)
-			if held = file.append(held); file != nil && file.missing &&
-				!slices.Contains(found[i].Missing, path) {
-				found[i].Missing = append(found[i].Missing, path)
+			file := c.files[path]
+			if file == nil {
+				file = &certificateFile{inspected: true} // it cannot be followed
 			}
-			if file != nil && file.denied != "" && !slices.Contains(found[i].Denied, file.denied) {
-				found[i].Denied = append(found[i].Denied, file.denied)
+			held = binary.BigEndian.AppendUint64(held, file.held)
+			held = binary.BigEndian.AppendUint64(held, file.changes)
+			switch {
+			case !file.inspected:
+				add(&found[i].Unread, path)
+			case file.missing:
+				add(&found[i].Missing, path)
+			case file.denied != "":
+				add(&found[i].Denied, file.denied)
 			}
 		}
 		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 means unknown
@@ -87,73 +109,189 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	return found
 }
 
-// watchable reports whether a path denotes the same file for Envoy, the agent and package watch.
-func watchable(path string) bool { return filepath.IsAbs(path) && !strings.HasSuffix(path, "/...") }
-
-// read returns the state of a file, and reads it again if it is stale; nil if it is not watched.
-func (c *certificates) read(path string) *certificateFile {
-	file := c.files[path]
-	if file == nil || !file.stale {
-		return file
+// add appends a text unless it is there.
+func add(texts *[]string, text string) {
+	if !slices.Contains(*texts, text) {
+		*texts = append(*texts, text)
 	}
-	held, err := watch.Fingerprint(path)
-	if err != nil {
-		c.logger.Warn("a changed certificate is taken with the next epoch only", "file", path,
-			"error", err)
-	}
-	file.missing, file.denied = c.denied.access(path)
-	if file.stale = false; held != file.held {
-		file.held = held
-		file.changes++
-	}
-	return file
 }
 
-func (f *certificateFile) append(content []byte) []byte {
-	if f == nil {
-		f = &certificateFile{}
+// follow starts to follow the files of secrets, and returns the new ones.
+func (c *certificates) follow(secrets []translate.FileSecret) (started []*certificateFile) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, secret := range secrets {
+		for _, path := range secret.Files() {
+			if c.files[path] == nil && filepath.IsAbs(path) && !c.ended {
+				file := &certificateFile{File: watch.File{Path: path},
+					requests: make(chan chan struct{}, 1), end: make(chan struct{})}
+				c.files[path] = file
+				started = append(started, file)
+				go c.run(file)
+			}
+		}
 	}
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(content, f.held), f.changes)
+	return started
 }
 
-// changed returns the paths that are watched certificate files, and marks these files as stale.
-func (c *certificates) changed(paths []string) map[string]bool {
+// inspect inspects files and returns once that is done, or after the longest wait. Files that are
+// done later count as changed.
+func (c *certificates) inspect(files []*certificateFile) {
+	all := make([]chan struct{}, len(files))
+	for i, file := range files {
+		all[i] = make(chan struct{})
+		select {
+		case file.requests <- all[i]:
+		default: // it hangs, and another request is pending
+		}
+	}
+	deadline := time.NewTimer(c.patience())
+	defer deadline.Stop()
+	for _, done := range all {
+		select {
+		case <-done:
+			continue
+		case <-deadline.C:
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i, file := range files {
+			select {
+			case <-all[i]:
+			default:
+				file.overdue = true
+			}
+		}
+		return
+	}
+}
+
+func (c *certificates) patience() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, file := range c.files {
+		if file.overdue {
+			return 0
+		}
+	}
+	return c.wait
+}
+
+// run inspects a file on request and at each interval, at the same time as the other files: a
+// certificate and its key are often replaced together.
+func (c *certificates) run(file *certificateFile) {
+	for {
+		var done chan struct{}
+		select {
+		case <-file.end:
+			return
+		case done = <-file.requests:
+		case <-time.After(inspectInterval - time.Duration(time.Now().UnixNano())%inspectInterval):
+		}
+		held := file.Fingerprint()
+		if done == nil && held == file.held {
+			continue
+		}
+		missing, denied := c.denied.access(file.Path)
+		c.mu.Lock()
+		file.missing, file.denied, file.inspected = missing, denied, true
+		differs := held != file.held
+		if differs {
+			file.held = held
+			file.changes++
+		}
+		if file.overdue || differs && done == nil {
+			c.changed = append(c.changed, file.Path)
+			select {
+			case c.signal <- struct{}{}:
+			default: // a signal is pending
+			}
+		}
+		file.overdue = false
+		if done != nil {
+			close(done)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// changes returns a channel that delivers a signal when takeChanged has paths.
+func (c *certificates) changes() <-chan struct{} {
+	if c == nil {
+		return nil
+	}
+	return c.signal
+}
+
+// takeChanged returns the paths of the files that changed since the last call.
+func (c *certificates) takeChanged() []string {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	paths := c.changed
+	c.changed = nil
+	return paths
+}
+
+// refresh inspects all files, and returns their paths.
+func (c *certificates) refresh() []string {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	files := slices.Collect(maps.Values(c.files))
+	paths := slices.Collect(maps.Keys(c.files))
+	c.mu.Unlock()
+	c.inspect(files)
+	return paths
+}
+
+// followed returns those of paths that are followed.
+func (c *certificates) followed(paths []string) map[string]bool {
 	found := map[string]bool{}
-	for _, path := range paths {
-		if file := c.files[path]; file != nil {
-			file.stale, found[path] = true, true
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, path := range paths {
+			if c.files[path] != nil {
+				found[path] = true
+			}
 		}
 	}
 	return found
 }
 
-// keep stops watching all files except those that are used.
-func (c *certificates) keep(used map[string]bool) {
-	before := len(c.files)
-	maps.DeleteFunc(c.files, func(path string, _ *certificateFile) bool { return !used[path] })
-	if len(c.files) < before {
-		c.set()
+// retain stops following all files except those that are used.
+func (c *certificates) retain(used map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for path, file := range c.files {
+		if !used[path] && !c.ended {
+			close(file.end)
+			delete(c.files, path)
+		}
 	}
 }
 
-func (c *certificates) set() {
-	if err := c.watch(slices.Sorted(maps.Keys(c.files))); err != nil {
-		c.logger.Warn("not all files of certificates are watched: a change of another is taken "+
-			"with the next epoch only", "error", err)
+// stop ends all goroutines except those that a file system blocks. The last results stay.
+func (c *certificates) stop() {
+	if c == nil {
+		return
 	}
-}
-
-// certificateFiles returns the paths of all watched certificate files.
-func (s *Server) certificateFiles() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.certificates.files))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	for _, file := range c.files {
+		close(file.end)
+	}
 }
 
 // reread updates the views whose certificate files are among changed paths, and reports whether
 // such files are. Callers hold mu.
 func (s *Server) reread(paths []string) bool {
-	files := s.certificates.changed(paths)
+	files := s.certificates.followed(paths)
 	if len(files) == 0 {
 		return false
 	}
@@ -163,9 +301,9 @@ func (s *Server) reread(paths []string) bool {
 	return true
 }
 
-// watchCertificates stops watching files that no view uses any more. Callers hold mu.
-func (s *Server) watchCertificates() {
-	if s.certificates.watch == nil {
+// dropCertificates stops following files that no view uses any more. Callers hold mu.
+func (s *Server) dropCertificates() {
+	if s.certificates == nil {
 		return
 	}
 	used := map[string]bool{}
@@ -176,5 +314,5 @@ func (s *Server) watchCertificates() {
 			}
 		})
 	}
-	s.certificates.keep(used)
+	s.certificates.retain(used)
 }

@@ -55,10 +55,10 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m.Identity, m.SystemRoots, m.Taken = o.Identity, o.SystemRoots, options.Taken
 	world := model.NewWorld(o.Domain, m)
-	files := &certificates{denied: options.Denied, logger: o.Logger,
-		files: map[string]*certificateFile{}}
+	var files *certificates
 	if options.Here {
-		files.watch = func([]string) error { return nil }
+		files = newCertificates(options.Denied, checkWait)
+		defer files.stop()
 	}
 	v, err := view.New(world, node, view.NewCache(), files.look)
 	if err != nil {

@@ -212,7 +212,7 @@ func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
 			v.publishedBy(by)
 		}
 	}
-	s.watchCertificates()
+	s.dropCertificates()
 }
 
 // apply applies object changes to the realm's world, cache, references and counters.

@@ -58,7 +58,7 @@ func (s *Server) reconfigure() bool {
 		}
 	}
 	if changed {
-		s.watchCertificates()
+		s.dropCertificates()
 	}
 	s.tellProblems()
 	return changed

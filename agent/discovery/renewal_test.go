@@ -47,20 +47,14 @@ func (a authority) issue(t *testing.T, serial int64, name string) (certificate, 
 	return pem.EncodeToMemory(first), rest
 }
 
-// startWatching runs a server with watches of mesh files and certificates, as in the agent.
+// startWatching runs a server that follows mesh files and certificates, as in the agent.
 func startWatching(t *testing.T, folder string, options discovery.Options) *discovery.Server {
 	t.Helper()
 	delay := func() time.Duration { return time.Millisecond }
 	watcher := watch.New(watch.Options{
-		Access: true, Debounce: delay, MaxDelay: delay, Suffixes: []string{".yaml"},
+		Debounce: delay, MaxDelay: delay, Suffixes: []string{".yaml"},
 	})
-	set := func(files []string) error {
-		return watcher.Set(append([]string{folder + "/..."},
-			files...))
-	}
-	if err := set(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watcher.Set([]string{folder + "/..."}))
 	ctx, cancel := context.WithCancel(context.Background())
 	watched := make(chan error, 1)
 	go func() { watched <- watcher.Run(ctx) }()
@@ -70,25 +64,8 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 			t.Error(err)
 		}
 	})
-	options.Files, options.Watch = []string{folder}, set
-	server, changes := start(t, options)
-	forwarded := make(chan struct{})
-	go func() {
-		defer close(forwarded)
-		for {
-			select {
-			case paths := <-watcher.Changes():
-				select {
-				case changes <- paths:
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-forwarded })
+	options.Files, options.Here, options.Changes = []string{folder}, true, watcher.Changes()
+	server, _ := start(t, options)
 	return server
 }
 
@@ -270,7 +247,9 @@ func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 		for i, habit := range habits {
 			certificate, key := a.issue(t, serial, fmt.Sprintf("door-%d", i))
 			habit.write(t, folders[i], certificate, key)
-			doors[i].serves(t, serial)
+		}
+		for _, d := range doors {
+			d.serves(t, serial)
 		}
 		noProblems(t, server)
 	}

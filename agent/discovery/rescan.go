@@ -33,7 +33,7 @@ func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
 	all := append(s.waiting(), first)
 	s.remesh(nil)
-	s.read((*store.Store).Load, s.certificateFiles())
+	s.read((*store.Store).Load, s.certificates.refresh())
 	for _, done := range all {
 		close(done)
 	}

@@ -6,9 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
@@ -151,43 +149,6 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), change) {
 		t.Errorf("the change is not logged once it takes effect:\n%s", log.String())
-	}
-}
-
-// TestRestriction_ClosedNeverWaits calls Closed while the server reads a certificate from a hanging
-// file system.
-func TestRestriction_ClosedNeverWaits(t *testing.T) {
-	directory := t.TempDir()
-	certificate := filepath.Join(directory, "tls.pem")
-	write(t, certificate, "")
-	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(`apiVersion: networking.istio.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: shop}
-spec:
-  servers:
-  - port: {number: 8443, name: https, protocol: HTTPS}
-    hosts: ["*"]
-    tls: {mode: SIMPLE, serverCertificate: %[1]s, privateKey: %[1]s}
-`, certificate))
-	looks, release := make(chan struct{}), make(chan struct{})
-	hang := sync.OnceFunc(func() { close(looks); <-release })
-	server, _ := start(t, discovery.Options{Files: []string{directory},
-		Watch:  func([]string) error { return nil },
-		Denied: func(string) string { hang(); return "" }})
-	var viewed sync.WaitGroup
-	viewed.Go(func() { _, _ = server.Feed(node("router", "shop", nil)) })
-	defer viewed.Wait()
-	defer close(release)
-	<-looks
-	answered := make(chan string, 1)
-	viewed.Go(func() { answered <- server.Closed() })
-	select {
-	case why := <-answered:
-		if why != "" {
-			t.Errorf("closed: %s", why)
-		}
-	case <-time.After(20 * time.Second):
-		t.Error("no answer while the server is busy")
 	}
 }
 

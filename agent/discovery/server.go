@@ -60,10 +60,7 @@ type Options struct {
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 
-	// Watch makes Changes deliver these certificate files too, in place of those of the previous
-	// call. It must not wait for a reader of Changes. nil: proxies are on other hosts.
-	Watch func(files []string) error
-
+	Here   bool   // proxies are on this host: the server follows their certificate files
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
 
 	Board  *condition.Board // nil: problems are only returned
@@ -82,11 +79,12 @@ type Settings struct {
 
 // Server translates files to resources. Its methods are safe for concurrent use.
 type Server struct {
-	options Options
-	kept    kept
-	ready   chan struct{}
-	rescan  chan chan struct{} // closed once it is done
-	joining chan struct{}      // a realm is to be filled
+	options      Options
+	certificates *certificates
+	kept         kept
+	ready        chan struct{}
+	rescan       chan chan struct{} // closed once it is done
+	joining      chan struct{}      // a realm is to be filled
 
 	newestStream atomic.Uint64 // of newestView
 
@@ -111,7 +109,6 @@ type Server struct {
 	meshBad      bool         // the file is invalid or refused
 	meshProblems []Problem
 	refusedMesh  *lastgood.RefusedMesh // nil: none
-	certificates *certificates
 	refusals     map[resource.Key]refusal
 	problems     []Problem // all, as last reported
 }
@@ -133,8 +130,9 @@ func New(options Options) (*Server, error) {
 		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
 		realms: map[string]*realm{}, views: map[string]*served{},
 		refusals: map[resource.Key]refusal{},
-		certificates: &certificates{watch: options.Watch, denied: options.Denied,
-			logger: options.Logger, files: map[string]*certificateFile{}},
+	}
+	if options.Here {
+		s.certificates = newCertificates(options.Denied, inspectWait)
 	}
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
@@ -196,6 +194,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			close(s.ended) // later callers store the state themselves
+			s.certificates.stop()
 			s.remember()
 			return nil
 		case done := <-rescan:
@@ -215,17 +214,30 @@ func (s *Server) Run(ctx context.Context) error {
 				s.options.Changes = nil
 				continue
 			}
-			begun := time.Now()
-			if paths = s.debounce(ctx, paths); ctx.Err() == nil {
-				s.debounced.Observe(time.Since(begun))
-				begun = time.Now()
-				s.remesh(paths)
-				s.read(func(of *store.Store) []store.Change { return of.Reload(paths) }, paths)
-				s.pushed.Observe(time.Since(begun))
+			s.follow(ctx, paths)
+			remember()
+		case <-s.certificates.changes():
+			if paths := s.certificates.takeChanged(); len(paths) > 0 {
+				s.follow(ctx, paths)
 				remember()
 			}
 		}
 	}
+}
+
+// follow publishes the result of changed files, together with changes that follow soon. Only Run
+// may call it.
+func (s *Server) follow(ctx context.Context, paths []string) {
+	begun := time.Now()
+	paths = append(s.debounce(ctx, paths), s.certificates.takeChanged()...)
+	if ctx.Err() != nil {
+		return
+	}
+	s.debounced.Observe(time.Since(begun))
+	begun = time.Now()
+	s.remesh(paths)
+	s.read(func(of *store.Store) []store.Change { return of.Reload(paths) }, paths)
+	s.pushed.Observe(time.Since(begun))
 }
 
 // Ready returns a channel that is closed once the files were read.
@@ -299,7 +311,7 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 		}
 	}
 	s.applied(now)
-	s.watchCertificates()
+	s.dropCertificates()
 	s.tellProblems()
 }
 

@@ -10,7 +10,7 @@ import (
 // secret that a proxy could not read if it started now, by the secret's name. It may block on a
 // hanging mount.
 func (s *Server) Unreadable() map[string]Problem {
-	if s.options.Watch == nil {
+	if !s.options.Here {
 		return nil // the files are on other machines
 	}
 	secrets := map[translate.FileSecret]resource.Origin{}

@@ -80,7 +80,7 @@ func (s *Server) dropIdle(now time.Time) bool {
 			r.cache.Clear() // frees resources that only dropped views used
 		}
 		s.dropRealms()
-		s.watchCertificates()
+		s.dropCertificates()
 	}
 	return dropped
 }

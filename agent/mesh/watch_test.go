@@ -13,16 +13,13 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// A change of mode matters for certificates, which Envoy reads, but not for files that the agent
-// reads.
-func TestModesCountOfCertificatesOnly(t *testing.T) {
+func TestWatch_ReportsContentNotModes(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, mesh, certificate := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "mesh.conf"),
-		filepath.Join(dir, "cert.pem")
-	for _, path := range []string{object, mesh, certificate} {
+	object, mesh := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "mesh.conf")
+	for _, path := range []string{object, mesh} {
 		if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -33,10 +30,7 @@ func TestModesCountOfCertificatesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := watcher.SetCertificates([]string{certificate}); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{object, mesh, certificate} { // before Run: reported at once
+	for _, path := range []string{object, mesh} { // before Run: reported at once
 		if err := os.Chmod(path, 0o640); err != nil {
 			t.Fatal(err)
 		}
@@ -55,11 +49,12 @@ func TestModesCountOfCertificatesOnly(t *testing.T) {
 			t.Errorf("of %s nothing was told", want)
 		}
 	}
-	next(certificate)
-	if err := os.WriteFile(mesh, []byte("new"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{object, mesh} {
+		if err := os.WriteFile(path, []byte("new"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next(path)
 	}
-	next(mesh)
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -14,30 +14,21 @@ import (
 // a read leaves the same time. Kernels tick every 1 to 10 ms.
 const settled = 100 * time.Millisecond
 
-// mostHashed is the largest file, in bytes, that is hashed only because another process reads it. A
-// larger one is no certificate, but a mistake or a growing log; the CA bundle of a system has a
-// quarter of it.
-const mostHashed = 1 << 20
-
 type kind uint8
 
 const (
 	absent kind = iota
 	file
 	directory
-	unreadable // present, but not readable, not a regular file or too large to hash for others
+	unreadable // present, but not readable or not a regular file
 )
 
 // content is what a path holds, comparable.
 type content struct {
-	kind   kind
-	sum    [sha256.Size]byte // of a file
-	stamp  stamp             // of a regular file that cannot be hashed
-	access access            // of a hashed file that other processes read
+	kind  kind
+	sum   [sha256.Size]byte // of a file
+	stamp stamp             // of a regular file that cannot be hashed
 }
-
-// access is who may do what with a file.
-type access struct{ mode, user, group uint32 }
 
 // stamp is what the kernel changes whenever a file's content may have changed. The zero stamp is
 // that of no file.
@@ -74,9 +65,8 @@ func lstat(path string) stamp {
 }
 
 // readContent hashes the file at path (without symbolic links), unless its stamp is still the one
-// from before. It returns the zero stamp if the file is too fresh to trust it. With others, mode
-// and owner count too, and a large file is not hashed.
-func readContent(path string, before content, then stamp, others bool) (content, stamp) {
+// from before. It returns the zero stamp if the file is too fresh to trust it.
+func readContent(path string, before content, then stamp) (content, stamp) {
 	info, err := os.Lstat(path)
 	now := stampOf(info)
 	switch {
@@ -88,11 +78,7 @@ func readContent(path string, before content, then stamp, others bool) (content,
 		return before, now
 	}
 	result := content{kind: file}
-	if others {
-		status := info.Sys().(*syscall.Stat_t)
-		result.access = access{status.Mode, status.Uid, status.Gid}
-	}
-	if others && info.Size() > mostHashed || hash(path, &result.sum) != nil {
+	if hash(path, &result.sum) != nil {
 		result = content{kind: unreadable, stamp: now}
 	}
 	return result, now.ifSettled()

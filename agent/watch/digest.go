@@ -2,7 +2,6 @@ package watch
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,7 +14,7 @@ import (
 // which are files or directories as for Set; suffixes are those of Options. Order and repetition of
 // the paths do not matter. A missing file is part of the digest, an unreadable one an error.
 func Digest(paths []string, suffixes ...string) (string, error) {
-	all, err := readAll(paths, suffixes, false)
+	all, err := readAll(paths, suffixes)
 	if err != nil {
 		return "", err
 	}
@@ -31,24 +30,9 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), errors.Join(failed...)
 }
 
-// Fingerprint returns 64 bits that change with the content, mode, owner or existence of the file at
-// path. A file that cannot be read, such as another user's key, or is larger than 1 MiB counts by
-// inode, size and change time.
-func Fingerprint(path string) (uint64, error) {
-	all, err := readAll([]string{path}, nil, true)
-	if err != nil {
-		return 0, err
-	}
-	hash := sha256.New()
-	for _, e := range all {
-		_, _ = fmt.Fprintf(hash, "%v\n", e.now)
-	}
-	return binary.BigEndian.Uint64(hash.Sum(nil)), nil
-}
-
 // readAll reads paths, as for Set, and returns their entries by name.
-func readAll(paths, suffixes []string, access bool) (all []*entry, err error) {
-	tree := newTree(suffixes, access, slog.New(slog.DiscardHandler))
+func readAll(paths, suffixes []string) (all []*entry, err error) {
+	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
 	if err := tree.set(paths); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,12 +13,8 @@ import (
 
 func TestFingerprint_FollowsContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	sum := func() uint64 {
-		t.Helper()
-		held, err := Fingerprint(path)
-		must(t, err)
-		return held
-	}
+	file := File{Path: path}
+	sum := file.Fingerprint
 	absent := sum()
 	write(t, path, "one")
 	one := sum()
@@ -31,8 +28,16 @@ func TestFingerprint_FollowsContent(t *testing.T) {
 	if open := sum(); open == one {
 		t.Error("who may read it makes no difference")
 	}
-	if _, err := Fingerprint(""); err == nil {
-		t.Error("no path has a fingerprint")
+	opened := sum()
+	now := time.Now()
+	must(t, os.Chtimes(path, now, now))
+	if same := sum(); same != opened {
+		t.Error("its times make a difference")
+	}
+	link := filepath.Join(filepath.Dir(path), "link")
+	must(t, os.Symlink(path, link))
+	if through := (&File{Path: link}).Fingerprint(); through != opened {
+		t.Errorf("%x, and through a link %x", opened, through)
 	}
 }
 
@@ -40,12 +45,8 @@ func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 	path := filepath.Join(searchable(t), "key.pem")
 	write(t, path, "one")
 	must(t, os.Chmod(path, 0o200))
-	sum := func() uint64 {
-		t.Helper()
-		held, err := Fingerprint(path)
-		must(t, err)
-		return held
-	}
+	file := File{Path: path}
+	sum := file.Fingerprint
 	again := nobody(t, path)
 	defer again()
 	if _, err := os.ReadFile(path); err == nil {
@@ -60,14 +61,14 @@ func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("a change of a file that cannot be read is not seen")
 		}
-		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		written, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil { // nobody may not write it either
 			rootWrites(t, path)
 			continue
 		}
-		_, err = file.WriteString("two")
+		_, err = written.WriteString("two")
 		must(t, err)
-		must(t, file.Close())
+		must(t, written.Close())
 	}
 }
 
@@ -108,18 +109,55 @@ func rootWrites(t *testing.T, path string) {
 	must(t, <-done)
 }
 
-// With Options.Access a change of the mode counts, one of the times does not.
-func TestAccess_ModeCounts(t *testing.T) {
-	path := filepath.Join(tempDir(t), "key.pem")
-	write(t, path, "one")
-	options := testOptions()
-	options.Access = true
-	watcher := run(t, options, path)
-	must(t, os.Chmod(path, 0o640))
-	if told := next(t, watcher); len(told) != 1 || told[0] != path {
-		t.Errorf("told %q", told)
+func TestFingerprint_OfLargeFileFollowsItsStamp(t *testing.T) {
+	for size, read := range map[int]bool{mostHashed: true, mostHashed + 1: false} {
+		path := filepath.Join(tempDir(t), "ca.pem")
+		must(t, os.WriteFile(path, bytes.Repeat([]byte("a"), size), 0o600))
+		sum := (&File{Path: path}).Fingerprint
+		before := sum()
+		if again := sum(); again != before {
+			t.Errorf("%d bytes: %x, and then %x", size, before, again)
+		}
+		// Equal content in another inode.
+		must(t, os.WriteFile(path+".new", bytes.Repeat([]byte("a"), size), 0o600))
+		must(t, os.Rename(path+".new", path))
+		if same := sum() == before; same != read {
+			t.Errorf("%d bytes: the same after an equal one took its place: %t", size, same)
+		}
 	}
-	now := time.Now()
-	must(t, os.Chtimes(path, now, now))
-	quiet(t, watcher)
+}
+
+func TestFingerprint_OfFolderIgnoresItsEntries(t *testing.T) {
+	path := filepath.Join(tempDir(t), "ca.pem")
+	must(t, os.Mkdir(path, 0o700))
+	sum := (&File{Path: path}).Fingerprint
+	before := sum()
+	write(t, filepath.Join(path, "inside"), "one")
+	if after := sum(); after != before {
+		t.Errorf("%x, and with a file in it %x", before, after)
+	}
+	must(t, os.RemoveAll(path))
+	write(t, path, "one")
+	if after := sum(); after == before {
+		t.Errorf("%x, also as a file", after)
+	}
+}
+
+// The content is read only if the file may have changed.
+func TestFingerprint_ReadsOnlyChanges(t *testing.T) {
+	path := filepath.Join(tempDir(t), "cert.pem")
+	write(t, path, "one")
+	old := time.Now().Add(-settled)
+	for info, err := os.Stat(path); stampOf(info).ifSettled() == (stamp{}); info, err = os.Stat(path) {
+		must(t, err)
+		if time.Since(old) > patience {
+			t.Fatal("its change time cannot be trusted")
+		}
+	}
+	file := File{Path: path}
+	one := file.Fingerprint()
+	file.sum++ // what it would not find
+	if again := file.Fingerprint(); again != one+1 {
+		t.Errorf("%x after %x: read again", again, one)
+	}
 }

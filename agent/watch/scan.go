@@ -47,7 +47,7 @@ func scanRoot(r *root, f *folders) scan {
 	end, info := s.follow("/", r.path)
 	switch s.end = end; {
 	case info == nil:
-	case info.IsDir() && !r.others:
+	case info.IsDir():
 		s.list(r.name, end, nil)
 	default:
 		s.files[end] = []string{r.name}

@@ -16,7 +16,6 @@ import (
 // guards it.
 type tree struct {
 	suffixes []string
-	access   bool
 	folders  *folders
 	roots    map[string]*root    // by path as given to Set
 	dirty    map[*entry]struct{} // to be read again
@@ -32,7 +31,6 @@ type tree struct {
 type root struct {
 	name, path string // as reported; absolute
 	recursive  bool
-	others     bool // other processes read it: see Options.Access
 	suffixes   []string
 	entries    map[string]*entry // by name, always with the root's own
 	stale      bool              // to be scanned again
@@ -48,10 +46,9 @@ type entry struct {
 	now, told content // last read; last delivered, or read by Set
 }
 
-func newTree(suffixes []string, access bool, logger *slog.Logger) *tree {
+func newTree(suffixes []string, logger *slog.Logger) *tree {
 	return &tree{
 		suffixes: suffixes,
-		access:   access,
 		folders:  &folders{logger: logger, watched: map[string]stamp{}, warned: map[string]bool{}},
 		roots:    map[string]*root{},
 		dirty:    map[*entry]struct{}{},
@@ -82,7 +79,7 @@ func (t *tree) set(paths []string) error {
 			continue
 		}
 		r := &root{
-			name: name, path: absolute, recursive: recursive, others: t.access && !recursive,
+			name: name, path: absolute, recursive: recursive,
 			suffixes: t.suffixes, entries: map[string]*entry{},
 		}
 		t.roots[path] = r
@@ -239,7 +236,7 @@ func (t *tree) read(e *entry) {
 		e.now, e.stamp = content{kind: directory}, stamp{}
 	default:
 		then := e.stamp
-		e.now, e.stamp = readContent(e.path, e.now, then, e.root.others)
+		e.now, e.stamp = readContent(e.path, e.now, then)
 		if e.stamp != then || then == (stamp{}) {
 			t.reads++
 		}

@@ -1,7 +1,7 @@
 // Package watch turns file system activity into debounced changes of file content.
 //
 // Content decides, never the event: a file has changed if it appeared, disappeared or has another
-// SHA-256. Touching a file, or replacing it with an equal one, is no change (see Options.Access).
+// SHA-256. Touching a file, or replacing it with an equal one, is no change.
 // A file that cannot be read counts by inode, size and change time.
 //
 // Paths need not exist. The watcher follows each path link by link and has inotify watch the
@@ -15,6 +15,8 @@
 //
 // In directories, names that start with a dot are ignored (swap files, locks, Kubernetes' ..data),
 // as are files without one of Options.Suffixes.
+//
+// A File is compared on demand, without a Watcher: for files that other processes read.
 //
 // Not seen: writes in place to a file of a directory through a hard link elsewhere, through
 // another mount of the folder, or by another client of a network file system.
@@ -44,10 +46,7 @@ type Options struct {
 	Debounce, MaxDelay func() time.Duration
 	// Suffixes selects the files of directories (".yaml"); none: all files.
 	Suffixes []string
-	// Access says that other processes read the paths given without "/...": these are files,
-	// their mode and owner count too, and above 1 MiB only inode, size and change time count.
-	Access bool
-	Logger *slog.Logger // nil: silent
+	Logger   *slog.Logger // nil: silent
 }
 
 // Watcher reports which files changed. Any goroutine may call Set at any time; call Run once.
@@ -73,7 +72,7 @@ func New(options Options) *Watcher {
 		interval: checkInterval,
 		changes:  make(chan []string),
 		wake:     make(chan struct{}, 1),
-		tree:     newTree(options.Suffixes, options.Access, options.Logger),
+		tree:     newTree(options.Suffixes, options.Logger),
 	}
 }
 

@@ -21,8 +21,8 @@ var kinds = []struct{ name, text string }{
 	{"Gateway", "Where this host listens: ports, host names, TLS. Nginx: `listen`,\n" +
 		"`server_name`, `ssl_certificate`. Protocols: HTTP, HTTPS, HTTP2, GRPC, TCP,\n" +
 		"TLS. TLS modes: SIMPLE, MUTUAL, OPTIONAL_MUTUAL, PASSTHROUGH. Certificates\n" +
-		"are files that the user outrider-envoy can read; renewed ones are used as\n" +
-		"soon as certificate and key are both replaced. Without a selector a Gateway\n" +
+		"are files that the user outrider-envoy can read; renewed ones are used\n" +
+		"about a second after certificate and key are both replaced. Without a selector a Gateway\n" +
 		"is for every host that reads the file, with one for those whose [node]\n" +
 		"labels match. It needs type = \"router\" in [node]. `bind` is the address of a\n" +
 		"server, 0.0.0.0 (every IPv4 address) by default; for IPv6 add a server with\n" +

@@ -27,6 +27,7 @@ type Look func([]translate.FileSecret) []Held
 // Held describes the files of a secret.
 type Held struct {
 	Fingerprint uint32   // changes with the content; 0 if unknown
+	Unread      []string // paths of files whose file system has not answered yet
 	Missing     []string // paths of files
 	Denied      []string // why the proxy cannot read the files, and the remedy
 }
@@ -106,7 +107,15 @@ func (s *secrets) publish(v *View) {
 		for _, denied := range found[i].Denied {
 			tell(denied, "")
 		}
-		v.put(unit, out)
+		for _, path := range found[i].Unread {
+			tell(path+" could not be read yet: its file system does not answer; Envoy gets the "+
+				"certificate as soon as it does", "check the mount")
+		}
+		if len(found[i].Unread) > 0 { // Envoy would hang, too
+			v.put(unit)
+		} else {
+			v.put(unit, out)
+		}
 		v.report(unit, problems)
 	}
 }
