@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/backend"
@@ -98,6 +99,10 @@ type part interface {
 func Run(ctx context.Context, options Options) (err error) {
 	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{},
 		board: condition.NewBoard(), quit: make(chan struct{}, 1)}
+	// Memory has private keys: no other process of this user may read it, and no core is dumped.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return exit(ExitInternal, fmt.Errorf("deny tracing: %w", err))
+	}
 	a.log = slog.New(journal.NewStreamHandler(options.Output, "auto", a.level))
 	catching := sync.OnceValue(catchSignals)
 	// Runs while the configuration loads: Go changes the signal masks of its threads one signal at

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Exit codes of the keeper.
@@ -69,6 +71,10 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 				takes))
 	case takes > 0:
 		return 0
+	}
+	// An Envoy, which has the same user, must not take the keeper over by ptrace or /proc/PID/mem.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fail(stderr, exitFailed, fmt.Errorf("deny tracing: %w", err))
 	}
 	options.BaseID = uint32(baseID)
 	options.arguments = arguments

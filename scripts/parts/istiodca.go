@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
@@ -30,18 +31,29 @@ func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
 	if err := os.MkdirAll(empty, 0o700); err != nil {
 		return nil, fmt.Errorf("make istiod's folder: %w", err)
 	}
-	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", i.Ports[n]) }
-	command := exec.Command(path, "discovery", "--configDir", empty, "--registries=",
-		"--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
-		"--grpcAddr", at(0), "--secureGRPCAddr", at(1), "--httpAddr", at(2), "--httpsAddr=",
-		"--monitoringAddr", at(3), "--ctrlz_port", "0")
-	rule := fmt.Sprintf(`{"issuer": %q, "jwks_uri": %q, "audiences": ["istio-ca"]}`,
-		i.Issuer, i.JWKS)
+	command := exec.Command(path, i.Arguments(work)...)
 	command.Dir = work
-	command.Env = append(append(os.Environ(), istiodEnvironment...), "ENABLE_CA_SERVER=true",
-		"PILOT_CERT_PROVIDER=istiod", "ISTIOD_CUSTOM_HOST=localhost", "ROOT_CA_DIR="+i.Folder,
-		"JWT_RULE="+rule)
-	command.Env = append(command.Env, i.Env...)
+	command.Env = append(os.Environ(), i.Environment()...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return command, nil
+}
+
+// Arguments returns istiod's arguments. In work must be a MeshConfig, mesh.yaml, and an empty
+// folder, none.
+func (i IstiodCA) Arguments(work string) []string {
+	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", i.Ports[n]) }
+	return []string{"discovery", "--configDir", filepath.Join(work, "none"), "--registries=",
+		"--meshConfig", filepath.Join(work, "mesh.yaml"),
+		"--networksConfig", filepath.Join(work, "none.yaml"),
+		"--grpcAddr", at(0), "--secureGRPCAddr", at(1), "--httpAddr", at(2), "--httpsAddr=",
+		"--monitoringAddr", at(3), "--ctrlz_port", "0"}
+}
+
+// Environment returns istiod's variables.
+func (i IstiodCA) Environment() []string {
+	rule := fmt.Sprintf(`{"issuer": %q, "jwks_uri": %q, "audiences": ["istio-ca"]}`,
+		i.Issuer, i.JWKS)
+	return slices.Concat(istiodEnvironment, []string{"ENABLE_CA_SERVER=true",
+		"PILOT_CERT_PROVIDER=istiod", "ISTIOD_CUSTOM_HOST=localhost", "ROOT_CA_DIR=" + i.Folder,
+		"JWT_RULE=" + rule}, i.Env)
 }

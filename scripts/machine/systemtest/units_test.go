@@ -42,7 +42,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7,
 		"outrider-envoy@web.service":   1.7,
 		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1,
-		"outrider-cleanup.service": 2.5,
+		"outrider-cleanup.service": 2.5, "outrider-seal.service": 2,
 	} {
 		out := h.MustRun(t, "systemd-analyze", "security", "--no-pager", unit)
 		match := exposure.FindStringSubmatch(out)
@@ -109,7 +109,7 @@ func TestUnits_ExplainMissingHardening(t *testing.T) {
 		"DevicePolicy", "KeyringMode", "UMask", "RootDirectory", "DynamicUser", "IPAddressDeny",
 	}
 	for _, name := range []string{"outrider.service", "outrider-envoy.service",
-		"outrider-wait-online.service", "outrider-cleanup.service"} {
+		"outrider-wait-online.service", "outrider-cleanup.service", "outrider-seal.service"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
 		if err != nil {
 			t.Fatal(err)

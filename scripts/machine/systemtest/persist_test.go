@@ -1,0 +1,153 @@
+package systemtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// certified is a host whose certificates come from a real istiod inside it.
+type certified struct {
+	*Host
+	istiod *parts.IstiodCA
+	path   string // of istiod
+}
+
+// newCertified boots a host that authenticates to istiod with a client certificate.
+func newCertified(t *testing.T) *certified {
+	t.Helper()
+	path, err := parts.Istiod()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &certified{Host: NewHost(t, filepath.Dir(path)+":/opt/istiod"),
+		path: "/opt/istiod/" + filepath.Base(path),
+		istiod: &parts.IstiodCA{Folder: "/etc/ca", JWKS: "http://127.0.0.1:1/", Issuer: "none",
+			Ports: [4]int{15110, 15112, 15180, 15114}}}
+	root := pkitest.NewAuthority(t, "root", nil)
+	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
+	for name, text := range map[string][]byte{
+		"/etc/ca/ca-key.pem":     pkitest.KeyPEM(t, root.Key),
+		"/etc/ca/ca-cert.pem":    pkitest.PEM(root.Certificate),
+		"/etc/ca/cert-chain.pem": pkitest.PEM(root.Certificate),
+		"/etc/ca/root-cert.pem":  pkitest.PEM(root.Certificate),
+
+		"/etc/outrider/prov/cert-chain.pem": chain,
+		"/etc/outrider/prov/key.pem":        key,
+		"/etc/outrider/root.pem":            pkitest.PEM(root.Certificate),
+	} {
+		c.Write(name, string(text))
+	}
+	c.Write("/etc/outrider/conf.d/60-identity.toml", `[node]
+service_account = "web"
+[identity]
+provider = "istiod"
+ca_address = "localhost:15112"
+root_ca_file = "/etc/outrider/root.pem"
+prov_cert_dir = "/etc/outrider/prov"
+`)
+	return c
+}
+
+// startIstiod starts istiod, until the machine reboots.
+func (c *certified) startIstiod() {
+	c.t.Helper()
+	c.Write("/etc/ca/mesh.yaml", "trustDomain: cluster.local\n")
+	arguments := []string{"--quiet", "--unit=istiod", "--working-directory=/etc/ca"}
+	for _, variable := range c.istiod.Environment() {
+		arguments = append(arguments, "--setenv="+variable)
+	}
+	c.Script("mkdir -p /etc/ca/none")
+	arguments = append(append(arguments, c.path), c.istiod.Arguments("/etc/ca")...)
+	c.MustRun(c.t, "systemd-run", arguments...)
+}
+
+// workload returns the workload's certificate, as the agent shows it.
+func (c *certified) workload() api.Identity {
+	c.t.Helper()
+	var all []api.Identity
+	if err := json.Unmarshal([]byte(c.MustRun(c.t, "outrider", "--json", "certs")),
+		&all); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, one := range all {
+		if one.Name == "default" {
+			return one
+		}
+	}
+	return api.Identity{}
+}
+
+// condition reports whether a condition is active.
+func (c *certified) condition(code string) bool {
+	return strings.Contains(fmt.Sprint(c.Status().Conditions), code)
+}
+
+// The last certificate survives a reboot while istiod is away, sealed. A cloned machine, whose
+// systemd cannot decrypt the credential, starts without it and reports that.
+func TestPersist_SealedOverAReboot(t *testing.T) {
+	c := newCertified(t)
+	c.startIstiod()
+	c.MustRun(t, "systemctl", "start", "outrider.service")
+	c.Eventually(time.Minute, "a certificate is issued",
+		func() bool { return c.workload().Source == "istiod" })
+	first := c.workload()
+	const sealed = "/var/lib/outrider/outrider/certificate.sealed"
+	c.Eventually(time.Minute, "it is sealed", func() bool {
+		_, err := c.Run(t.Context(), "test", "-s", sealed)
+		return err == nil
+	})
+	if mode := c.MustRun(t, "stat", "-c", "%a %U", sealed); mode != "600 outrider" {
+		t.Errorf("%s: %s", sealed, mode)
+	}
+	if out := c.Script("strings " + sealed + " | grep -c -e BEGIN -e cluster.local || true"); out != "0" {
+		t.Errorf("%s is readable: %s", sealed, out)
+	}
+
+	reboot := func() {
+		t.Helper()
+		if err := c.Reboot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.startBackend()
+		c.MustRun(t, "systemctl", "start", "outrider.service")
+		c.Serves()
+	}
+	reboot() // without istiod
+	if now := c.workload(); now.Source != "cache" || now.Serial != first.Serial {
+		t.Errorf("after the reboot: %+v, want serial %s", now, first.Serial)
+	}
+
+	// Cloned: the machine's key is another one.
+	c.MustRun(t, "rm", "/var/lib/systemd/credential.secret")
+	reboot()
+	if now := c.workload(); now.Serial != "" {
+		t.Errorf("a clone uses the certificate: %+v", now)
+	}
+	if !c.condition("certificate-not-restored") {
+		t.Errorf("not reported: %v", c.Status().Conditions)
+	}
+	c.startIstiod()
+	c.Eventually(2*time.Minute, "the clone has a certificate of its own", func() bool {
+		now := c.workload()
+		return now.Source == "istiod" && now.Serial != first.Serial &&
+			!c.condition("certificate-not-restored")
+	})
+
+	// Without systemd-creds or the credential nothing is kept, and the start continues.
+	c.Script("systemctl stop outrider.service outrider-seal.service; " +
+		"systemctl mask --runtime outrider-seal.service; rm -rf /etc/credstore.encrypted")
+	c.MustRun(t, "systemctl", "start", "outrider.service")
+	c.Serves()
+	if log := c.Journal("-u", "outrider.service", "-o", "cat"); !strings.Contains(log,
+		"certificates are not kept over a reboot: no credential seal") {
+		t.Error("the missing credential is not reported")
+	}
+}
