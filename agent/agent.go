@@ -16,12 +16,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/backend"
-	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -32,6 +30,7 @@ import (
 	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/systemd"
@@ -77,20 +76,14 @@ type Agent struct {
 	backend    *backend.Backend // behind api, bus and status
 	api        *api.Server
 	presence   *neighbour.Presence // read by other agents on this host
-	bus        *bus.Server         // nil if disabled
 	watched    *configWatch        // nil if disabled
+	optional   []part.Part         // those of them that are not disabled
 
 	serving  atomic.Pointer[envoy.Binary] // in force; nil until a reload sets it
 	detach   context.CancelFunc           // ends the agent; Envoy continues serving
 	stopping atomic.Bool
 	kept     atomic.Bool   // Envoy continues serving while systemd restarts the agent
 	quit     chan struct{} // receives requests for an orderly stop
-}
-
-// part is a long-running part of the agent.
-type part interface {
-	Name() string
-	Run(ctx context.Context) error
 }
 
 // Run runs the agent until a signal or a request stops it, or an error ends it. An *ExitError
@@ -134,40 +127,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	if err := a.compose(ctx, loaded); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	run := func(p part) {
-		group.Go(func() error {
-			if err := p.Run(ctx); err != nil {
-				return fmt.Errorf("%s: %w", p.Name(), err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error { return a.obey(ctx, signals) })
-	events := &journal.Events{Board: a.board, Log: a.logOf("agent"), Logs: a.logs, Epochs: a.proxy,
-		Elsewhere: []string{conditionRefused, discovery.ConditionProblems, epoch.ConditionGaveUp,
-			mesh.ConditionRefused("")}}
-	for _, p := range []part{notifier, a.keeper, a.reloader, a.api, events} {
-		run(p)
-	}
-	group.Go(func() error {
-		defer a.detach() // Envoy has stopped, so all parts end
-		return a.supervisor.Run(ctx, a.keeper.Get())
-	})
-	group.Go(func() error {
-		homes := &mesh.Namespaces{Supervisor: a.supervisor, Discovery: a.discovery}
-		if a.supervisor.Adopted(ctx) != nil {
-			return nil //nolint:nilerr // the agent ends
-		}
-		// The supervisor has adopted the epochs of an earlier agent.
-		homes.Update() // before the mesh is served
-		reporter := &systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend}
-		for _, p := range append(a.parts(), homes, reporter) {
-			run(p)
-		}
-		return a.begin(ctx)
-	})
-	err = group.Wait()
+	err = a.runParts(ctx, notifier, signals)
 	switch {
 	case errors.Is(err, epoch.ErrGaveUp):
 		a.keeper.Shutdown()
@@ -187,24 +147,44 @@ func Run(ctx context.Context, options Options) (err error) {
 	return nil
 }
 
-// parts returns the parts that run once the supervisor has adopted the epochs of an earlier agent.
-func (a *Agent) parts() []part {
-	parts := []part{a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view,
-		a.meshWatch, a.meshPorts}
-	if a.status != nil {
-		parts = append(parts, a.status)
+// runParts starts the parts in order and requests the first epoch. It returns when a part or ctx has
+// ended and all parts have stopped in reverse order: the reloader before the private socket, whose
+// requests wait for it.
+func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signals signals) error {
+	group := part.NewGroup(ctx)
+	supervisor := supervision{a.supervisor, a.keeper}
+	group.Start(notifier, &signalHandler{Agent: a, signals: signals}, a.keeper, a.api, a.reloader,
+		&journal.Events{Board: a.board, Log: a.logOf("agent"), Logs: a.logs, Epochs: a.proxy,
+			Elsewhere: []string{conditionRefused, discovery.ConditionProblems,
+				epoch.ConditionGaveUp, mesh.ConditionRefused("")}},
+		supervisor)
+	// What follows depends on the epochs of an earlier agent.
+	if group.Await(supervisor) == nil {
+		namespaces := &mesh.Namespaces{Supervisor: a.supervisor, Discovery: a.discovery}
+		group.Start(namespaces)
+		_ = group.Await(namespaces) // before the mesh is served
+		group.Start(a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view, a.meshWatch,
+			a.meshPorts)
+		group.Start(a.optional...)
+		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
+		// Another agent that starts at the same time must be able to read the claims.
+		if group.Await(a.api) == nil {
+			if err := a.begin(group.Context()); err != nil {
+				group.Fail(err)
+			}
+		}
 	}
-	if a.sts != nil {
-		parts = append(parts, a.sts)
-	}
-	if a.bus != nil {
-		parts = append(parts, a.bus)
-	}
-	if a.watched != nil {
-		parts = append(parts, a.watched)
-	}
-	return parts
+	return group.Wait()
 }
+
+// supervision runs the supervisor with the keeper to which the link is connected.
+type supervision struct {
+	*epoch.Supervisor
+	link *driver.Link
+}
+
+// Run implements part.Part.
+func (s supervision) Run(ctx context.Context) error { return s.Supervisor.Run(ctx, s.link.Get()) }
 
 // begin waits for the files and ports that Envoy needs, then requests the first epoch unless an
 // adopted one already matches the configuration. It returns an error if no Envoy serves and none
@@ -221,11 +201,6 @@ func (a *Agent) begin(ctx context.Context) error {
 	}
 	if a.awaitFiles(ctx, current.Config, files) != nil {
 		return nil //nolint:nilerr // the agent ends
-	}
-	select { // another agent that starts at the same time must be able to read the claims
-	case <-a.api.Ready():
-	case <-ctx.Done():
-		return nil
 	}
 	if a.awaitPorts(ctx) != nil {
 		return nil //nolint:nilerr // the agent ends

@@ -76,6 +76,7 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
 		a.watched = newConfigWatch(a.reloader, a.logOf("watch"))
+		a.optional = append(a.optional, a.watched)
 	}
 	return a.composeViews(c)
 }
@@ -171,7 +172,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 
 // composeViews creates the parts that show the agent: admin view, private socket, status server and
 // D-Bus, and the token exchange.
-func (a *Agent) composeViews(c *config.Config) (err error) {
+func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
 		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})
@@ -182,6 +183,7 @@ func (a *Agent) composeViews(c *config.Config) (err error) {
 			TokenFile: func() string { return a.reloader.InForce().Config.Identity.TokenFile },
 			Trusted:   trusted, Board: a.board, Logger: a.logOf("sts"),
 		})
+		a.optional = append(a.optional, a.sts)
 	}
 	a.backend = &backend.Backend{
 		Version: a.options.Version, Options: a.options.Config, Started: a.started, Level: a.level,
@@ -203,11 +205,16 @@ func (a *Agent) composeViews(c *config.Config) (err error) {
 			Board: a.board, Logger: a.logOf("status"),
 		})
 		connections["status"] = a.status
+		a.optional = append(a.optional, a.status)
 	}
 	if c.Bus.Enabled {
-		a.bus, err = a.newBus()
+		onBus, err := a.newBus()
+		if err != nil {
+			return err
+		}
+		a.optional = append(a.optional, onBus)
 	}
-	return err
+	return nil
 }
 
 // newBus returns the D-Bus server.

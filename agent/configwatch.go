@@ -69,7 +69,7 @@ const fileReloads = 16
 
 // configWatch triggers reloads when files change.
 type configWatch struct {
-	watcher  *watch.Watcher
+	*watch.Watcher
 	reloader *reloader
 	log      *slog.Logger
 
@@ -81,16 +81,13 @@ type configWatch struct {
 
 func newConfigWatch(r *reloader, log *slog.Logger) *configWatch {
 	return &configWatch{reloader: r, log: log, expected: map[uint64][]string{},
-		watcher: watch.New(watch.Options{
+		Watcher: watch.New(watch.Options{
 			Debounce: func() time.Duration { return r.InForce().Config.Reload.Debounce },
 			MaxDelay: func() time.Duration { return r.InForce().Config.Reload.MaxDelay },
 			Suffixes: []string{".toml"},
 			Logger:   log,
 		})}
 }
-
-// Name returns the name of the part.
-func (w *configWatch) Name() string { return "watch" }
 
 // set watches the files of the configuration in force and those that Envoy reads with it.
 func (w *configWatch) set(loaded *config.Loaded, read []string) {
@@ -131,7 +128,7 @@ func (w *configWatch) update() {
 	for _, more := range w.expected {
 		paths = append(paths, more...)
 	}
-	if err := w.watcher.Set(blueprint.Unique(paths)); err != nil {
+	if err := w.Set(blueprint.Unique(paths)); err != nil {
 		w.log.Warn("not all files can be watched", "error", err)
 	}
 }
@@ -141,13 +138,13 @@ func (w *configWatch) Run(ctx context.Context) error {
 	watching := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { watching <- w.watcher.Run(ctx) }()
+	go func() { watching <- w.Watcher.Run(ctx) }()
 	places := make(chan struct{}, fileReloads)
 	var reloads sync.WaitGroup
 	defer reloads.Wait()
 	for {
 		select {
-		case changed := <-w.watcher.Changes():
+		case changed := <-w.Changes():
 			select {
 			case places <- struct{}{}:
 			case <-ctx.Done():

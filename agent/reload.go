@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/part"
 )
 
 // reloader runs a reload as one transaction: read the configuration, determine whether the change
@@ -28,6 +29,7 @@ import (
 // older request waits. The newest of several requests wins. Settings take effect in commit order; a
 // request that waits for its predecessor's settings reports so.
 type reloader struct {
+	part.Readiness
 	source     specSource
 	supervisor requester
 	effects    effects
@@ -135,6 +137,7 @@ func (r *reloader) Name() string { return "reload" }
 // may block.
 func (r *reloader) Run(ctx context.Context) error {
 	defer close(r.ended)
+	r.MarkReady()
 	for {
 		changed := r.supervisor.Changed() // before Live is read, so that no change is missed
 		if len(r.asked) == 0 {            // a reload in progress may own the live epoch

@@ -4,12 +4,13 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/part"
 )
 
 // signals receives the signals that the agent handles.
@@ -25,26 +26,36 @@ func catchSignals() signals {
 	return signals{received: received, stop: func() { signal.Stop(received) }}
 }
 
-// obey handles signals and stop requests until ctx ends. Each runs in its own goroutine: a stop
-// does not wait for a reload, nor a second SIGTERM for the first.
-func (a *Agent) obey(ctx context.Context, signals signals) error {
-	var running errgroup.Group
-	defer func() { _ = running.Wait() }()
-	do := func(work func()) { running.Go(func() error { work(); return nil }) }
+// signalHandler handles signals and stop requests.
+type signalHandler struct {
+	part.Readiness
+	*Agent
+	signals signals
+}
+
+// Name returns the name of the part.
+func (*signalHandler) Name() string { return "signals" }
+
+// Run handles signals until ctx ends. Each runs in its own goroutine: a stop does not wait for a
+// reload, nor a second SIGTERM for the first.
+func (a *signalHandler) Run(ctx context.Context) error {
+	a.MarkReady()
+	var running sync.WaitGroup
+	defer running.Wait()
 	for {
 		select {
-		case received := <-signals.received:
+		case received := <-a.signals.received:
 			switch received {
 			case unix.SIGHUP:
 				// The reloader logs the outcome.
-				do(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", false, nil) })
+				running.Go(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", false, nil) })
 			case unix.SIGUSR1:
-				do(func() { a.reopenLogs(ctx) })
+				running.Go(func() { a.reopenLogs(ctx) })
 			default:
-				do(func() { a.stop(ctx, signalName(received)) })
+				running.Go(func() { a.stop(ctx, signalName(received)) })
 			}
 		case <-a.quit:
-			do(func() { a.stop(ctx, "/quitquitquit") })
+			running.Go(func() { a.stop(ctx, "/quitquitquit") })
 		case <-ctx.Done():
 			return nil
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/part"
 )
 
 // Time limits of one request.
@@ -37,29 +38,25 @@ type Options struct {
 	Logger  *slog.Logger
 }
 
-// Server serves the private socket.
+// Server serves the private socket. It is ready once the socket accepts connections.
 type Server struct {
+	part.Readiness
 	options Options
 	handler http.Handler
 	gate    *gate
-	ready   chan struct{}
 	ending  chan struct{} // closed when Run ends, to end streams
 	told    atomic.Int64  // Unix time of the last logged refusal
 }
 
 // NewServer returns a server. Call Run to serve.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, gate: newGate(options.Rule), ready: make(chan struct{}),
-		ending: make(chan struct{})}
+	s := &Server{options: options, gate: newGate(options.Rule), ending: make(chan struct{})}
 	s.handler = s.routes()
 	return s
 }
 
 // Name returns the component's name.
 func (s *Server) Name() string { return "api" }
-
-// Ready returns a channel that is closed once the socket accepts connections.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Connections returns the admission counters of all connections.
 func (s *Server) Connections() admission.Stats {
@@ -85,7 +82,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
-	close(s.ready) // connections now queue in the backlog and will be served
+	s.MarkReady() // connections now queue in the backlog and will be served
 	go func() { served <- server.Serve(s.gate.listen(listener)) }()
 	select {
 	case err = <-served:

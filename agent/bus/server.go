@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // Conditions that this package raises.
@@ -34,12 +34,12 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// Server publishes the agent on the bus.
+// Server publishes the agent on the bus. It is ready once the agent first owns its name on the bus,
+// which may never happen: no part waits for it.
 type Server struct {
+	part.Readiness
 	options    Options
 	interfaces interfaces
-	ready      chan struct{}
-	once       sync.Once // closes ready
 }
 
 // New returns a server. Call Run to connect.
@@ -51,15 +51,11 @@ func New(options Options) (*Server, error) {
 	if options.Address == "" {
 		options.Address = SystemAddress
 	}
-	return &Server{options: options, interfaces: all, ready: make(chan struct{})}, nil
+	return &Server{options: options, interfaces: all}, nil
 }
 
 // Name returns the component's name.
 func (s *Server) Name() string { return "bus" }
-
-// Ready returns a channel that is closed once the agent first owns its name on the bus. That may
-// never happen, so the start of the agent does not wait for it.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Run connects to the bus and reconnects until ctx ends. An unavailable bus is reported as a
 // condition, not an error. Run must be called only once.
@@ -93,7 +89,7 @@ func (s *Server) taken(ours bool) {
 	}
 	s.options.Conditions.Clear(conditionTaken)
 	s.options.Logger.Info("on the bus", "name", name)
-	s.once.Do(func() { close(s.ready) })
+	s.MarkReady()
 }
 
 // unavailable raises the condition of a missing bus. Its severity is Info, because the bus is

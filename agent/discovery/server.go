@@ -24,6 +24,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/histogram"
+	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -77,12 +78,13 @@ type Settings struct {
 	DebounceMax    time.Duration // longest delay of a push
 }
 
-// Server translates files to resources. Its methods are safe for concurrent use.
+// Server translates files to resources. It is ready once the files were read. Its methods are safe
+// for concurrent use.
 type Server struct {
+	part.Readiness
 	options      Options
 	certificates *certificates
 	kept         kept
-	ready        chan struct{}
 	rescan       chan chan struct{} // closed once it is done
 	joining      chan struct{}      // a realm is to be filled
 
@@ -122,8 +124,8 @@ func New(options Options) (*Server, error) {
 	lastGood, stale := recall(options)
 	s := &Server{
 		options: options, settings: options.Settings,
-		kept:  kept{state: lastGood, stale: stale},
-		ready: make(chan struct{}), ended: make(chan struct{}),
+		kept:   kept{state: lastGood, stale: stale},
+		ended:  make(chan struct{}),
 		rescan: make(chan chan struct{}), joining: make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
@@ -176,7 +178,7 @@ func newStore(o Options, lastGood []*object.Object) *store.Store {
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
 	s.read((*store.Store).Load, nil)
-	close(s.ready)
+	s.MarkReady()
 	s.mu.Lock()
 	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems",
 		len(s.problems), "took", time.Since(started))
@@ -239,9 +241,6 @@ func (s *Server) follow(ctx context.Context, paths []string) {
 	s.read(func(of *store.Store) []store.Change { return of.Reload(paths) }, paths)
 	s.pushed.Observe(time.Since(begun))
 }
-
-// Ready returns a channel that is closed once the files were read.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // debounce collects changed paths until none arrived for DebounceAfter, at most for DebounceMax.
 func (s *Server) debounce(ctx context.Context, paths []string) []string {

@@ -13,10 +13,12 @@ import (
 
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/part"
 )
 
 // Link is the agent's connection to the keeper. It reconnects when the connection is lost.
 type Link struct {
+	part.Readiness
 	options Options
 
 	mu      sync.Mutex
@@ -114,6 +116,7 @@ func (l *Link) Name() string { return "keeper" }
 
 // Run forwards the keeper's events until ctx ends, and reconnects when the connection is lost.
 func (l *Link) Run(ctx context.Context) error {
+	l.MarkReady()
 	for {
 		l.follow(ctx, l.Get())
 		if ctx.Err() != nil {

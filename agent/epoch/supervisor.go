@@ -7,10 +7,14 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"outrider.org/outrider/agent/part"
 )
 
-// Supervisor supervises the epochs of one Envoy. See the package comment.
+// Supervisor supervises the epochs of one Envoy. See the package comment. It is ready once the
+// processes of the first keeper are adopted.
 type Supervisor struct {
+	part.Readiness
 	executor executor
 	state    state // owned by Run
 
@@ -18,20 +22,18 @@ type Supervisor struct {
 	snapshot []Epoch
 	recovers bool
 	changed  chan struct{}
-
-	adopted    chan struct{} // closed once the first keeper's processes are adopted
-	hasAdopted func()        // closes it
 }
 
 // New returns a supervisor; nothing happens before Run.
 func New(options Options) *Supervisor {
-	s := &Supervisor{executor: newExecutor(options), changed: make(chan struct{}),
-		adopted: make(chan struct{})}
-	s.hasAdopted = sync.OnceFunc(func() { close(s.adopted) })
+	s := &Supervisor{executor: newExecutor(options), changed: make(chan struct{})}
 	s.state = state{status: adopting, link: disconnected, configDir: options.ConfigDir,
 		idPrefix: fmt.Sprintf("%08x", rand.Uint32())}
 	return s
 }
+
+// Name returns the name of the part.
+func (s *Supervisor) Name() string { return "supervisor" }
 
 // Run adopts what the keeper has, then supervises until ctx ends (Envoy continues to serve, for the
 // next agent to adopt; returns nil), until Stop is done (nil), or until it gives up (ErrGaveUp). It
@@ -74,7 +76,7 @@ func (s *Supervisor) step(e event) {
 	s.state, actions = next(s.state, e)
 	s.publish()
 	if s.state.status != adopting {
-		s.hasAdopted()
+		s.MarkReady()
 	}
 	for _, a := range actions {
 		a.run(&s.executor)
@@ -129,18 +131,6 @@ func (s *Supervisor) Recovers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.recovers
-}
-
-// Adopted returns once the processes of the first keeper are adopted, or when ctx or Run ends.
-func (s *Supervisor) Adopted(ctx context.Context) error {
-	select {
-	case <-s.adopted:
-		return nil
-	case <-s.executor.ended:
-		return ErrEnded
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Ping returns once the loop of Run has turned, or when ctx ends.

@@ -13,6 +13,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -33,6 +34,7 @@ type Options struct {
 
 // Manager holds the current version of each secret. Its methods may be called by any goroutine.
 type Manager struct {
+	part.Readiness
 	options Options
 	feed    *resource.Feed
 	dirty   chan struct{} // holds one: there is something to store
@@ -106,6 +108,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.judge()
 	m.mu.Unlock()
 
+	m.MarkReady()
 	go m.store(ctx)
 	ticker := time.NewTicker(recheck)
 	defer ticker.Stop()

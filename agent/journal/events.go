@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // eventLogBuffer is the number of events that may wait to be logged; one mesh change publishes
@@ -17,6 +18,7 @@ const eventLogBuffer = 256
 // must act on, and sets the epoch of lines without one. The other events are logged where they
 // happen, with more detail.
 type Events struct {
+	part.Readiness
 	Board  *condition.Board
 	Log    *slog.Logger
 	Logs   Logs
@@ -38,6 +40,7 @@ func (l *Events) Name() string { return "event log" }
 func (l *Events) Run(ctx context.Context) error {
 	events, cancel := l.Board.Watch(eventLogBuffer)
 	defer cancel()
+	l.MarkReady()
 	var last uint64
 	for _, event := range l.Board.Events(0) { // published before Watch
 		l.write(event)

@@ -3,11 +3,14 @@ package mesh
 import (
 	"context"
 	"slices"
+
+	"outrider.org/outrider/agent/part"
 )
 
 // Namespaces reports the namespaces of living epochs to the embedded discovery server: an epoch
 // that an earlier agent started may have another namespace than the configuration.
 type Namespaces struct {
+	part.Readiness
 	Supervisor Supervisor
 	Discovery  interface{ Keep(namespaces []string) }
 
@@ -17,9 +20,9 @@ type Namespaces struct {
 // Name returns the name of the part.
 func (*Namespaces) Name() string { return "namespaces" }
 
-// Update reports the namespaces if they changed, and returns a channel that is closed at the next
+// update reports the namespaces if they changed, and returns a channel that is closed at the next
 // change of an epoch.
-func (n *Namespaces) Update() <-chan struct{} {
+func (n *Namespaces) update() <-chan struct{} {
 	changed := n.Supervisor.Changed()
 	var now []string
 	for _, e := range n.Supervisor.Epochs() {
@@ -38,8 +41,10 @@ func (n *Namespaces) Update() <-chan struct{} {
 // Run reports changes until ctx ends.
 func (n *Namespaces) Run(ctx context.Context) error {
 	for {
+		changed := n.update()
+		n.MarkReady()
 		select {
-		case <-n.Update():
+		case <-changed:
 		case <-ctx.Done():
 			return nil
 		}

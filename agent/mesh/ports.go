@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
@@ -29,6 +30,7 @@ const sharedAgain = 30 * time.Second
 // the same port. Such a mesh configuration is not refused: the faulty one of the two is not always
 // the newer one.
 type Ports struct {
+	part.Readiness
 	host   neighbour.Host
 	source xds.Source
 	folder string // the agent's own runtime directory
@@ -115,6 +117,7 @@ func (m *Ports) Name() string { return "mesh ports" }
 
 // Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
 func (m *Ports) Run(ctx context.Context) error {
+	m.MarkReady()
 	told := ""
 	for {
 		var again <-chan time.Time

@@ -16,12 +16,14 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/xds"
 )
 
 // Sockets owns the Unix sockets of an xDS server: those of the configuration in force, of reloads
 // in progress and of running epochs. It closes and removes all others.
 type Sockets struct {
+	part.Readiness
 	listen     func(path string) (net.Listener, error)
 	server     Service
 	supervisor Supervisor
@@ -112,7 +114,7 @@ func (s *Sockets) start(path string) error {
 }
 
 // Name returns the name of the part.
-func (s *Sockets) Name() string { return "xds" }
+func (s *Sockets) Name() string { return s.key }
 
 // Run serves the sockets until ctx ends and closes those no longer used. The error is that of a
 // failed socket.
@@ -126,6 +128,7 @@ func (s *Sockets) Run(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	s.MarkReady()
 	defer func() {
 		cancel()
 		s.mu.Lock()

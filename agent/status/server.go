@@ -14,6 +14,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // Options configures a Server. A nil Proxy disables Envoy's metrics, a nil Control disables the
@@ -31,14 +32,15 @@ type Options struct {
 	Logger  *slog.Logger
 }
 
-// Server serves the status address.
+// Server serves the status address. It is ready once it listens, or has raised the condition that it
+// cannot yet.
 type Server struct {
+	part.Readiness
 	options Options
 	config  atomic.Pointer[Config]
 	gate    *gate
 	probes  chan struct{} // semaphore of concurrent probes
 	metrics *merger
-	ready   chan struct{}
 	address atomic.Pointer[string]
 }
 
@@ -51,7 +53,7 @@ const conditionStatus = "status-address-unavailable"
 // NewServer returns a server that listens once Run is called.
 func NewServer(options Options) *Server {
 	s := &Server{options: options, gate: newGate(options.Trusted),
-		probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
+		probes: make(chan struct{}, probesAtATime)}
 	s.metrics = newMerger(options.Metrics, options.Proxy,
 		func() string { return s.config.Load().ApplicationMetrics })
 	s.Configure(options.Config)
@@ -60,10 +62,6 @@ func NewServer(options Options) *Server {
 
 // Name returns the name of the part.
 func (s *Server) Name() string { return "status" }
-
-// Ready returns a channel that is closed once the server listens, or has raised the condition that
-// it cannot yet.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Address returns the address that the server listens on, or "" before it does.
 func (s *Server) Address() string {
@@ -91,7 +89,7 @@ func (s *Server) Run(ctx context.Context) error {
 	server := newHTTPServer(boundBody(s.routes()), s.options.Logger)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(s.gate.listen(listener)) }()
-	s.closeReady()
+	s.MarkReady()
 	select {
 	case err := <-served:
 		_ = server.Close()
@@ -105,14 +103,6 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) closeReady() {
-	select {
-	case <-s.ready:
-	default:
-		close(s.ready)
-	}
-}
-
 // bind retries until it can listen or ctx ends.
 func (s *Server) bind(ctx context.Context) (net.Listener, error) {
 	var config net.ListenConfig
@@ -123,12 +113,11 @@ func (s *Server) bind(ctx context.Context) (net.Listener, error) {
 			return listener, nil
 		}
 		if ctx.Err() != nil {
-			s.closeReady()
 			return nil, ctx.Err()
 		}
 		s.options.Board.Raise(conditionStatus, condition.Error, fmt.Sprintf(
 			"nothing answers on [status] address %s (readiness, probes, metrics): %v; it is tried again every second", s.options.Address, err))
-		s.closeReady()
+		s.MarkReady()
 		select {
 		case <-time.After(bindRetryAfter):
 		case <-ctx.Done():

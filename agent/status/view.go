@@ -14,6 +14,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // ViewConfig holds [envoy] admin_port and admin_access.
@@ -33,14 +34,15 @@ type ViewOptions struct {
 }
 
 // View is an HTTP view of the live epoch's admin interface. Envoy's own interface listens on a Unix
-// socket per epoch and closes when the next epoch starts; the view remains reachable.
+// socket per epoch and closes when the next epoch starts; the view remains reachable. It is ready
+// once it listens, is disabled, or has raised the condition that it cannot listen.
 type View struct {
+	part.Readiness
 	options ViewOptions
 	server  *http.Server
 	full    atomic.Bool
 	gate    *gate
 	dumps   *dumps
-	ready   chan struct{}
 	lost    chan struct{} // buffered: the listener failed
 	wake    chan struct{} // buffered: the port may be bound again
 
@@ -60,8 +62,7 @@ const conditionView = "admin-port-unavailable"
 
 // NewView returns a view that listens once Run is called.
 func NewView(options ViewOptions) *View {
-	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}),
-		lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	v := &View{options: options, gate: newGate(options.Trusted), lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		port: options.Config.Port, held: map[uint64]string{}}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
@@ -73,10 +74,6 @@ func NewView(options ViewOptions) *View {
 
 // Name returns the name of the part.
 func (v *View) Name() string { return "admin-view" }
-
-// Ready returns a channel that is closed once the view listens, is disabled, or has raised the
-// condition that it cannot listen.
-func (v *View) Ready() <-chan struct{} { return v.ready }
 
 // Address returns the address that the view listens on, or "".
 func (v *View) Address() string {
@@ -97,15 +94,13 @@ func (v *View) Run(ctx context.Context) error {
 	v.mu.Lock()
 	v.running = true
 	v.mu.Unlock()
-	for first := true; ; first = false {
+	for {
 		changed := v.options.Epochs.Changed()
 		var again <-chan time.Time // nil while the view listens, so that an idle agent sleeps
 		if !v.retry() {
 			again = time.After(bindRetryAfter)
 		}
-		if first {
-			close(v.ready)
-		}
+		v.MarkReady()
 		select {
 		case <-changed:
 		case <-again:

@@ -20,6 +20,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // Manager exchanges tokens with a token service. It is safe for concurrent use. An error of type
@@ -69,8 +70,10 @@ type Options struct {
 // Stats are counters since the start.
 type Stats struct{ Exchanges, Failures uint64 }
 
-// Server is the token exchange server.
+// Server is the token exchange server. It is ready once it listens, or has raised the condition that
+// it cannot yet.
 type Server struct {
+	part.Readiness
 	options             Options
 	exchanges, failures atomic.Uint64
 }
@@ -142,6 +145,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(bounded) }()
+	s.MarkReady()
 	select {
 	case err := <-served:
 		_ = server.Close()
@@ -170,6 +174,7 @@ func (s *Server) bind(ctx context.Context) (net.Listener, error) {
 		}
 		s.options.Board.Raise(conditionAddress, condition.Error,
 			fmt.Sprintf("no token exchange on [sts] port: %v; it is tried again every second", err))
+		s.MarkReady()
 		select {
 		case <-time.After(bindRetryAfter):
 		case <-ctx.Done():

@@ -24,6 +24,7 @@ func (n *Notifier) Name() string { return "systemd" }
 // loop responds. If the loop hangs, systemd terminates the agent. Run also resends pending
 // messages. It returns when ctx ends.
 func (n *Notifier) Run(ctx context.Context) error {
+	n.MarkReady()
 	if n.address == "" {
 		<-ctx.Done()
 		return nil

@@ -17,6 +17,8 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/part"
 )
 
 // State is the state of the agent, with the same values as on D-Bus (interfaces.md, property
@@ -51,6 +53,7 @@ type Options struct {
 // No method except Run and Close blocks: messages that the manager's socket does not accept are
 // queued, and Run and later messages retry them.
 type Notifier struct {
+	part.Readiness
 	address  string // of the manager's socket; "" = no manager
 	watchdog time.Duration
 	beat     func(ctx context.Context) error

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // Reporter reports the agent's state and a status sentence to the service manager.
 type Reporter struct {
+	part.Readiness
 	Notifier *Notifier
 	Board    *condition.Board
 	Agent    Agent
@@ -35,6 +37,7 @@ func (r *Reporter) Name() string { return "status reporter" }
 func (r *Reporter) Run(ctx context.Context) error {
 	events, cancel := r.Board.Watch(64)
 	defer cancel()
+	r.MarkReady()
 	var reported uint64 // number of reloads already reported to the manager
 	for {
 		changed := r.Agent.Changed()

@@ -30,6 +30,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"outrider.org/outrider/agent/part"
 )
 
 // checkInterval is the period of the check for changes that inotify does not report.
@@ -51,6 +53,7 @@ type Options struct {
 
 // Watcher reports which files changed. Any goroutine may call Set at any time; call Run once.
 type Watcher struct {
+	part.Readiness
 	options  Options
 	open     func() (*fsnotify.Watcher, error) // replaced in tests
 	interval time.Duration                     // of checks; shorter in tests
@@ -122,6 +125,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		defer func() { _ = inner.Close() }() // nothing to lose
 	}
 	w.locked(func(t *tree) { t.attach(inner) })
+	w.MarkReady()
 	defer w.locked((*tree).detach)
 	return w.loop(ctx, events, lost)
 }

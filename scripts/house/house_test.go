@@ -21,7 +21,7 @@ const module = "outrider.org/outrider/"
 
 // leaves are what every part may import; of the parts, each may import these and itself.
 var leaves = []string{"agent/admission", "agent/config", "agent/resource", "agent/condition",
-	"agent/epoch/record", "agent/histogram", "agent/sockdiag", "agent/spelling", "agent/watch"}
+	"agent/epoch/record", "agent/histogram", "agent/part", "agent/sockdiag", "agent/spelling", "agent/watch"}
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
 // below it.
@@ -51,7 +51,7 @@ var more = map[string][]string{
 // Limits.
 const (
 	mostLines      = 400
-	mostBytes      = 28.5e6 // of outriderd, stripped; the promise is 30 MB
+	mostBytes      = 29e6 // of outriderd, stripped; the promise is 30 MB
 	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
 )
 
