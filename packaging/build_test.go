@@ -137,6 +137,7 @@ func TestArm64(t *testing.T) {
 	run(t, "dpkg-deb", "-x", filepath.Join(folder, "outrider_"+oldVersion+"-1_arm64.deb"), unpacked)
 	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd",
 		"usr/libexec/outrider/outrider-keeper",
+		"usr/libexec/outrider/outrider-capture",
 		"usr/libexec/outrider/outrider-bootstrap"} {
 		file, err := elf.Open(filepath.Join(unpacked, program))
 		if err != nil {

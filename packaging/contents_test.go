@@ -53,6 +53,7 @@ var installed = map[string]string{
 	"/usr/bin/outrider":                        "-rwxr-xr-x root root",
 	"/usr/libexec/outrider":                    "drwxr-xr-x root root",
 	"/usr/libexec/outrider/outrider-keeper":    "-rwxr-xr-x root root",
+	"/usr/libexec/outrider/outrider-capture":   "-rwxr-xr-x root root",
 	"/usr/libexec/outrider/outrider-bootstrap": "-rwxr-xr-x root root",
 	"/usr/sbin/outriderd":                      "-rwxr-xr-x root root",
 	"/usr/share/doc/outrider":                  "drwxr-xr-x root root",

@@ -30,7 +30,8 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 		t.Errorf("systemd-analyze verify:\n%s", out)
 	}
 	for _, unit := range []string{"outrider.service", "outrider@web.service",
-		"outrider-envoy.service", "outrider-envoy@web.service"} {
+		"outrider-envoy.service", "outrider-envoy@web.service",
+		"outrider-capture.service", "outrider-capture@web.service"} {
 		if policy := h.MustRun(t, "systemctl", "show", "--property=OOMPolicy", "--value",
 			unit); strings.TrimSpace(policy) != "continue" {
 			t.Errorf("OOMPolicy of %s is %q: a child that the kernel ends would stop all of it",
@@ -40,7 +41,8 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 	exposure := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
 	for unit, most := range map[string]float64{
 		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7,
-		"outrider-envoy@web.service":   1.7,
+		"outrider-envoy@web.service": 1.7,
+		"outrider-capture.service":   1.7, "outrider-capture@web.service": 1.7,
 		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1,
 		"outrider-cleanup.service": 2.5, "outrider-seal.service": 2,
 	} {
@@ -61,7 +63,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 func TestTemplates(t *testing.T) {
 	folder := filepath.Join(parts.Root(), "units")
 	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
-	if err != nil || len(templates) != 5 {
+	if err != nil || len(templates) != 7 {
 		t.Fatalf("%d templates: %v, %v", len(templates), templates, err)
 	}
 	for _, path := range templates {
@@ -74,8 +76,8 @@ func TestTemplates(t *testing.T) {
 
 // instance removes the instance's name from a template.
 var instance = strings.NewReplacer(" (%i)", "", "StateDirectory=outrider/outrider",
-	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME",
-	"")
+	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -instance %i", "",
+	" -i %i", "", "/%i", "", "@NAME", "")
 
 // settings returns a unit's lines without comments and instance. The directory that only instances
 // need is created in another way.
@@ -109,7 +111,8 @@ func TestUnits_ExplainMissingHardening(t *testing.T) {
 		"DevicePolicy", "KeyringMode", "UMask", "RootDirectory", "DynamicUser", "IPAddressDeny",
 	}
 	for _, name := range []string{"outrider.service", "outrider-envoy.service",
-		"outrider-wait-online.service", "outrider-cleanup.service", "outrider-seal.service"} {
+		"outrider-capture.service", "outrider-wait-online.service", "outrider-cleanup.service",
+		"outrider-seal.service"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
 		if err != nil {
 			t.Fatal(err)
