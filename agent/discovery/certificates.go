@@ -31,7 +31,7 @@ const (
 // only the secrets with its files. A nil value follows nothing: the proxies are on other hosts.
 type certificates struct {
 	denied Denied        // nil: unknown
-	wait   time.Duration // longest wait for inspections; none while one hangs
+	wait   time.Duration // longest wait for inspections
 	signal chan struct{} // there are changed files
 
 	mu      sync.Mutex // guards the following fields
@@ -62,7 +62,7 @@ type certificateFile struct {
 	end        chan struct{}      // closed to end the goroutine
 
 	// Guarded by certificates.mu; only the goroutine writes the results.
-	overdue   bool // a caller does not wait any longer
+	overdue   bool // the file system has not answered in time
 	inspected bool
 	missing   bool
 	denied    string // why the proxy cannot read it, and the cure; "" if it can
@@ -135,17 +135,24 @@ func (c *certificates) follow(secrets []translate.FileSecret) (started []*certif
 }
 
 // inspect inspects files and returns once that is done, or after the longest wait. Files that are
-// done later count as changed.
+// done later count as changed. It does not wait for files that are overdue already.
 func (c *certificates) inspect(files []*certificateFile) {
-	all := make([]chan struct{}, len(files))
-	for i, file := range files {
-		all[i] = make(chan struct{})
-		select {
-		case file.requests <- all[i]:
-		default: // it hangs, and another request is pending
+	var pending []*certificateFile
+	var all []chan struct{}
+	c.mu.Lock()
+	for _, file := range files {
+		if file.overdue {
+			continue
 		}
+		done := make(chan struct{})
+		select {
+		case file.requests <- done:
+		default: // another caller's request is pending
+		}
+		pending, all = append(pending, file), append(all, done)
 	}
-	deadline := time.NewTimer(c.patience())
+	c.mu.Unlock()
+	deadline := time.NewTimer(c.wait)
 	defer deadline.Stop()
 	for _, done := range all {
 		select {
@@ -155,7 +162,7 @@ func (c *certificates) inspect(files []*certificateFile) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i, file := range files {
+		for i, file := range pending {
 			select {
 			case <-all[i]:
 			default:
@@ -164,17 +171,6 @@ func (c *certificates) inspect(files []*certificateFile) {
 		}
 		return
 	}
-}
-
-func (c *certificates) patience() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, file := range c.files {
-		if file.overdue {
-			return 0
-		}
-	}
-	return c.wait
 }
 
 // run inspects a file on request and at each interval, at the same time as the other files: a
@@ -246,6 +242,20 @@ func (c *certificates) refresh() []string {
 	c.mu.Unlock()
 	c.inspect(files)
 	return paths
+}
+
+// access returns why proxies cannot read a file, as last inspected.
+func (c *certificates) access(path string) (missing bool, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch file := c.files[path]; {
+	case file == nil:
+		return false, ""
+	case file.overdue:
+		return false, path + " cannot be read: its file system does not answer"
+	default:
+		return file.missing, file.denied
+	}
 }
 
 // followed returns those of paths that are followed.

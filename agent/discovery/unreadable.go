@@ -7,12 +7,12 @@ import (
 )
 
 // Unreadable checks the current certificate files of all proxies. It returns the problem of each
-// secret that a proxy could not read if it started now, by the secret's name. It may block on a
-// hanging mount.
+// secret that a proxy could not read if it started now, by the secret's name.
 func (s *Server) Unreadable() map[string]Problem {
-	if !s.options.Here {
-		return nil // the files are on other machines
+	if s.certificates == nil {
+		return nil // the files are on other hosts
 	}
+	s.certificates.refresh()
 	secrets := map[translate.FileSecret]resource.Origin{}
 	s.mu.Lock()
 	for _, v := range s.views {
@@ -24,7 +24,7 @@ func (s *Server) Unreadable() map[string]Problem {
 	found := map[string]Problem{}
 	for secret, from := range secrets {
 		for _, path := range secret.Files() {
-			missing, why := s.options.Denied.access(path)
+			missing, why := s.certificates.access(path)
 			if missing {
 				found[secret.Name()] = view.Fault(from, path+" does not exist", "create it")
 			} else if why != "" {

@@ -1,17 +1,67 @@
 package main_test
 
 import (
+	"net"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
-// While Envoy's admin interface or the keeper hangs, the status answers and says what a reload
-// waits for. The reload ends, and later ones work.
+// watchdog receives the watchdog notifications of an agent.
+type watchdog struct {
+	interval time.Duration
+	fed      chan struct{}
+}
+
+// newWatchdog makes agents that the test starts notify it.
+func newWatchdog(t *testing.T) watchdog {
+	t.Helper()
+	manager, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = manager.Close() })
+	t.Setenv("NOTIFY_SOCKET", manager.LocalAddr().String())
+	t.Setenv("WATCHDOG_USEC", "4000000")
+	w := watchdog{4 * time.Second, make(chan struct{}, 1024)}
+	go func() {
+		for buffer := make([]byte, 1<<16); ; {
+			n, err := manager.Read(buffer)
+			if err != nil {
+				return
+			}
+			if strings.Contains(string(buffer[:n]), "WATCHDOG=1") {
+				w.fed <- struct{}{}
+			}
+		}
+	}()
+	return w
+}
+
+// isFed checks that the agent notifies the watchdog in time, for longer than its interval.
+func (w watchdog) isFed(t *testing.T) {
+	t.Helper()
+	for len(w.fed) > 0 {
+		<-w.fed // of the time before
+	}
+	for begun := time.Now(); time.Since(begun) < w.interval; {
+		select {
+		case <-w.fed:
+		case <-time.After(w.interval):
+			t.Errorf("the watchdog is not fed for %v: systemd would kill the agent", w.interval)
+		}
+	}
+}
+
+// While Envoy's admin interface or the keeper hangs, the watchdog is fed, and the status answers
+// and says what a reload waits for. The reload ends, and later ones work.
 func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	for _, hangs := range []struct {
 		program, toml, phase string
@@ -22,6 +72,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	} {
 		t.Run(hangs.program, func(t *testing.T) {
 			const unwatched = "[reload]\nwatch = false\n"
+			watchdog := newWatchdog(t)
 			r := rig.New(t, rig.Options{TOML: unwatched})
 			r.StartReady()
 			pid := r.Pids(hangs.program)[0]
@@ -40,6 +91,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 				}
 				return strings.Contains(status.Doing, hangs.phase)
 			})
+			watchdog.isFed(t)
 			if hangs.program != "envoy" { // only the keeper's answer ends the reload
 				resume()
 			}
@@ -55,4 +107,46 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While the file system of a certificate hangs, the watchdog is fed, status and reload answer, and
+// a change of the mesh takes effect. The problem names the file.
+func TestMesh_AnswersWhileCertificateHangs(t *testing.T) {
+	mount := t.TempDir()
+	parts.HangingMount(t, mount)
+	watchdog := newWatchdog(t)
+	r := rig.New(t, rig.Options{Mesh: map[string]string{"far.yaml": `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: far}
+spec:
+  hosts: [far.test]
+  resolution: STATIC
+  ports: [{number: 443, name: p, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: far}
+spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: ` + mount + `/ca.pem}}}
+`}})
+	r.Set("")
+	r.StartReady()
+	watchdog.isFed(t)
+	var status api.Status
+	r.JSON(&status, "status")
+	if len(status.Problems) == 0 || !strings.Contains(status.Problems[0].Message, mount+"/ca.pem") {
+		t.Errorf("problems: %+v", status.Problems)
+	}
+	if got := r.Outrider("reload", "--if-changed"); got.Exit != 0 {
+		t.Errorf("reload: %+v", got)
+	}
+	r.Set("[envoy]\nconnect_timeout = \"3s\"\n")
+	if got := r.Outrider("reload"); got.Exit != 0 {
+		t.Errorf("a reload that starts an epoch: %+v", got)
+	}
+	r.Write("mesh.d/broken.yaml", "a: [")
+	rig.Eventually(t, time.Minute, "a changed file is read", func() bool {
+		r.JSON(&status, "status")
+		return len(status.Problems) == 2
+	})
 }
