@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Agent, keeper and Envoy dump no core, and no other process of the agent's or the keeper's user
@@ -54,5 +55,69 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	if problems := h.Journal("-u", "outrider*", "-p", "warning", "-o", "cat"); strings.Contains(
 		problems, "sockets of process") {
 		t.Errorf("the journal:\n%s", problems)
+	}
+}
+
+// Secrets are objects on the bus, and a renewal is a signal. The private key is nowhere but in the
+// files that output_dir asks for: not on disk, in the journal, on the bus or in a bug report.
+func TestSecrecy_KeysAreNowhere(t *testing.T) {
+	c := newCertified(t)
+	c.startIstiod()
+	const output = "/var/lib/outrider/outrider/output"
+	c.Script("install -d -m 0700 -o outrider -g outrider " + output)
+	identity := "[identity]\noutput_dir = \"" + output + "\"\n"
+	c.Write("/etc/outrider/conf.d/70-output.toml", identity)
+	c.MustRun(t, "systemctl", "start", "outrider.service")
+	c.OnBus(busName)
+	const object = busObject + "/secret/default"
+	property := func(name string) string {
+		out, err := c.Run(t.Context(), "busctl", "get-property", busName, object,
+			busName+".Secret", name)
+		if err != nil {
+			return err.Error()
+		}
+		return out
+	}
+	c.Eventually(time.Minute, "the secret is on the bus", func() bool {
+		return property("SpiffeID") == `s "spiffe://cluster.local/ns/default/sa/web"`
+	})
+	if got := property("Source"); got != `s "istiod"` {
+		t.Errorf("source: %s", got)
+	}
+	serial := property("Serial")
+
+	c.MustRun(t, "systemd-run", "--quiet", "--unit=monitor", "--property=StandardOutput="+
+		"file:/run/monitor.log", "dbus-monitor", "--system")
+	c.Eventually(time.Minute, "the monitor listens", func() bool {
+		_, err := c.Run(t.Context(), "test", "-s", "/run/monitor.log")
+		return err == nil
+	})
+	c.Write("/etc/outrider/conf.d/70-output.toml", identity+"ttl = \"1h\"\n")
+	c.Eventually(time.Minute, "the renewal is on the bus", func() bool {
+		_, err := c.Run(t.Context(), "grep", "-q", "member=SecretRotated", "/run/monitor.log")
+		return err == nil && property("Serial") != serial
+	})
+	if live := c.Live(); live.Number != 0 {
+		t.Errorf("a renewal started epoch %d", live.Number)
+	}
+
+	key := c.Script("sed -n 2p " + output + "/key.pem")
+	if len(key) != 64 {
+		t.Fatalf("no line of a key: %q", key)
+	}
+	c.Script("journalctl --sync; journalctl -a >/run/journal.log; busctl tree " + busName +
+		" >/run/bus.log; busctl call " + busName + " / org.freedesktop.DBus.ObjectManager" +
+		" GetManagedObjects >>/run/bus.log; outrider bug-report -o /run/report.tar.gz;" +
+		" mkdir /run/report; tar -C /run/report -xzf /run/report.tar.gz")
+	c.Write("/run/key", key)
+	found := c.Script("grep -rlF -D skip -f /run/key /etc /var /run /tmp /dev/shm 2>/dev/null " +
+		"| grep -v -e ^/run/key$ || true")
+	for path := range strings.Lines(found) {
+		if !strings.HasPrefix(path, output+"/") {
+			t.Errorf("the private key is in %s", path)
+		}
+	}
+	if !strings.Contains(found, output) {
+		t.Error("the search does not find the file that has the key")
 	}
 }
