@@ -16,6 +16,7 @@ type CheckOptions struct {
 	Namespace string            // of the proxy, and of objects that name none; "" is default
 	Labels    map[string]string // of the proxy; selectors of Gateways match them
 	Domain    string            // suffix of short host names; "" is cluster.local
+	Identity  bool              // the proxy gets a certificate of the mesh over SDS
 
 	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken // addresses where the mesh cannot listen
@@ -45,15 +46,15 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
 	fill(&o)
 	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace,
-		Labels: options.Labels}
+		Labels: options.Labels, Identity: options.Identity}
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
-	m, _, problems := meshfile.Read(options.MeshConfigFile, o.Identity)
+	m, _, problems := meshfile.Read(options.MeshConfigFile)
 	if m == nil {
 		m = mesh.Default() // as in an agent that starts with an invalid file
 	}
-	m.Identity, m.SystemRoots, m.Taken = o.Identity, o.SystemRoots, options.Taken
+	m.SystemRoots, m.Taken = o.SystemRoots, options.Taken
 	world := model.NewWorld(o.Domain, m)
 	var files *certificates
 	if options.Here {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/meshfile"
@@ -71,7 +72,8 @@ func readAPI() *istioAPI {
 			"WorkloadEntry": &networking.WorkloadEntry{},
 			"WorkloadGroup": &networking.WorkloadGroup{},
 			"Sidecar":       &networking.Sidecar{}, "EnvoyFilter": &networking.EnvoyFilter{},
-			"MeshConfig": &meshapi.MeshConfig{}}}
+			"PeerAuthentication": &security.PeerAuthentication{},
+			"MeshConfig":         &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {
 		a.walk(kind, message.ProtoReflect().Descriptor())
 	}

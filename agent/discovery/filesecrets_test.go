@@ -18,15 +18,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// fileSecrets serves the secrets that istiod leaves to the agent: certificates from files, named
-// file-cert:CERT~KEY and file-root:CA.
-type fileSecrets struct {
+// agentSecrets serves the secrets that istiod leaves to the agent: certificates from files, named
+// file-cert:CERT~KEY and file-root:CA, and those of an identity.
+type agentSecrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
+	own   map[string]*tlsv3.Secret
+	ready <-chan struct{} // closed when there are secrets; nil: from the start
 }
 
-// startFileSecrets serves them until the test ends, and returns the address in the form of a
-// bootstrap.
-func startFileSecrets(t *testing.T) string {
+// startSecrets serves them until the test ends, and returns the address in the form of a bootstrap.
+func startSecrets(t *testing.T, secrets agentSecrets) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "sds.sock")
 	listener, err := net.Listen("unix", socket)
@@ -34,7 +35,7 @@ func startFileSecrets(t *testing.T) string {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	secretv3.RegisterSecretDiscoveryServiceServer(server, fileSecrets{})
+	secretv3.RegisterSecretDiscoveryServiceServer(server, secrets)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -47,7 +48,8 @@ func startFileSecrets(t *testing.T) string {
 }
 
 // StreamSecrets answers each request for new names.
-func (fileSecrets) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
+func (s agentSecrets) StreamSecrets(
+	stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	var had []string
 	for {
 		request, err := stream.Recv()
@@ -58,10 +60,21 @@ func (fileSecrets) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSe
 			continue
 		}
 		had = request.ResourceNames
+		if s.ready != nil {
+			select {
+			case <-s.ready:
+			case <-stream.Context().Done():
+				return stream.Context().Err()
+			}
+		}
 		response := &discoveryv3.DiscoveryResponse{TypeUrl: request.TypeUrl, VersionInfo: "1",
 			Nonce: strings.Join(had, ",")}
 		for _, name := range had {
-			secret, err := anypb.New(fileSecret(name))
+			found := s.own[name]
+			if found == nil {
+				found = fileSecret(name)
+			}
+			secret, err := anypb.New(found)
 			if err != nil {
 				return err
 			}

@@ -68,13 +68,11 @@ func TestGolden(t *testing.T) {
 type configuration struct {
 	name, kind       string
 	mesh, meshConfig string
-	identity         bool
 }
 
 func goldenConfiguration(archive *txtar.Archive) configuration {
 	line, _, _ := strings.Cut(string(archive.Comment), "\n")
-	kind, rest, _ := strings.Cut(line, " ")
-	return configuration{kind: kind, identity: rest == "identity",
+	return configuration{kind: line,
 		mesh: string(archive.Files[0].Data), meshConfig: fileOf(archive, "meshconfig.yaml")}
 }
 
@@ -89,7 +87,6 @@ func (c configuration) serve(t *testing.T) *discovery.Server {
 		write(t, settings.MeshConfigFile, c.meshConfig)
 	}
 	server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop",
-		Identity:    c.identity,
 		SystemRoots: "/etc/ssl/certs/ca-certificates.crt", Settings: settings})
 	return server
 }

@@ -34,11 +34,15 @@ func versions(feed *resource.Feed) map[string]string {
 // 10.0.0.1 with interception.
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
+	kind, identity := strings.CutSuffix(kind, " identity")
 	n := node(kind, "shop", map[string]any{"app": "edge"})
 	if kind == "REDIRECT" || kind == "TPROXY" {
 		n = node("sidecar", "shop", map[string]any{"app": "edge"})
 		n.Id = strings.Replace(n.Id, "127.0.0.1", "10.0.0.1", 1)
 		n.Metadata.Fields["INTERCEPTION_MODE"] = structpb.NewStringValue(kind)
+	}
+	if identity {
+		n.Metadata.Fields["OUTRIDER_IDENTITY"] = structpb.NewStringValue("true")
 	}
 	feed, err := server.Feed(n)
 	if err != nil {

@@ -34,7 +34,7 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 	}
 	s := newSuite(t)
 	differences := readDifferences(t)
-	for _, kind := range []string{"sidecar", "router"} {
+	for _, kind := range []string{"sidecar", "router"} { // without an identity
 		directory := t.TempDir()
 		var cases []*conformanceCase
 		for _, c := range s.cases(t, kind) {
@@ -48,8 +48,8 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 		// Its address must not be an endpoint's: istiod would assume that the proxy is that
 		// workload, and has its labels.
 		admin := filepath.Join(parts.ShortDir(t), "admin.sock")
-		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory),
-			fmt.Sprintf(secretsCluster, startFileSecrets(t)))
+		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory, "enableAutoMtls: false"),
+			fmt.Sprintf(secretsCluster, startSecrets(t, agentSecrets{})))
 		e := startEnvoyOn(t, admin, strings.Replace(text, "~127.0.0.1~", "~10.255.0.1~", 1))
 		e.listens(t)
 		for _, c := range cases {
@@ -146,11 +146,10 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 
 // startIstiod runs an istiod without Kubernetes on a directory until the test ends, and returns its
 // address in the form of a bootstrap.
-func startIstiod(t *testing.T, folder string) string {
+func startIstiod(t *testing.T, folder, meshConfig string) string {
 	t.Helper()
 	ports := [3]int(freePorts(t, 3))
-	// automatic mTLS needs certificates over SDS, from an agent
-	istiod, err := parts.IstiodCommand(folder, "enableAutoMtls: false\n", t.TempDir(), ports)
+	istiod, err := parts.IstiodCommand(folder, meshConfig+"\n", t.TempDir(), ports)
 	if err != nil {
 		t.Fatal(err)
 	}

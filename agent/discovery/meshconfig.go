@@ -13,7 +13,7 @@ import (
 // readMesh reads MeshConfig. If it is invalid, or Envoy refused it, the previous one stays in
 // force.
 func (s *Server) readMesh() {
-	read, text, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
+	read, text, problems := meshfile.Read(s.settings.MeshConfigFile)
 	if refused := s.refusedMesh; refused != nil && read != nil {
 		if bytes.Equal(text, refused.Text) {
 			read = nil
@@ -34,7 +34,7 @@ func (s *Server) readMesh() {
 // effectiveMesh returns MeshConfig with the server's settings, which take precedence.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
-	m.Identity, m.SystemRoots, m.Taken = s.options.Identity, s.options.SystemRoots, s.settings.Taken
+	m.SystemRoots, m.Taken = s.options.SystemRoots, s.settings.Taken
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
 	}

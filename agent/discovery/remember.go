@@ -37,7 +37,7 @@ func (s *Server) restoreMesh(text []byte) {
 	if len(text) == 0 {
 		return
 	}
-	read, problems := meshfile.Parse(s.settings.MeshConfigFile, text, s.options.Identity)
+	read, problems := meshfile.Parse(s.settings.MeshConfigFile, text)
 	if read == nil {
 		s.options.Logger.Warn("cannot use the stored last good MeshConfig", "error",
 			problems[0].Message)

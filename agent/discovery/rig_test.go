@@ -121,6 +121,13 @@ func bootstrapOf(kind, admin, server string) string {
 // startEnvoy runs an Envoy of a kind (see bootstrapOf) against a server until the test ends.
 func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 	t.Helper()
+	return startEnvoyWith(t, kind, server, func(bootstrap string) string { return bootstrap })
+}
+
+// startEnvoyWith is startEnvoy with a change of the bootstrap.
+func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
+	with func(bootstrap string) string) *envoy {
+	t.Helper()
 	directory := parts.ShortDir(t)
 	nacks := &refusals{Server: server}
 	ads, err := xds.NewServer(xds.Options{Source: server, Observer: nacks})
@@ -142,8 +149,8 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 		}
 	})
 	admin := filepath.Join(directory, "admin.sock")
-	e := startEnvoyOn(t, admin, bootstrapOf(kind, admin, fmt.Sprintf(`{"pipe": {"path": %q}}`,
-		socket)))
+	e := startEnvoyOn(t, admin, with(bootstrapOf(kind, admin, fmt.Sprintf(`{"pipe": {"path": %q}}`,
+		socket))))
 	e.ads, e.nacks = ads, nacks
 	return e
 }

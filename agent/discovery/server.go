@@ -48,7 +48,6 @@ type Options struct {
 	// interception, only inbound listeners of a Sidecar need them. If it is false, these proxies
 	// share all resources, and such listeners must name their bind address.
 	OwnAddresses bool
-	Identity     bool // proxies get a certificate of the mesh over SDS, for ISTIO_MUTUAL
 
 	// LastGood is the file (0600) that stores versions in force whose files are invalid now, or
 	// refused by Envoy. If it is "", a server that starts with an invalid file does not serve its

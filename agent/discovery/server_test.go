@@ -369,8 +369,8 @@ func TestMeshConfigIsReadAgain(t *testing.T) {
 	}{
 		{"connectTimeout: 2s\n", 2 * time.Second, ""},
 		{"connectTimeout: two\n", 2 * time.Second, "mesh.yml:1: connectTimeout"},
-		{"connectTimeout: 3s\nenableAutoMtls: true\n", 3 * time.Second,
-			"mesh.yml:2: enableAutoMtls"},
+		{"connectTimeout: 3s\nenablePrometheusMerge: true\n", 3 * time.Second,
+			"mesh.yml:2: enablePrometheusMerge"},
 		{"", 10 * time.Second, ""},
 	} {
 		write(t, file, step.content)

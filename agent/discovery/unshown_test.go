@@ -154,7 +154,7 @@ func (a *istioAPI) provoke(t *testing.T, key string) []object.Finding {
 			t.Fatal(err)
 		}
 		var findings []object.Finding
-		_, problems := meshfile.Parse("mesh", text, false)
+		_, problems := meshfile.Parse("mesh", text)
 		for _, p := range problems {
 			findings = append(findings, object.Finding{Field: p.Field, Severity: p.Severity,
 				Message: p.Message})

@@ -89,7 +89,8 @@ func (a *app) checkOptions(ctx context.Context,
 	}
 	node, from := loaded.Config.Node, loaded.Config.Discovery
 	options := discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace,
-		Labels: node.Labels, MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}
+		Labels: node.Labels, Identity: loaded.Config.Identity.Provider != "none",
+		MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
 			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host,

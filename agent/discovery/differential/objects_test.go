@@ -27,7 +27,7 @@ var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora contain the expected error
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
-		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
+		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup", "PeerAuthentication"}
 )
 
 // Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.
@@ -62,7 +62,16 @@ func Objects(folders ...string) ([]Object, error) {
 			return nil, fmt.Errorf("gather objects: %w", err)
 		}
 	}
+	// Mutations depend on an object's position: this kind, which came later, must not move others.
+	slices.SortStableFunc(all, func(a, b Object) int { return a.isPeer() - b.isPeer() })
 	return all, nil
+}
+
+func (o Object) isPeer() int {
+	if o.value["kind"] == "PeerAuthentication" {
+		return 1
+	}
+	return 0
 }
 
 // documents splits a file into YAML documents and txtar files.
@@ -74,7 +83,7 @@ func documents(text string) []string {
 // decode returns a document with an object of a supported kind, decoded and as JSON; nil for
 // anything else.
 func decode(document string) (map[string]any, string) {
-	if !strings.Contains(document, "networking.istio.io/") {
+	if !strings.Contains(document, ".istio.io/") {
 		return nil, ""
 	}
 	var value map[string]any
@@ -83,7 +92,11 @@ func decode(document string) (map[string]any, string) {
 	}
 	apiVersion, _ := value["apiVersion"].(string)
 	kind, _ := value["kind"].(string)
-	if !strings.HasPrefix(apiVersion, "networking.istio.io/") || !slices.Contains(supported, kind) {
+	group := "networking.istio.io/"
+	if kind == "PeerAuthentication" {
+		group = "security.istio.io/"
+	}
+	if !strings.HasPrefix(apiVersion, group) || !slices.Contains(supported, kind) {
 		return nil, ""
 	}
 	text, err := json.Marshal(value)

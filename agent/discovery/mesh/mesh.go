@@ -39,13 +39,14 @@ type Config struct {
 
 	// defaults of servers and of services in files; nil: not set
 	TLS                *meshapi.MeshConfig_TLSConfig
-	TrustDomain        string   // of service accounts
-	TrustDomainAliases []string // domains of equivalent workloads
+	MutualTLS          *meshapi.MeshConfig_TLSConfig // of mutual TLS in the mesh; nil: not set
+	AutoMutualTLS      bool                          // between workloads of the mesh with an identity
+	TrustDomain        string                        // of service accounts
+	TrustDomainAliases []string                      // domains of equivalent workloads
 	// additional trusted CA certificates, PEM, sorted
 	Authorities []string
 
 	// Properties of the machine, not of the file:
-	Identity    bool   // proxies get a certificate of the mesh over SDS
 	SystemRoots string // file with the system's CA certificates
 	Taken       []Taken
 }
@@ -54,18 +55,20 @@ type Config struct {
 func Default() *Config {
 	return &Config{RootNamespace: "istio-system", AllowAny: true, OutboundPort: 15001,
 		InboundPort: 15006, ConnectTimeout: 10 * time.Second, DNSRefresh: time.Minute,
-		TrustDomain: "cluster.local"}
+		TrustDomain: "cluster.local", AutoMutualTLS: true}
 }
 
 // Equal reports whether two configurations are equal.
 func (m *Config) Equal(other *Config) bool {
 	a, b := *m, *other
 	for _, pair := range [][2]proto.Message{{a.Keepalive, b.Keepalive}, {a.Retry, b.Retry},
-		{a.Locality, b.Locality}, {a.TLS, b.TLS}} {
+		{a.Locality, b.Locality}, {a.TLS, b.TLS},
+		{a.MutualTLS, b.MutualTLS}} {
 		if !proto.Equal(pair[0], pair[1]) {
 			return false
 		}
 	}
 	a.Keepalive, a.Retry, a.Locality, a.TLS = b.Keepalive, b.Retry, b.Locality, b.TLS
+	a.MutualTLS = b.MutualTLS
 	return reflect.DeepEqual(a, b)
 }

@@ -32,3 +32,15 @@ func (m *Config) Peers(names []string) []string {
 	slices.Sort(peers)
 	return slices.Compact(peers)
 }
+
+// TrustDomains returns the prefixes of the SPIFFE IDs of the mesh: those of its trust domain and of
+// the aliases.
+func (m *Config) TrustDomains() []string {
+	var prefixes []string
+	for _, domain := range append([]string{m.TrustDomain}, m.TrustDomainAliases...) {
+		if prefix := spiffe + domain + "/"; !slices.Contains(prefixes, prefix) {
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	return prefixes
+}

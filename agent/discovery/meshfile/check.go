@@ -18,7 +18,6 @@ import (
 )
 
 type checker struct {
-	identity bool // proxies have a certificate of the mesh
 	findings []object.Finding
 }
 
@@ -42,7 +41,7 @@ var supported = map[protoreflect.Name]bool{
 	"path_normalization": true, "access_log_file": true,
 	"access_log_format": true, "access_log_encoding": true, "default_config": true,
 	"proxy_listen_port": true, "proxy_inbound_listen_port": true,
-	"tls_defaults": true, "mesh_mTLS": true, "trust_domain": true, "trust_domain_aliases": true,
+	"tls_defaults": true, "mesh_mTLS": true, "enable_auto_mtls": true, "trust_domain": true, "trust_domain_aliases": true,
 	"ca_certificates": true,
 }
 

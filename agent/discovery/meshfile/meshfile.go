@@ -11,10 +11,9 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Read reads a file and returns its text as well; path "" yields the defaults. identity says
-// whether proxies have a certificate of the mesh; without it such settings have no effect. The
+// Read reads a file and returns its text as well; path "" yields the defaults. The
 // configuration and the text are nil if any problem is an error.
-func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
+func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 	if path == "" {
 		return mesh.Default(), nil, nil
 	}
@@ -23,7 +22,7 @@ func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
 		return nil, nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error,
 			Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
 	}
-	read, problems := Parse(path, content, identity)
+	read, problems := Parse(path, content)
 	if read == nil {
 		content = nil
 	}
@@ -31,10 +30,10 @@ func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
 }
 
 // Parse is Read for the text of a file.
-func Parse(path string, content []byte, identity bool) (*mesh.Config, []object.Problem) {
+func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
 	problems := store.Message(path, content, in, func() []object.Finding {
-		c := &checker{identity: identity}
+		c := &checker{}
 		c.mesh(in)
 		return c.findings
 	})
@@ -74,6 +73,8 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
 		m.TrustedProxies = topology.NumTrustedProxies
 	}
+	m.AutoMutualTLS = in.EnableAutoMtls == nil || in.EnableAutoMtls.Value
+	m.MutualTLS = in.MeshMTLS
 	m.TLS, m.TrustDomainAliases, m.Authorities = in.TlsDefaults, in.TrustDomainAliases,
 		authorities(in)
 	if in.TrustDomain != "" {

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// TestFields parses single fields for proxies without identity. want is "" if there is no problem,
+// TestFields parses single fields. want is "" if there is no problem,
 // else "field:line: words" after ! for an error or ? for a warning.
 func TestFields(t *testing.T) {
 	for _, test := range []struct{ yaml, want string }{
@@ -59,12 +59,13 @@ func TestFields(t *testing.T) {
 		{"tlsDefaults:\n  ecdhCurves:\n  - P-224", "?tlsDefaults.ecdhCurves[0]:3: no curve"},
 		{"tlsDefaults: {ecdhCurves: [P-256, P-256]}", "?tlsDefaults.ecdhCurves[1]:1: twice"},
 		{"tlsDefaults: {cipherSuites: [NONE]}", "?tlsDefaults.cipherSuites[0]:1: no cipher suite"},
-		{"meshMTLS: {minProtocolVersion: TLSV1_3}", "?meshMTLS:1: mutual TLS between workloads"},
+		{"meshMTLS: {minProtocolVersion: TLSV1_3}", ""},
+		{"meshMTLS: {ecdhCurves: [P-256]}", "!meshMTLS.ecdhCurves:1: not taken"},
 		{"caCertificates: [{pem: nothing}]", "!caCertificates[0].pem:1: holds no PEM"},
 		{"caCertificates: [{}]", "!caCertificates[0].pem:1: holds no PEM"},
 		{"caCertificates:\n- spiffeBundleUrl: https://a.test/bundle",
 			"?caCertificates[0].spiffeBundleUrl:2: not supported"},
-		{"enableAutoMtls: true", "?enableAutoMtls:1: not supported"},
+		{"enableAutoMtls: false", ""},
 		{"discoverySelectors: [{matchLabels: {a: b}}]", "!discoverySelectors:1: not supported"},
 		{"defaultConfig:\n  drainDuration: 10s",
 			"?defaultConfig.drainDuration:2: outrider.toml: [envoy] drain_duration"},
@@ -76,7 +77,7 @@ func TestFields(t *testing.T) {
 		{"[", "!:1: not valid YAML"},
 		{"- a", "!:1: must be a mapping"},
 	} {
-		m, problems := meshfile.Parse("mesh.yaml", []byte(test.yaml), false)
+		m, problems := meshfile.Parse("mesh.yaml", []byte(test.yaml))
 		if test.want == "" {
 			if len(problems) > 0 || m == nil {
 				t.Errorf("%s\n got %v", test.yaml, problems)
@@ -119,7 +120,7 @@ proxyInboundListenPort: 2
 tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256]}
 trustDomain: example.com
 trustDomainAliases: [cluster.local]
-`), false)
+`))
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -143,7 +144,7 @@ trustDomainAliases: [cluster.local]
 }
 
 func TestRead_ReportsMissingFile(t *testing.T) {
-	m, text, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"), false)
+	m, text, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"))
 	if m != nil || text != nil || len(problems) != 1 || !strings.Contains(problems[0].String(),
 		"mesh_config_file") {
 		t.Errorf("%v, %v", m, problems)
@@ -153,7 +154,7 @@ func TestRead_ReportsMissingFile(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("connectTimeout: 3s\ndefaultConfig: {gatewayTopology: {numTrustedProxies: 2}}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		m, problems := meshfile.Parse("mesh.yaml", content, false)
+		m, problems := meshfile.Parse("mesh.yaml", content)
 		if m == nil && len(problems) == 0 {
 			t.Error("neither a configuration nor a reason")
 		}

@@ -30,10 +30,6 @@ func (c *checker) tls(m *meshapi.MeshConfig) {
 	c.oneOfMany("meshMTLS.cipherSuites", "cipher suite",
 		"write one such as ECDHE-RSA-AES128-GCM-SHA256", m.MeshMTLS.CipherSuites,
 		model.IsCipherSuite)
-	c.warn("meshMTLS",
-		"has no effect: it is of mutual TLS between workloads of the mesh, which this version of "+
-			"Outrider does not end",
-		"remove it to be rid of this warning; tlsDefaults is of other servers")
 }
 
 // oneOfMany warns of names that have no effect.
@@ -67,15 +63,8 @@ func (c *checker) trust(m *meshapi.MeshConfig) {
 	for i, alias := range m.TrustDomainAliases {
 		domain(fmt.Sprintf("trustDomainAliases[%d]", i), alias)
 	}
-	found := len(c.findings)
 	for i, data := range m.CaCertificates {
 		c.authority(fmt.Sprintf("caCertificates[%d]", i), data)
-	}
-	if len(m.CaCertificates) > 0 && len(c.findings) == found && !c.identity {
-		c.warn("caCertificates",
-			"is served over xDS, but has no effect on proxies without a certificate "+
-				"of the mesh, as these are",
-			"name authorities in a DestinationRule's or Gateway's caCertificates")
 	}
 }
 

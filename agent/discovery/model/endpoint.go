@@ -19,6 +19,9 @@ type Endpoint struct {
 	Locality Locality
 	Network  string
 	Weight   uint32 // at least 1
+
+	MutualTLS bool // it has an identity of the mesh
+	PlainText bool // its PeerAuthentication disables mutual TLS
 }
 
 // Label returns the value of a label. Topology labels come from the endpoint's locality and
@@ -63,6 +66,8 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 			}
 			for _, e := range s.workloads(i, entry) {
 				endpoint := newEndpoint(e, own)
+				endpoint.PlainText = endpoint.MutualTLS &&
+					s.peers.of(s.Namespace, e.Labels).Of(endpoint.Port).Mode == Disable
 				if endpoint.isUsable(byDNS) && endpoint.matches(labels) {
 					found = append(found, endpoint)
 				}
@@ -114,7 +119,8 @@ func newEndpoint(e *networking.WorkloadEntry, port *networking.ServicePort) Endp
 		where = strings.ReplaceAll(e.Labels[LocalityLabel], ".", "/")
 	}
 	return Endpoint{Address: e.Address, Port: number, Labels: e.Labels,
-		Locality: ParseLocality(where), Network: e.Network, Weight: max(e.Weight, 1)}
+		Locality: ParseLocality(where), Network: e.Network, Weight: max(e.Weight, 1),
+		MutualTLS: takesMutualTLS(e)}
 }
 
 // isUsable reports whether an endpoint fits the service's resolution: host names need DNS, Unix

@@ -21,6 +21,7 @@ type Node struct {
 	IstioVersion string            // "" if not set
 	Metadata     map[string]string // other metadata
 	Network      string            // "" is the default network
+	Identity     bool              // it gets a certificate of the mesh over SDS
 
 	Interception Interception
 	// IP addresses of the machine; nil if unknown or irrelevant
@@ -44,6 +45,9 @@ func (l Locality) String() string {
 // TopologyLabels are the Kubernetes and Istio labels for region, zone and subzone.
 var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
 	"topology.istio.io/subzone"}
+
+// IdentityKey is the metadata key of proxies that get a certificate of the mesh over SDS.
+const IdentityKey = "OUTRIDER_IDENTITY"
 
 // NetworkLabel is the label for the network.
 const NetworkLabel = "topology.istio.io/network"

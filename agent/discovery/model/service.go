@@ -19,6 +19,7 @@ type Service struct {
 	Shadowed  []Shadow
 
 	chosen [][]*networking.WorkloadEntry // by entry: the workloads that its selector matches
+	peers  *peerPolicies
 }
 
 // Port is one port of a service.
@@ -64,7 +65,8 @@ func (s *Service) Oldest() *object.Object { return s.Entries[0] }
 // newServices merges the entries of one host by namespace, as Istio does. entries are ordered by
 // age. The oldest entry has precedence; others always add endpoints, and add ports unless their
 // service-wide settings differ.
-func newServices(host string, entries []*object.Object, all workloads) []*Service {
+func newServices(host string, entries []*object.Object, all workloads,
+	peers *peerPolicies) []*Service {
 	var services []*Service
 	for _, o := range entries {
 		at := slices.IndexFunc(services, func(s *Service) bool {
@@ -72,7 +74,7 @@ func newServices(host string, entries []*object.Object, all workloads) []*Servic
 		})
 		if at < 0 {
 			at = len(services)
-			services = append(services, &Service{Host: host, Namespace: o.Namespace,
+			services = append(services, &Service{Host: host, Namespace: o.Namespace, peers: peers,
 				Ports: make([]Port, 0, len(o.Spec.(*networking.ServiceEntry).Ports))})
 		}
 		services[at].add(o, all.chosen(o))

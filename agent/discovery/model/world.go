@@ -4,10 +4,8 @@
 package model
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -23,6 +21,7 @@ type World struct {
 
 	entries   map[string][]*object.Object // ServiceEntries by host, oldest first
 	workloads workloads
+	peers     *peerPolicies
 	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
@@ -50,7 +49,7 @@ type World struct {
 // NewWorld returns an empty world. domain is appended to short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
 	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{},
-		workloads: newWorkloads(), addresses: map[string][]*object.Object{},
+		workloads: newWorkloads(), peers: &peerPolicies{root: m.RootNamespace}, addresses: map[string][]*object.Object{},
 		services:    map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{},
 		byObject:   map[*object.Object]*Routing{},
@@ -68,6 +67,7 @@ func (w *World) Mesh() *mesh.Config { return w.mesh }
 // SetMesh replaces the mesh config, which affects everything.
 func (w *World) SetMesh(m *mesh.Config) Touched {
 	w.mesh = m
+	w.moveRoot()
 	w.redelegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{},
 		map[string]struct{}{})
 	return w.Everything()
@@ -80,13 +80,14 @@ type Touched struct {
 	Gateways bool
 	Sidecars bool
 	Filters  bool
+	Peers    bool                // PeerAuthentications
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
 // Everything returns a Touched with all content of the world, for a new reader.
 func (w *World) Everything() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
-		Filters: true, Bindings: map[string]struct{}{}}
+		Filters: true, Peers: true, Bindings: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -150,6 +151,9 @@ func (w *World) Apply(changes []Change) Touched {
 		case object.Sidecar:
 			touched.Sidecars = true
 			w.sidecars = replace(w.sidecars, c)
+		case object.PeerAuthentication:
+			touched.Peers = true
+			w.changePeers(c, services)
 		case object.EnvoyFilter:
 			touched.Filters = true
 			w.filters = replace(w.filters, c)
@@ -165,7 +169,7 @@ func (w *World) Apply(changes []Change) Touched {
 func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	for host := range services {
 		if entries := w.entries[host]; len(entries) > 0 {
-			w.services[host] = newServices(host, entries, w.workloads)
+			w.services[host] = newServices(host, entries, w.workloads, w.peers)
 		} else {
 			delete(w.services, host)
 		}
@@ -294,56 +298,4 @@ func Selects(selector, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-func either(c Change) *object.Object {
-	if c.New != nil {
-		return c.New
-	}
-	return c.Old
-}
-
-// replace returns a copy of a list, ordered by age, with a change applied.
-func replace(list []*object.Object, c Change) []*object.Object {
-	list = slices.DeleteFunc(slices.Clone(list), func(o *object.Object) bool { return o == c.Old })
-	if c.New != nil {
-		at, _ := slices.BinarySearchFunc(list, c.New, object.Age)
-		list = slices.Insert(list, at, c.New)
-	}
-	return list
-}
-
-// insert adds an element to an ordered list, which it copies.
-func insert[K, T comparable](into map[K][]T, key K, element T, order func(a, b T) int) {
-	all := into[key]
-	at, _ := slices.BinarySearchFunc(all, element, order)
-	into[key] = slices.Insert(slices.Clip(all), at, element)
-}
-
-func remove[K, T comparable](from map[K][]T, key K, element T) {
-	rest := slices.DeleteFunc(slices.Clone(from[key]), func(x T) bool { return x == element })
-	if len(rest) == 0 {
-		delete(from, key)
-		return
-	}
-	from[key] = rest
-}
-
-// patterns updates a list of wildcards, ordered from the narrowest.
-func patterns(list []string, changed map[string]struct{}, exists func(string) bool) []string {
-	for pattern := range maps.Keys(changed) {
-		if !IsWildcard(pattern) {
-			continue
-		}
-		list = slices.DeleteFunc(slices.Clone(list), func(p string) bool { return p == pattern })
-		if exists(pattern) {
-			at, _ := slices.BinarySearchFunc(list, pattern, narrowerThenName)
-			list = slices.Insert(list, at, pattern)
-		}
-	}
-	return list
-}
-
-func narrowerThenName(a, b string) int {
-	return cmp.Or(Narrower(a, b), strings.Compare(a, b))
 }

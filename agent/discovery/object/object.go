@@ -16,7 +16,7 @@ import (
 // Kind is an object's kind, as in YAML.
 type Kind string
 
-// The kinds of networking.istio.io.
+// The kinds of networking.istio.io, and of security.istio.io.
 const (
 	ServiceEntry    Kind = "ServiceEntry"
 	VirtualService  Kind = "VirtualService"
@@ -27,6 +27,8 @@ const (
 	WorkloadEntry   Kind = "WorkloadEntry"
 	WorkloadGroup   Kind = "WorkloadGroup"
 	ProxyConfig     Kind = "ProxyConfig"
+
+	PeerAuthentication Kind = "PeerAuthentication"
 )
 
 // Key identifies an object. Of two objects with the same key the older one has precedence.
@@ -51,7 +53,7 @@ type Object struct {
 	File        string
 	Line        int           // of the object's first key, from 1
 	Index       int           // position within the document, for Lists
-	Spec        proto.Message // a message of istio.io/api/networking/v1alpha3, never nil
+	Spec        proto.Message // a message of istio.io/api, never nil
 }
 
 // In returns the object with its default namespace replaced, or o itself if nothing changes.

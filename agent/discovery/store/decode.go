@@ -208,7 +208,9 @@ func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protorefl
 			}
 			name, ok := protoreflect.ValueOfString(key.Value), true
 			if field.MapKey().Kind() != protoreflect.StringKind {
-				name, ok = d.scalar(key, field.MapKey(), &here)
+				// keys of JSON are text, also if they are numbers
+				name, ok = d.scalar(&yaml.Node{Kind: yaml.ScalarNode, Value: key.Value,
+					Line: key.Line, Column: key.Column}, field.MapKey(), &here)
 			}
 			switch {
 			case !ok:

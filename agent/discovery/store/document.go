@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"google.golang.org/protobuf/proto"
 
@@ -30,6 +31,8 @@ var specs = map[object.Kind]func() proto.Message{
 	object.WorkloadGroup:   func() proto.Message { return &networking.WorkloadGroup{} },
 	object.EnvoyFilter:     func() proto.Message { return &networking.EnvoyFilter{} },
 	object.Sidecar:         func() proto.Message { return &networking.Sidecar{} },
+
+	object.PeerAuthentication: func() proto.Message { return &security.PeerAuthentication{} },
 }
 
 // NewSpec returns an empty spec of a kind, nil if the kind is not supported.
@@ -154,7 +157,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 			fmt.Sprintf("kind %s of %q is not supported by this version of Outrider and has no "+
 				"effect", h.kind, h.apiVersion), "remove it")
 	default:
-		r.networking(d, node, h, found, depth)
+		r.supported(d, node, h, found, depth)
 	}
 }
 
@@ -178,16 +181,20 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 	}
 }
 
-// networking reads an object of Istio's networking group.
-func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
-	version := strings.TrimPrefix(h.apiVersion, apiGroup+"/")
+// versions lists the versions of each API group.
+var versions = map[string][]string{apiGroup: {"v1", "v1beta1", "v1alpha3"},
+	securityGroup: {"v1", "v1beta1"}}
+
+// supported reads an object of an API group with supported kinds.
+func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
+	apiGroup, version, _ := strings.Cut(h.apiVersion, "/")
 	kind := object.Kind(h.kind)
 	makeSpec := specs[kind]
 	switch {
-	case version != "v1" && version != "v1beta1" && version != "v1alpha3":
+	case !slices.Contains(versions[apiGroup], version):
 		d.refuse(node, &path{name: "apiVersion"},
-			fmt.Sprintf("unknown version %q of networking.istio.io", version),
-			"write v1, v1beta1 or v1alpha3")
+			fmt.Sprintf("unknown version %q of %s", version, apiGroup),
+			"write "+oneOf(versions[apiGroup]))
 	case makeSpec == nil:
 		if near := spelling.Nearest(h.kind, kinds); near != h.kind {
 			cure := ""
@@ -234,6 +241,11 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 		return
 	}
 	found.objects = append(found.objects, o)
+}
+
+func oneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // refused records an invalid object.

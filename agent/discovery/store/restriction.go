@@ -23,7 +23,7 @@ const (
 	dryRun = "istio.io/dry-run"
 )
 
-// restriction is an unsupported kind that can restrict access.
+// restriction is a kind that can restrict access. It is unsupported if it has a spec.
 type restriction struct {
 	group     string
 	spec      func() proto.Message
@@ -34,9 +34,7 @@ type restriction struct {
 var restrictions = map[string]restriction{
 	"AuthorizationPolicy": {securityGroup,
 		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
-	"PeerAuthentication": {securityGroup,
-		func() proto.Message { return &security.PeerAuthentication{} },
-		peerAuthenticationRestricts},
+	string(object.PeerAuthentication): {group: securityGroup}, // supported
 	"RequestAuthentication": {securityGroup,
 		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts},
 	"WasmPlugin": {extensionsGroup,
@@ -75,6 +73,10 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 			h.apiVersion,
 			h.kind), "write "+kind.group+"/v1")
 		return
+	case kind.spec == nil:
+		r.supported(d, node, h, found, depth)
+		found.restricts = found.restricts || d.failed
+		return
 	}
 	spec := kind.spec()
 	if h.spec != nil {
@@ -108,16 +110,6 @@ func authorizationRestricts(spec proto.Message) bool {
 		})
 	}
 	return len(policy.Rules) > 0
-}
-
-// peerAuthenticationRestricts: DISABLE and PERMISSIVE admit plain text; UNSET inherits.
-func peerAuthenticationRestricts(spec proto.Message) bool {
-	authentication := spec.(*security.PeerAuthentication)
-	strict := authentication.Mtls.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
-	for _, port := range authentication.PortLevelMtls {
-		strict = strict || port.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
-	}
-	return strict
 }
 
 // requestsRestricts: each rule denies requests with an invalid token.

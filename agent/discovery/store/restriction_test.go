@@ -39,17 +39,11 @@ func TestRestrictions(t *testing.T) {
 		strings.Replace(policy("AuthorizationPolicy", ""), "name: x",
 			"name: x, annotations: {istio.io/dry-run: 'true'}", 1): false,
 		policy("PeerAuthentication",
-			"spec: {mtls: {mode: STRICT}}"): true,
-		policy("PeerAuthentication",
-			"spec: {mtls: {mode: PERMISSIVE}, portLevelMtls: {80: {mode: STRICT}}}"): true,
-		policy("PeerAuthentication",
-			"spec: {mtls: {mode: PERMISSIVE}}"): false,
-		policy("PeerAuthentication",
-			"spec: {mtls: {mode: DISABLE}, portLevelMtls: {80: {mode: UNSET}}}"): false,
-		policy("PeerAuthentication",
-			"spec: {}"): false,
-		policy("PeerAuthentication",
 			"spec: {mtls: STRICT}"): true, // invalid mtls
+		policy("PeerAuthentication",
+			"spec: {portLevelMtls: {80: {mode: STRICT}}}"): true, // invalid without a selector
+		strings.Replace(policy("PeerAuthentication",
+			"spec: {mtls: {mode: STRICT}}"), "{name: x}", "{}", 1): true, // without a name
 		policy("RequestAuthentication",
 			"spec: {jwtRules: [{issuer: a}]}"): true,
 		policy("RequestAuthentication",

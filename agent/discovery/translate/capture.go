@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"maps"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -82,37 +83,20 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 }
 
 // VirtualInbound returns the listener that receives captured inbound connections, to declared ports
-// and to all others.
-func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound,
+// and to all others, for which policy has the mode of mutual TLS.
+func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
 	if err != nil {
 		return nil, err
 	}
-	requests, err := inboundManager(m, 0, "http", InboundPassthroughCluster,
-		InboundPassthroughCluster)
-	if err != nil {
-		return nil, err
-	}
-	rest, err := passOn(m, InboundPassthroughCluster)
-	if err != nil {
-		return nil, err
-	}
-	l := newListener(anyIPv4, m.InboundPort, loop,
-		&listenerv3.FilterChain{Name: virtualInbound + "-catchall-http",
-			Filters:          []*listenerv3.Filter{requests},
-			FilterChainMatch: &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP}},
-		&listenerv3.FilterChain{Name: virtualInbound, Filters: []*listenerv3.Filter{rest}})
-	known := []uint32{m.InboundPort}
-	for _, in := range ports {
+	l := newListener(anyIPv4, m.InboundPort, loop)
+	for _, in := range append(undeclared(node, ports, policy), ports...) {
 		chains, err := in.chains(m, true)
 		if err != nil {
 			return nil, err
 		}
 		l.FilterChains = append(l.FilterChains, chains...)
-		if in.spoken() != model.Auto {
-			known = append(known, in.Port)
-		}
 	}
 	l.Name = virtualInbound
 	l.TrafficDirection = corev3.TrafficDirection_INBOUND
@@ -123,8 +107,23 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound,
 		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_src",
 			&originalsrcv3.OriginalSrc{Mark: originalSourceMark}))
 	}
-	inspect(l, m, known)
+	inspect(l, m)
 	return resource.New(l.Name, l, origins...)
+}
+
+// undeclared returns the ports other than declared ones: all in one, and those that have a mode of
+// mutual TLS of their own.
+func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy) []Inbound {
+	all := []Inbound{{Passthrough: true, Protocol: model.Auto, Identity: node.Identity,
+		Mutual: policy.Default.Mode}}
+	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
+		if !slices.ContainsFunc(ports, func(in Inbound) bool { return in.Port == port }) {
+			in := all[0]
+			in.Port, in.Mutual = port, policy.Ports[port].Mode
+			all = append(all, in)
+		}
+	}
+	return all
 }
 
 // transparent makes a TPROXY listener accept connections to foreign addresses.
@@ -135,14 +134,14 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 	return wrapperspb.Bool(true)
 }
 
-// blackHole closes connections to the capture port itself, which would loop.
+// blackHole closes connections to a port (0: any), for example to the capture port itself, which
+// would loop.
 func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
 	filter, err := passOn(m, BlackHoleCluster)
 	if err != nil {
 		return nil, err
 	}
-	return &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{
-		DestinationPort: wrapperspb.UInt32(port)},
+	return &listenerv3.FilterChain{Name: name, FilterChainMatch: accepted{}.match(port),
 		Filters: []*listenerv3.Filter{filter}}, nil
 }
 
@@ -157,28 +156,37 @@ func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 
-// inspect adds the listener filters that the filter chain matches need. Ports whose protocol is
-// known to need none are exempt, since with some protocols the client waits for the server to speak
-// first.
-func inspect(l *listenerv3.Listener, m *mesh.Config, known []uint32) {
-	needs := func(asks func(*listenerv3.FilterChainMatch) bool) bool {
-		return slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool {
-			return asks(c.GetFilterChainMatch())
+// inspect adds the listener filters that the filter chain matches need. Ports whose chains need
+// none are exempt, since with some protocols the client waits for the server to speak first.
+func inspect(l *listenerv3.Listener, m *mesh.Config) {
+	add := func(name string, config proto.Message, needs func(*listenerv3.FilterChainMatch) bool) {
+		ports := map[uint32]bool{} // 0: any
+		for _, c := range l.FilterChains {
+			port := c.GetFilterChainMatch().GetDestinationPort().GetValue()
+			ports[port] = ports[port] || needs(c.GetFilterChainMatch())
+		}
+		var exempt []uint32
+		for _, port := range slices.Sorted(maps.Keys(ports)) {
+			if port != 0 && !ports[port] {
+				exempt = append(exempt, port)
+			}
+		}
+		if slices.Contains(slices.Collect(maps.Values(ports)), true) {
+			filter := listenerFilter(name, config)
+			filter.FilterDisabled = anyOf(exempt)
+			l.ListenerFilters = append(l.ListenerFilters, filter)
+		}
+	}
+	add("tls_inspector", &tlsinspectorv3.TlsInspector{},
+		func(match *listenerv3.FilterChainMatch) bool {
+			return match.GetTransportProtocol() != "" || len(match.GetServerNames()) > 0
 		})
-	}
-	if needs(func(match *listenerv3.FilterChainMatch) bool {
-		return match.GetTransportProtocol() != "" || len(match.GetServerNames()) > 0
-	}) {
-		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("tls_inspector",
-			&tlsinspectorv3.TlsInspector{}))
-	}
-	if needs(func(match *listenerv3.FilterChainMatch) bool {
-		return len(match.GetApplicationProtocols()) > 0
-	}) {
-		filter := listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{})
-		filter.FilterDisabled = anyOf(known)
-		l.ListenerFilters = append(l.ListenerFilters, filter)
-	}
+	add("http_inspector", &httpinspectorv3.HttpInspector{},
+		func(match *listenerv3.FilterChainMatch) bool {
+			return slices.ContainsFunc(match.GetApplicationProtocols(), func(p string) bool {
+				return slices.Contains(plainHTTP, p)
+			})
+		})
 	if len(l.ListenerFilters) > 0 {
 		detection(l, m.ProtocolDetection)
 	}

@@ -1,7 +1,7 @@
 package translate
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -10,18 +10,9 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/model"
-)
-
-// Names of the SDS secrets with the proxy's own certificate and its CA, and of the cluster that
-// serves them, as istiod has them.
-const (
-	ownCertificate = "default"
-	meshRoots      = "ROOTCA"
-	secretCluster  = "sds-grpc"
 )
 
 // applyTLS sets how connections to the service are encrypted. names are the subject alternative
@@ -29,31 +20,50 @@ const (
 // policy has one.
 func (d *draft) applyTLS(names []string, serverName string) {
 	if context := d.tlsContext(names, serverName); context != nil {
-		d.TransportSocket = transportSocket("envoy.transport_sockets.tls", context)
+		d.TransportSocket = tlsSocket(context)
 	}
-	if in := d.policy.proxyProtocol; in != nil {
-		inner := d.TransportSocket
-		if inner == nil {
-			inner = transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
-		}
-		d.TransportSocket = transportSocket("envoy.transport_sockets.upstream_proxy_protocol",
+}
+
+// applyProxyProtocol wraps all transport sockets of the cluster with the PROXY protocol, if the
+// policy requires it.
+func (d *draft) applyProxyProtocol() {
+	in := d.policy.proxyProtocol
+	if in == nil {
+		return
+	}
+	wrap := func(inner *corev3.TransportSocket) *corev3.TransportSocket {
+		return transportSocket("envoy.transport_sockets.upstream_proxy_protocol",
 			&proxyprotocolv3.ProxyProtocolUpstreamTransport{
 				// both enums have the same numbers
 				Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(
 					in.Version)}, TransportSocket: inner})
 	}
+	switch {
+	case d.TransportSocket != nil:
+		d.TransportSocket = wrap(d.TransportSocket)
+	case len(d.TransportSocketMatches) == 0:
+		d.TransportSocket = wrap(plainSocket())
+	}
+	for _, match := range d.TransportSocketMatches {
+		match.TransportSocket = wrap(match.TransportSocket)
+	}
 }
 
 // peers returns the subject alternative names of a service: its entry's and its service accounts'.
 func (d *draft) peers(service *model.Service, port *model.Port) []string {
-	if d.policy.tls == nil {
-		return nil
-	}
 	names := slices.Clone(port.Entry.SubjectAltNames)
 	for _, account := range service.Accounts() {
 		names = append(names, d.mesh.Account(service.Namespace, account))
 	}
 	return d.mesh.Peers(names)
+}
+
+func tlsSocket(context proto.Message) *corev3.TransportSocket {
+	return transportSocket("envoy.transport_sockets.tls", context)
+}
+
+func plainSocket() *corev3.TransportSocket {
+	return transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
 }
 
 func transportSocket(name string, config proto.Message) *corev3.TransportSocket {
@@ -118,23 +128,15 @@ func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
 	return secretSource(secret)
 }
 
-// meshTLS returns mutual TLS between workloads with the certificates of the mesh.
+// meshTLS returns mutual TLS between workloads with the certificates of the mesh. in may be nil.
 func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string,
 	serverName string) *tlsv3.UpstreamTlsContext {
-	if in.Sni != "" {
-		serverName = in.Sni
+	out := d.newTLS(cmp.Or(in.GetSni(), serverName))
+	if own := in.GetSubjectAltNames(); len(own) > 0 {
+		names = own
 	}
-	if len(in.SubjectAltNames) > 0 {
-		names = in.SubjectAltNames
-	}
-	out := d.newTLS(serverName)
 	common := out.CommonTlsContext
-	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(ownCertificate)}
-	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
-		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-			DefaultValidationContext: &tlsv3.CertificateValidationContext{
-				MatchTypedSubjectAltNames: anyOfNames(names)},
-			ValidationContextSdsSecretConfig: secret(meshRoots)}}
+	meshCertificates(common, anyOfNames(names))
 	common.AlpnProtocols = []string{"istio"}
 	if d.speaksHTTP2() {
 		common.AlpnProtocols = []string{"istio", "h2"}
@@ -149,19 +151,6 @@ func (d *draft) newTLS(serverName string) *tlsv3.UpstreamTlsContext {
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}}
 }
 
-// secret refers to a secret of the agent's SDS server. Envoy waits for it without limit.
-func secret(name string) *tlsv3.SdsSecretConfig {
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
-			ApiConfigSource: &corev3.ApiConfigSource{
-				ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
-				SetNodeOnFirstMessageOnly: true,
-				GrpcServices: []*corev3.GrpcService{
-					{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-						EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: secretCluster}}}}}},
-		InitialFetchTimeout: durationpb.New(0), ResourceApiVersion: corev3.ApiVersion_V3}}
-}
-
 // anyOfNames matches certificates with any of the names, as any type of subject alternative name.
 func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	var out []*tlsv3.SubjectAltNameMatcher
@@ -173,10 +162,4 @@ func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 		}
 	}
 	return out
-}
-
-// meshServerName returns istiod's SNI for a proxy of the mesh:
-// outbound_.80_.v1_.reviews.example.com.
-func meshServerName(port uint32, subset, host string) string {
-	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
 }

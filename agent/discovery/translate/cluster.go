@@ -151,7 +151,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 					"write LEAST_REQUEST, ROUND_ROBIN or RANDOM"))
 		}
 	}
-	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.mesh.Identity {
+	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.node.Identity {
 		// Without endpoints requests fail. They must not leave unencrypted.
 		c.policy.tls, endpoints, passes = nil, nil, false
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
@@ -159,7 +159,18 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c.applyPool()
 	c.applyOutlier()
 	c.applyBalancer()
-	c.applyTLS(c.peers(service, port), meshServerName(port.Number, subsetName, service.Host))
+	serverName := meshServerName(port.Number, subsetName, service.Host)
+	switch {
+	case c.policy.tls != nil:
+		c.applyTLS(c.peers(service, port), serverName)
+	case !out.automatic(service, port):
+	case passes:
+		c.mutualToAll(service, port, serverName)
+	default:
+		c.mutualByEndpoint(endpoints, tlsMode(rule, port.Number, subsetName),
+			c.peers(service, port), serverName)
+	}
+	c.applyProxyProtocol()
 	for _, secret := range c.secrets {
 		out.need(secret, rule)
 	}
@@ -168,7 +179,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		out.publish(c.Name, c.finish(), port.Object, origins)
 		return
 	}
-	to := assignment(c.Name, c.prefer(byLocality(endpoints), out.node))
+	to := assignment(c.Name, c.prefer(byLocality(endpoints), out.node), c.mutual)
 	if port.ResolvesNames() && len(endpoints) > 0 {
 		c.resolveNames(port.Entry.Resolution)
 		c.LoadAssignment = to

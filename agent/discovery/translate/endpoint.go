@@ -43,8 +43,10 @@ func addWeight(a, b uint32) uint32 {
 	return unlimited
 }
 
-// assignment returns the endpoints as Envoy's ClusterLoadAssignment.
-func assignment(name string, groups []group) *endpointv3.ClusterLoadAssignment {
+// assignment returns the endpoints as Envoy's ClusterLoadAssignment. Those for which mutual (nil:
+// none) returns true get the metadata for automatic mutual TLS.
+func assignment(name string, groups []group,
+	mutual func(*model.Endpoint) bool) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name,
 		Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(groups))}
 	for _, g := range groups {
@@ -54,10 +56,14 @@ func assignment(name string, groups []group) *endpointv3.ClusterLoadAssignment {
 			LbEndpoints:         make([]*endpointv3.LbEndpoint, 0, len(g.endpoints))}
 		for i := range g.endpoints {
 			e := &g.endpoints[i]
+			var metadata *corev3.Metadata
+			if mutual != nil && mutual(e) {
+				metadata = mutualEndpoint
+			}
 			encoded.LbEndpoints = append(encoded.LbEndpoints, &endpointv3.LbEndpoint{
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
 					Address: endpointAddress(e)}},
-				LoadBalancingWeight: wrapperspb.UInt32(e.Weight),
+				LoadBalancingWeight: wrapperspb.UInt32(e.Weight), Metadata: metadata,
 			})
 		}
 		out.Endpoints = append(out.Endpoints, encoded)

@@ -32,6 +32,10 @@ type Inbound struct {
 	// IP:port or unix:///path of the application; "": the original destination
 	Endpoint string
 	TLS      *networking.ServerTLSSettings // terminated here; nil: not at all
+	Mutual   model.MutualTLS               // of the mesh; without effect with TLS
+	Identity bool                          // the proxy has a certificate of the mesh
+	// captured connections to undeclared ports: Port, or all if it is 0
+	Passthrough bool
 	// limits of connections to the application; nil: none
 	Pool *networking.ConnectionPoolSettings
 }
@@ -47,7 +51,7 @@ const passthroughSource = "127.0.0.6"
 func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
-		protocol: in.spoken(), policy: policy{pool: in.Pool}}
+		protocol: in.Terminated(), policy: policy{pool: in.Pool}}
 	d.applyPool()
 	c := d.finish()
 	if in.Endpoint == "" {
@@ -94,16 +98,24 @@ func parseEndpoint(text string) (*corev3.Address, error) {
 	return socketAddress(host, uint32(number)), nil
 }
 
-// spoken returns the protocol after TLS termination.
-func (in Inbound) spoken() model.Protocol {
+// Terminated returns the protocol after TLS termination.
+func (in Inbound) Terminated() model.Protocol {
 	if in.TLS != nil && in.Protocol == model.TLS {
 		return model.HTTP
 	}
 	return in.Protocol
 }
 
-// chainName returns Istio's name of the filter chain: the name of the port's listener.
-func (in Inbound) chainName() string { return ListenerName(cmp.Or(in.Bind, anyIPv4), in.Port) }
+// chainName returns Istio's name of a filter chain: the name of the port's listener.
+func (in Inbound) chainName(http bool) string {
+	switch {
+	case in.Passthrough && http:
+		return virtualInbound + "-catchall-http"
+	case in.Passthrough:
+		return virtualInbound
+	}
+	return ListenerName(cmp.Or(in.Bind, anyIPv4), in.Port)
+}
 
 // Listener returns the port's own listener.
 func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
@@ -113,7 +125,7 @@ func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	}
 	l := newListener(in.Bind, in.Port, chains...)
 	l.TrafficDirection = corev3.TrafficDirection_INBOUND
-	inspect(l, m, nil)
+	inspect(l, m)
 	return resource.New(l.Name, l, origins...)
 }
 
@@ -125,51 +137,50 @@ func (in Inbound) Check(m *mesh.Config) error {
 
 // chains returns the filter chains of the port. captured adds a match on the port.
 func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
-	match := func() *listenerv3.FilterChainMatch {
-		out := &listenerv3.FilterChainMatch{}
-		if captured {
-			out.DestinationPort = wrapperspb.UInt32(in.Port)
-		}
-		if in.TLS != nil {
-			out.TransportProtocol = "tls"
-		}
-		return out
+	port := in.Port
+	if !captured {
+		port = 0
 	}
-	cluster := InboundClusterName(in.Port)
+	if in.Closed() {
+		chain, err := blackHole(m, in.chainName(false), port)
+		return []*listenerv3.FilterChain{chain}, err
+	}
 	var chains []*listenerv3.FilterChain
-	add := func(filter *listenerv3.Filter, match *listenerv3.FilterChainMatch) error {
-		chain := &listenerv3.FilterChain{Name: in.chainName(), FilterChainMatch: match,
-			Filters: []*listenerv3.Filter{filter}}
-		if in.TLS != nil {
-			context := downstreamTLS(in.TLS, m)
-			if err := context.Validate(); err != nil {
-				return fmt.Errorf("TLS of port %d: %w", in.Port, err)
-			}
-			chain.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls",
-				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typed(context)}}
-		}
-		chains = append(chains, chain)
-		return nil
-	}
-	protocol := in.spoken()
-	if protocol.IsHTTP() || protocol == model.Auto {
-		filter, err := inboundManager(m, in.Port, in.Name, cluster, "inbound_"+in.chainName())
+	for _, a := range in.accepts() {
+		chain := &listenerv3.FilterChain{Name: in.chainName(a.http),
+			FilterChainMatch: a.match(port)}
+		filter, err := in.filter(m, a.http)
 		if err != nil {
 			return nil, err
 		}
-		where := match()
-		if protocol == model.Auto {
-			where.ApplicationProtocols = plainHTTP
+		chain.Filters = []*listenerv3.Filter{filter}
+		if a.ends {
+			context := mutualTLS(m)
+			if in.TLS != nil {
+				context = downstreamTLS(in.TLS, m)
+			}
+			if err := context.Validate(); err != nil {
+				return nil, fmt.Errorf("TLS of port %d: %w", in.Port, err)
+			}
+			chain.TransportSocket = tlsSocket(context)
 		}
-		if err := add(filter, where); err != nil || protocol != model.Auto {
-			return chains, err
-		}
+		chains = append(chains, chain)
 	}
-	filter, err := passOn(m, cluster)
-	if err != nil {
-		return nil, err
+	return chains, nil
+}
+
+// filter returns the terminal network filter.
+func (in Inbound) filter(m *mesh.Config, http bool) (*listenerv3.Filter, error) {
+	cluster := InboundClusterName(in.Port)
+	switch {
+	case in.Passthrough && http:
+		return inboundManager(m, 0, "http", InboundPassthroughCluster, InboundPassthroughCluster)
+	case in.Passthrough:
+		return passOn(m, InboundPassthroughCluster)
+	case http:
+		return inboundManager(m, in.Port, in.Name, cluster, "inbound_"+in.chainName(true))
 	}
-	return chains, add(filter, match())
+	return passOn(m, cluster)
 }
 
 // inboundManager sends every request to one cluster. As in Istio, it retries requests that failed

@@ -62,7 +62,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		}
 		l.FilterChains = append(l.FilterChains, chain)
 	}
-	inspect(l, m, nil)
+	inspect(l, m)
 	if o.Captured {
 		l.BindToPort = wrapperspb.Bool(false)
 		rest, err := passOn(m, o.Rest)

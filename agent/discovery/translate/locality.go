@@ -195,7 +195,7 @@ func withoutGaps(groups []group) []group {
 // ReaderKey returns a key that is equal for proxies that get equal clusters of a service with a
 // rule (nil: none).
 func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
-	key := fmt.Sprintf("%s captured=%t", node.Type, node.Captured())
+	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.Captured(), node.Identity)
 	near, labels := false, map[string]bool{}
 	policies := []*networking.TrafficPolicy{nil} // without a rule only the mesh's settings apply
 	if rule != nil {

@@ -62,6 +62,30 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	return p
 }
 
+// tlsMode returns the TLS mode for endpoints of a port; nil: not set. As in Istio, and unlike
+// override, a policy for the port without TLS settings leaves those of the rule.
+func tlsMode(rule *model.Rule, port uint32, subset string) *networking.ClientTLSSettings_TLSmode {
+	if rule == nil {
+		return nil
+	}
+	policies := []*networking.TrafficPolicy{rule.Policy}
+	if s := rule.Subset(subset); s != nil && subset != "" {
+		policies = []*networking.TrafficPolicy{s.TrafficPolicy, rule.Policy}
+	}
+	for _, p := range policies {
+		tls := p.GetTls()
+		for _, own := range p.GetPortLevelSettings() {
+			if own.GetPort().GetNumber() == port && own.Tls != nil {
+				tls = own.Tls
+			}
+		}
+		if tls != nil {
+			return &tls.Mode
+		}
+	}
+	return nil
+}
+
 // tunnelOf returns the tunnel settings of a subset ("": the service itself); nil: none. As in Istio
 // a subset does not inherit them from the rule, and there are no port-level ones.
 func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelSettings {

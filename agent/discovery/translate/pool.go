@@ -22,6 +22,8 @@ type draft struct {
 	policy   policy
 	http     *upstreamv3.HttpProtocolOptions // nil: Envoy's default, HTTP/1.1 without limits
 	secrets  []FileSecret                    // referenced by the cluster
+	// mutual reports whether connections to an endpoint use automatic mutual TLS; nil: to none
+	mutual func(*model.Endpoint) bool
 }
 
 // options returns the HTTP options for modification.

@@ -5,7 +5,6 @@ import (
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/mesh"
@@ -61,7 +60,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 		AlpnProtocols: []string{"h2", "http/1.1"},
 		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(suites),
 			EcdhCurves:                model.Curves(m.TLS.GetEcdhCurves()),
-			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, lowestVersion(m)),
+			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, lowestVersion(m.TLS)),
 			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion,
 				tlsv3.TlsParameters_TLS_AUTO)},
 	}
@@ -87,19 +86,11 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	return out
 }
 
-// lowestVersion returns the minimum TLS version for servers without one.
-func lowestVersion(m *mesh.Config) tlsv3.TlsParameters_TlsProtocol {
-	if m.TLS.GetMinProtocolVersion() == meshapi.MeshConfig_TLSConfig_TLSV1_3 {
-		return tlsv3.TlsParameters_TLSv1_3
-	}
-	return tlsv3.TlsParameters_TLSv1_2
-}
-
 // SpeaksAny reports whether the mesh's minimum version leaves the server any version. It does not
 // check the server's own range.
 func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
-		lowestVersion(m) == tlsv3.TlsParameters_TLSv1_2 ||
+		lowestVersion(m.TLS) == tlsv3.TlsParameters_TLSv1_2 ||
 		tlsVersion(in.GetMaxProtocolVersion(),
 			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
 }

@@ -22,7 +22,11 @@ const (
 func readOne(t *testing.T, kind, spec string, check func(*object.Object) []object.Finding) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.yaml")
-	content := "apiVersion: networking.istio.io/v1\nkind: " + kind +
+	group := "networking"
+	if kind == "PeerAuthentication" {
+		group = "security"
+	}
+	content := "apiVersion: " + group + ".istio.io/v1\nkind: " + kind +
 		"\nmetadata: {name: x}\nspec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)

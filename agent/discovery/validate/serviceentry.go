@@ -19,11 +19,6 @@ func (c *checker) serviceEntry(s *networking.ServiceEntry) {
 	c.servicePorts(s)
 	c.workloadSelector(s)
 	c.resolution(s)
-	if s.Location == networking.ServiceEntry_MESH_INTERNAL {
-		c.note("location",
-			"MESH_INTERNAL has no effect: mutual TLS is used only where a DestinationRule says so",
-			"remove it, and write tls into a DestinationRule where it is wanted")
-	}
 	c.seenBy(s.ExportTo, true)
 	for i, name := range s.SubjectAltNames {
 		if name == "" {

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
@@ -42,6 +43,8 @@ func Object(o *object.Object) []object.Finding {
 		c.envoyFilter(o, spec)
 	case *networking.Sidecar:
 		c.sidecar(spec, o.Namespace)
+	case *security.PeerAuthentication:
+		c.peerAuthentication(spec)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
 		return cmp.Compare(a.Field, b.Field)

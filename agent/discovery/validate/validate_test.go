@@ -12,7 +12,7 @@ import (
 // field and a part of the message, after ! for an error, ? for a warning, or - for a note.
 func TestSpecs(t *testing.T) {
 	se, dr, vs, gw := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway"
-	sc := "Sidecar"
+	sc, pa := "Sidecar", "PeerAuthentication"
 	http := func(route string) string {
 		return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ")
 	}
@@ -41,7 +41,7 @@ func TestSpecs(t *testing.T) {
 		{se, chosenEntry + "workloadSelector: {labels: {a: '*'}}", "!workloadSelector.labels[\"a\"]: stands for itself"},
 		{se, chosenEntry + "workloadSelector: {}", "?workloadSelector: every WorkloadEntry"},
 		{se, goodEntry + "location: MESH_EXTERNAL", ""},
-		{se, goodEntry + "location: MESH_INTERNAL", "-location: no effect"},
+		{se, goodEntry + "location: MESH_INTERNAL", ""},
 		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, serviceAccount: a}", 1), ""},
 		{"WorkloadEntry", "address: 10.0.0.1\nserviceAccount: a", ""},
 		{se, goodEntry + "subjectAltNames: ['']", "!subjectAltNames[0]: is empty"},
@@ -135,6 +135,14 @@ func TestSpecs(t *testing.T) {
 		{dr, "host: a\ntrafficPolicy: {tunnel: {targetHost: a.test}}", "!trafficPolicy.tunnel.targetPort: not a valid port"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: RANDOM, warmup: {duration: 1s}}}", "?trafficPolicy.loadBalancer.warmup: only ROUND_ROBIN"},
 
+		{pa, "{}", ""},
+		{pa, "mtls: {mode: STRICT}", ""},
+		{pa, "selector: {}", "?selector: no labels"},
+		{pa, "selector: {matchLabels: {app: a}}\nmtls: {}\nportLevelMtls: {80: {mode: DISABLE}, 81: {}}", ""},
+		{pa, "portLevelMtls: {80: {mode: STRICT}}", "!portLevelMtls: only for selected workloads"},
+		{pa, "selector: {matchLabels: {app: a}}\nportLevelMtls: {0: {mode: STRICT}}", "!portLevelMtls[0]: 0 is not a valid port"},
+		{pa, "selector: {matchLabels: {app: a}}\nportLevelMtls: {65536: {mode: STRICT}}", "!portLevelMtls[65536]: not a valid port"},
+		{pa, "selector: {matchLabels: {app: 'a*'}}", "!selector.matchLabels[\"app\"]: stands for itself"},
 		{sc, "egress: [{hosts: ['./*']}]", ""},
 		{sc, "{}", "!: says nothing"},
 		{sc, "workloadSelector: {}\negress: [{hosts: ['./*']}]", "?workloadSelector: no labels"},

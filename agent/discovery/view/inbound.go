@@ -45,7 +45,7 @@ func newInbound() inbound {
 
 // update determines the local ports of changed services and publishes what differs.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
-	dirty := touched.Sidecars
+	dirty := touched.Sidecars || touched.Peers
 	for host := range touched.Hosts {
 		if !v.node.Captured() {
 			break // as in Istio, without interception the application owns its ports
@@ -235,6 +235,8 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		return
 	}
 	ports, problems := in.ports(v, scope)
+	peers := v.world.PeerPolicy(v.node)
+	problems = append(problems, shadowedPeers(peers)...)
 	var captured []translate.Inbound
 	var origins []resource.Origin
 	wanted := map[translate.FileSecret][]resource.Origin{}
@@ -255,6 +257,11 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			continue
 		}
 		origin := d.object.Origin()
+		mode, found := d.authenticate(peers, v.node)
+		problems = append(problems, found...)
+		if d.Closed() && d.Bind != "" {
+			continue // nothing listens
+		}
 		r, err := d.Cluster(v.world.Mesh(), v.node, origin)
 		if err == nil {
 			err = d.Check(v.world.Mesh())
@@ -272,13 +279,14 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			origins = append(origins, origin)
 			continue
 		}
-		r, err = d.Listener(v.world.Mesh(), origin)
+		r, err = d.Listener(v.world.Mesh(), append(mode.Origins(), origin)...)
 		if publish(d, r, err) {
 			in.own[d.Port] = d
 		}
 	}
 	if v.node.Captured() {
-		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, origins...)
+		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, peers,
+			append(origins, peers.Origins()...)...)
 		if err == nil {
 			resources = append(resources, r)
 		} else {

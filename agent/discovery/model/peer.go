@@ -1,0 +1,186 @@
+package model
+
+import (
+	"maps"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// MutualTLS is the mode of mutual TLS for connections to a workload. The zero value, UNSET, means
+// that no PeerAuthentication sets one; it has the effect of PERMISSIVE.
+type MutualTLS = security.PeerAuthentication_MutualTLS_Mode
+
+// Modes of mutual TLS.
+const (
+	Unset      = security.PeerAuthentication_MutualTLS_UNSET
+	Disable    = security.PeerAuthentication_MutualTLS_DISABLE
+	Permissive = security.PeerAuthentication_MutualTLS_PERMISSIVE
+	Strict     = security.PeerAuthentication_MutualTLS_STRICT
+)
+
+// PeerPolicy is what PeerAuthentications require of connections to a workload.
+type PeerPolicy struct {
+	Default PeerMode
+	Ports   map[uint32]PeerMode // by port of the workload
+	// Shadowed are younger objects for the same mesh, namespace or workload, which have no effect.
+	Shadowed []Precedence
+}
+
+// PeerMode is a mode and the object that sets it.
+type PeerMode struct {
+	Mode   MutualTLS
+	Object *object.Object // nil: Mode is UNSET
+	Field  string         // of Object, with the mode
+}
+
+// Origins returns the object that sets the mode.
+func (m PeerMode) Origins() []resource.Origin {
+	if m.Object == nil {
+		return nil
+	}
+	return []resource.Origin{m.Object.Origin()}
+}
+
+// Origins returns the objects that set a mode.
+func (p PeerPolicy) Origins() []resource.Origin {
+	all := p.Default.Origins()
+	for _, mode := range p.Ports {
+		for _, o := range mode.Origins() {
+			if !slices.Contains(all, o) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+// Precedence is an object without effect and the one that has it instead.
+type Precedence struct{ Object, By *object.Object }
+
+// Of returns the mode of a port.
+func (p PeerPolicy) Of(port uint32) PeerMode {
+	if mode, ok := p.Ports[port]; ok {
+		return mode
+	}
+	return p.Default
+}
+
+// peerPolicies holds all PeerAuthentications. It is immutable.
+type peerPolicies struct {
+	objects []*object.Object // oldest first
+	root    string           // namespace of the mesh-wide one
+}
+
+// PeerPolicy returns the policy of a proxy.
+func (w *World) PeerPolicy(node Node) PeerPolicy { return w.peers.of(node.Namespace, node.Labels) }
+
+// of returns the policy of a workload. The mesh's PeerAuthentication precedes the namespace's,
+// which precedes the workload's; each overrides the mode unless its own is UNSET. Of several for
+// the same, the oldest counts.
+func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy {
+	var policy PeerPolicy
+	var levels [3]*object.Object // mesh, namespace, workload
+	for _, o := range p.objects {
+		selector := peerSpec(o).GetSelector().GetMatchLabels()
+		level := 0
+		switch {
+		case o.Namespace == p.root && len(selector) == 0:
+		case o.Namespace == p.root || o.Namespace != namespace || !Selects(selector, labels):
+			continue
+		case len(selector) == 0:
+			level = 1
+		default:
+			level = 2
+		}
+		if levels[level] == nil {
+			levels[level] = o
+		} else {
+			policy.Shadowed = append(policy.Shadowed, Precedence{o, levels[level]})
+		}
+	}
+	for _, o := range levels {
+		if mode := peerSpec(o).GetMtls().GetMode(); mode != Unset {
+			policy.Default = PeerMode{mode, o, "mtls.mode"}
+		}
+	}
+	if own := peerSpec(levels[2]).GetPortLevelMtls(); len(own) > 0 {
+		policy.Ports = make(map[uint32]PeerMode, len(own))
+		for port, mtls := range own {
+			policy.Ports[port] = policy.Default
+			if mode := mtls.GetMode(); mode != Unset {
+				policy.Ports[port] = PeerMode{mode, levels[2], "portLevelMtls"}
+			}
+		}
+	}
+	return policy
+}
+
+// namespace returns the mode of a namespace without regard to workloads.
+func (p *peerPolicies) namespace(namespace string) MutualTLS {
+	return p.of(namespace, nil).Default.Mode
+}
+
+// peerSpec returns the spec of a PeerAuthentication, nil for nil.
+func peerSpec(o *object.Object) *security.PeerAuthentication {
+	if o == nil {
+		return nil
+	}
+	return o.Spec.(*security.PeerAuthentication)
+}
+
+// changePeers applies a change of a PeerAuthentication and adds the hosts whose endpoints it may
+// select.
+func (w *World) changePeers(c Change, hosts map[string]struct{}) {
+	w.peers = &peerPolicies{objects: replace(w.peers.objects, c), root: w.mesh.RootNamespace}
+	for _, o := range []*object.Object{c.Old, c.New} {
+		if o == nil {
+			continue
+		}
+		for host, services := range w.services {
+			for _, s := range services {
+				if (s.Namespace == o.Namespace || o.Namespace == w.peers.root) &&
+					slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Internal() }) {
+					hosts[host] = struct{}{}
+				}
+			}
+		}
+	}
+}
+
+// moveRoot applies a change of the root namespace to the services.
+func (w *World) moveRoot() {
+	if w.peers.root == w.mesh.RootNamespace {
+		return
+	}
+	w.peers = &peerPolicies{objects: w.peers.objects, root: w.mesh.RootNamespace}
+	for host := range maps.Keys(w.services) {
+		w.services[host] = newServices(host, w.entries[host], w.workloads, w.peers)
+	}
+}
+
+// Internal reports whether the port's endpoints are workloads of the mesh.
+func (p *Port) Internal() bool { return p.Entry.Location == networking.ServiceEntry_MESH_INTERNAL }
+
+// PlainText reports whether the policy of the service's namespace disables mutual TLS.
+func (s *Service) PlainText() bool { return s.peers.namespace(s.Namespace) == Disable }
+
+// TLSModeLabel is the label of workloads that says whether they take mutual TLS; hasIdentity is
+// its value for those that do.
+const (
+	TLSModeLabel = "security.istio.io/tlsMode"
+	hasIdentity  = "istio"
+)
+
+// takesMutualTLS reports whether an endpoint has an identity of the mesh: by label, else by its
+// service account.
+func takesMutualTLS(e *networking.WorkloadEntry) bool {
+	if mode, ok := e.Labels[TLSModeLabel]; ok {
+		return mode == hasIdentity
+	}
+	return e.ServiceAccount != ""
+}

@@ -1,0 +1,299 @@
+package discovery_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// Ports of the workload. The first three exist with and without interception.
+const (
+	peerHTTP  = 7301 // HTTP
+	peerTCP   = 7302 // TCP
+	peerOwn   = 7303 // HTTP, may have a mode of its own
+	peerAuto  = 7304 // no protocol
+	peerOther = 7305 // in no service
+	peerAlone = 7306 // in no service, may have a mode of its own
+)
+
+// peerSidecar makes a proxy without interception listen.
+const peerSidecar = `apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  ingress:
+  - {port: {number: 7301, protocol: HTTP, name: http}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%[1]d"}
+  - {port: {number: 7302, protocol: TCP, name: tcp}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%[1]d"}
+  - {port: {number: 7303, protocol: HTTP, name: own}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%[1]d"}
+`
+
+// peerService declares ports of a workload with interception.
+const peerService = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: here, namespace: shop}
+spec:
+  hosts: [here.test]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports:
+  - {number: 7301, name: http, protocol: HTTP}
+  - {number: 7302, name: tcp, protocol: TCP}
+  - {number: 7303, name: own, protocol: HTTP}
+  - {number: 7304, name: auto}
+  endpoints: [{address: 10.8.0.1, labels: {app: edge}}]
+`
+
+// stepService is a TCP service whose port shows that Envoy has the objects of a step.
+const stepService = `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: step, namespace: shop}
+spec: {hosts: [step.test], resolution: STATIC, ports: [{number: %d, name: step, protocol: TCP}], endpoints: [{address: 127.0.0.1, ports: {step: %d}}]}
+`
+
+// peerStep has PeerAuthentications, as "NAMESPACE LEVEL MODE" or "NAMESPACE LEVEL MODE OWN", and
+// the modes that they result in: own is for peerOwn and peerAlone. LEVEL is all, app for this
+// workload, or other for another one.
+type peerStep struct {
+	objects   []string
+	mode, own string
+}
+
+var peerSteps = []peerStep{
+	{nil, "PERMISSIVE", "PERMISSIVE"},
+	{[]string{"istio-system all UNSET"}, "PERMISSIVE", "PERMISSIVE"},
+	{[]string{"istio-system all DISABLE"}, "DISABLE", "DISABLE"},
+	{[]string{"istio-system all PERMISSIVE"}, "PERMISSIVE", "PERMISSIVE"},
+	{[]string{"istio-system all STRICT"}, "STRICT", "STRICT"},
+	{[]string{"istio-system all STRICT", "shop all UNSET"}, "STRICT", "STRICT"},
+	{[]string{"istio-system all STRICT", "shop all DISABLE"}, "DISABLE", "DISABLE"},
+	{[]string{"istio-system all STRICT", "shop all PERMISSIVE"}, "PERMISSIVE", "PERMISSIVE"},
+	{[]string{"istio-system all DISABLE", "shop all STRICT"}, "STRICT", "STRICT"},
+	{[]string{"istio-system all DISABLE", "bank all STRICT"}, "DISABLE", "DISABLE"},
+	{[]string{"istio-system app STRICT"}, "PERMISSIVE", "PERMISSIVE"},
+	{[]string{"shop all STRICT", "shop app UNSET"}, "STRICT", "STRICT"},
+	{[]string{"shop all STRICT", "shop app DISABLE"}, "DISABLE", "DISABLE"},
+	{[]string{"shop all STRICT", "shop app PERMISSIVE"}, "PERMISSIVE", "PERMISSIVE"},
+	{[]string{"shop all DISABLE", "shop app STRICT"}, "STRICT", "STRICT"},
+	{[]string{"shop all DISABLE", "shop other STRICT"}, "DISABLE", "DISABLE"},
+	{[]string{"shop app STRICT DISABLE"}, "STRICT", "DISABLE"},
+	{[]string{"shop app STRICT PERMISSIVE"}, "STRICT", "PERMISSIVE"},
+	{[]string{"shop app DISABLE STRICT"}, "DISABLE", "STRICT"},
+	{[]string{"shop all STRICT", "shop app DISABLE UNSET"}, "DISABLE", "DISABLE"},
+	{[]string{"shop all STRICT", "shop app UNSET UNSET"}, "STRICT", "STRICT"},
+	{[]string{"istio-system all STRICT", "shop app UNSET DISABLE"}, "STRICT", "DISABLE"},
+}
+
+// yaml returns the objects of the step.
+func (s peerStep) yaml() string {
+	var text strings.Builder
+	for i, words := range s.objects {
+		part := strings.Fields(words)
+		fmt.Fprintf(&text, "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\n"+
+			"metadata: {name: p%d, namespace: %s}\nspec:\n  mtls: {mode: %s}\n", i, part[0],
+			part[2])
+		if label := map[string]string{"app": "edge", "other": "other"}[part[1]]; label != "" {
+			fmt.Fprintf(&text, "  selector: {matchLabels: {app: %s}}\n", label)
+		}
+		if len(part) > 3 {
+			fmt.Fprintf(&text, "  portLevelMtls: {%d: {mode: %s}, %d: {mode: %s}}\n", peerOwn,
+				part[3], peerAlone, part[3])
+		}
+	}
+	return text.String()
+}
+
+// peerClient connects to a port.
+type peerClient struct {
+	name     string
+	identity *tls.Certificate // nil: none
+	plain    bool
+	alpn     []string
+	// whether the modes let it in: "DISABLE PERMISSIVE STRICT"
+	admitted string
+}
+
+func peerClients(t *testing.T, pki meshPKI) []peerClient {
+	t.Helper()
+	istio := []string{"istio"}
+	return []peerClient{
+		{name: "plain text", plain: true, admitted: "DISABLE PERMISSIVE"},
+		{name: "mesh identity", identity: issueID(t, pki.mesh,
+			"spiffe://cluster.local/ns/bank/sa/client"), alpn: istio, admitted: "PERMISSIVE STRICT"},
+		{name: "mesh identity and HTTP", identity: issueID(t, pki.mesh,
+			"spiffe://cluster.local/ns/bank/sa/client"), alpn: []string{"istio-http/1.1", "istio"},
+			admitted: "PERMISSIVE STRICT"},
+		{name: "mesh identity without Istio's ALPN", identity: issueID(t, pki.mesh,
+			"spiffe://cluster.local/ns/bank/sa/client"), admitted: "STRICT"},
+		{name: "identity of another trust domain", identity: issueID(t, pki.mesh,
+			"spiffe://other.example/ns/bank/sa/client"), alpn: istio},
+		{name: "identity of an alias", identity: issueID(t, pki.mesh,
+			"spiffe://alias.example/ns/bank/sa/client"), alpn: istio,
+			admitted: "PERMISSIVE STRICT"},
+		{name: "foreign identity", identity: issueID(t, pki.foreign,
+			"spiffe://cluster.local/ns/bank/sa/client"), alpn: istio},
+		{name: "no identity", alpn: istio},
+	}
+}
+
+// ask makes a request and returns the status, or "refused". With TLS the server must present the
+// proxy's ID.
+func (c peerClient) ask(address string) string {
+	raw, err := net.DialTimeout("tcp", address, 5*time.Second)
+	if err != nil {
+		return "refused"
+	}
+	defer func() { _ = raw.Close() }()
+	_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
+	connection := raw
+	if !c.plain {
+		config := &tls.Config{InsecureSkipVerify: true, NextProtos: c.alpn,
+			VerifyConnection: func(state tls.ConnectionState) error {
+				if id := state.PeerCertificates[0].URIs[0].String(); id != vmID {
+					return fmt.Errorf("the server is %s", id)
+				}
+				return nil
+			}}
+		if c.identity != nil {
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate,
+				error) {
+				return c.identity, nil
+			}
+		}
+		connection = tls.Client(raw, config)
+	}
+	_, err = io.WriteString(connection, "GET / HTTP/1.1\r\nHost: any.test\r\n\r\n")
+	if err != nil {
+		return "refused"
+	}
+	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	if err != nil {
+		return "refused"
+	}
+	return fmt.Sprint(response.StatusCode)
+}
+
+const vmID = "spiffe://cluster.local/ns/shop/sa/vm"
+
+// TestPeerAuthentication_AnswersAsWithIstiod makes requests as several clients to a proxy with each
+// combination of PeerAuthentications, and to one that a real istiod configures. Both must answer as
+// the resulting mode says.
+func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	pki := newMeshPKI(t)
+	clients := peerClients(t, pki)
+	redirect(t)
+	for _, port := range []int{peerHTTP, peerTCP, peerOwn, peerAuto, peerOther, peerAlone} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(capturedAddress, fmt.Sprint(port)))
+		must(t, err)
+		run(t, &http.Server{Handler: &backend{name: "here"}}, listener)
+	}
+	a, echo := (&backend{name: "a"}).serve(t, false), echoTCP(t, "step")
+	// the connections that a proxy would pass on to an unknown step would be redirected to it
+	const meshConfig = "trustDomainAliases: [alias.example]\n" +
+		"outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
+	for _, kind := range []string{"sidecar", "REDIRECT"} {
+		address, marker, objects := "127.0.0.1", "127.0.0.1", fmt.Sprintf(peerSidecar, a)+
+			stepService
+		ports := []int{peerHTTP, peerTCP, peerOwn}
+		if kind == "REDIRECT" {
+			address, marker = capturedAddress, "10.9.1.1"
+			objects = peerService + strings.Replace(stepService, "resolution",
+				"addresses: ["+marker+"], resolution", 1)
+			ports = append(ports, peerAuto, peerOther, peerAlone)
+		}
+		for _, by := range []string{"outrider", "istiod"} {
+			t.Run(kind+"/"+by, func(t *testing.T) {
+				proxy := startPeer(t, kind, by, meshConfig, pki)
+				for i, step := range peerSteps {
+					at := 7400 + i
+					proxy.apply(t, fmt.Sprintf(objects, at, echo)+step.yaml(),
+						fmt.Sprintf("%s:%d", marker, at))
+					for _, port := range ports {
+						mode := step.mode
+						if port == peerOwn || port == peerAlone {
+							mode = step.own
+						}
+						for _, c := range clients {
+							c.expect(t, fmt.Sprintf("%s:%d", address, port), mode, step)
+						}
+					}
+				}
+				t.Logf("%d answers", len(peerSteps)*len(ports)*len(clients))
+			})
+		}
+	}
+}
+
+// expect makes a request to a port with a mode. Envoy's workers get a new listener one after the
+// other: a wrong answer is not the last word.
+func (c peerClient) expect(t *testing.T, address, mode string, step peerStep) {
+	t.Helper()
+	want := "refused"
+	if strings.Contains(c.admitted, mode) {
+		want = "200"
+	}
+	got := c.ask(address)
+	for deadline := time.Now().Add(3 * time.Second); got != want; got = c.ask(address) {
+		if time.Now().After(deadline) {
+			t.Errorf("%v: %s, %s: %s, want %s", step.objects, address, c.name, got, want)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// peer is a proxy with an identity and the files of its control plane.
+type peer struct {
+	*envoy
+	file    string
+	changes chan<- []string // nil: istiod watches the file
+}
+
+// startPeer starts a proxy of a kind (see bootstrapOf) that Outrider's discovery server or an
+// istiod configures.
+func startPeer(t *testing.T, kind, by, meshConfig string, pki meshPKI) peer {
+	t.Helper()
+	folder := t.TempDir()
+	p := peer{file: filepath.Join(folder, "mesh.yaml")}
+	with := withIdentity(t, pki.secrets(t, vmID))
+	if by == "outrider" {
+		config := filepath.Join(t.TempDir(), "mesh.yaml")
+		write(t, config, meshConfig)
+		server, changes := start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
+			Settings: discovery.Settings{MeshConfigFile: config}})
+		p.changes = changes
+		p.envoy = startEnvoyWith(t, kind, server, with)
+		return p
+	}
+	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
+	text := with(bootstrapOf(kind, admin, startIstiod(t, folder, meshConfig)))
+	p.envoy = startEnvoyOn(t, admin, strings.Replace(text, "~127.0.0.1~", "~10.255.0.1~", 1))
+	return p
+}
+
+// apply replaces the objects and waits until the TCP service on an address, which is new in them,
+// answers.
+func (p peer) apply(t *testing.T, objects, marker string) {
+	t.Helper()
+	write(t, p.file, objects)
+	if p.changes != nil {
+		p.changes <- []string{p.file}
+	}
+	eventually(t, "the objects with "+marker+" are in force", func() (bool, string) {
+		reply := exchangeTCP(marker, "hello")
+		return reply.body == "step:hello\n", fmt.Sprint(reply.err)
+	})
+}

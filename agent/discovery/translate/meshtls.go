@@ -1,0 +1,98 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// Names of the SDS secrets with the proxy's own certificate and its CA, and of the cluster that
+// serves them, as istiod has them.
+const (
+	ownCertificate = "default"
+	meshRoots      = "ROOTCA"
+	secretCluster  = "sds-grpc"
+)
+
+// mutualMatch is the metadata of endpoints to which automatic mutual TLS connects, as istiod has it.
+var mutualMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
+	"tlsMode": structpb.NewStringValue("istio")}}
+
+var mutualEndpoint = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+	"envoy.transport_socket_match": mutualMatch}}
+
+// automatic reports whether connections to a port use mutual TLS unless a DestinationRule has
+// settings for it: between workloads of the mesh with identities.
+func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
+	return out.node.Identity && out.mesh.AutoMutualTLS && port.Internal() && !service.PlainText()
+}
+
+// mutualByEndpoint uses mutual TLS for those endpoints that have an identity. mode is that of the
+// rule for endpoints (see tlsMode).
+func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
+	mode *networking.ClientTLSSettings_TLSmode, names []string, serverName string) {
+	mutual := func(e *model.Endpoint) bool {
+		if mode != nil {
+			return e.MutualTLS && *mode == networking.ClientTLSSettings_ISTIO_MUTUAL
+		}
+		return e.MutualTLS && !e.PlainText
+	}
+	if !slices.ContainsFunc(endpoints, func(e model.Endpoint) bool { return mutual(&e) }) {
+		return // a cluster without secrets does not wait for them
+	}
+	d.mutual = mutual
+	d.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
+		{Name: "tlsMode-istio", Match: mutualMatch,
+			TransportSocket: tlsSocket(d.meshTLS(nil, names, serverName))},
+		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plainSocket()}}
+}
+
+// mutualToAll uses mutual TLS for connections to original destinations if all endpoints of the
+// service have an identity.
+func (d *draft) mutualToAll(service *model.Service, port *model.Port, serverName string) {
+	all := service.Endpoints(port, nil)
+	if len(all) > 0 && !slices.ContainsFunc(all, func(e model.Endpoint) bool {
+		return !e.MutualTLS
+	}) {
+		d.TransportSocket = tlsSocket(d.meshTLS(nil, d.peers(service, port), serverName))
+	}
+}
+
+// meshCertificates makes a TLS context present the proxy's own certificate and verify the peer's by
+// the mesh's CA certificates and by its names.
+func meshCertificates(common *tlsv3.CommonTlsContext, names []*tlsv3.SubjectAltNameMatcher) {
+	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(ownCertificate)}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext: &tlsv3.CertificateValidationContext{
+				MatchTypedSubjectAltNames: names},
+			ValidationContextSdsSecretConfig: secret(meshRoots)}}
+}
+
+// secret refers to a secret of the agent's SDS server. Envoy waits for it for secretWait; until it
+// has the secret, connections that need it fail.
+func secret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
+			ApiConfigSource: &corev3.ApiConfigSource{
+				ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
+				SetNodeOnFirstMessageOnly: true,
+				GrpcServices: []*corev3.GrpcService{
+					{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+						EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: secretCluster}}}}}},
+		InitialFetchTimeout: durationpb.New(secretWait), ResourceApiVersion: corev3.ApiVersion_V3}}
+}
+
+// meshServerName returns istiod's SNI for a proxy of the mesh:
+// outbound_.80_.v1_.reviews.example.com.
+func meshServerName(port uint32, subset, host string) string {
+	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
+}
