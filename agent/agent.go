@@ -31,6 +31,7 @@ import (
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/systemd"
@@ -65,6 +66,8 @@ type Agent struct {
 	meshWatch  *mesh.Watch
 	meshPorts  *mesh.Ports
 	xds        *xds.Server
+	relay      *relay.Server
+	xdsSwitch  *mesh.Switch // between xds and relay
 	xdsSockets *mesh.Sockets
 	identity   *identity.Manager
 	seal       []byte      // credential; nil if there is none
@@ -163,7 +166,7 @@ func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signal
 		namespaces := &mesh.Namespaces{Supervisor: a.supervisor, Discovery: a.discovery}
 		group.Start(namespaces)
 		_ = group.Await(namespaces) // before the mesh is served
-		group.Start(a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view, a.meshWatch,
+		group.Start(a.identity, a.sdsSockets, a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch,
 			a.meshPorts)
 		group.Start(a.optional...)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})

@@ -45,9 +45,9 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xds, Supervisor: a.supervisor,
-		Path:   func(c *config.Config) string { return c.XDS.Socket },
-		Logger: a.logOf("xds")}
+	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xdsSwitch,
+		Supervisor: a.supervisor, Logger: a.logOf("xds"),
+		Path: func(c *config.Config) string { return c.XDS.Socket }}
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
@@ -161,12 +161,15 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.proxy = driver.NewProxy(a.supervisor, a.discovery)
 	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board)
+	a.relay = a.newRelay(c)
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts,
 			a.supervisor.Hint),
 		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 	}))
+	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay}
+	a.xdsSwitch.UseRelay(c.Discovery.Address != "")
 	return err
 }
 
@@ -190,7 +193,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Log: a.log, Board: a.board, Agent: process{a}, Reloader: a.reloader, Keeper: a.keeper,
 		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: driver.Runner{Link: a.keeper}},
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
-		XDS: a.xds, Identity: a.identity, STS: a.sts, View: a.view,
+		XDS: a.xds, Relay: a.relay, Identity: a.identity, STS: a.sts, View: a.view,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),

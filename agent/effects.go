@@ -41,6 +41,7 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.discovery.Expect(id, read.loaded.Config.Node.Namespace)
+	e.offerUpstream(read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
 	e.identity.Configure(e.identitySettings(read.loaded.Config))
 	if err := e.sdsSockets.Hold(id, read.wanted.spec.Hash, read.loaded); err != nil {
@@ -54,6 +55,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 		e.watched.over(id, refused)
 	}
 	e.identity.Configure(e.identitySettings(e.reloader.InForce().Config))
+	e.offerUpstream(e.reloader.InForce().Config)
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
 	e.view.Release(id)
@@ -72,6 +74,7 @@ func (e reloadEffects) Enact(
 	c := won.loaded.Config
 	e.serving.Store(won.wanted.binary)
 	step("xDS sockets")
+	e.useUpstream(c)
 	e.identity.Configure(e.identitySettings(c))
 	e.sdsSockets.Configure(won.wanted.spec.Hash, c)
 	e.xdsSockets.Configure(won.wanted.spec.Hash, c)

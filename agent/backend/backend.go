@@ -22,6 +22,7 @@ import (
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/xds"
@@ -46,6 +47,7 @@ type Backend struct {
 	Discovery  *discovery.Server
 	Ports      *mesh.Ports
 	XDS        *xds.Server
+	Relay      *relay.Server // in use if the configuration has an upstream server
 	Identity   *identity.Manager
 	STS        *sts.Server // nil if disabled
 	View       *status.View

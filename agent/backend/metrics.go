@@ -7,6 +7,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 )
 
@@ -54,6 +55,15 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 		}
 		return float64(refused)
 	})
+	counter("upstream_streams_lost_total", "Streams of the upstream xDS server that ended.",
+		func() float64 { return float64(b.Relay.Lost()) })
+	gauge("upstream_connected", "1 if each Envoy has a stream of the upstream xDS server.",
+		func() float64 {
+			if b.Relay.Status().State == relay.Connected {
+				return 1
+			}
+			return 0
+		})
 	if b.STS != nil {
 		counter("token_exchanges_total", "Token exchanges, cached responses not counted.",
 			func() float64 { return float64(b.STS.Stats().Exchanges) })

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -99,9 +101,12 @@ func (b *Backend) identities() []api.Identity {
 	return all
 }
 
-// discoveryStatus returns the state of the embedded discovery server, with the number of its
-// problems.
+// discoveryStatus returns the state of the upstream server, or of the embedded discovery server with
+// the number of its problems.
 func (b *Backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
+	if address := b.Reloader.InForce().Config.Discovery.Address; address != "" {
+		return upstreamStatus(address, b.Relay.Status())
+	}
 	var errors, warnings int
 	for _, p := range problems {
 		switch p.Severity {
@@ -117,6 +122,15 @@ func (b *Backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
 		detail += "; run \"outrider mesh check\" for details"
 	}
 	return api.Discovery{State: "embedded", Since: b.Started, Detail: detail}
+}
+
+// upstreamStatus describes the connection to the upstream server.
+func upstreamStatus(address string, s relay.Status) api.Discovery {
+	detail := s.Error
+	if s.State == relay.Cached {
+		detail = "configuration of " + s.Cache.Format(time.DateTime) + "; " + detail
+	}
+	return api.Discovery{State: string(s.State), Address: address, Since: s.Since, Detail: detail}
 }
 
 // counted returns a number with its noun, or "" for 0.

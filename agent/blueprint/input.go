@@ -52,6 +52,9 @@ func (m Maker) input(
 			DrainDuration: c.Envoy.DrainDuration, ParentShutdown: c.Envoy.ParentShutdownDuration,
 		},
 	}
+	if c.Discovery.Address != "" { // as istiod expects; a change starts an epoch
+		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Address}
+	}
 	if c.Identity.Provider != "none" {
 		input.SDSSocket = c.SDS.Socket
 	}

@@ -5,7 +5,6 @@ package config
 type capability string
 
 const (
-	relay            capability = "the relay to an upstream xDS server"
 	directUpstream   capability = "an Envoy that connects to an upstream xDS server itself"
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
 	xdsTap           capability = "the xDS tap"
@@ -20,7 +19,6 @@ const (
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
 func missing() map[capability]bool {
 	return map[capability]bool{
-		relay:            true,
 		directUpstream:   true,
 		dynamicBootstrap: true,
 		xdsTap:           true,

@@ -210,6 +210,11 @@ type Ports struct {
 	List []int
 }
 
+// TLS reports whether the upstream server is reached with TLS.
+func (d Discovery) TLS() bool {
+	return d.Auth != "none" && (d.Auth != "auto" || !PlaintextCA(d.Address))
+}
+
 // STS is [sts].
 type STS struct {
 	Port         int // 0 = off

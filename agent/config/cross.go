@@ -28,6 +28,7 @@ func (x *crossCheck) all() {
 	x.telemetry()
 	x.identity()
 	x.sts()
+	x.upstream()
 	x.sockets()
 	x.listeners()
 }

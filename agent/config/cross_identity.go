@@ -28,11 +28,16 @@ func (x *crossCheck) identity() {
 		x.istiod()
 		return
 	}
-	for _, k := range []struct{ key, value string }{
-		{"identity.ca_address", i.CAAddress}, {"identity.token_file", i.TokenFile},
-		{"identity.prov_cert_dir", i.ProvCertDir},
+	upstream := x.Discovery.Address != "" && x.Discovery.TLS() // uses both of the following
+	for _, k := range []struct {
+		key, value string
+		used       bool
+	}{
+		{"identity.ca_address", i.CAAddress, false},
+		{"identity.token_file", i.TokenFile, upstream || x.STS.Port != 0},
+		{"identity.prov_cert_dir", i.ProvCertDir, upstream},
 	} {
-		if k.value != "" {
+		if k.value != "" && !k.used {
 			x.warn([]string{k.key}, `set identity.provider = "istiod"`,
 				"has no effect with identity.provider %s", quote(i.Provider))
 		}

@@ -6,7 +6,7 @@ func discoveryTable(d *Discovery) table {
 	return table{name: "discovery", keys: []key{
 		setting("address", &d.Address, "", Epoch,
 			`host:port of an upstream xDS server (istiod: 15010 plaintext, 15012 TLS); "" = the embedded discovery server`).
-			plays("--discoveryAddress").must(optional(dialAddress)).needs(relay),
+			plays("--discoveryAddress").must(optional(dialAddress)),
 		setting("files", &d.Files, []string{"/etc/outrider/mesh.d"}, Start,
 			"embedded server: files or directories of Istio YAML, read as kubectl and istioctl read it (YAML 1.1); an "+
 				"object without a namespace is in [node] namespace; the older of two is the earlier creationTimestamp, "+
@@ -24,17 +24,16 @@ func discoveryTable(d *Discovery) table {
 		setting("auth", &d.Auth, "auto", Epoch,
 			"auto (by port: 15010 none, else TLS) | none | tls | mtls").
 			plays("--controlPlaneAuthPolicy").
-			must(oneOf("auto", "none", "tls", "mtls")).needs(relay),
+			must(oneOf("auto", "none", "tls", "mtls")),
 		setting("root_ca_file", &d.RootCAFile, "", Epoch, "").
-			plays("XDS_ROOT_CA").file().needs(relay),
+			plays("XDS_ROOT_CA").file(),
 		setting("server_name", &d.ServerName, "", Epoch,
 			`"" = the host of address (SNI and SAN check)`).
-			plays("ISTIOD_SAN").needs(relay),
+			plays("ISTIOD_SAN"),
 		duration("connect_timeout", &d.ConnectTimeout, "10s", Live, "the agent's dial to address").
-			must(atLeast(time.Millisecond)).needs(relay),
+			must(atLeast(time.Millisecond)),
 		setting("cache", &d.Cache, true, Start,
-			"keep the last accepted resources on disk and serve them while upstream is away").
-			needs(relay),
+			"keep the last accepted resources on disk and serve them while upstream is away"),
 		setting("delta", &d.Delta, true, Epoch,
 			"use incremental xDS with Envoy and, where it can, upstream").
 			plays("ISTIO_DELTA_XDS"),
@@ -42,7 +41,7 @@ func discoveryTable(d *Discovery) table {
 			"ask upstream for the bootstrap").
 			plays("EnableDynamicBootstrap").needs(dynamicBootstrap),
 		setting("pilot_identity", &d.PilotIdentity, "", Epoch, "SAN suffix of the control plane").
-			plays("--pilotIdentity").needs(relay),
+			plays("--pilotIdentity"),
 		setting("mixer_identity", &d.MixerIdentity, "", Epoch, "only handed to a template_file").
 			plays("--mixerIdentity"),
 		setting("debug_address", &d.DebugAddress, "127.0.0.1:15004", Start,

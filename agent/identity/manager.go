@@ -173,6 +173,16 @@ func (m *Manager) Unsubscribe(names []string) {
 	m.judge()
 }
 
+// Pair returns the current workload certificate, nil if there is none.
+func (m *Manager) Pair() *pki.Pair {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if version := m.version(Default); version != nil {
+		return version.pair
+	}
+	return nil
+}
+
 // Secrets describes all secrets, sorted by name.
 func (m *Manager) Secrets() []Info {
 	m.mu.Lock()

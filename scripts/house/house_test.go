@@ -34,7 +34,9 @@ var more = map[string][]string{
 	// operations over several parts
 	"agent/backend": {"agent/api", "agent/blueprint", "agent/bus", "agent/discovery/...",
 		"agent/driver", "agent/envoy", "agent/epoch", "agent/identity", "agent/mesh",
-		"agent/neighbour", "agent/status", "agent/sts", "agent/systemd", "agent/xds"},
+		"agent/neighbour", "agent/relay", "agent/status", "agent/sts", "agent/systemd",
+		"agent/xds"},
+	"agent/relay": {"agent/identity/pki"}, // roots and tokens
 	// one agent's side of the discovery server
 	"agent/mesh":    {"agent/discovery/...", "agent/epoch", "agent/neighbour", "agent/xds"},
 	"cmd/outriderd": {"agent"},

@@ -1,0 +1,51 @@
+package config
+
+// upstream checks the keys of the connection to an upstream server.
+func (x *crossCheck) upstream() {
+	d := x.Discovery
+	const address = "discovery.address"
+	keys := []struct {
+		key string
+		set bool
+		tls bool // has an effect with TLS only
+	}{
+		{"discovery.auth", d.Auth != "auto", false},
+		{"discovery.root_ca_file", d.RootCAFile != "", true},
+		{"discovery.server_name", d.ServerName != "", true},
+		{"discovery.pilot_identity", d.PilotIdentity != "", true},
+	}
+	for _, k := range keys {
+		switch {
+		case !k.set || x.Envoy.TemplateFile != "": // a template may use each of them
+		case d.Address == "" && !x.signs(k.key):
+			x.warn([]string{k.key}, "set "+address, "has no effect without %s", address)
+		case d.Address != "" && k.tls && !d.TLS():
+			x.warn([]string{k.key, address}, `set discovery.auth = "tls"`,
+				"has no effect: the upstream server is reached without TLS")
+		}
+	}
+	if d.Address == "" {
+		return
+	}
+	for _, key := range []string{"discovery.files", "discovery.mesh_config_file"} {
+		if _, set := x.positions[key]; set {
+			x.warn([]string{key}, "remove the key, or "+address,
+				"has no effect: %s replaces the embedded server", address)
+		}
+	}
+	i := x.Identity
+	switch {
+	case d.Auth == "mtls" && i.Provider == "none" && i.ProvCertDir == "":
+		x.refuse([]string{"discovery.auth"}, "set identity.provider or identity.prov_cert_dir",
+			"auth %s needs a client certificate", quote(d.Auth))
+	case d.TLS() && d.RootCAFile == "" && i.RootCAFile == "":
+		x.warn([]string{"discovery.root_ca_file", address}, "set discovery.root_ca_file",
+			"the upstream server is verified with the system's roots, which rarely include istiod's")
+	}
+}
+
+// signs reports whether a key is also one of the connection to the certificate authority.
+func (x *crossCheck) signs(key string) bool {
+	return x.Identity.Provider == "istiod" &&
+		(key == "discovery.root_ca_file" || key == "discovery.server_name")
+}

@@ -1,0 +1,72 @@
+package mesh
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+)
+
+// Switch serves each connection with one of two services: Embedded, or Relay while that is in use.
+// Open connections stay where they are.
+type Switch struct {
+	Embedded, Relay Service
+	relay           atomic.Bool
+}
+
+// UseRelay selects the service of new connections.
+func (s *Switch) UseRelay(use bool) { s.relay.Store(use) }
+
+// Serve implements Service.
+func (s *Switch) Serve(
+	ctx context.Context, bound net.Listener, options ...grpc.ServerOption,
+) error {
+	group, ctx := errgroup.WithContext(ctx)
+	embedded, relay := newBranch(ctx, bound), newBranch(ctx, bound)
+	group.Go(func() error { return s.Embedded.Serve(ctx, embedded, options...) })
+	group.Go(func() error { return s.Relay.Serve(ctx, relay, options...) })
+	group.Go(func() error {
+		for {
+			connection, err := bound.Accept()
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			to := embedded
+			if s.relay.Load() {
+				to = relay
+			}
+			select {
+			case to.connections <- connection:
+			case <-ctx.Done():
+				_ = connection.Close()
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// branch is the listener of one service. Closing it closes the bound listener.
+type branch struct {
+	net.Listener
+	ctx         context.Context
+	connections chan net.Conn
+}
+
+func newBranch(ctx context.Context, bound net.Listener) *branch {
+	return &branch{bound, ctx, make(chan net.Conn)}
+}
+
+// Accept implements net.Listener.
+func (b *branch) Accept() (net.Conn, error) {
+	select {
+	case connection := <-b.connections:
+		return connection, nil
+	case <-b.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}

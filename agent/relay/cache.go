@@ -1,0 +1,181 @@
+package relay
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// secretType is never cached: it has private keys.
+const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+
+// identity identifies a node at an upstream server. Resources of another one are not served.
+type identity string
+
+// identityOf leaves out what changes with Envoy's version.
+func identityOf(node *corev3.Node, address string) identity {
+	reduced := &corev3.Node{Id: node.GetId(), Cluster: node.GetCluster(),
+		Metadata: node.GetMetadata(), Locality: node.GetLocality()}
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(reduced)
+	if err != nil {
+		text = []byte(node.GetId()) // unreachable: the node was decoded from a message
+	}
+	sum := sha256.Sum256(append([]byte(address+"\n"), text...))
+	return identity(hex.EncodeToString(sum[:]))
+}
+
+// snapshot is what a node accepted last. Its maps are never modified.
+type snapshot struct {
+	identity identity
+	saved    time.Time // last change
+	types    map[string]accepted
+}
+
+type accepted struct {
+	version   string
+	resources map[string]resource
+}
+
+// Cache holds accepted resources in memory and writes them to a file.
+type Cache struct {
+	path  string
+	board *condition.Board
+	dirty chan struct{} // of capacity 1: the file must be written
+
+	mu sync.Mutex
+	// nodes holds the last two nodes, the current one first: epochs of different nodes may overlap
+	nodes []*snapshot
+}
+
+const maxNodes = 2
+
+// Conditions of the cache.
+const (
+	conditionRefused   = "discovery-cache-refused"   // until it is written
+	conditionUnwritten = "discovery-cache-unwritten" // until it is written
+)
+
+// OpenCache reads the cache from a file. A file that is not valid is reported and not used.
+func OpenCache(path string, board *condition.Board) *Cache {
+	c := &Cache{path: path, board: board, dirty: make(chan struct{}, 1)}
+	nodes, err := readFile(path)
+	if err != nil {
+		board.Raise(conditionRefused, condition.Warning, fmt.Sprintf(
+			"the cached configuration is not used: %v; it is replaced at the next one that Envoy accepts",
+			err))
+		return c
+	}
+	c.nodes = nodes
+	return c
+}
+
+// put replaces the resources of a type.
+func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
+	if typeURL == secretType {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	node := &snapshot{identity: of, types: map[string]accepted{}}
+	if known := c.node(of); known != nil {
+		maps.Copy(node.types, known.types)
+	}
+	node.saved = time.Now()
+	node.types[typeURL] = accepted{version, maps.Clone(held)}
+	nodes := []*snapshot{node}
+	for _, other := range c.nodes {
+		if other.identity != of && len(nodes) < maxNodes {
+			nodes = append(nodes, other)
+		}
+	}
+	c.nodes = nodes
+	select {
+	case c.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// node returns the snapshot of a node or nil. Callers hold mu.
+func (c *Cache) node(of identity) *snapshot {
+	for _, node := range c.nodes {
+		if node.identity == of {
+			return node
+		}
+	}
+	return nil
+}
+
+// get returns the resources of a type, nil if the node never accepted the type.
+func (c *Cache) get(of identity, typeURL string) (map[string]resource, string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	node := c.node(of)
+	if node == nil {
+		return nil, ""
+	}
+	found := node.types[typeURL]
+	return found.resources, found.version
+}
+
+// savedAt returns when the node last accepted resources, zero if it is unknown.
+func (c *Cache) savedAt(of identity) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if node := c.node(of); node != nil {
+		return node.saved
+	}
+	return time.Time{}
+}
+
+// The file is written writeDelay after a change, and no more often than writeInterval.
+const (
+	writeDelay    = time.Second
+	writeInterval = 30 * time.Second
+)
+
+// run writes the file after changes, and at the end.
+func (c *Cache) run(ctx context.Context) error {
+	pause := writeDelay
+	for {
+		select {
+		case <-c.dirty:
+		case <-ctx.Done():
+			select {
+			case <-c.dirty:
+				c.write()
+			default:
+			}
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		c.write()
+		pause = writeInterval
+	}
+}
+
+// write writes the file and reports the result.
+func (c *Cache) write() {
+	c.mu.Lock()
+	nodes := c.nodes
+	c.mu.Unlock()
+	if err := writeFile(c.path, nodes); err != nil {
+		c.board.Raise(conditionUnwritten, condition.Warning, fmt.Sprintf(
+			"the accepted configuration cannot be cached: %v; a start without the upstream server "+
+				"would lack it", err))
+		return
+	}
+	c.board.Clear(conditionUnwritten)
+	c.board.Clear(conditionRefused)
+}

@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// The file is fileHeader, records with their length before them, and the SHA-256 of all that. A
+// node is a record of its identity and time, then a record for each type with a
+// DeltaDiscoveryResponse. The first byte of a record is its kind.
+const (
+	fileHeader   = "outrider-xds-cache 1\n"
+	nodeRecord   = 'n'
+	typeRecord   = 't'
+	maxFileBytes = 128 << 20
+)
+
+// writeFile replaces the file atomically.
+func writeFile(path string, nodes []*snapshot) (err error) {
+	file, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600),
+		renameio.WithTempDir(filepath.Dir(path)))
+	if err != nil {
+		return fmt.Errorf("create the cache: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Cleanup()) }()
+	sum := sha256.New()
+	out := io.MultiWriter(file, sum)
+	total := len(fileHeader)
+	record := func(kind byte, text []byte) error {
+		head := append(binary.AppendUvarint(nil, uint64(len(text)+1)), kind)
+		if total += len(head) + len(text); total > maxFileBytes {
+			return fmt.Errorf("write the cache: it has more than %d MB", maxFileBytes>>20)
+		}
+		for _, part := range [][]byte{head, text} {
+			if _, err := out.Write(part); err != nil {
+				return fmt.Errorf("write the cache: %w", err)
+			}
+		}
+		return nil
+	}
+	if _, err := io.WriteString(out, fileHeader); err != nil {
+		return fmt.Errorf("write the cache: %w", err)
+	}
+	for _, node := range nodes {
+		if err := record(nodeRecord, []byte(string(node.identity)+" "+
+			node.saved.UTC().Format(time.RFC3339Nano))); err != nil {
+			return err
+		}
+		for typeURL, of := range node.types {
+			r := &response{typeURL: typeURL, version: of.version}
+			for _, one := range of.resources {
+				r.resources = append(r.resources, one)
+			}
+			if err := record(typeRecord, r.encode(true)); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := file.Write(sum.Sum(nil)); err != nil {
+		return fmt.Errorf("write the cache: %w", err)
+	}
+	if err := file.CloseAtomicallyReplace(); err != nil {
+		return fmt.Errorf("replace the cache: %w", err)
+	}
+	return nil
+}
+
+// readFile returns the nodes of a file; none if there is no file.
+func readFile(path string) ([]*snapshot, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the cache: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+sha256.Size+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the cache: %w", err)
+	}
+	nodes, err := decodeFile(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return nodes, nil
+}
+
+func decodeFile(text []byte) ([]*snapshot, error) {
+	body, ok := bytes.CutPrefix(text, []byte(fileHeader))
+	if !ok {
+		return nil, errors.New("not a cache of this version")
+	}
+	end := len(text) - sha256.Size
+	if end < len(fileHeader) {
+		return nil, errors.New("it is truncated")
+	}
+	if sum := sha256.Sum256(text[:end]); !bytes.Equal(sum[:], text[end:]) {
+		return nil, errors.New("its checksum is wrong")
+	}
+	body = body[:len(body)-sha256.Size]
+	var nodes []*snapshot
+	for len(body) > 0 {
+		length, n := binary.Uvarint(body)
+		if n <= 0 || length == 0 || length > uint64(len(body)-n) {
+			return nil, errors.New("a record has the wrong length")
+		}
+		kind, record := body[n], body[n+1:n+int(length)]
+		body = body[n+int(length):]
+		switch {
+		case kind == nodeRecord:
+			id, at, _ := bytes.Cut(record, []byte(" "))
+			saved, err := time.Parse(time.RFC3339Nano, string(at))
+			if err != nil {
+				return nil, errors.New("a node has no time")
+			}
+			nodes = append(nodes, &snapshot{identity: identity(id), saved: saved,
+				types: map[string]accepted{}})
+		case kind == typeRecord && len(nodes) > 0:
+			r, err := parseResponse(record, true)
+			if err != nil {
+				return nil, err
+			}
+			known := accepted{r.version, map[string]resource{}}
+			for _, one := range r.resources {
+				known.resources[one.name] = one
+			}
+			nodes[len(nodes)-1].types[r.typeURL] = known
+		default:
+			return nil, errors.New("a record is not valid")
+		}
+	}
+	return nodes, nil
+}

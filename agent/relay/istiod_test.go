@@ -1,0 +1,119 @@
+package relay
+
+import (
+	"context"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// modes runs a test with incremental xDS and with the state of the world.
+func modes(t *testing.T, test func(t *testing.T, delta bool)) {
+	t.Helper()
+	for _, delta := range []bool{true, false} {
+		t.Run(map[bool]string{true: "delta", false: "world"}[delta],
+			func(t *testing.T) { test(t, delta) })
+	}
+}
+
+func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
+	modes(t, func(t *testing.T, delta bool) {
+		i, port := startIstiod(t), parts.FreePort(t)
+		first, second := startBackend(t, "first"), startBackend(t, "second")
+		i.service("a", port, first)
+		i.service("b", port, first)
+		r := startRelay(t, Upstream{Address: i.address}, "")
+		e := startEnvoy(t, r.socket, delta)
+		answers(t, 20*time.Second, port, "a.test", "first answers")
+		if s := r.Status(); s.State != Connected {
+			t.Errorf("%+v", s)
+		}
+		run, err := load.Start(context.Background(), load.Config{
+			HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.kill()
+		parts.Eventually(t, 5*time.Second, "the loss is reported", func() bool {
+			return strings.Contains(r.condition(conditionAway), i.address) &&
+				r.Status().State == Connecting
+		})
+		i.service("a", port, second) // while istiod is away: an endpoint changes,
+		i.remove("b")                // a service disappears,
+		i.service("c", port, second) // another one comes
+		if got := ask(port, "b.test"); !strings.Contains(got, "first answers") {
+			t.Errorf("while istiod is away: %s", got)
+		}
+		i.start()
+		returned := time.Now()
+		answers(t, 10*time.Second, port, "c.test", "second answers")
+		answers(t, 10*time.Second, port, "a.test", "second answers")
+		parts.Eventually(t, 10*time.Second, "b has gone", func() bool {
+			return !strings.Contains(ask(port, "b.test"), "first answers") &&
+				!strings.Contains(e.get("/clusters"), "b.test")
+		})
+		t.Logf("caught up %v after istiod listened", time.Since(returned).Round(time.Millisecond))
+		if report := run.Stop(); report.Lost > 0 {
+			t.Errorf("%+v", report)
+		}
+		if s := r.Status(); s.State != Connected || r.condition(conditionAway) != "" {
+			t.Errorf("%+v, condition %q", s, r.condition(conditionAway))
+		}
+		if got := e.stat("cluster.xds-grpc.upstream_cx_total"); !strings.HasSuffix(got, ": 1") {
+			t.Errorf("Envoy reconnected: %s", got)
+		}
+		// Pushes pass as before.
+		i.service("a", port, first)
+		answers(t, 10*time.Second, port, "a.test", "first answers")
+	})
+}
+
+func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
+	modes(t, func(t *testing.T, delta bool) {
+		i, port := startIstiod(t), parts.FreePort(t)
+		first, second := startBackend(t, "first"), startBackend(t, "second")
+		i.service("a", port, first)
+		i.service("b", port, first)
+		cache := filepath.Join(t.TempDir(), "cache")
+		r := startRelay(t, Upstream{Address: i.address}, cache)
+		e := startEnvoy(t, r.socket, delta)
+		answers(t, 20*time.Second, port, "a.test", "first answers")
+		e.kill()
+		i.kill()
+		r.stop()
+
+		r = startRelay(t, Upstream{Address: i.address}, cache)
+		started := time.Now()
+		e = startEnvoy(t, r.socket, delta)
+		answers(t, 10*time.Second, port, "a.test", "first answers")
+		t.Logf("served from the cache %v after exec",
+			time.Since(started).Round(time.Millisecond))
+		if s := r.Status(); s.State != Cached || s.Cache.IsZero() ||
+			!strings.Contains(r.condition(conditionAway), "accepted at") {
+			t.Errorf("%+v, condition %q", s, r.condition(conditionAway))
+		}
+		run, err := load.Start(context.Background(), load.Config{
+			HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.service("a", port, second)
+		i.remove("b")
+		i.start()
+		answers(t, 10*time.Second, port, "a.test", "second answers")
+		parts.Eventually(t, 10*time.Second, "b has gone", func() bool {
+			return !strings.Contains(e.get("/clusters"), "b.test")
+		})
+		if report := run.Stop(); report.Lost > 0 {
+			t.Errorf("%+v", report)
+		}
+		if s := r.Status(); s.State != Connected || r.condition(conditionAway) != "" {
+			t.Errorf("%+v, condition %q", s, r.condition(conditionAway))
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+)
+
+// link is one stream to the upstream server, with a connection of its own. Credentials are read for
+// each link, so that rotation needs nothing else.
+type link struct {
+	upstream Upstream
+	workload func() (*tls.Certificate, error)
+	cancel   context.CancelFunc
+	requests chan []byte // bounded; see session.send
+	events   chan<- event
+}
+
+// event is what a link reports to its session.
+type event struct {
+	link    *link
+	message []byte // a response; nil: err, or the stream is open
+	err     error  // why the link has ended
+}
+
+// open starts a link. Its first event is that it is open, its last one an error, unless ctx ends.
+func (s *session) open(ctx context.Context) *link {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &link{upstream: s.upstream, workload: s.server.options.Certificate, cancel: cancel,
+		requests: make(chan []byte, maxRequests), events: s.events}
+	go func() {
+		defer cancel()
+		l.report(ctx, event{link: l, err: l.run(ctx, s.delta)})
+	}()
+	return l
+}
+
+func (l *link) report(ctx context.Context, e event) {
+	select {
+	case l.events <- e:
+	case <-ctx.Done():
+	}
+}
+
+// run connects and receives until the stream ends.
+func (l *link) run(ctx context.Context, delta bool) error {
+	options, err := l.upstream.dialOptions(l.workload)
+	if err != nil {
+		return err
+	}
+	connection, err := grpc.NewClient("dns:///"+l.upstream.Address, options...)
+	if err != nil {
+		return fmt.Errorf("cannot connect to %s: %w", l.upstream.Address, err)
+	}
+	defer func() { _ = connection.Close() }()
+	method := "/" + serviceName + "/" + worldMethod
+	if delta {
+		method = "/" + serviceName + "/" + deltaMethod
+	}
+	ctx = l.upstream.outgoing(ctx)
+	stream, err := connection.NewStream(ctx,
+		&grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method,
+		grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxResponseBytes))
+	if err != nil {
+		return fmt.Errorf("cannot connect to %s: %w", l.upstream.Address, err)
+	}
+	l.report(ctx, event{link: l})
+	go func() {
+		for {
+			select {
+			case message := <-l.requests:
+				if stream.SendMsg(&message) != nil {
+					return // RecvMsg has the error
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		var message []byte
+		switch err := stream.RecvMsg(&message); {
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("%s ended the stream", l.upstream.Address)
+		case err != nil:
+			return fmt.Errorf("stream of %s: %w", l.upstream.Address, err)
+		}
+		l.report(ctx, event{link: l, message: message})
+	}
+}

@@ -1,0 +1,151 @@
+// Package relay connects Envoys to an upstream xDS server, such as istiod.
+//
+//	Envoy -- Unix socket --> session -- link --> upstream
+//	                            |
+//	                          Cache (memory, file)
+//
+// Each stream of an Envoy (ADS, state of the world or incremental) has a session of its own with
+// one stream to the upstream server, so that overlapping epochs do not affect each other. Messages
+// pass through as bytes. The session records what Envoy subscribes to and accepts. When the
+// upstream stream ends, Envoy's stream continues: the session reconnects and subscribes again with
+// that state. Requests that answer responses of an earlier upstream stream are not forwarded.
+//
+// Accepted resources are in the Cache. A session without upstream answers from it. The next
+// upstream stream then starts from the state that Envoy has.
+//
+// Queues are bounded: a session holds one response; upstream is not read while Envoy does not
+// read. If upstream does not read, the link is closed.
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// Options configures a Server.
+type Options struct {
+	Upstream Upstream
+	Cache    *Cache // nil: nothing is cached
+	Board    *condition.Board
+	Logger   *slog.Logger
+	// Certificate returns the workload certificate, for Upstream.Workload.
+	Certificate func() (*tls.Certificate, error)
+	Words       func(message string) string // redacts Envoy's error messages; nil: no redaction
+	// Patience is how long a new stream waits for the connection to upstream before it is served
+	// from the cache; 0: 500 ms.
+	Patience time.Duration
+}
+
+// Server relays streams. Its methods are safe for concurrent use.
+type Server struct {
+	part.Readiness
+	options  Options
+	upstream atomic.Pointer[Upstream]
+
+	lost atomic.Uint64 // upstream streams that ended
+
+	mu       sync.Mutex
+	sessions map[*session]state
+	shown    Status
+}
+
+// Bounds.
+const (
+	defaultPatience = 500 * time.Millisecond
+	// slowUpstream is how long a connected upstream may take for its first response before the
+	// cache serves.
+	slowUpstream      = 5 * time.Second
+	maxRequestBytes   = 16 << 20
+	maxResponseBytes  = 256 << 20
+	maxSessions       = 100 // streams at the same time: overlapping epochs, with leeway
+	maxRequests       = 256 // queued for an upstream that does not read
+	maxPending        = 64  // unanswered responses of a type that are remembered
+	keepaliveInterval = 30 * time.Second
+	keepaliveTimeout  = 10 * time.Second
+	keepaliveMinimum  = 5 * time.Second // between pings of Envoy
+)
+
+// New returns a server.
+func New(options Options) *Server {
+	if options.Patience == 0 {
+		options.Patience = defaultPatience
+	}
+	s := &Server{options: options, sessions: map[*session]state{}}
+	s.shown = Status{State: Connecting, Since: time.Now()}
+	s.upstream.Store(&options.Upstream)
+	return s
+}
+
+// Name returns the name of the part.
+func (s *Server) Name() string { return "relay" }
+
+// Run writes the cache until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	s.MarkReady()
+	if s.options.Cache == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return s.options.Cache.run(ctx)
+}
+
+// Offer sets the upstream server of streams that open from now on.
+func (s *Server) Offer(upstream Upstream) { s.upstream.Store(&upstream) }
+
+// Configure sets the upstream server of all streams. Open ones connect to it if it changed.
+func (s *Server) Configure(upstream Upstream) {
+	s.Offer(upstream)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for session := range s.sessions {
+		select {
+		case session.reconfigured <- struct{}{}:
+		default: // already notified
+		}
+	}
+}
+
+// Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
+func (s *Server) Serve(
+	ctx context.Context, listener net.Listener, more ...grpc.ServerOption,
+) error {
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxSendMsgSize(maxResponseBytes),
+		grpc.MaxConcurrentStreams(maxSessions),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveInterval,
+			Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum,
+			PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+	}, more...)...)
+	server.RegisterService(s.service(), nil)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		server.Stop()
+	})
+	err := server.Serve(listener)
+	if !stop() {
+		<-stopped
+		return nil
+	}
+	server.Stop()
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("relay xDS on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}

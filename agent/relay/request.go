@@ -1,0 +1,62 @@
+package relay
+
+import (
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// request is a request of either kind, decoded. Requests other than a stream's first are small.
+type request struct {
+	message []byte // as received
+	node    *corev3.Node
+	typeURL string
+	nonce   string
+	refusal string // error message; "" = none
+	refused bool
+
+	version string   // state of the world
+	names   []string // state of the world: all names; incremental: new names
+
+	unsubscribed []string          // incremental
+	initial      map[string]string // incremental: versions by name
+}
+
+func parseRequest(message []byte, delta bool) (*request, error) {
+	if !delta {
+		var r discoveryv3.DiscoveryRequest
+		if err := proto.Unmarshal(message, &r); err != nil {
+			return nil, fmt.Errorf("decode a DiscoveryRequest: %w", err)
+		}
+		return &request{message: message, node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
+			refusal: r.ErrorDetail.GetMessage(), refused: r.ErrorDetail != nil,
+			version: r.VersionInfo, names: r.ResourceNames}, nil
+	}
+	var r discoveryv3.DeltaDiscoveryRequest
+	if err := proto.Unmarshal(message, &r); err != nil {
+		return nil, fmt.Errorf("decode a DeltaDiscoveryRequest: %w", err)
+	}
+	return &request{message: message, node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
+		refusal: r.ErrorDetail.GetMessage(), refused: r.ErrorDetail != nil,
+		names: r.ResourceNamesSubscribe, unsubscribed: r.ResourceNamesUnsubscribe,
+		initial: r.InitialResourceVersions}, nil
+}
+
+// encode returns the request as a message without nonce and error, as the first of its type on a
+// stream.
+func (r *request) encode(delta bool) ([]byte, error) {
+	var message proto.Message = &discoveryv3.DiscoveryRequest{Node: r.node, TypeUrl: r.typeURL,
+		VersionInfo: r.version, ResourceNames: r.names}
+	if delta {
+		message = &discoveryv3.DeltaDiscoveryRequest{Node: r.node, TypeUrl: r.typeURL,
+			ResourceNamesSubscribe: r.names, ResourceNamesUnsubscribe: r.unsubscribed,
+			InitialResourceVersions: r.initial}
+	}
+	text, err := proto.Marshal(message)
+	if err != nil {
+		return nil, fmt.Errorf("encode a request: %w", err)
+	}
+	return text, nil
+}

@@ -1,0 +1,159 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// response is the part of a DiscoveryResponse or DeltaDiscoveryResponse that a session needs. Its
+// byte slices refer to the message.
+type response struct {
+	typeURL, version, nonce string
+	resources               []resource
+	removed                 []string
+}
+
+// resource is one resource. In a response of the state of the world its version is that of the
+// response.
+type resource struct {
+	name, version string
+	body          []byte // google.protobuf.Any
+}
+
+// The field numbers of the messages.
+const (
+	responseVersion   = 1 // of both responses
+	responseResources = 2
+	responseTypeURL   = 4
+	responseNonce     = 5
+	responseRemoved   = 6 // incremental only
+
+	resourceVersion = 1
+	resourceBody    = 2
+	resourceName    = 3
+	anyValue        = 2
+	nameInside      = 1 // all xDS resources have their name in field 1
+)
+
+// parseResponse scans a response without decoding its resources.
+func parseResponse(message []byte, delta bool) (*response, error) {
+	r := &response{}
+	err := fields(message, func(number protowire.Number, value []byte) error {
+		switch number {
+		case responseVersion:
+			r.version = string(value)
+		case responseTypeURL:
+			r.typeURL = string(value)
+		case responseNonce:
+			r.nonce = string(value)
+		case responseRemoved:
+			if delta {
+				r.removed = append(r.removed, string(value))
+			}
+		case responseResources:
+			one, err := parseResource(value, delta)
+			if err != nil {
+				return err
+			}
+			r.resources = append(r.resources, one)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("response from upstream: %w", err)
+	}
+	if !delta {
+		for i := range r.resources {
+			r.resources[i].version = r.version
+		}
+	}
+	return r, nil
+}
+
+func parseResource(message []byte, delta bool) (resource, error) {
+	if delta {
+		var r resource
+		err := fields(message, func(number protowire.Number, value []byte) error {
+			switch number {
+			case resourceName:
+				r.name = string(value)
+			case resourceVersion:
+				r.version = string(value)
+			case resourceBody:
+				r.body = value
+			}
+			return nil
+		})
+		return r, err
+	}
+	r := resource{body: message}
+	err := fields(message, func(number protowire.Number, value []byte) error {
+		if number != anyValue {
+			return nil
+		}
+		return fields(value, func(number protowire.Number, value []byte) error {
+			if number == nameInside {
+				r.name = string(value)
+			}
+			return nil
+		})
+	})
+	return r, err
+}
+
+// fields calls found for each length-delimited field of a message.
+func fields(message []byte, found func(protowire.Number, []byte) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return errors.New("not a protobuf message")
+		}
+		message = message[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+				return errors.New("not a protobuf message")
+			}
+			message = message[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(message)
+		if n < 0 {
+			return errors.New("not a protobuf message")
+		}
+		if err := found(number, value); err != nil {
+			return err
+		}
+		message = message[n:]
+	}
+	return nil
+}
+
+// encode returns the response as a message.
+func (r *response) encode(delta bool) []byte {
+	var b []byte
+	add := func(number protowire.Number, value []byte) { b = appendField(b, number, value) }
+	add(responseVersion, []byte(r.version))
+	add(responseTypeURL, []byte(r.typeURL))
+	add(responseNonce, []byte(r.nonce))
+	for _, one := range r.resources {
+		if !delta {
+			add(responseResources, one.body)
+			continue
+		}
+		var w []byte
+		w = appendField(w, resourceVersion, []byte(one.version))
+		w = appendField(w, resourceBody, one.body)
+		w = appendField(w, resourceName, []byte(one.name))
+		add(responseResources, w)
+	}
+	for _, name := range r.removed {
+		add(responseRemoved, []byte(name))
+	}
+	return b
+}
+
+func appendField(b []byte, number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
+}

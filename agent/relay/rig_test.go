@@ -1,0 +1,306 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/backend"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// log collects the output of a process or server.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns the end of the output.
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := l.text.String()
+	return text[max(0, len(text)-6000):]
+}
+
+// process is a program that ends with the test.
+type process struct {
+	command *exec.Cmd
+	log     log
+	ended   chan struct{}
+}
+
+func startProcess(t testing.TB, command *exec.Cmd) *process {
+	t.Helper()
+	p := &process{command: command, ended: make(chan struct{})}
+	command.Stdout, command.Stderr = &p.log, &p.log
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { defer close(p.ended); _ = command.Wait() }()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s: %s", filepath.Base(command.Path), p.log.String())
+		}
+	})
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.command.Process.Kill()
+	<-p.ended
+}
+
+// istiod is a real istiod for a folder of YAML. It can be stopped and started again on its port.
+type istiod struct {
+	t       testing.TB
+	folder  string
+	ports   [3]int
+	address string
+	*process
+}
+
+func startIstiod(t testing.TB) *istiod {
+	t.Helper()
+	i := &istiod{t: t, folder: t.TempDir()}
+	for n := range i.ports {
+		i.ports[n] = parts.FreePort(t)
+	}
+	i.address = fmt.Sprintf("127.0.0.1:%d", i.ports[0])
+	i.start()
+	return i
+}
+
+func (i *istiod) start() {
+	i.t.Helper()
+	command, err := parts.IstiodCommand(i.folder, "enableAutoMtls: false\n", i.t.TempDir(), i.ports)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.process = startProcess(i.t, command)
+	parts.Eventually(i.t, 30*time.Second, "istiod listens", func() bool {
+		connection, err := net.Dial("tcp", i.address)
+		if err == nil {
+			_ = connection.Close()
+		}
+		return err == nil
+	})
+}
+
+// service writes a ServiceEntry whose host NAME.test has a port and a backend.
+func (i *istiod) service(name string, port, backend int) {
+	i.t.Helper()
+	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %[1]s, namespace: shop}
+spec:
+  hosts: [%[1]s.test]
+  resolution: STATIC
+  ports: [{number: %[2]d, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]
+`, name, port, backend)
+	path := filepath.Join(i.folder, name+".yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+func (i *istiod) remove(name string) {
+	i.t.Helper()
+	if err := os.Remove(filepath.Join(i.folder, name+".yaml")); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+// running is a relay on a Unix socket.
+type running struct {
+	*Server
+	socket string
+	board  *condition.Board
+	log    log
+	stop   func()
+}
+
+// startRelay starts a relay; cache is the path of its cache, or "".
+func startRelay(t testing.TB, upstream Upstream, cache string) *running {
+	t.Helper()
+	if upstream.ConnectTimeout == 0 {
+		upstream.ConnectTimeout = 5 * time.Second
+	}
+	r := &running{socket: filepath.Join(parts.ShortDir(t), "xds.sock"), board: condition.NewBoard()}
+	options := Options{Upstream: upstream, Board: r.board, Logger: slog.New(
+		slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	if cache != "" {
+		options.Cache = OpenCache(cache, r.board)
+	}
+	r.Server = New(options)
+	listener, err := net.Listen("unix", r.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := r.Serve(ctx, listener); err != nil {
+			t.Error(err)
+		}
+	})
+	group.Go(func() {
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	r.stop = sync.OnceFunc(func() { cancel(); group.Wait() })
+	t.Cleanup(func() {
+		r.stop()
+		if t.Failed() {
+			t.Log("relay: ", r.log.String())
+		}
+	})
+	return r
+}
+
+func (r *running) condition(code string) string {
+	for _, c := range r.board.Conditions() {
+		if c.Code == code {
+			return c.Sentence
+		}
+	}
+	return ""
+}
+
+// bootstrap configures an Envoy with one ADS stream.
+const bootstrap = `{
+  "node": {"id": "sidecar~10.255.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "metadata": {"NAMESPACE": "shop", "CLUSTER_ID": "Kubernetes", "INTERCEPTION_MODE": "NONE", "LABELS": {"app": "edge"}}},
+  "admin": {"address": {"pipe": {"path": %[1]q}}},
+  "dynamic_resources": {
+    "ads_config": {"api_type": %[3]q, "transport_api_version": "V3", "set_node_on_first_message_only": true, "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}]},
+    "cds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"},
+    "lds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+  },
+  "static_resources": {"clusters": [{
+    "name": "xds-grpc", "type": "STATIC", "connect_timeout": "1s",
+    "load_assignment": {"cluster_name": "xds-grpc", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": %[2]q}}}}]}]},
+    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+      "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
+  }]}
+}`
+
+// envoy is a real Envoy.
+type envoy struct {
+	*process
+	admin *http.Client
+}
+
+func startEnvoy(t testing.TB, socket string, delta bool) *envoy {
+	t.Helper()
+	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
+	kind := "GRPC"
+	if delta {
+		kind = "DELTA_GRPC"
+	}
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", admin)
+		}}
+	return &envoy{admin: &http.Client{Transport: transport, Timeout: 5 * time.Second},
+		process: startProcess(t, exec.Command(parts.Envoy(t), "--disable-hot-restart",
+			"--concurrency", "1", "--log-level", "info",
+			"--config-yaml", fmt.Sprintf(bootstrap, admin, socket, kind)))}
+}
+
+// get returns a response of the admin interface, "" if there is none.
+func (e *envoy) get(path string) string {
+	response, err := e.admin.Get("http://admin" + path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return ""
+	}
+	return string(body)
+}
+
+// stat returns the line of a statistic.
+func (e *envoy) stat(name string) string {
+	return strings.TrimSpace(e.get("/stats?filter=^" + name + "$"))
+}
+
+// startBackend starts a server and returns its port.
+func startBackend(t testing.TB, name string) int {
+	t.Helper()
+	b, err := backend.Start(backend.Config{Name: name, HTTP: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	_, port, err := net.SplitHostPort(b.HTTPAddress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number
+}
+
+// ask returns the response of a host through a port of Envoy, or the error.
+func ask(port int, host string) string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
+		Timeout: 5 * time.Second}
+	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+	if err != nil {
+		return err.Error()
+	}
+	request.Host = host
+	response, err := client.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d %s", response.StatusCode, body)
+}
+
+// answers waits until a host has the expected response.
+func answers(t testing.TB, limit time.Duration, port int, host, want string) {
+	t.Helper()
+	last := ""
+	parts.Eventually(t, limit, host+" answers "+want, func() bool {
+		last = ask(port, host)
+		return strings.Contains(last, want)
+	})
+}

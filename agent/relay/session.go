@@ -1,0 +1,358 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
+// reconfigured.
+type session struct {
+	server  *Server
+	stream  grpc.ServerStream
+	delta   bool
+	log     *slog.Logger
+	node    *corev3.Node // of the first request; nil before
+	watches map[string]*watch
+	order   []*watch // by first request
+	cached  int      // responses from the cache, for their nonces
+
+	upstream Upstream
+	link     *link // nil: none is open
+	opened   bool  // the link is open
+	events   chan event
+	pause    time.Duration // before the next attempt to connect
+	retry    *time.Timer   // the next attempt
+	// patience ends the wait for upstream: then the cache serves.
+	patience *time.Timer
+	offline  bool // the cache serves
+	lost     bool // logged; until the next response
+
+	reconfigured chan struct{} // Server.Configure
+}
+
+// Pauses between attempts to connect, before jitter. The longest is short, because Envoy must have
+// caught up within two seconds after upstream's return.
+const (
+	firstPause = 50 * time.Millisecond
+	maxPause   = 1200 * time.Millisecond
+	jitter     = 0.2
+	maxTypes   = 64
+)
+
+// relay serves a stream of an Envoy.
+func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel() // ends the link and the receiving goroutine
+	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
+		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event), pause: firstPause,
+		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
+		reconfigured: make(chan struct{}, 1)}
+	defer session.retry.Stop()
+	defer session.patience.Stop()
+	if !s.join(session) {
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open", maxSessions)
+	}
+	defer s.leave(session)
+	return session.run(ctx)
+}
+
+// run owns the session until Envoy's stream ends.
+func (s *session) run(ctx context.Context) error {
+	requests, ended := make(chan []byte), make(chan error, 1)
+	go func() {
+		for {
+			var message []byte
+			if err := s.stream.RecvMsg(&message); err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case requests <- message:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		var err error
+		select {
+		case message := <-requests:
+			err = s.request(message)
+		case e := <-s.events:
+			err = s.event(e)
+		case <-s.retry.C:
+			s.link = s.open(ctx)
+		case <-s.patience.C:
+			err = s.impatient()
+		case <-s.reconfigured:
+			s.reconfigure(*s.server.upstream.Load())
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// reconfigure moves to another upstream server.
+func (s *session) reconfigure(upstream Upstream) {
+	if s.upstream == upstream {
+		return
+	}
+	s.upstream = upstream
+	s.log.Info("connecting to the upstream server of the new configuration",
+		"address", upstream.Address)
+	s.drop(errors.New("the configuration of the upstream server changed"), 0)
+}
+
+// request handles a message of Envoy.
+func (s *session) request(message []byte) error {
+	r, err := parseRequest(message, s.delta)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if s.node == nil {
+		if r.node == nil {
+			return status.Error(codes.InvalidArgument, "the first request must carry the node")
+		}
+		s.node = r.node
+	}
+	w := s.watches[r.typeURL]
+	if w == nil {
+		if len(s.watches) == maxTypes {
+			return status.Errorf(codes.ResourceExhausted, "more than %d types", maxTypes)
+		}
+		known, _ := s.known(r.typeURL)
+		w = newWatch(r, s.delta, known)
+		s.watches[r.typeURL] = w
+		s.order = append(s.order, w)
+		if s.opened && len(s.order) == 1 {
+			s.patience.Reset(slowUpstream)
+		}
+	} else {
+		s.settle(w, r)
+	}
+	changed := w.subscribe(r)
+	switch {
+	case !s.opened:
+		if s.offline && !r.refused {
+			return s.serve(w)
+		}
+	case w.current(r):
+		s.send(message)
+	case changed && (s.delta || !w.answered):
+		// Upstream would ignore the nonce of an earlier stream together with the names. If it has
+		// responded on this stream, Envoy's next answer has all names (state of the world).
+		return s.forward(&request{typeURL: r.typeURL, names: r.names, version: w.version,
+			unsubscribed: r.unsubscribed})
+	}
+	return nil
+}
+
+// settle records Envoy's answer to a response.
+func (s *session) settle(w *watch, r *request) {
+	answered, ok := w.settle(r)
+	switch {
+	case !ok:
+	case r.refused:
+		s.server.refused(w.typeURL, answered.version, r.refusal)
+	case s.server.options.Cache != nil && answered.from != nil && w.complete():
+		s.server.options.Cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
+			w.version, w.held)
+	}
+}
+
+// event handles a report of a link.
+func (s *session) event(e event) error {
+	switch {
+	case e.link != s.link: // dropped before
+	case e.err != nil:
+		if !s.lost {
+			s.lost = true
+			s.log.Warn("no upstream server; Envoy continues with what it has", "error", e.err)
+		}
+		s.drop(e.err, s.nextPause())
+	case e.message == nil:
+		return s.resubscribe()
+	default:
+		return s.respond(e.message)
+	}
+	return nil
+}
+
+// resubscribe continues on a new upstream stream.
+func (s *session) resubscribe() error {
+	s.opened = true
+	if !s.offline {
+		s.patience.Reset(slowUpstream)
+	}
+	first := true
+	for _, w := range s.order {
+		r := w.resubscribe()
+		if r == nil {
+			continue
+		}
+		if first {
+			r.node, first = s.node, false
+		}
+		if err := s.forward(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// respond passes a response to Envoy. It blocks while Envoy does not read.
+func (s *session) respond(message []byte) error {
+	r, err := parseResponse(message, s.delta)
+	if err != nil {
+		s.drop(err, maxPause)
+		return nil
+	}
+	if err := s.stream.SendMsg(&message); err != nil {
+		return err
+	}
+	if w := s.watches[r.typeURL]; w != nil {
+		w.sent(r, s.link)
+	}
+	if s.lost {
+		s.log.Info("connected to the upstream server again", "address", s.link.upstream.Address)
+	}
+	s.lost, s.offline, s.pause = false, false, firstPause
+	s.patience.Stop()
+	s.server.report(s, state{connected: true})
+	return nil
+}
+
+// send queues a request for upstream. A link that does not read is dropped: its successor
+// subscribes with the state at that time.
+func (s *session) send(message []byte) {
+	if !s.opened {
+		return
+	}
+	select {
+	case s.link.requests <- message:
+	default:
+		s.drop(fmt.Errorf("%s does not read", s.link.upstream.Address), s.nextPause())
+	}
+}
+
+func (s *session) forward(r *request) error {
+	message, err := r.encode(s.delta)
+	if err != nil {
+		return err
+	}
+	s.send(message)
+	return nil
+}
+
+// drop ends the link, if there is one, and connects again after the pause.
+func (s *session) drop(why error, pause time.Duration) {
+	if s.link != nil {
+		s.link.cancel()
+	}
+	if s.opened {
+		s.server.lost.Add(1)
+	}
+	if s.opened && !s.offline {
+		s.patience.Reset(s.server.options.Patience)
+	}
+	s.link, s.opened = nil, false
+	for _, w := range s.order {
+		w.reset()
+	}
+	s.retry.Reset(pause)
+	s.server.report(s, state{err: why, cached: s.savedAt()})
+}
+
+// nextPause returns the pause before the next attempt, and doubles it for the one after.
+func (s *session) nextPause() time.Duration {
+	pause := s.pause
+	s.pause = min(2*s.pause, maxPause)
+	return time.Duration(float64(pause) * (1 + jitter*(2*rand.Float64()-1)))
+}
+
+// impatient makes the cache serve if upstream has not responded in time.
+func (s *session) impatient() error {
+	if s.opened && s.responded() {
+		return nil
+	}
+	s.offline = true
+	if s.opened {
+		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.nextPause())
+	} else {
+		s.server.report(s, state{err: errConnecting, cached: s.savedAt()})
+	}
+	for _, w := range s.order {
+		if err := s.serve(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// responded reports whether the current upstream stream has responded, or nothing is subscribed.
+func (s *session) responded() bool {
+	for _, w := range s.order {
+		if w.answered {
+			return true
+		}
+	}
+	return len(s.order) == 0
+}
+
+// known returns the cached resources of a type and their version.
+func (s *session) known(typeURL string) (map[string]resource, string) {
+	if s.server.options.Cache == nil {
+		return nil, ""
+	}
+	return s.server.options.Cache.get(
+		identityOf(s.node, s.upstream.Address), typeURL)
+}
+
+// savedAt returns the time of the configuration that the cache serves, zero if it does not.
+func (s *session) savedAt() time.Time {
+	if !s.offline || s.node == nil || s.server.options.Cache == nil {
+		return time.Time{}
+	}
+	return s.server.options.Cache.savedAt(
+		identityOf(s.node, s.upstream.Address))
+}
+
+// serve sends the cached resources of a type that Envoy lacks.
+func (s *session) serve(w *watch) error {
+	known, version := s.known(w.typeURL)
+	if known == nil {
+		return nil
+	}
+	r := w.fromCache(known, version)
+	if r == nil {
+		return nil
+	}
+	s.cached++
+	r.nonce = "outrider-cache-" + strconv.Itoa(s.cached)
+	message := r.encode(s.delta)
+	if err := s.stream.SendMsg(&message); err != nil {
+		return err
+	}
+	w.sent(r, nil)
+	return nil
+}

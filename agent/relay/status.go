@@ -1,0 +1,138 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// State is the state of the connection to the upstream server.
+type State string
+
+// The states.
+const (
+	Connecting State = "connecting" // no connection; Envoy has what it had
+	Connected  State = "connected"
+	Cached     State = "cached" // no connection; Envoy is served from the cache
+)
+
+// Status describes the connection to the upstream server.
+type Status struct {
+	State State
+	Since time.Time
+	Error string    // why there is no connection; "" if there is one or the first is being made
+	Cache time.Time // when the cached configuration was accepted, with Cached
+}
+
+// conditionAway is active while an Envoy has no upstream server.
+const conditionAway = "upstream-unreachable"
+
+// errConnecting is the error of a connection that is still being made.
+var errConnecting = errors.New("no answer yet")
+
+// state is the state of a session.
+type state struct {
+	connected bool
+	err       error     // why not; nil: no attempt has ended yet
+	cached    time.Time // not zero: the cache serves
+	since     time.Time // without connection
+}
+
+// join adds a session. It reports whether there was room.
+func (s *Server) join(session *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.sessions) >= maxSessions {
+		return false
+	}
+	s.sessions[session] = state{since: time.Now()}
+	s.show()
+	return true
+}
+
+func (s *Server) leave(session *session) {
+	if session.link != nil {
+		session.link.cancel()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, session)
+	s.show()
+}
+
+// report records the state of a session.
+func (s *Server) report(session *session, now state) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.sessions[session]
+	if before.connected && now.connected {
+		return
+	}
+	now.since = before.since
+	if before.connected {
+		now.since = time.Now()
+	}
+	s.sessions[session] = now
+	s.show()
+}
+
+// show derives Status and the condition from all sessions: the one that is worst off counts.
+// Callers hold mu.
+func (s *Server) show() {
+	worst := state{connected: len(s.sessions) > 0}
+	for _, one := range s.sessions {
+		if !one.connected && (worst.connected || !one.cached.IsZero()) {
+			worst = one
+		}
+	}
+	next := Status{State: Connected, Since: s.shown.Since, Cache: worst.cached}
+	switch {
+	case !worst.connected && !worst.cached.IsZero():
+		next.State = Cached
+	case !worst.connected:
+		next.State = Connecting
+	}
+	if worst.err != nil {
+		next.Error = worst.err.Error()
+	}
+	if next.State != s.shown.State {
+		next.Since = time.Now()
+	}
+	s.shown = next
+	if worst.err == nil {
+		s.options.Board.Clear(conditionAway)
+		return
+	}
+	consequence := "Envoy continues with what it has"
+	if next.State == Cached {
+		consequence = "Envoy is served the configuration that was accepted at " +
+			next.Cache.Format(time.RFC3339)
+	}
+	s.options.Board.Raise(conditionAway, condition.Error, fmt.Sprintf(
+		"no connection to the upstream server since %s: %s; %s",
+		worst.since.Format(time.RFC3339), next.Error, consequence))
+}
+
+// Status returns the state of the connection.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shown
+}
+
+// Lost returns the number of upstream streams that ended while their Envoy was connected.
+func (s *Server) Lost() uint64 { return s.lost.Load() }
+
+// refused reports a refusal of Envoy.
+func (s *Server) refused(typeURL, version, message string) {
+	if s.options.Words != nil {
+		message = s.options.Words(message)
+	}
+	s.options.Logger.Warn("Envoy refuses resources of the upstream server", "type", typeURL,
+		"version", version, "error", message)
+	s.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
+		Sentence: "Envoy refuses resources of the upstream server: " + message,
+		Fields:   map[string]string{"type": typeURL, "error": message}})
+}

@@ -1,0 +1,149 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// Upstream is an xDS server and how it is authenticated. Its files are read for each connection.
+type Upstream struct {
+	Address        string // host:port
+	TLS            bool
+	RootFile       string // "" = the system's roots
+	ServerName     string // for SNI and the SAN check; "" = host of Address
+	Identity       string // suffix of a URI SAN that the server must have; "" = any
+	TokenFile      string // JWT, with TLS only; "" = none
+	CertFile       string // client certificate; "" = none
+	KeyFile        string
+	Workload       bool // the client certificate is that of the workload
+	ClusterID      string
+	ConnectTimeout time.Duration
+}
+
+// Windows of flow control. The first set of a large mesh arrives without waiting for updates.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 2 << 20
+)
+
+// dialOptions reads the credentials.
+func (u Upstream) dialOptions(
+	workload func() (*tls.Certificate, error),
+) ([]grpc.DialOption, error) {
+	options := []grpc.DialOption{
+		grpc.WithDisableServiceConfig(),
+		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval,
+			Timeout: keepaliveTimeout}),
+		// The session makes the pauses: a connection is used for one attempt.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig,
+			MinConnectTimeout: u.ConnectTimeout}),
+	}
+	if !u.TLS {
+		return append(options, grpc.WithTransportCredentials(insecure.NewCredentials())), nil
+	}
+	config := &tls.Config{ServerName: u.ServerName, MinVersion: tls.VersionTLS12}
+	if u.RootFile != "" {
+		text, err := os.ReadFile(u.RootFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read roots: %w", err)
+		}
+		roots, err := pki.ParseRoots(pki.Input{File: u.RootFile, PEM: text}, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		for _, root := range roots {
+			config.RootCAs.AddCert(root)
+		}
+	}
+	if u.Identity != "" {
+		config.VerifyConnection = u.verify
+	}
+	if u.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(u.CertFile, u.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read client certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	if u.Workload {
+		certificate, err := workload()
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{*certificate}
+	}
+	if u.TokenFile != "" {
+		if _, err := u.token(); err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.WithPerRPCCredentials(bearer{u}))
+	}
+	return append(options, grpc.WithTransportCredentials(credentials.NewTLS(config))), nil
+}
+
+// verify checks the identity of the server, whose chain and name are valid already.
+func (u Upstream) verify(connection tls.ConnectionState) error {
+	leaf := connection.PeerCertificates[0]
+	var found []string
+	for _, uri := range leaf.URIs {
+		found = append(found, uri.String())
+	}
+	if slices.ContainsFunc(found, func(uri string) bool {
+		return strings.HasSuffix(uri, u.Identity)
+	}) {
+		return nil
+	}
+	return fmt.Errorf("the server's identities %q do not end in %q ([discovery] pilot_identity)",
+		found, u.Identity)
+}
+
+// outgoing adds the metadata that istiod reads.
+func (u Upstream) outgoing(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "ClusterID", u.ClusterID)
+}
+
+// token reads the JWT. One that has expired is an error now: the server would only say that
+// authentication failed.
+func (u Upstream) token() (pki.Token, error) {
+	text, err := os.ReadFile(u.TokenFile)
+	if err != nil {
+		return pki.Token{}, fmt.Errorf("cannot read token: %w", err)
+	}
+	token, err := pki.ParseToken(u.TokenFile, text)
+	if err != nil {
+		return pki.Token{}, err
+	}
+	return token, token.CheckTime(u.TokenFile, time.Now())
+}
+
+// bearer sends the token.
+type bearer struct{ upstream Upstream }
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	token, err := b.upstream.token()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + token.Raw}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (b bearer) RequireTransportSecurity() bool { return true }

@@ -1,0 +1,155 @@
+package main_test
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// upstreamed is an agent whose Envoy is configured by a real istiod.
+type upstreamed struct {
+	*rig.Rig
+	t       *testing.T
+	ports   [3]int
+	address string
+	istiod  *exec.Cmd
+}
+
+func newUpstreamed(t *testing.T) *upstreamed {
+	t.Helper()
+	u := &upstreamed{t: t, Rig: rig.New(t, rig.Options{Race: true})}
+	for i := range u.ports {
+		u.ports[i] = parts.FreePort(t)
+	}
+	u.address = fmt.Sprintf("127.0.0.1:%d", u.ports[0])
+	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.Write("mesh.d/web.yaml", "")
+	u.startIstiod()
+	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
+	return u
+}
+
+func (u *upstreamed) startIstiod() {
+	u.t.Helper()
+	command, err := parts.IstiodCommand(filepath.Join(u.Dir, "istio.d"), "enableAutoMtls: false\n",
+		u.t.TempDir(), u.ports)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	u.istiod = command
+	u.t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+	rig.Eventually(u.t, time.Minute, "istiod listens", func() bool {
+		connection, err := net.Dial("tcp", u.address)
+		if err == nil {
+			_ = connection.Close()
+		}
+		return err == nil
+	})
+}
+
+func (u *upstreamed) killIstiod() {
+	u.t.Helper()
+	if err := u.istiod.Process.Kill(); err != nil {
+		u.t.Fatal(err)
+	}
+	_ = u.istiod.Wait()
+}
+
+// awaitState waits for the state of the connection to istiod.
+func (u *upstreamed) awaitState(want string) api.Discovery {
+	u.t.Helper()
+	var status api.Status
+	rig.Eventually(u.t, 20*time.Second, "discovery is "+want, func() bool {
+		u.JSON(&status, "status", "--json")
+		return status.Discovery.State == want
+	})
+	return status.Discovery
+}
+
+// serves waits until the service answers.
+func (u *upstreamed) serves() {
+	u.t.Helper()
+	rig.Eventually(u.t, 20*time.Second, "the service answers", func() bool {
+		status, _, err := u.GetHost("web.test", u.Ports.HTTP, "/")
+		return err == nil && status == 200
+	})
+}
+
+func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
+	u := newUpstreamed(t)
+	u.StartReady()
+	u.serves()
+	if d := u.awaitState("connected"); d.Address != u.address {
+		t.Errorf("%+v", d)
+	}
+	load := u.StartLoad(0.2)
+	if result := u.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
+		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
+	}
+	u.killIstiod()
+	u.awaitState("connecting")
+	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
+		!strings.Contains(out, "no connection to the upstream server") {
+		t.Errorf("outrider status does not show the loss:\n%s", out)
+	}
+	if result := u.Outrider("reload"); result.Exit != 0 { // the new epoch starts from the cache
+		t.Fatalf("reload without istiod: %+v\n%s", result, u.Daemon().Output())
+	}
+	u.awaitState("cached")
+	u.startIstiod()
+	u.awaitState("connected")
+	if report := load.Stop(); report.Lost > 0 {
+		t.Errorf("%d of %d requests were lost: %+v", report.Lost, report.Total, report.Classes)
+	}
+}
+
+func TestUpstream_StartsFromTheCache(t *testing.T) {
+	u := newUpstreamed(t)
+	daemon := u.StartReady()
+	u.serves()
+	u.Signal(daemon.Process.Pid, syscall.SIGTERM)
+	daemon.Wait(t, time.Minute)
+	u.killIstiod()
+
+	u.StartReady()
+	u.serves()
+	if d := u.awaitState("cached"); !strings.Contains(d.Detail, "configuration of ") {
+		t.Errorf("%+v", d)
+	}
+	u.startIstiod()
+	u.awaitState("connected")
+	u.serves()
+}
+
+func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
+	u := newUpstreamed(t)
+	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address)
+	u.Write("mesh.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.Set("")
+	u.StartReady()
+	u.serves()
+	load := u.StartLoad(0.2)
+	for _, step := range []struct{ toml, state string }{{upstream, "connected"}, {"", "embedded"}} {
+		u.Set(step.toml)
+		if result := u.Outrider("reload"); result.Exit != 0 {
+			t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
+		}
+		u.awaitState(step.state)
+		u.serves()
+	}
+	if report := load.Stop(); report.Lost > 0 {
+		t.Errorf("%d of %d requests were lost: %+v", report.Lost, report.Total, report.Classes)
+	}
+}
