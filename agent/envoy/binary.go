@@ -220,10 +220,6 @@ func abbreviate(output []byte) string {
 	return string(output)
 }
 
-// SameHotRestart reports whether Envoys with these hot-restart versions can take over from each
-// other: the versions must be equal and not "", which means no hot restart.
-func SameHotRestart(parent, child string) bool { return parent != "" && parent == child }
-
 // Local runs Envoy as a child of this process.
 type Local struct {
 	User *syscall.Credential // nil: the user of this process

@@ -94,17 +94,6 @@ func TestInspectOfWhatIsNoEnvoy(t *testing.T) {
 	}
 }
 
-func TestSameHotRestart(t *testing.T) {
-	for _, test := range []struct {
-		parent, child string
-		want          bool
-	}{{"11.104", "11.104", true}, {"11.104", "11.112", false}, {"", "", false}} {
-		if got := SameHotRestart(test.parent, test.child); got != test.want {
-			t.Errorf("%q → %q: %v", test.parent, test.child, got)
-		}
-	}
-}
-
 func TestFindSaysWhatWasTried(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")

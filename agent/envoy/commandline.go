@@ -1,9 +1,7 @@
 package envoy
 
 import (
-	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -152,39 +150,4 @@ func (b *Binary) Unknown(args []string) string {
 // seconds formats d in seconds, rounded up so that a drain is never shorter than configured.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((max(d, 0)+time.Second-1)/time.Second), 10)
-}
-
-// ownFlags are the flags that Args sets, and those that conflict with the agent's control of an
-// epoch.
-var ownFlags = []string{
-	"c", "config-path", "restart-epoch", "base-id", "use-dynamic-base-id", "base-id-path",
-	"disable-hot-restart",
-	"socket-path", "socket-mode", "drain-time-s", "drain-strategy", "parent-shutdown-time-s",
-	"skip-hot-restart-parent-stats", "skip-hot-restart-on-no-parent", "service-cluster",
-	"service-node",
-	"max-obj-name-len", "local-address-ip-version", "log-format", "log-format-escaped", "log-path",
-	"l", "log-level",
-	"component-log-level", "concurrency", "mode", "version", "hot-restart-version", "help", "h",
-	"config-yaml",
-	"admin-address-path", "enable-fine-grain-logging",
-}
-
-// CheckExtraArgs returns an error for arguments that conflict with those of the agent.
-func CheckExtraArgs(args []string) error {
-	for _, arg := range args {
-		if arg == "--" || arg == "--ignore_rest" {
-			return fmt.Errorf("%q would hide the agent's own arguments from Envoy; leave it out",
-				arg)
-		}
-		name, isFlag := strings.CutPrefix(arg, "-")
-		if !isFlag {
-			continue
-		}
-		name, _, _ = strings.Cut(strings.TrimPrefix(name, "-"), "=")
-		if slices.Contains(ownFlags, name) {
-			return fmt.Errorf(
-				"%q is passed by the agent itself; use the key of [envoy] that stands for it", arg)
-		}
-	}
-	return nil
 }
