@@ -164,8 +164,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.relay = a.newRelay(c)
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
-		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts,
-			a.supervisor.Hint),
+		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
 		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 	}))
 	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay}

@@ -246,22 +246,3 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		}
 	})
 }
-
-// An epoch that gets live right after a hint is seen at once; without one it is asked less often.
-func TestHint(t *testing.T) {
-	for _, hint := range []bool{false, true} {
-		onHost(t, func(h *harness) {
-			const live = 151 * time.Millisecond
-			h.w.behaviour["a"] = behaviour{slow: live - (toLive - toHandshake)}
-			begun := time.Now()
-			if hint {
-				time.AfterFunc(live-time.Millisecond, h.s.Hint)
-			}
-			h.must(specOf("a"))
-			late := time.Since(begun) - live
-			if hint != (late < pollHinted) || late > pollFast {
-				t.Errorf("hint %v: seen %v after it got live", hint, late)
-			}
-		})
-	}
-}

@@ -17,7 +17,6 @@ type executor struct {
 	options Options
 	log     *slog.Logger
 	pings   chan struct{}
-	hints   chan struct{}
 	ended   chan struct{} // closed when Run returns
 	inbox   *mailbox[event]
 	ledger  worker // requests to the keeper
@@ -45,7 +44,7 @@ func newExecutor(options Options) executor {
 	options = options.withDefaults()
 	return executor{
 		options: options, log: options.Logger,
-		pings: make(chan struct{}), hints: make(chan struct{}, 1), ended: make(chan struct{}),
+		pings: make(chan struct{}), ended: make(chan struct{}),
 		inbox: newMailbox[event](), ledger: newWorker(), files: newWorker(), notices: newWorker(),
 		running: map[string]*job{}, callers: map[int]*caller{},
 	}

@@ -50,11 +50,9 @@ const (
 	parentNews       = 50 * time.Millisecond  // until the exit of a refused child's parent is known
 	parentGrace      = 300 * time.Millisecond // a child that lost its parent becomes live
 
-	pollFast    = 10 * time.Millisecond  // polls of a starting epoch in its first seconds,
+	pollFast    = 5 * time.Millisecond   // polls of a starting epoch in its first seconds,
 	pollFastFor = 3 * time.Second        // which are these;
-	pollSlow    = 100 * time.Millisecond // later;
-	pollHinted  = 2 * time.Millisecond   // and after a hint
-	hintedFor   = 50 * time.Millisecond
+	pollSlow    = 100 * time.Millisecond // and later
 
 	handshakeTries       = 3                // of a hot restart that fails in its handshake
 	handshakeTimeout     = 10 * time.Second // a child without an answer by then hangs on its parent

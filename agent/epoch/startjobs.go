@@ -175,7 +175,7 @@ func (a awaitLive) run(x *executor) {
 }
 
 func (a awaitLive) poll(ctx context.Context, x *executor) error {
-	admin, begun, hinted := x.options.Admin(a.admin), time.Now(), time.Time{}
+	admin, begun := x.options.Admin(a.admin), time.Now()
 	said, hasAnswered := "its admin interface never answered", false
 	for {
 		asking, cancel := context.WithTimeout(ctx, time.Second)
@@ -200,17 +200,10 @@ func (a awaitLive) poll(ctx context.Context, x *executor) error {
 			return fmt.Errorf("not live within %s (live_timeout): %s", a.liveTimeout, said)
 		}
 		pause := pollFast
-		switch {
-		case now.Sub(hinted) < hintedFor:
-			pause = pollHinted
-		case now.Sub(begun) > pollFastFor:
+		if now.Sub(begun) > pollFastFor {
 			pause = pollSlow
 		}
-		select {
-		case <-time.After(pause):
-		case <-x.hints:
-			hinted = time.Now()
-		case <-ctx.Done():
+		if !sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}

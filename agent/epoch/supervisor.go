@@ -145,14 +145,6 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 	}
 }
 
-// Hint triggers an early liveness poll of a starting epoch. It never blocks.
-func (s *Supervisor) Hint() {
-	select {
-	case s.executor.hints <- struct{}{}:
-	default: // one is pending
-	}
-}
-
 // Apply requests an epoch that runs the request's spec and returns when it is live, or why it is
 // not (*Refused, unless the supervisor or ctx has ended). Requests that come while another is under
 // way are merged: the newest spec wins, and all callers get the outcome of the one that ran. A

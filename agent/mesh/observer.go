@@ -23,14 +23,13 @@ type Observer struct {
 	mesh    Server
 	refused *refusals
 	ports   *Ports // may be nil
-	hint    func() // triggers an early liveness poll
 }
 
-// NewObserver returns an Observer. hint is called when Envoy has accepted a response.
+// NewObserver returns an Observer.
 func NewObserver(
-	board *condition.Board, log *slog.Logger, server Server, ports *Ports, hint func(),
+	board *condition.Board, log *slog.Logger, server Server, ports *Ports,
 ) Observer {
-	return Observer{board, log, server, newRefusals(), ports, hint}
+	return Observer{board, log, server, newRefusals(), ports}
 }
 
 // Server is the discovery server, which maps resources to their objects. Refused returns the
@@ -72,9 +71,8 @@ func (o Observer) Pushed(stream xds.Stream, push xds.Push) {
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
 
-// Accepted logs an ACK and notifies the supervisor, the discovery server and Ports.
+// Accepted logs an ACK and notifies the discovery server and Ports.
 func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
-	o.hint()
 	o.mesh.Accepted(stream.ID, stream.Node)
 	if o.ports != nil {
 		o.ports.accepted(stream.Node, typeURL)
