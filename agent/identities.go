@@ -38,8 +38,8 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	return err
 }
 
-// newSDSSockets binds the SDS socket if an identity provider is configured. Only Envoy's user, the
-// agent's and root may connect.
+// newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.
+// Only Envoy's user, the agent's and root may connect.
 func (a *Agent) newSDSSockets(
 	sockets mesh.Options, other *keeper.User,
 ) (*mesh.Sockets, error) {
@@ -48,12 +48,7 @@ func (a *Agent) newSDSSockets(
 	if other != nil {
 		sockets.Users = append(sockets.Users, other.UID)
 	}
-	sockets.Path = func(c *config.Config) string {
-		if c.Identity.Provider == "none" {
-			return ""
-		}
-		return c.SDS.Socket
-	}
+	sockets.Path = func(c *config.Config) string { return c.SDS.Socket }
 	return mesh.NewSockets(sockets)
 }
 

@@ -34,7 +34,8 @@ func (a *Agent) readSeal(c *config.Config) []byte {
 // identitySettings returns the settings of the identity manager in a configuration.
 func (a *Agent) identitySettings(c *config.Config) identity.Settings {
 	i := c.Identity
-	settings := identity.Settings{Ratio: i.GraceRatio, Jitter: i.GraceJitter}
+	settings := identity.Settings{Ratio: i.GraceRatio, Jitter: i.GraceJitter,
+		Credentials: i.CredentialsDir}
 	switch i.Provider {
 	case "files":
 		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}

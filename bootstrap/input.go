@@ -20,6 +20,8 @@ type Input struct {
 	AdminSocket string
 	Discovery   Discovery
 	SDSSocket   string // path of the SDS socket; "" = none
+	// path of the SDS socket for credentials; "" = SDSSocket
+	CredentialSocket string
 	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
 	// none.
 	SystemRoots string

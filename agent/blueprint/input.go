@@ -55,8 +55,9 @@ func (m Maker) input(
 	if c.Discovery.Address != "" { // as istiod expects; a change starts an epoch
 		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Address}
 	}
-	if c.Identity.Provider != "none" {
-		input.SDSSocket = c.SDS.Socket
+	input.SDSSocket = c.SDS.Socket
+	if c.Identity.Provider == "spire" {
+		input.SDSSocket, input.CredentialSocket = c.Identity.SpireSocket, c.SDS.Socket
 	}
 	if ready := c.Status.ReadyAddress(); ready != "" {
 		input.Ready = bootstrap.Ready{Address: ready, Backend: loopback(c.Status.Address)}

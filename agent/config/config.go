@@ -130,6 +130,7 @@ type Identity struct {
 	CertFile        string
 	KeyFile         string
 	RootCAFile      string
+	CredentialsDir  string
 	RestartOnChange bool
 	Wait            time.Duration
 	CAAddress       string

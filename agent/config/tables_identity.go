@@ -12,6 +12,9 @@ func identityTable(i *Identity) table {
 		setting("key_file", &i.KeyFile, "", Live, "files").file(),
 		setting("root_ca_file", &i.RootCAFile, "", Live, "files; istiod: CA's root").
 			plays("CA_ROOT_CA").file(),
+		setting("credentials_dir", &i.CredentialsDir, "/etc/outrider/credentials", Live,
+			"certificates of credentialName: NAME/tls.crt, tls.key, ca.crt; any provider").
+			path().must(notEmpty),
 		setting("restart_on_change", &i.RestartOnChange, false, Live,
 			"hot-restart on a certificate change instead of pushing it over SDS (for a custom bootstrap that reads files)").
 			plays("watcher of pilot-agent 1.5"),

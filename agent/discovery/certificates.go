@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
@@ -58,6 +59,7 @@ func (d Denied) access(path string) (missing bool, why string) {
 // certificateFile is a followed file with the result of its last inspection.
 type certificateFile struct {
 	watch.File                    // of the goroutine
+	credential bool               // proxies do not read it themselves
 	requests   chan chan struct{} // to inspect the file; each is closed afterwards
 	end        chan struct{}      // closed to end the goroutine
 
@@ -87,6 +89,10 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, secret := range secrets {
+		if files, ok := secret.CredentialFiles(); ok {
+			found[i] = c.credential(files)
+			continue
+		}
 		var held []byte
 		for _, path := range secret.Files() {
 			file := c.files[path]
@@ -109,6 +115,24 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	return found
 }
 
+// credential returns which files of a credential are missing. Callers hold mu.
+func (c *certificates) credential(files credential.Files) (held view.Held) {
+	for _, choice := range files.Required() {
+		missing := 0
+		for _, path := range choice {
+			if file := c.files[path]; file != nil && !file.inspected {
+				add(&held.Unread, path)
+			} else if file != nil && file.missing {
+				missing++
+			}
+		}
+		if missing == len(choice) {
+			add(&held.Missing, choice[len(choice)-1])
+		}
+	}
+	return held
+}
+
 // add appends a text unless it is there.
 func add(texts *[]string, text string) {
 	if !slices.Contains(*texts, text) {
@@ -124,7 +148,8 @@ func (c *certificates) follow(secrets []translate.FileSecret) (started []*certif
 		for _, path := range secret.Files() {
 			if c.files[path] == nil && filepath.IsAbs(path) && !c.ended {
 				file := &certificateFile{File: watch.File{Path: path},
-					requests: make(chan chan struct{}, 1), end: make(chan struct{})}
+					credential: secret.Credential != "",
+					requests:   make(chan chan struct{}, 1), end: make(chan struct{})}
 				c.files[path] = file
 				started = append(started, file)
 				go c.run(file)
@@ -188,7 +213,11 @@ func (c *certificates) run(file *certificateFile) {
 		if done == nil && held == file.held {
 			continue
 		}
-		missing, denied := c.denied.access(file.Path)
+		reader := c.denied
+		if file.credential {
+			reader = nil
+		}
+		missing, denied := reader.access(file.Path)
 		c.mu.Lock()
 		file.missing, file.denied, file.inspected = missing, denied, true
 		differs := held != file.held

@@ -20,6 +20,7 @@ type CheckOptions struct {
 
 	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken // addresses where the mesh cannot listen
+	Credentials    Credentials
 
 	Here   bool   // certificate files are on this host; missing ones are reported
 	Denied Denied // reports those that the proxy cannot read; nil: unknown
@@ -55,6 +56,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		m = mesh.Default() // as in an agent that starts with an invalid file
 	}
 	m.SystemRoots, m.Taken = o.SystemRoots, options.Taken
+	m.Credentials = options.Credentials
 	world := model.NewWorld(o.Domain, m)
 	var files *certificates
 	if options.Here {

@@ -35,6 +35,7 @@ func (s *Server) readMesh() {
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
 	m.SystemRoots, m.Taken = s.options.SystemRoots, s.settings.Taken
+	m.Credentials = s.settings.Credentials
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
 	}

@@ -37,6 +37,9 @@ type AccessLog = mesh.AccessLog
 // Taken is an address of the host that is in use outside the mesh.
 type Taken = mesh.Taken
 
+// Credentials locates the certificates that Gateways and DestinationRules name.
+type Credentials = mesh.Credentials
+
 // Options of a Server.
 type Options struct {
 	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
@@ -72,6 +75,7 @@ type Settings struct {
 	Namespace      string        // of objects and proxies that name none; "" = Options.Namespace
 	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken       // addresses where the mesh cannot listen
+	Credentials    Credentials   // of Gateways and DestinationRules
 	AccessLog      AccessLog     // "" = as MeshConfig has it
 	DebounceAfter  time.Duration // quiet time before a push; 0: at once
 	DebounceMax    time.Duration // longest delay of a push

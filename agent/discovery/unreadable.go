@@ -17,7 +17,9 @@ func (s *Server) Unreadable() map[string]Problem {
 	s.mu.Lock()
 	for _, v := range s.views {
 		v.FileSecrets(func(secret translate.FileSecret, from resource.Origin) {
-			secrets[secret] = from
+			if secret.Credential == "" { // the agent retains the others
+				secrets[secret] = from
+			}
 		})
 	}
 	s.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity/pki"
 )
 
@@ -27,12 +28,48 @@ type source struct {
 	files  Files
 	usage  pki.Usage
 	denied func(path string) string // why Envoy must not have a file; nil: it may have all
+	// credential is read instead of files, if they belong to nobody else; nil: none
+	credential *credential.Files
+}
+
+// paths returns the files to watch.
+func (s source) paths() []string {
+	if s.credential != nil {
+		return s.credential.All()
+	}
+	return s.files.paths()
+}
+
+// locate returns the files to read.
+func (s source) locate() (Files, error) {
+	if s.credential != nil {
+		found, err := s.credential.Present()
+		if err == nil {
+			err = found.CheckOwners()
+		}
+		if err != nil {
+			return Files{}, fmt.Errorf("cannot read certificates: %w", err)
+		}
+		files := Files{Cert: found.Cert, Key: found.Key, Root: found.Authorities()}
+		if len(found.CRL) > 0 {
+			files.CRL = found.CRL[0]
+		}
+		return files, nil
+	}
+	if s.denied != nil {
+		for _, path := range s.files.paths() {
+			if why := s.denied(path); why != "" {
+				return Files{}, errors.New(why)
+			}
+		}
+	}
+	return s.files, nil
 }
 
 // follow reads the files of a secret whenever they change, until ctx ends. A read may hang: nothing
 // waits for this goroutine.
 func (m *Manager) follow(ctx context.Context, from source, tell report) {
-	changes := m.watch(ctx, from.files.paths())
+	changes := m.watch(ctx, from.paths())
 	pause := firstReread
 	for {
 		version, err := from.read(m.options.Now())
@@ -83,20 +120,23 @@ func (f Files) paths() []string {
 
 // read reads and checks a pair or roots.
 func (s source) read(now time.Time) (*material, error) {
-	files, version := s.files, &material{obtained: now, source: FromFiles}
-	if s.denied != nil {
-		for _, path := range files.paths() {
-			if why := s.denied(path); why != "" {
-				return nil, errors.New(why)
-			}
-		}
+	files, err := s.locate()
+	if err != nil {
+		return nil, err
 	}
+	version := &material{obtained: now, source: FromFiles}
 	if files.Root != "" {
 		in, err := readFile(files.Root)
 		if err != nil {
 			return nil, err
 		}
-		version.roots, err = pki.ParseRoots(in, now)
+		if version.roots, err = pki.ParseRoots(in, now); err != nil || files.CRL == "" {
+			return version, err
+		}
+		if in, err = readFile(files.CRL); err != nil {
+			return nil, err
+		}
+		version.revoked, err = pki.ParseRevocations(in)
 		return version, err
 	}
 	cert, err := readFile(files.Cert)

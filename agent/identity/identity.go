@@ -1,6 +1,6 @@
 // Package identity manages the secrets that Envoy requests over SDS: the workload's certificate
 // ("default"), the roots it trusts ("ROOTCA") and pairs and roots that a name locates in files
-// ("file-cert:CERT~KEY", "file-root:CA").
+// ("file-cert:CERT~KEY", "file-root:CA"), and those of package credential ("kubernetes://NAME").
 //
 // A worker goroutine per secret reads its files or has its certificate issued, and reports each
 // version to the [Manager], which publishes it in a [resource.Feed]:
@@ -41,8 +41,9 @@ const (
 	fileRootPrefix = "file-root:"
 )
 
-// Files are the paths of a certificate chain, its key, and root certificates. Empty: none.
-type Files struct{ Cert, Key, Root string }
+// Files are the paths of a certificate chain, its key, root certificates and what these revoked.
+// Empty: none.
+type Files struct{ Cert, Key, Root, CRL string }
 
 // empty reports whether no path is set.
 func (f Files) empty() bool { return f == Files{} }
@@ -109,12 +110,15 @@ type Watcher interface {
 
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
-	Files  Files  // provider "files"
-	Issuer Issuer // provider "istiod"; nil: none. Compared by ==
-	Ratio  float64
-	Jitter float64
-	Output *Output // nil: certificates stay in memory
-	Sealed *Sealed // nil: nothing survives a reboot
+	Files Files // provider "files"
+	// Credentials is the directory of the certificates that Gateways and DestinationRules name; ""
+	// means none.
+	Credentials string
+	Issuer      Issuer // provider "istiod"; nil: none. Compared by ==
+	Ratio       float64
+	Jitter      float64
+	Output      *Output // nil: certificates stay in memory
+	Sealed      *Sealed // nil: nothing survives a reboot
 }
 
 // Info describes a secret to people. It never has key material.
@@ -135,6 +139,7 @@ type Info struct {
 type material struct {
 	pair     *pki.Pair           // nil: roots only
 	roots    []*x509.Certificate // of a pair: those that its authority names
+	revoked  []byte              // revocation lists of roots, PEM; nil: none
 	source   Source
 	obtained time.Time
 	renewal  time.Time // zero: nothing renews it

@@ -31,14 +31,17 @@ const lateShare = 0.1
 func (m *Manager) judge() {
 	now := m.options.Now()
 	found := map[string][]string{}
-	unavailable := map[string]bool{}
+	missing := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
 		if code, sentence := m.verdict(name, now); code != "" {
 			found[code] = append(found[code], name+": "+sentence)
-			unavailable[name] = code == CodeUnavailable
+			missing[name] = code == CodeUnavailable
+		}
+		if m.entries[name].err != nil { // reported later, but Envoy need not wait for that
+			missing[name] = true
 		}
 	}
-	m.publish(unavailable)
+	m.publish(missing)
 	severities := map[string]condition.Severity{
 		CodeUnavailable: condition.Error, CodeExpired: condition.Error,
 		CodeNotRenewed: condition.Warning,

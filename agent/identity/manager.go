@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
@@ -64,6 +65,7 @@ type entry struct {
 // definition is what a worker was started for.
 type definition struct {
 	files  Files
+	folder string // of credentials, for the secret of one
 	issuer Issuer
 	ratio  float64
 	jitter float64
@@ -235,6 +237,8 @@ func (m *Manager) define() {
 				m.end(e)
 			}
 			e.definition, e.configured = d, configured
+		} else if folder := e.definition.folder; folder != "" && folder != m.settings.Credentials {
+			m.end(e)
 		}
 		if !m.forget(name) {
 			m.start(name)
@@ -249,18 +253,10 @@ func (m *Manager) start(name string) {
 		return
 	}
 	e.err, e.failing = nil, time.Time{}
-	usage := pki.Both
-	switch {
-	case name != Default && name != RootCA:
-		usage = pki.Either
-		e.definition.files, e.err = parseName(name)
-		if e.err == nil && m.requested() >= maxRequested {
-			e.err = errTooMany
-		}
-	case !e.configured:
-		e.err = errNoProvider
-	case e.definition == (definition{}) && m.settings.Issuer == nil:
-		e.err = errNoRoots
+	var from source
+	from, e.err = m.origin(name, e)
+	if e.err == nil && !e.configured && m.requested() >= maxRequested {
+		e.err = errTooMany
 	}
 	if e.err != nil {
 		e.failing = m.options.Now().Add(-settle) // waiting does not help
@@ -275,11 +271,7 @@ func (m *Manager) start(name string) {
 	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
 	tell := func(version *material, err error) { m.report(ctx, name, version, err) }
 	if d.issuer == nil {
-		denied := m.options.Denied
-		if e.configured {
-			denied = nil
-		}
-		go m.follow(ctx, source{d.files, usage, denied}, tell)
+		go m.follow(ctx, from, tell)
 		return
 	}
 	var last *Issued
@@ -287,6 +279,30 @@ func (m *Manager) start(name string) {
 		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
 	}
 	go m.renew(ctx, m.settings, last, tell)
+}
+
+// origin returns what a worker has to read for a secret, and records it in the entry's definition.
+func (m *Manager) origin(name string, e *entry) (from source, err error) {
+	switch {
+	case credential.Is(name) && m.settings.Credentials != "":
+		found, err := credential.Locate(m.settings.Credentials, name)
+		if err != nil {
+			return source{}, err
+		}
+		from = source{usage: pki.Either, credential: &found, files: Files{
+			Cert: found.Cert, Key: found.Key, Root: found.Authorities(),
+		}}
+		e.definition = definition{files: from.files, folder: m.settings.Credentials}
+		return from, nil
+	case name != Default && name != RootCA:
+		e.definition.files, err = parseName(name)
+		return source{files: e.definition.files, usage: pki.Either, denied: m.options.Denied}, err
+	case !e.configured:
+		return source{}, errNoProvider
+	case e.definition == (definition{}) && m.settings.Issuer == nil:
+		return source{}, errNoRoots
+	}
+	return source{files: e.definition.files, usage: pki.Both}, nil
 }
 
 // requested returns the number of workers of secrets that are not configured.

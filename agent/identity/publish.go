@@ -39,11 +39,11 @@ func (m *Manager) version(name string) *material {
 const absent = "absent"
 
 // publish brings the feed up to date. Unchanged secrets are not sent again. Those that are
-// unavailable without a version are published as absent. Callers hold mu.
-func (m *Manager) publish(unavailable map[string]bool) {
+// missing, and have no earlier version, are published as absent. Callers hold mu.
+func (m *Manager) publish(missing map[string]bool) {
 	var change resource.Change
 	for name, before := range m.published {
-		if m.version(name) == nil && (before != absent || !unavailable[name]) {
+		if m.version(name) == nil && (before != absent || !missing[name]) {
 			change.Remove = append(change.Remove, keyOf(name))
 			delete(m.published, name)
 		}
@@ -54,7 +54,7 @@ func (m *Manager) publish(unavailable map[string]bool) {
 			continue
 		}
 		if version == nil {
-			if unavailable[name] && m.published[name] == "" {
+			if missing[name] && m.published[name] == "" {
 				change.Absent = append(change.Absent, keyOf(name))
 				m.published[name] = absent
 			}
@@ -115,6 +115,9 @@ func encode(name string, version *material) (*resource.Resource, error) {
 			ValidationContext: &tlsv3.CertificateValidationContext{
 				TrustedCa: inline(pki.EncodeCertificates(version.roots)),
 			},
+		}
+		if version.revoked != nil {
+			secret.GetValidationContext().Crl = inline(version.revoked)
 		}
 	}
 	return resource.New(name, secret)

@@ -9,6 +9,7 @@ package mesh
 
 import (
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery"
 )
 
@@ -18,10 +19,19 @@ func Settings(c *config.Config) discovery.Settings {
 		Namespace:      c.Node.Namespace,
 		MeshConfigFile: c.Discovery.MeshConfigFile,
 		Taken:          takenByAgent(c),
+		Credentials:    credentials(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
 			Format: c.Telemetry.AccessLogFormat},
 	}
+}
+
+func credentials(c *config.Config) discovery.Credentials {
+	found := discovery.Credentials{Folder: c.Identity.CredentialsDir}
+	if c.Identity.Provider == "spire" {
+		found.Cluster = credential.Cluster
+	}
+	return found
 }
 
 // takenByAgent returns the addresses that the agent and its bootstrap listen on.

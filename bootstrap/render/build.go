@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/bootstrap"
 )
 
@@ -152,6 +153,10 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	}
 	if b.in.SDSSocket != "" {
 		clusters = append(clusters, b.grpcPipeCluster(SecretCluster, b.in.SDSSocket, secretTimeout))
+	}
+	if b.in.CredentialSocket != "" {
+		clusters = append(clusters, b.grpcPipeCluster(credential.Cluster, b.in.CredentialSocket,
+			secretTimeout))
 	}
 	switch {
 	case b.in.Discovery.Socket != "":

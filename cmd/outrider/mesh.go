@@ -90,7 +90,8 @@ func (a *app) checkOptions(ctx context.Context,
 	node, from := loaded.Config.Node, loaded.Config.Discovery
 	options := discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace,
 		Labels: node.Labels, Identity: loaded.Config.Identity.Provider != "none",
-		MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}
+		MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile),
+		Credentials:    discovery.Credentials{Folder: loaded.Config.Identity.CredentialsDir}}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
 			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host,

@@ -49,6 +49,13 @@ type Config struct {
 	// Properties of the machine, not of the file:
 	SystemRoots string // file with the system's CA certificates
 	Taken       []Taken
+	Credentials Credentials
+}
+
+// Credentials locates the certificates that Gateways and DestinationRules name.
+type Credentials struct {
+	Folder  string // directory; "" if they are on another host
+	Cluster string // serves them over SDS
 }
 
 // Default returns the configuration without a mesh config file.

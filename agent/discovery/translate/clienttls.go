@@ -83,7 +83,7 @@ func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTls
 	return nil
 }
 
-// originTLS returns TLS with certificates from files. Without an SNI the request's host is used,
+// originTLS returns TLS with certificates from files or a credential. Without an SNI the request's host is used,
 // and verified unless the policy has subject alternative names.
 func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	names []string) *tlsv3.UpstreamTlsContext {
@@ -98,13 +98,18 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 		d.options().UpstreamHttpProtocolOptions = options
 	}
 	if in.Mode == networking.ClientTLSSettings_MUTUAL {
-		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{
-			d.fileSecret(FileSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey})}
+		pair := FileSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey}
+		if in.CredentialName != "" {
+			pair = pairOf(in.CredentialName, d.mesh)
+		}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{d.fileSecret(pair)}
 	}
 	if verify {
-		roots := in.CaCertificates
-		if roots == "" {
-			roots = d.mesh.SystemRoots
+		roots := FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
+		if in.CredentialName != "" {
+			roots = rootsOf(in.CredentialName, d.mesh)
+		} else if roots.Authorities == "" {
+			roots.Authorities = d.mesh.SystemRoots
 		}
 		if len(in.SubjectAltNames) > 0 {
 			names = in.SubjectAltNames
@@ -113,8 +118,7 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
 					MatchTypedSubjectAltNames: anyOfNames(names)},
-				ValidationContextSdsSecretConfig: d.fileSecret(FileSecret{Authorities: roots,
-					Revoked: in.CaCrl})}}
+				ValidationContextSdsSecretConfig: d.fileSecret(roots)}}
 	}
 	if d.speaksHTTP2() {
 		common.AlpnProtocols = []string{"h2"}
@@ -122,7 +126,7 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	return out
 }
 
-// fileSecret refers to a secret in files.
+// fileSecret refers to a secret in files or of a credential.
 func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
 	d.secrets = append(d.secrets, secret)
 	return secretSource(secret)

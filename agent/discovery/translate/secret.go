@@ -1,25 +1,45 @@
 package translate
 
 import (
+	"cmp"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"outrider.org/outrider/agent/credential"
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/resource"
 )
 
 // FileSecret is a certificate with its key, or CA certificates, in files that Envoy reads itself: a
-// renewed certificate changes no listener, and keys stay in their files.
+// renewed certificate changes no listener, and keys stay in their files. A credential is read by the
+// agent, which serves it over SDS.
 type FileSecret struct {
 	Certificate, Key     string // certificate chain and its key
 	Authorities, Revoked string // CA certificates and an optional CRL
+
+	Credential string           // name of a credential's secret; "": the files above
+	From       mesh.Credentials // of a credential
 }
 
-// Name returns Istio's name: file-cert:CERTIFICATE~KEY or file-root:AUTHORITIES.
+// pairOf and rootsOf return the secrets of a credential.
+func pairOf(name string, m *mesh.Config) FileSecret {
+	return FileSecret{Credential: credential.Pair(name), From: m.Credentials}
+}
+
+func rootsOf(name string, m *mesh.Config) FileSecret {
+	return FileSecret{Credential: credential.Roots(name), From: m.Credentials}
+}
+
+// Name returns Istio's name: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES or kubernetes://NAME.
 func (s FileSecret) Name() string {
 	switch {
+	case s.Credential != "":
+		return s.Credential
 	case s.Authorities == "":
 		return "file-cert:" + s.Certificate + "~" + s.Key
 	case s.Revoked == "":
@@ -28,9 +48,25 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.Revoked
 }
 
-// Files returns the files that Envoy reads for the secret.
+// CredentialFiles returns the files of a credential; ok is false if the secret is none, or if they
+// are unknown.
+func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
+	if s.Credential == "" || s.From.Folder == "" {
+		return credential.Files{}, false
+	}
+	files, err := credential.Locate(s.From.Folder, s.Credential)
+	return files, err == nil
+}
+
+// Files returns the files that are read for the secret. Of a credential's authorities one exists.
 func (s FileSecret) Files() []string {
 	switch {
+	case s.Credential != "":
+		files, ok := s.CredentialFiles()
+		if !ok {
+			return nil
+		}
+		return slices.Concat(files.Required()...)
 	case s.Authorities == "":
 		return []string{s.Certificate, s.Key}
 	case s.Revoked == "":
@@ -39,7 +75,7 @@ func (s FileSecret) Files() []string {
 	return []string{s.Authorities, s.Revoked}
 }
 
-// Resource returns the secret resource. Envoy reads the files when it receives a different secret,
+// Resource returns the secret resource of files that Envoy reads. Envoy reads the files when it receives a different secret,
 // and by itself only when a file is renamed into their directory. A fingerprint of the files'
 // content (0: unknown) therefore makes the secret different whenever the content changes.
 func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
@@ -92,8 +128,17 @@ func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
-// secretSource refers to a secret of the ADS stream. Envoy does not wait for it, since a bad file
-// would otherwise hold back the whole listener.
+// secretSource refers to a secret of the ADS stream, or to a credential. Envoy does not wait for it,
+// since a bad file would otherwise hold back the whole listener. With incremental SDS it learns at
+// once that a credential does not exist.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
+	if s.Credential != "" {
+		out := secret(s.Credential)
+		out.SdsConfig.InitialFetchTimeout = durationpb.New(secretWait)
+		api := out.SdsConfig.GetApiConfigSource()
+		api.ApiType = corev3.ApiConfigSource_DELTA_GRPC
+		api.GrpcServices[0].GetEnvoyGrpc().ClusterName = cmp.Or(s.From.Cluster, secretCluster)
+		return out
+	}
 	return &tlsv3.SdsSecretConfig{Name: s.Name(), SdsConfig: adsSource(secretWait)}
 }

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"time"
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -16,22 +17,30 @@ import (
 const secretWait = 15 * time.Second
 
 // ServerSecrets returns the file secrets of a server; none for PASSTHROUGH.
-func ServerSecrets(in *networking.ServerTLSSettings) []FileSecret {
+func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
 	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH {
 		return nil
 	}
-	secrets := serverCertificates(in)
+	secrets := serverCertificates(in, m)
 	if requestsClientCertificate(in) {
-		secrets = append(secrets, serverAuthorities(in))
+		secrets = append(secrets, serverAuthorities(in, m))
 	}
 	return secrets
 }
 
-func serverCertificates(in *networking.ServerTLSSettings) []FileSecret {
-	if len(in.TlsCertificates) == 0 {
+// serverCertificates returns the certificates of a server. Credentials have precedence over files, as
+// in Istio.
+func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
+	var secrets []FileSecret
+	for _, name := range credentialNames(in) {
+		secrets = append(secrets, pairOf(name, m))
+	}
+	switch {
+	case len(secrets) > 0:
+		return secrets
+	case len(in.TlsCertificates) == 0:
 		return []FileSecret{{Certificate: in.ServerCertificate, Key: in.PrivateKey}}
 	}
-	var secrets []FileSecret
 	for _, pair := range in.TlsCertificates {
 		secrets = append(secrets, FileSecret{Certificate: pair.ServerCertificate,
 			Key: pair.PrivateKey})
@@ -39,7 +48,18 @@ func serverCertificates(in *networking.ServerTLSSettings) []FileSecret {
 	return secrets
 }
 
-func serverAuthorities(in *networking.ServerTLSSettings) FileSecret {
+// credentialNames returns the names of a server's credentials.
+func credentialNames(in *networking.ServerTLSSettings) []string {
+	if in.CredentialName != "" {
+		return []string{in.CredentialName}
+	}
+	return in.CredentialNames
+}
+
+func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSecret {
+	if names := credentialNames(in); len(names) > 0 {
+		return rootsOf(cmp.Or(in.CaCertCredentialName, names[0]), m)
+	}
 	return FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
 }
 
@@ -64,7 +84,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion,
 				tlsv3.TlsParameters_TLS_AUTO)},
 	}
-	for _, secret := range serverCertificates(in) {
+	for _, secret := range serverCertificates(in, m) {
 		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs,
 			secretSource(secret))
 	}
@@ -82,7 +102,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 			DefaultValidationContext:         check,
-			ValidationContextSdsSecretConfig: secretSource(serverAuthorities(in))}}
+			ValidationContextSdsSecretConfig: secretSource(serverAuthorities(in, m))}}
 	return out
 }
 

@@ -41,16 +41,11 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 			}
 		}
 	}
-	if t.CredentialName != "" && origin {
-		c.fail(field+".credentialName",
-			"a certificate by the name of a secret is not carried out by this version of Outrider",
-			"write clientCertificate, privateKey and caCertificates with paths of files")
-		return
-	}
+	c.credential(field+".credentialName", t.CredentialName)
 	if t.GetInsecureSkipVerify().GetValue() {
 		c.skipVerify(field, t)
 	}
-	if t.Mode == networking.ClientTLSSettings_MUTUAL {
+	if t.Mode == networking.ClientTLSSettings_MUTUAL && t.CredentialName == "" {
 		for _, f := range files[:2] {
 			if f.path == "" {
 				c.fail(field+"."+f.name, "is missing: MUTUAL shows a certificate",

@@ -9,6 +9,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery/model"
 )
 
@@ -73,18 +74,15 @@ func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why str
 	}
 }
 
-// serverCertificates requires exactly one source of certificates, in files.
+// serverCertificates requires exactly one source of certificates: credentials, or files.
 func (c *checker) serverCertificates(field string, t *networking.ServerTLSSettings) {
-	named := false
-	for name, given := range map[string]bool{"credentialName": t.CredentialName != "",
-		"credentialNames":      len(t.CredentialNames) > 0,
-		"caCertCredentialName": t.CaCertCredentialName != ""} {
-		if given {
-			named = true
-			c.fail(field+"."+name,
-				"certificates by the name of a secret are not carried out by this version of Outrider",
-				"write the files' paths into serverCertificate, privateKey and caCertificates")
-		}
+	if t.CredentialName != "" || len(t.CredentialNames) > 0 {
+		c.credentials(field, t)
+		return
+	}
+	if t.CaCertCredentialName != "" {
+		c.warn(field+".caCertCredentialName", "has no effect without credentialName",
+			"write caCertificates")
 	}
 	if len(t.TlsCertificates) > 0 && t.ServerCertificate+t.PrivateKey != "" {
 		c.fail(field+".tlsCertificates", "excludes serverCertificate, and both are given",
@@ -102,8 +100,46 @@ func (c *checker) serverCertificates(field string, t *networking.ServerTLSSettin
 				"write it into tls.caCertificates")
 		}
 	}
-	if len(t.TlsCertificates) == 0 && !named {
+	if len(t.TlsCertificates) == 0 {
 		c.pair(field, t.ServerCertificate, t.PrivateKey)
+	}
+}
+
+// credentials checks the names of a server's credentials, which have precedence over files.
+func (c *checker) credentials(field string, t *networking.ServerTLSSettings) {
+	c.credential(field+".credentialName", t.CredentialName)
+	if t.CredentialName != "" && len(t.CredentialNames) > 0 {
+		c.fail(field+".credentialNames", "excludes credentialName, and both are given", "keep one")
+	}
+	if len(t.CredentialNames) > 2 {
+		c.warn(field+".credentialNames", "of one kind of key only one certificate is used",
+			"give one with an RSA key and one with an ECDSA key")
+	}
+	for i, name := range t.CredentialNames {
+		at := fmt.Sprintf("%s.credentialNames[%d]", field, i)
+		if name == "" {
+			c.fail(at, "is empty", "write the name of a credential")
+		}
+		c.credential(at, name)
+	}
+	c.credential(field+".caCertCredentialName", t.CaCertCredentialName)
+	if t.ServerCertificate+t.PrivateKey+t.CaCertificates+t.CaCrl != "" ||
+		len(t.TlsCertificates) > 0 {
+		c.warn(field, "files of certificates have no effect beside credentialName",
+			"remove the files or credentialName")
+	}
+}
+
+// credential checks the name of a credential; "" is none.
+func (c *checker) credential(field, name string) {
+	if name == "" {
+		return
+	}
+	if err := credential.CheckName(name); err != nil {
+		c.fail(field, err.Error(), "write the name of a folder in [identity] credentials_dir")
+	} else if strings.HasSuffix(name, "-cacert") && !strings.HasSuffix(field, "caCertCredentialName") {
+		c.fail(field, fmt.Sprintf("%q ends in -cacert, as only authorities of credentials do", name),
+			"rename the credential")
 	}
 }
 

@@ -93,6 +93,15 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 			c.fail(field+".tls.tlsCertificates", "is not taken in a Sidecar",
 				"write serverCertificate and privateKey")
 		}
+		for name, given := range map[string]bool{"credentialName": l.Tls.CredentialName != "",
+			"credentialNames":      len(l.Tls.CredentialNames) > 0,
+			"caCertCredentialName": l.Tls.CaCertCredentialName != ""} {
+			if given {
+				c.fail(field+".tls."+name, "is not taken in a Sidecar",
+					"write the paths of files, also of credentials, into serverCertificate, privateKey "+
+						"and caCertificates")
+			}
+		}
 		if l.Tls.Mode == networking.ServerTLSSettings_PASSTHROUGH {
 			c.fail(field+".tls.mode", "PASSTHROUGH ends no TLS",
 				"remove tls: what comes in is passed on as it is")

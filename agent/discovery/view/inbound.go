@@ -270,7 +270,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			continue
 		}
 		if d.TLS != nil {
-			for _, secret := range translate.ServerSecrets(d.TLS) {
+			for _, secret := range translate.ServerSecrets(d.TLS, v.world.Mesh()) {
 				wanted[secret] = append(wanted[secret], origin)
 			}
 		}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -76,7 +77,7 @@ func (r *router) regroup(v *View) {
 			v.report("route/"+name, nil)
 		}
 	}
-	v.secrets.need("gateways", r.fileSecrets())
+	v.secrets.need("gateways", r.fileSecrets(v.world.Mesh()))
 }
 
 // route adds a server to its route configuration.
@@ -95,14 +96,14 @@ func (r *router) route(s server, before map[string]*gatewayRoutes) {
 }
 
 // fileSecrets returns the secrets of all active servers.
-func (r *router) fileSecrets() map[translate.FileSecret][]resource.Origin {
+func (r *router) fileSecrets(m *mesh.Config) map[translate.FileSecret][]resource.Origin {
 	wanted := map[translate.FileSecret][]resource.Origin{}
 	for _, l := range r.listeners {
 		for _, s := range l.servers {
 			if s.class() != model.TLS {
 				continue
 			}
-			for _, secret := range translate.ServerSecrets(s.spec.Tls) {
+			for _, secret := range translate.ServerSecrets(s.spec.Tls, m) {
 				wanted[secret] = append(wanted[secret], s.origin())
 			}
 		}

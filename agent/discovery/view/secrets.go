@@ -92,7 +92,11 @@ func (s *secrets) publish(v *View) {
 	for i, secret := range needed {
 		unit := "secret/" + secret.Name()
 		origins := s.origins(secret)
-		out, err := secret.Resource(found[i].Fingerprint, origins...)
+		var out *resource.Resource // nil for a credential, which another server provides
+		var err error
+		if secret.Credential == "" {
+			out, err = secret.Resource(found[i].Fingerprint, origins...)
+		}
 		var problems []object.Problem
 		tell := func(message, cure string) {
 			problems = append(problems, Fault(origins[0], message, cure))

@@ -23,6 +23,30 @@ func ParseRoots(in Input, now time.Time) ([]*x509.Certificate, error) {
 	return roots, nil
 }
 
+// ParseRevocations returns the revocation lists (CRL) of a file, at least one, as PEM.
+func ParseRevocations(in Input) ([]byte, error) {
+	blocks, err := in.blocks()
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	for _, block := range blocks {
+		if block.Type != "X509 CRL" {
+			continue
+		}
+		if _, err := x509.ParseRevocationList(block.Bytes); err != nil {
+			return nil, in.problem(ErrNotPEM, "replace the revocation list",
+				"a revocation list cannot be parsed: %v", err)
+		}
+		_ = pem.Encode(&text, block) // writing into memory does not fail
+	}
+	if text.Len() == 0 {
+		return nil, in.problem(ErrNotPEM, "write revocation lists in PEM format",
+			"the file has no revocation list")
+	}
+	return text.Bytes(), nil
+}
+
 // MergeRoots returns the certificates of all bundles, each once, in order.
 func MergeRoots(bundles ...[]*x509.Certificate) []*x509.Certificate {
 	var merged []*x509.Certificate

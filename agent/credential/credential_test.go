@@ -1,0 +1,114 @@
+package credential
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCheckName_AcceptsNoPaths(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"web": true, "web-1.example.com": true, "0": true, strings.Repeat("a", 253): true,
+		"": false, ".": false, "..": false, "../web": false, "a/b": false, "/web": false,
+		"-a": false, "a.": false, "Web": false, "a b": false, "a\x00b": false, "a~b": false,
+		"ä": false, "a\n": false, strings.Repeat("a", 254): false,
+	} {
+		if err := CheckName(name); (err == nil) != valid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestLocate(t *testing.T) {
+	for secret, want := range map[string][]string{
+		Pair("web"):         {"/c/web/tls.crt", "/c/web/tls.key"},
+		Roots("web"):        {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
+		Roots("web-cacert"): {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
+		Pair("../web"):      nil,
+		Roots("../web"):     nil,
+		Pair("-cacert"):     nil,
+	} {
+		files, err := Locate("/c", secret)
+		if diff := cmp.Diff(want, files.All()); diff != "" || (err == nil) != (want != nil) {
+			t.Errorf("%s: %v, -want +got:\n%s", secret, err, diff)
+		}
+	}
+}
+
+// write writes files below a new directory and returns it.
+func write(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, file := range files {
+		path := filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestPresent_AuthoritiesOfTheirOwnFolderComeFirst(t *testing.T) {
+	cases := []struct{ files, want []string }{
+		{[]string{"a/ca.crt", "a/ca.crl"}, []string{"a/ca.crt", "a/ca.crl"}},
+		{[]string{"a/ca.crt", "a/ca.crl", "a-cacert/ca.crt"}, []string{"a-cacert/ca.crt"}},
+		{[]string{"a-cacert/ca.crt", "a-cacert/ca.crl"},
+			[]string{"a-cacert/ca.crt", "a-cacert/ca.crl"}},
+		{[]string{"a/tls.crt"}, nil},
+	}
+	for _, c := range cases {
+		dir := write(t, c.files...)
+		files, err := Locate(dir, Roots("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		present, err := files.Present()
+		var got []string
+		for _, path := range present.All() {
+			got = append(got, strings.TrimPrefix(path, dir+"/"))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" || errors.Is(err, fs.ErrNotExist) != (c.want == nil) {
+			t.Errorf("%v: %v, -want +got:\n%s", c.files, err, diff)
+		}
+	}
+}
+
+func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
+	cases := map[string]func(dir string) error{
+		"": func(string) error { return nil },
+		"/a: other users may write": func(dir string) error {
+			return os.Chmod(filepath.Join(dir, "a"), 0o775)
+		},
+		": other users may write": func(dir string) error { return os.Chmod(dir, 0o777) },
+		"/a/tls.key: other users may write": func(dir string) error {
+			return os.Chmod(filepath.Join(dir, "a", "tls.key"), 0o622)
+		},
+		"/elsewhere: other users may write": func(dir string) error {
+			key, other := filepath.Join(dir, "a", "tls.key"), filepath.Join(dir, "elsewhere")
+			return errors.Join(os.Mkdir(other, 0o700), os.Rename(key, filepath.Join(other, "key")),
+				os.Symlink(filepath.Join(other, "key"), key), os.Chmod(other, 0o777))
+		},
+	}
+	for want, change := range cases {
+		dir := write(t, "a/tls.crt", "a/tls.key")
+		if err := change(dir); err != nil {
+			t.Fatal(err)
+		}
+		files, err := Locate(dir, Pair("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = files.CheckOwners()
+		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), dir+want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}

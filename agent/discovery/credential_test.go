@@ -1,0 +1,53 @@
+package discovery_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery"
+)
+
+func TestCheck_MissingCredentials(t *testing.T) {
+	directory, folder := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(directory, "edge.yaml"), `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  servers:
+  - port: {number: 443, name: https, protocol: HTTPS}
+    hosts: ["*"]
+    tls: {mode: MUTUAL, credentialName: web}
+`)
+	check := func() string {
+		t.Helper()
+		problems, err := discovery.Check([]string{directory}, discovery.CheckOptions{Type: "router",
+			Namespace: "shop", Here: true, Credentials: discovery.Credentials{Folder: folder}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, p := range problems {
+			all = append(all, string(p.Severity)+" "+strings.TrimPrefix(p.String(), directory+"/"))
+		}
+		return strings.Join(all, "\n")
+	}
+	got := check()
+	for _, file := range []string{"tls.crt", "ca.crt"} {
+		want := "error edge.yaml:1: Gateway shop/edge: " + filepath.Join(folder, "web", file) +
+			" does not exist"
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(folder, "web"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"tls.crt", "tls.key", "ca.crt"} {
+		write(t, filepath.Join(folder, "web", file), "")
+	}
+	if got := check(); got != "" {
+		t.Errorf("with the files: %s", got)
+	}
+}
