@@ -91,14 +91,18 @@ func (i *identified) issue() (chain []byte) {
 }
 
 // presented returns the certificate that the listener presents to a client of the root.
-func (i *identified) presented() ([]byte, error) {
-	chain, key := i.root.Issue(i.t, pkitest.Leaf("client", time.Hour))
+func (i *identified) presented() ([]byte, error) { return i.presentedTo(i.root, i.root) }
+
+// presentedTo returns the certificate that the listener presents, if the server is certified by one
+// authority and accepts a client of another.
+func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, error) {
+	chain, key := client.Issue(i.t, pkitest.Leaf("client", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(i.root.Certificate)
+	roots.AddCert(server.Certificate)
 	dialer := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
 		Config: &tls.Config{

@@ -20,6 +20,7 @@ import (
 type issued struct {
 	*identified
 	signer *signer.Signer
+	gate   *gate // before the signer
 }
 
 // newIssued creates an agent with a token of the given lifetime. more are further keys of
@@ -29,6 +30,7 @@ func newIssued(t *testing.T, token time.Duration, more string) *issued {
 	i := &issued{identified: &identified{t: t, port: parts.FreePort(t)}}
 	i.root = pkitest.NewAuthority(t, "root", nil)
 	i.signer = signer.Start(t, i.root, "ISTIO_MULTIROOT_MESH=true")
+	i.gate = newGate(t, i.signer.Address)
 	i.Rig = rig.New(t, rig.Options{Race: true})
 	i.Write("override.yaml", fmt.Sprintf(secretListener, i.port))
 	i.Write("root.pem", string(pkitest.PEM(i.root.Certificate)))
@@ -51,7 +53,7 @@ ca_address = %q
 root_ca_file = %q
 token_file = %q
 output_dir = %q
-%s`, i.path("override.yaml"), i.signer.Address, i.path("root.pem"), i.path("token"),
+%s`, i.path("override.yaml"), i.gate.address, i.path("root.pem"), i.path("token"),
 		i.path("output"), more))
 }
 
@@ -89,6 +91,7 @@ func (i *issued) awaitAnother(before []byte) (chain []byte) {
 }
 
 func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
+	t.Parallel()
 	i := newIssued(t, time.Hour, "")
 	i.StartReady()
 	first := i.awaitAnother(nil)

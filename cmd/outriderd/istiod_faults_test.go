@@ -1,0 +1,146 @@
+package main_test
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// expiry returns when the certificate that Envoy presents expires.
+func (i *issued) expiry() (time.Time, error) {
+	chain, err := i.presented()
+	if err != nil {
+		return time.Time{}, err
+	}
+	block, _ := pem.Decode(chain)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return leaf.NotAfter, nil
+}
+
+// istiod cannot be reached for 80 % of a lifetime: Envoy always has a valid certificate, and the
+// failed renewal is reported with the time left.
+func TestIstiod_AwayForMostOfALifetime(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	i := newIssued(t, time.Hour, "ttl = \"30s\"\n")
+	i.StartReady()
+	i.awaitAnother(nil)
+	i.gate.set("closed")
+	first, err := i.expiry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reported := false
+	for back := first.Add(-ttl / 5); time.Now().Before(back); time.Sleep(200 * time.Millisecond) {
+		until, err := i.expiry()
+		if err != nil || time.Now().After(until) {
+			t.Fatalf("while istiod is away: certificate until %v: %v", until, err)
+		}
+		reported = reported || i.condition("certificate-not-renewed",
+			"the current one expires in less than 2 minutes")
+	}
+	if !reported {
+		t.Error("the failed renewal was not reported")
+	}
+	i.gate.set("open")
+	rig.Eventually(t, time.Minute, "it is renewed", func() bool {
+		until, err := i.expiry()
+		if err == nil && time.Now().After(until) {
+			t.Fatal("the certificate expired though istiod is back")
+		}
+		return err == nil && until.After(first)
+	})
+	rig.Eventually(t, time.Minute, "the condition ends",
+		func() bool { return !i.condition("certificate-not-renewed", "") })
+	failures := metric(t, i.Rig,
+		`outrider_secret_failures_total{reason="unreachable",resource="default"}`)
+	if failures < 2 {
+		t.Errorf("%d failures are counted", failures)
+	}
+}
+
+// An agent that is killed during a renewal is followed by one that adopts the epoch and renews.
+func TestIstiod_AgentKilledDuringARenewal(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t, time.Hour, "ttl = \"30s\"\n")
+	i.StartReady()
+	first := i.awaitAnother(nil)
+	i.gate.set("hanging")
+	rig.Eventually(t, time.Minute, "a renewal is in progress", i.gate.hangs)
+	i.KillAgent()
+	if now, err := i.presented(); err != nil || string(now) != string(first) {
+		t.Errorf("Envoy without an agent: %v", err)
+	}
+	i.gate.set("open")
+	i.Start()
+	i.awaitAnother(first)
+	if epochs, err := i.Epochs(); err != nil || len(epochs) != 1 {
+		t.Errorf("epochs: %v, %v", epochs, err)
+	}
+}
+
+// The root is rotated twice, each time as Istio does it, and the agent's root file is never
+// replaced. Until the old root goes, certificates of both are accepted; at no time is Envoy without
+// a certificate.
+func TestIstiod_RootRotatedTwice(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t, time.Hour, "ttl = \"10s\"\n")
+	i.StartReady()
+	i.awaitAnother(nil)
+	await := func(what string, client, server *pkitest.Authority) {
+		t.Helper()
+		rig.Eventually(t, time.Minute, what, func() bool {
+			_, err := i.presentedTo(client, server)
+			return err == nil
+		})
+	}
+	for _, name := range []string{"second", "third"} {
+		old, next := i.root, pkitest.NewAuthority(t, name, nil)
+		i.signer.Sign(t, old, next)
+		await(name+" root is trusted", next, old)
+		i.signer.Sign(t, next, old)
+		await("certificate of the "+name+" root", next, next)
+		if _, err := i.presentedTo(old, next); err != nil {
+			t.Errorf("the root before the %s is not trusted: %v", name, err)
+		}
+		i.signer.Sign(t, next)
+		rig.Eventually(t, time.Minute, "the root before the "+name+" is gone", func() bool {
+			_, err := i.presentedTo(old, next)
+			return err != nil
+		})
+		if _, err := i.presentedTo(next, next); err != nil {
+			t.Error(err)
+		}
+		i.root = next
+	}
+	last, err := i.presented()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.awaitAnother(last) // by a connection that only the announced roots verify
+}
+
+// With output_dir as prov_cert_dir the agent renews with the certificate that it has: the token is
+// needed once.
+func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t, time.Hour, "")
+	i.set(fmt.Sprintf("prov_cert_dir = %q\nttl = \"10s\"\n", i.path("output")))
+	i.StartReady()
+	chain := i.awaitAnother(nil)
+	i.Write("token", i.signer.Token(t, -time.Minute))
+	for range 2 {
+		chain = i.awaitAnother(chain)
+	}
+	if i.condition("certificate-not-renewed", "") {
+		t.Error("the expired token is reported although nothing needs it")
+	}
+}
