@@ -163,9 +163,6 @@ func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signal
 		supervisor)
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
-		namespaces := &mesh.Namespaces{Supervisor: a.supervisor, Discovery: a.discovery}
-		group.Start(namespaces)
-		_ = group.Await(namespaces) // before the mesh is served
 		group.Start(a.identity, a.sdsSockets, a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch,
 			a.meshPorts)
 		group.Start(a.optional...)

@@ -40,7 +40,6 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 }
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
-	e.discovery.Expect(id, read.loaded.Config.Node.Namespace)
 	e.offerUpstream(read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
 	e.identity.Configure(e.identitySettings(read.loaded.Config))
@@ -59,7 +58,6 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
 	e.view.Release(id)
-	e.discovery.Over(id)
 }
 
 func (e reloadEffects) Follow(ctx context.Context, step func(string)) {

@@ -18,9 +18,22 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
 		Settings: mesh.Settings(c), Here: true, Denied: a.deniedToEnvoy,
+		Namespaces: a.namespaces,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
 	}
+}
+
+// namespaces returns those of the running epochs. An earlier agent may have started some with
+// another namespace than the configuration's.
+func (a *Agent) namespaces() []string {
+	var all []string
+	for _, e := range a.supervisor.Epochs() {
+		if e.Exited.IsZero() {
+			all = append(all, e.Namespace)
+		}
+	}
+	return all
 }
 
 // deniedToEnvoy returns why Envoy cannot read a file, "" if it can or while the keeper is not

@@ -51,7 +51,7 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 func (s *Server) viewOf(node *corev3.Node) (*served, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, err := parseNode(node, s.namespace())
+	n, err := parseNode(node, s.settings.Namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package discovery
 
 import (
+	"slices"
+
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -36,69 +38,16 @@ type realm struct {
 	closed bool
 }
 
-// expected is a namespace that proxies may use soon.
-type expected struct {
-	id        uint64
-	namespace string
-}
-
-// Expect prepares a realm with a default namespace, until Over. A proxy of an unknown namespace
-// gets it too. Configure makes it permanent.
-func (s *Server) Expect(id uint64, namespace string) {
-	if namespace == "" {
-		namespace = s.options.Namespace
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forgetExpected(id)
-	s.expected = append(s.expected, expected{id, namespace})
-	s.need(namespace)
-}
-
-// Over ends an Expect.
-func (s *Server) Over(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forgetExpected(id)
-	s.dropRealms()
-}
-
-// Keep retains the realms of these namespaces, in place of those of the previous call. They are
-// those of running proxies, also from the previous run.
-func (s *Server) Keep(namespaces []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inhabited = namespaces
-	for _, namespace := range namespaces {
+// realmOf returns the realm of proxies in a namespace, and creates that of Options.Namespaces.
+// Callers of this and the next functions hold mu.
+func (s *Server) realmOf(namespace string) *realm {
+	if s.options.Namespaces != nil && slices.Contains(s.options.Namespaces(), namespace) {
 		s.need(namespace)
 	}
-	s.dropRealms()
-}
-
-func (s *Server) forgetExpected(id uint64) {
-	for i, e := range s.expected {
-		if e.id == id {
-			s.expected = append(s.expected[:i:i], s.expected[i+1:]...)
-			return
-		}
-	}
-}
-
-// namespace returns the namespace of proxies that name none. Callers of this and the next functions
-// hold mu.
-func (s *Server) namespace() string {
-	if len(s.expected) > 0 {
-		return s.expected[len(s.expected)-1].namespace
-	}
-	return s.settings.Namespace
-}
-
-// realmOf returns the realm of proxies in a namespace.
-func (s *Server) realmOf(namespace string) *realm {
 	if r := s.realms[namespace]; r != nil {
 		return r
 	}
-	return s.realms[s.namespace()]
+	return s.realms[s.settings.Namespace]
 }
 
 // need creates a realm unless it exists; Run fills it.
@@ -128,15 +77,9 @@ func (s *Server) settle() {
 	}
 }
 
-// dropRealms deletes realms that have no views and no running or expected proxies.
+// dropRealms deletes realms that have no views, except those of the settings.
 func (s *Server) dropRealms() {
 	used := map[string]bool{s.settings.Namespace: true, s.here.namespace: true}
-	for _, e := range s.expected {
-		used[e.namespace] = true
-	}
-	for _, namespace := range s.inhabited {
-		used[namespace] = true
-	}
 	for _, v := range s.views {
 		used[v.realm.namespace] = true
 	}

@@ -26,7 +26,9 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 	path := filepath.Join(directory, "home.yaml")
 	write(t, path, fmt.Sprintf(homeEntry, "10.0.0.1"))
 	synctest.Test(t, func(t *testing.T) {
+		namespaces := []string{"one"}
 		server, changes := start(t, discovery.Options{Files: []string{directory},
+			Namespaces: func() []string { return namespaces },
 			Settings: discovery.Settings{Namespace: "one"}})
 		feedOf := func(namespace string) *resource.Feed {
 			t.Helper()
@@ -56,30 +58,27 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 		defer one.Follow()()
 		serves("at first", one, "10.0.0.1")
 
-		server.Expect(1, "two")
+		namespaces = []string{"one", "two"}
 		two := feedOf("two")
 		leave := two.Follow()
-		serves("one that is expected", two, "10.0.0.1")
-		serves("while another is expected", one, "10.0.0.1")
+		serves("the next namespace", two, "10.0.0.1")
+		serves("the former one", one, "10.0.0.1")
 		put(fmt.Sprintf(homeEntry, "10.0.0.2"))
-		serves("a change, of one that is expected", two, "10.0.0.2")
-		serves("a change, while another is expected", one, "10.0.0.2")
+		serves("a change in the next namespace", two, "10.0.0.2")
+		serves("a change in the former one", one, "10.0.0.2")
 		serves("a stranger", feedOf("three"), "")
 
-		server.Over(1) // refused
-		leave()
+		leave() // the reload is refused
 		put(fmt.Sprintf(homeEntry, "10.0.0.3"))
 		serves("after a refusal", one, "10.0.0.3")
 		if problems := server.Problems(); len(problems) > 0 {
 			t.Errorf("problems: %v", problems)
 		}
 
-		server.Expect(2, "two")
 		defer feedOf("two").Follow()()
 		if err := server.Configure(discovery.Settings{Namespace: "two"}); err != nil {
 			t.Fatal(err)
 		}
-		server.Over(2)
 		put("a: [") // the last good version of each goes on
 		serves("a file that is bad, in the next namespace", feedOf("two"), "10.0.0.3")
 		serves("a file that is bad, in the former one", one, "10.0.0.3")
@@ -90,16 +89,11 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 			t.Errorf("two namespaces count for one: %+v", stats)
 		}
 
-		// A namespace without Expect is filled when it is created.
+		// A namespace of the settings, before a proxy is in it.
 		if err := server.Configure(discovery.Settings{Namespace: "four"}); err != nil {
 			t.Fatal(err)
 		}
 		serves("set at once", feedOf("four"), "10.0.0.4")
-
-		// Keep names a namespace without Expect before its proxy connects.
-		server.Keep([]string{"five"})
-		serves("one that is kept", feedOf("five"), "10.0.0.4")
-		server.Keep(nil)
 
 		time.Sleep(time.Hour)
 		put(fmt.Sprintf(homeEntry, "10.0.0.5"))

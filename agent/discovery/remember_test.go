@@ -48,7 +48,8 @@ func (l *lives) next() {
 	l.changes = make(chan []string)
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
-		Settings: l.settings(), LastGood: l.remembered, Changes: l.changes,
+		Settings: l.settings(), LastGood: l.remembered,
+		Namespaces: func() []string { return []string{"bank"} }, Changes: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {
 		l.t.Fatal(err)

@@ -60,6 +60,11 @@ type Options struct {
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted by default; "" is the system's
 
+	// Namespaces returns the namespaces of the agent's proxies, including those that are starting:
+	// for such a proxy, objects that name no namespace are in its namespace. nil: they are in that
+	// of the settings. It must not block.
+	Namespaces func() []string
+
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 
@@ -104,8 +109,6 @@ type Server struct {
 	realms       map[string]*realm  // by namespace
 	newestView   *served            // view of the proxy that connected last; nil: unknown
 	here         *realm             // realm of the settings, once it is filled
-	expected     []expected         // the newest last
-	inhabited    []string           // namespaces of running proxies; see Keep
 	views        map[string]*served // by kind of proxy
 	settings     Settings
 	recent       []*applied   // changes that Envoy may still refuse, the oldest first
