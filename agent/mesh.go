@@ -19,7 +19,7 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
 		Settings: mesh.Settings(c), Here: true, Denied: a.deniedToEnvoy,
 		Namespaces: a.namespaces,
-		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
+		LastGood:   filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
 	}
 }

@@ -332,19 +332,11 @@ func TestFallback_OtherNamespace(t *testing.T) {
 	})
 }
 
-// TestFallback_RefusedAtTheEnd persists a refusal during or after the end of Run.
-func TestFallback_RefusedAtTheEnd(t *testing.T) {
-	for _, afterEnd := range []bool{false, true} {
-		l := newFallback(t)
-		l.put("rule.yaml", rule("3s"))
-		one := discovery.RefusedResource{Name: clusterOfA, Version: l.newest(resource.ClusterType,
-			clusterOfA).Version, Held: true}
-		if afterEnd {
-			l.end()
-		}
-		l.server.Refused(resource.ClusterType, []discovery.RefusedResource{one}, errors.New("bad"))
-		l.next()
-		l.serves(fmt.Sprint("after the end: ", afterEnd), "2s", badCluster)
-		l.end()
-	}
+// TestFallback_PersistsRefusalAtTheEnd ends the server right after a refusal.
+func TestFallback_PersistsRefusalAtTheEnd(t *testing.T) {
+	l := newFallback(t)
+	l.put("rule.yaml", rule("3s"))
+	l.refuse(resource.ClusterType, clusterOfA, "bad")
+	l.next()
+	l.serves("the next server", "2s", badCluster)
 }

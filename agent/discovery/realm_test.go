@@ -29,7 +29,7 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 		namespaces := []string{"one"}
 		server, changes := start(t, discovery.Options{Files: []string{directory},
 			Namespaces: func() []string { return namespaces },
-			Settings: discovery.Settings{Namespace: "one"}})
+			Settings:   discovery.Settings{Namespace: "one"}})
 		feedOf := func(namespace string) *resource.Feed {
 			t.Helper()
 			feed, err := server.Feed(node("sidecar", namespace, nil))

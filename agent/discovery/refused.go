@@ -31,7 +31,7 @@ type RefusedResource struct {
 // a file and a line.
 func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (
 	standing []string, placed bool) {
-	defer s.rememberTold()
+	defer s.persistSoon()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found, placed := false, true
@@ -76,7 +76,7 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 
 // Cured records that Envoy accepts resources that it refused before.
 func (s *Server) Cured(typeURL string, names []string) {
-	defer s.rememberTold()
+	defer s.persistSoon()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {

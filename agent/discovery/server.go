@@ -92,7 +92,7 @@ type Server struct {
 	part.Readiness
 	options      Options
 	certificates *certificates
-	kept         kept
+	persisted    persisted
 	rescan       chan chan struct{} // closed once it is done
 	joining      chan struct{}      // a realm is to be filled
 
@@ -127,12 +127,12 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	fill(&options)
-	lastGood, stale := recall(options)
+	lastGood, stale := readLastGood(options)
 	s := &Server{
 		options: options, settings: options.Settings,
-		kept:   kept{state: lastGood, stale: stale},
-		ended:  make(chan struct{}),
-		rescan: make(chan chan struct{}), joining: make(chan struct{}, 1),
+		persisted: persisted{state: lastGood, stale: stale},
+		ended:     make(chan struct{}),
+		rescan:    make(chan chan struct{}), joining: make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
@@ -189,45 +189,35 @@ func (s *Server) Run(ctx context.Context) error {
 	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems",
 		len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
-	s.tellRecalled()
-	s.remember()
-	remember := func() {
-		if ctx.Err() == nil { // else the state is stored below
-			s.remember()
-		}
-	}
+	s.logRestored()
 	rescan := s.rescan
 	var rested <-chan time.Time
 	for {
+		s.persist()
 		select {
 		case <-ctx.Done():
-			close(s.ended) // later callers store the state themselves
+			close(s.ended)
 			s.certificates.stop()
-			s.remember()
+			s.persist()
 			return nil
 		case done := <-rescan:
 			took := s.scan(done)
 			// rescans use at most half of the time
 			rescan, rested = nil, time.After(took)
-			remember()
 		case <-rested:
 			rescan, rested = s.rescan, nil
 		case <-s.joining:
 			s.join()
-			remember()
 		case <-s.unwritten:
-			remember()
 		case paths, ok := <-s.options.Changes:
 			if !ok {
 				s.options.Changes = nil
 				continue
 			}
 			s.follow(ctx, paths)
-			remember()
 		case <-s.certificates.changes():
 			if paths := s.certificates.takeChanged(); len(paths) > 0 {
 				s.follow(ctx, paths)
-				remember()
 			}
 		}
 	}
@@ -351,7 +341,7 @@ func (s *Server) Configure(settings Settings) error {
 	s.retry()
 	s.tellProblems()
 	s.mu.Unlock()
-	s.rememberSoon() // the caller must not wait for the disk
+	s.persistSoon() // the caller must not wait for the disk
 	return nil
 }
 

@@ -3,25 +3,22 @@ package discovery
 import (
 	"bytes"
 	"slices"
-	"sync"
 
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/meshfile"
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// kept is the state stored in Options.LastGood.
-type kept struct {
-	mu    sync.Mutex
-	state lastgood.State // as last written, or tried
-	stale bool           // the file differs from state
-
-	failing bool // the last write failed, and was logged
+// persisted is the state stored in Options.LastGood. Run owns it.
+type persisted struct {
+	state   lastgood.State // as last written, or tried
+	stale   bool           // the file differs from state
+	failing bool           // the last write failed, and was logged
 }
 
-// recall reads the versions that the previous server had in force although their files were invalid
+// readLastGood reads the versions that the previous server had in force although their files were invalid
 // or refused. stale reports whether some of them are unusable.
-func recall(o Options) (state lastgood.State, stale bool) {
+func readLastGood(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
 	}
@@ -46,9 +43,9 @@ func (s *Server) restoreMesh(text []byte) {
 	s.mesh, s.meshText = read, text
 }
 
-// tellRecalled logs the number of last good versions in force, and of those whose files are
+// logRestored logs the number of last good versions in force, and of those whose files are
 // missing. Only Run may call it.
-func (s *Server) tellRecalled() {
+func (s *Server) logRestored() {
 	s.mu.Lock()
 	here := s.here
 	s.mu.Unlock()
@@ -80,52 +77,29 @@ func (s *Server) inForce() lastgood.State {
 	return state
 }
 
-// ending reports whether Run has ended or is about to.
-func (s *Server) ending() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// rememberSoon has Run store the state, for callers that must not wait for the disk.
-func (s *Server) rememberSoon() {
+// persistSoon has Run store the state, for callers that must not wait for the disk.
+func (s *Server) persistSoon() {
 	select {
 	case s.unwritten <- struct{}{}:
 	default: // a signal is pending
 	}
 }
 
-// rememberTold stores the state after a proxy's answer: in Run, or synchronously once Run has
-// ended.
-func (s *Server) rememberTold() {
-	if s.ending() {
-		s.remember()
-	} else {
-		s.rememberSoon()
-	}
-}
-
-// remember stores the state for the next server if it has changed.
-func (s *Server) remember() {
+// persist stores the state for the next server if it has changed. Only Run may call it.
+func (s *Server) persist() {
 	if s.options.LastGood == "" {
 		return
 	}
-	s.kept.mu.Lock()
-	defer s.kept.mu.Unlock()
-	now := s.inForce()
-	if !s.kept.stale && now.Complete == s.kept.state.Complete && slices.Equal(now.Objects,
-		s.kept.state.Objects) && slices.Equal(now.Refused, s.kept.state.Refused) &&
-		now.RefusedMesh == s.kept.state.RefusedMesh && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
+	now, last := s.inForce(), s.persisted.state
+	if !s.persisted.stale && now.Complete == last.Complete &&
+		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Refused, last.Refused) &&
+		now.RefusedMesh == last.RefusedMesh && bytes.Equal(now.Mesh, last.Mesh) {
 		return
 	}
-	failing := s.kept.failing
 	err := lastgood.Write(s.options.LastGood, now)
-	// after an error the next push tries again
-	s.kept.state, s.kept.stale, s.kept.failing = now, err != nil, err != nil
-	if err != nil && !failing {
+	if err != nil && !s.persisted.failing {
 		s.options.Logger.Warn("cannot persist last-good mesh config", "error", err)
 	}
+	// after an error the next push tries again
+	s.persisted = persisted{state: now, stale: err != nil, failing: err != nil}
 }
