@@ -32,7 +32,7 @@ func (s *Switch) Serve(
 			connection, err := bound.Accept()
 			if err != nil {
 				if ctx.Err() != nil {
-					return nil
+					return nil //nolint:nilerr // the services closed it at the end
 				}
 				return err
 			}

@@ -151,15 +151,22 @@ type running struct {
 // startRelay starts a relay; cache is the path of its cache, or "".
 func startRelay(t testing.TB, upstream Upstream, cache string) *running {
 	t.Helper()
-	if upstream.ConnectTimeout == 0 {
-		upstream.ConnectTimeout = 5 * time.Second
-	}
-	r := &running{socket: filepath.Join(parts.ShortDir(t), "xds.sock"), board: condition.NewBoard()}
-	options := Options{Upstream: upstream, Board: r.board, Logger: slog.New(
-		slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	options := Options{Upstream: upstream, Board: condition.NewBoard()}
 	if cache != "" {
-		options.Cache = OpenCache(cache, r.board)
+		options.Cache = OpenCache(cache, options.Board)
 	}
+	return startRelayWith(t, options)
+}
+
+func startRelayWith(t testing.TB, options Options) *running {
+	t.Helper()
+	if options.Board == nil {
+		options.Board = condition.NewBoard()
+	}
+	options.Upstream.ConnectTimeout = 5 * time.Second
+	r := &running{socket: filepath.Join(parts.ShortDir(t), "xds.sock"), board: options.Board}
+	options.Logger = slog.New(
+		slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.Server = New(options)
 	listener, err := net.Listen("unix", r.socket)
 	if err != nil {

@@ -1,0 +1,226 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func held(names ...string) map[string]resource {
+	all := map[string]resource{}
+	for _, name := range names {
+		all[name] = resource{name: name, version: "1", body: []byte("\n\x01" + name)}
+	}
+	return all
+}
+
+// written returns a cache with content, and the bytes of its file.
+func written(t testing.TB) (*Cache, []byte) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cache")
+	c := OpenCache(path, condition.NewBoard())
+	c.put("node", clusterType, "v1", held("a", "b"))
+	c.put("node", endpointType, "v2", held())
+	c.put("node", secretType, "v3", held("key"))
+	c.put("other", clusterType, "v4", held("c"))
+	c.write()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, text
+}
+
+func TestCache_SurvivesARestart(t *testing.T) {
+	before, text := written(t)
+	board := condition.NewBoard()
+	after := OpenCache(before.path, board)
+	for _, of := range []identity{"node", "other"} {
+		for _, typeURL := range []string{clusterType, endpointType} {
+			want, wantVersion := before.get(of, typeURL)
+			got, version := after.get(of, typeURL)
+			if version != wantVersion || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s of %s: %q %v, want %q %v", typeURL, of, version, got, wantVersion,
+					want)
+			}
+		}
+		if !after.savedAt(of).Equal(before.savedAt(of)) {
+			t.Errorf("time of %s: %v", of, after.savedAt(of))
+		}
+	}
+	if known, _ := after.get("node", secretType); known != nil || bytes.Contains(text,
+		[]byte("key")) {
+		t.Error("secrets are cached")
+	}
+	if known, _ := after.get("stranger", clusterType); known != nil {
+		t.Errorf("another node gets %v", known)
+	}
+	if info, err := os.Stat(before.path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, error %v", info.Mode(), err)
+	}
+	if len(board.Conditions()) > 0 {
+		t.Errorf("%v", board.Conditions())
+	}
+}
+
+func TestCache_HoldsTwoNodes(t *testing.T) {
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	for _, of := range []identity{"a", "b", "a", "c"} {
+		c.put(of, clusterType, "v", held("x"))
+	}
+	for of, want := range map[identity]bool{"a": true, "b": false, "c": true} {
+		if known, _ := c.get(of, clusterType); (known != nil) != want {
+			t.Errorf("node %s: %v", of, known)
+		}
+	}
+}
+
+func TestCache_RefusesDamagedFiles(t *testing.T) {
+	_, good := written(t)
+	changed := bytes.Clone(good)
+	changed[len(fileHeader)+20] ^= 1
+	cases := map[string]struct {
+		text []byte
+		want string
+	}{
+		"changed":   {changed, "its checksum is wrong"},
+		"truncated": {good[:len(good)-1], "its checksum is wrong"},
+		"header":    {good[:len(fileHeader)+3], "it is truncated"},
+		"empty":     {nil, "not a cache of this version"},
+		"another version": {bytes.Replace(good, []byte("cache 1"), []byte("cache 2"), 1),
+			"not a cache of this version"},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			path, board := filepath.Join(t.TempDir(), "cache"), condition.NewBoard()
+			if err := os.WriteFile(path, test.text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c := OpenCache(path, board)
+			if known, _ := c.get("node", clusterType); known != nil {
+				t.Errorf("it is used: %v", known)
+			}
+			all := board.Conditions()
+			if len(all) != 1 || all[0].Code != conditionRefused ||
+				!strings.Contains(all[0].Sentence, test.want) {
+				t.Errorf("conditions %v", all)
+			}
+			c.put("node", clusterType, "v", held("a"))
+			c.write()
+			if len(board.Conditions()) > 0 {
+				t.Errorf("conditions after it was replaced: %v", board.Conditions())
+			}
+		})
+	}
+}
+
+func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
+	board := condition.NewBoard()
+	c := OpenCache(filepath.Join(t.TempDir(), "none", "cache"), board)
+	c.put("node", clusterType, "v", held("a"))
+	c.write()
+	if all := board.Conditions(); len(all) != 1 || all[0].Code != conditionUnwritten {
+		t.Errorf("conditions %v", all)
+	}
+}
+
+func TestCache_IsWrittenAtTheEnd(t *testing.T) {
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(ctx) }()
+	c.put("node", clusterType, "v", held("a"))
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if known, _ := OpenCache(c.path, c.board).get("node", clusterType); known == nil {
+		t.Error("the last change is lost")
+	}
+}
+
+func TestCache_IsWrittenSoonAfterAChange(t *testing.T) {
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(ctx) }()
+	c.put("node", clusterType, "v", held("a"))
+	parts.Eventually(t, 5*time.Second, "a file", func() bool {
+		_, err := os.Stat(c.path)
+		return err == nil
+	})
+	cancel()
+	<-ended
+}
+
+// sealed returns the records in a file with a correct checksum.
+func sealed(records []byte) []byte {
+	text := append([]byte(fileHeader), records...)
+	sum := sha256.Sum256(text)
+	return append(text, sum[:]...)
+}
+
+func FuzzDecodeFile(f *testing.F) {
+	_, good := written(f)
+	f.Add(good)
+	f.Add([]byte(fileHeader))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		nodes, err := decodeFile(text)
+		if err != nil && nodes != nil {
+			t.Errorf("%d nodes beside the error %v", len(nodes), err)
+		}
+		// With a correct checksum the records themselves are reached.
+		_, _ = decodeFile(sealed(text))
+	})
+}
+
+func FuzzParseResponse(f *testing.F) {
+	r := &response{typeURL: clusterType, version: "v", nonce: "1", removed: []string{"b"},
+		resources: []resource{{name: "a", version: "1", body: []byte("\n\x01a")}}}
+	f.Add(r.encode(true), true)
+	f.Add(r.encode(false), false)
+	f.Fuzz(func(t *testing.T, text []byte, delta bool) {
+		first, err := parseResponse(text, delta)
+		if err != nil {
+			return
+		}
+		again, err := parseResponse(first.encode(delta), delta)
+		if err != nil {
+			t.Fatalf("a response that was encoded cannot be parsed: %v", err)
+		}
+		if again.typeURL != first.typeURL || again.nonce != first.nonce ||
+			len(again.resources) != len(first.resources) ||
+			delta && len(again.removed) != len(first.removed) {
+			t.Errorf("%+v became %+v", first, again)
+		}
+	})
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add([]byte("\"\x01t"), true)
+	f.Fuzz(func(t *testing.T, text []byte, delta bool) {
+		r, err := parseRequest(text, delta)
+		if err != nil {
+			return
+		}
+		w := newWatch(r, delta, held("a"))
+		w.subscribe(r)
+		w.sent(&response{typeURL: r.typeURL, nonce: "1", resources: []resource{{name: "a"}}}, nil)
+		w.settle(&request{nonce: "1"})
+		w.fromCache(held("a", "b"), "v")
+		if next := w.resubscribe(); next != nil {
+			if _, err := next.encode(delta); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,266 @@
+package relay
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestSession_PassesBytesUnchanged(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		up := startUpstream(t, "127.0.0.1:0")
+		r := startRelay(t, Upstream{Address: up.address}, "")
+		envoy := r.connect(t, delta, false)
+		// Fields that the relay does not know pass, too.
+		unknown := []byte{0xfa, 0x3e, 1, 'x'}
+		var messages []proto.Message
+		if delta {
+			messages = []proto.Message{
+				&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType},
+				&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1",
+					ErrorDetail: &statuspb.Status{Code: 13, Message: "no"}},
+				&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"}}
+		} else {
+			messages = []proto.Message{
+				&discoveryv3.DiscoveryRequest{Node: testNode(t), TypeUrl: clusterType},
+				&discoveryv3.DiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1",
+					ErrorDetail: &statuspb.Status{Code: 13, Message: "no"}},
+				&discoveryv3.DiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"}}
+		}
+		var above *testStream
+		for i, message := range messages {
+			message.ProtoReflect().SetUnknown(unknown)
+			sent := envoy.send(message)
+			if i == 0 {
+				above = up.accept()
+			}
+			got := above.next()
+			if i == 0 { // the session may have connected after the request
+				if !proto.Equal(parse(t, got, message), withoutUnknown(message)) &&
+					!bytes.Equal(got, sent) {
+					t.Errorf("upstream received %q, Envoy sent %q", got, sent)
+				}
+				response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
+				response.ProtoReflect().SetUnknown(unknown)
+				if sent := above.send(response); !bytes.Equal(envoy.next(), sent) {
+					t.Error("a response was changed")
+				}
+			} else if !bytes.Equal(got, sent) {
+				t.Errorf("upstream received %q, Envoy sent %q", got, sent)
+			}
+		}
+	}
+}
+
+func parse(t *testing.T, text []byte, like proto.Message) proto.Message {
+	t.Helper()
+	into := like.ProtoReflect().New().Interface()
+	if err := proto.Unmarshal(text, into); err != nil {
+		t.Fatal(err)
+	}
+	return withoutUnknown(into)
+}
+
+func withoutUnknown(message proto.Message) proto.Message {
+	message = proto.Clone(message)
+	message.ProtoReflect().SetUnknown(nil)
+	return message
+}
+
+func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	r := startRelay(t, Upstream{Address: up.address}, "")
+	envoy := r.connect(t, true, false)
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+	above := up.accept()
+	above.next()
+	above.send(deltaResponse("1", "a", "b"))
+	envoy.next()
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
+	above.next()
+	refused := deltaResponse("2", "c") // refused: Envoy does not have it
+	refused.RemovedResources = []string{"a"}
+	above.send(refused)
+	envoy.next()
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "2",
+		ErrorDetail: &statuspb.Status{Code: 13, Message: "no"}})
+	above.next()
+	above.send(deltaResponse("3", "d")) // not answered before upstream is lost
+	envoy.next()
+	above.end(status.Error(codes.Unavailable, "gone"))
+
+	above = up.accept()
+	first := decode(above, &discoveryv3.DeltaDiscoveryRequest{})
+	if names := slices.Sorted(maps.Keys(first.InitialResourceVersions)); !slices.Equal(names,
+		[]string{"a", "b"}) || first.ResponseNonce != "" || first.Node.GetCluster() != "test" ||
+		len(first.ResourceNamesSubscribe) > 0 {
+		t.Errorf("the first request on the new stream is %v", first)
+	}
+	// The answer to the lost stream does not reach the new one; new names do, without the nonce.
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "3"})
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "3",
+		ResourceNamesSubscribe: []string{"e"}})
+	next := decode(above, &discoveryv3.DeltaDiscoveryRequest{})
+	if next.ResponseNonce != "" || !slices.Equal(next.ResourceNamesSubscribe, []string{"e"}) {
+		t.Errorf("the second request on the new stream is %v", next)
+	}
+	above.end(status.Error(codes.Unavailable, "gone"))
+	above = up.accept()
+	again := decode(above, &discoveryv3.DeltaDiscoveryRequest{})
+	if names := slices.Sorted(maps.Keys(again.InitialResourceVersions)); !slices.Equal(names,
+		[]string{"a", "b", "d"}) || !slices.Equal(again.ResourceNamesSubscribe,
+		[]string{"*", "e"}) {
+		t.Errorf("the first request on the third stream is %v", again)
+	}
+}
+
+func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	r := startRelay(t, Upstream{Address: up.address}, "")
+	envoy := r.connect(t, false, false)
+	request := func(nonce, version string, names ...string) {
+		envoy.send(&discoveryv3.DiscoveryRequest{Node: testNode(t), TypeUrl: endpointType,
+			ResponseNonce: nonce, VersionInfo: version, ResourceNames: names})
+	}
+	request("", "", "a")
+	above := up.accept()
+	above.next()
+	above.send(&discoveryv3.DiscoveryResponse{TypeUrl: endpointType, Nonce: "1", VersionInfo: "v1"})
+	envoy.next()
+	request("1", "v1", "a")
+	above.next()
+	above.end(status.Error(codes.Unavailable, "gone"))
+	above = up.accept()
+	first := decode(above, &discoveryv3.DiscoveryRequest{})
+	if first.VersionInfo != "v1" || first.ResponseNonce != "" ||
+		!slices.Equal(first.ResourceNames, []string{"a"}) {
+		t.Errorf("the first request on the new stream is %v", first)
+	}
+	request("1", "v1", "a", "b") // the nonce is that of the lost stream
+	second := decode(above, &discoveryv3.DiscoveryRequest{})
+	if second.VersionInfo != "v1" || second.ResponseNonce != "" ||
+		!slices.Equal(second.ResourceNames, []string{"a", "b"}) {
+		t.Errorf("the second request on the new stream is %v", second)
+	}
+	above.send(&discoveryv3.DiscoveryResponse{TypeUrl: endpointType, Nonce: "x", VersionInfo: "v2"})
+	envoy.next()
+	request("1", "v1", "a", "b", "c") // crosses the response: the next answer has all names
+	request("x", "v2", "a", "b", "c")
+	third := decode(above, &discoveryv3.DiscoveryRequest{})
+	if third.ResponseNonce != "x" || len(third.ResourceNames) != 3 {
+		t.Errorf("the third request on the new stream is %v", third)
+	}
+}
+
+func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	r := startRelay(t, Upstream{Address: up.address}, "")
+	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
+	slow := r.connect(t, true, true) // never reads
+	slow.send(request)
+	flooded := up.accept()
+	flooded.next()
+	sent := make(chan int)
+	go func() {
+		big := deltaResponse("1", "a")
+		big.Resources[0].Resource = &anypb.Any{Value: make([]byte, 1<<20)}
+		text, err := proto.Marshal(big)
+		if err != nil {
+			t.Error(err)
+		}
+		for n := 0; ; n++ {
+			if flooded.stream.SendMsg(&text) != nil {
+				sent <- n
+				return
+			}
+		}
+	}()
+	other := r.connect(t, true, false)
+	other.send(request)
+	above := up.accept()
+	above.next()
+	for i := range 100 {
+		above.send(deltaResponse(fmt.Sprint(i), "a"))
+		other.next()
+	}
+	flooded.end(nil)
+	if n := <-sent; n > 20 { // windows of both connections, and the responses between
+		t.Errorf("%d MB were buffered for an Envoy that does not read", n)
+	}
+	above.send(deltaResponse("last", "a"))
+	if got := decode(other, &discoveryv3.DeltaDiscoveryResponse{}); got.Nonce != "last" {
+		t.Errorf("response %v", got)
+	}
+}
+
+func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	up.slow.Store(true)
+	r := startRelay(t, Upstream{Address: up.address}, "")
+	envoy := r.connect(t, true, false)
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+	first := up.accept()
+	up.slow.Store(false)
+	first.send(deltaResponse("1", "a")) // so that the stream counts as connected
+	envoy.next()
+	long := strings.Repeat("x", 4096)
+	for i := range 4 * maxRequests {
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
+			ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
+	}
+	again := decode(up.accept(), &discoveryv3.DeltaDiscoveryRequest{})
+	if len(again.ResourceNamesSubscribe) < maxRequests {
+		t.Errorf("%d names on the new stream", len(again.ResourceNamesSubscribe))
+	}
+}
+
+func TestSession_UnresponsiveUpstreamIsReplacedByTheCache(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	cache := t.TempDir() + "/cache"
+	r := startRelay(t, Upstream{Address: up.address}, cache)
+	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
+	envoy := r.connect(t, true, false)
+	envoy.send(request)
+	above := up.accept()
+	above.next()
+	above.send(deltaResponseWithBody("1", "a"))
+	envoy.next()
+	ack := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"}
+	envoy.send(ack)
+	above.next()
+
+	second := r.connect(t, true, false)
+	second.send(request)
+	silent := up.accept()
+	silent.next() // and no response
+	cached := decode(second, &discoveryv3.DeltaDiscoveryResponse{})
+	if len(cached.Resources) != 1 || cached.Resources[0].Name != "a" {
+		t.Errorf("the cache serves %v", cached)
+	}
+	second.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
+		ResponseNonce: cached.Nonce})
+	parts.Eventually(t, 10*time.Second, "a stream that starts with what the cache served",
+		func() bool {
+			first := decode(up.accept(), &discoveryv3.DeltaDiscoveryRequest{})
+			return len(first.InitialResourceVersions) == 1
+		})
+}
+
+func deltaResponseWithBody(nonce, name string) *discoveryv3.DeltaDiscoveryResponse {
+	r := deltaResponse(nonce, name)
+	r.Resources[0].Resource = &anypb.Any{TypeUrl: clusterType, Value: []byte("\n\x01" + name)}
+	return r
+}

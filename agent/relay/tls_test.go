@@ -1,0 +1,99 @@
+package relay
+
+import (
+	"crypto/tls"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/parts/signer"
+)
+
+// TestUpstream_Authentication connects to a real istiod over TLS.
+func TestUpstream_Authentication(t *testing.T) {
+	root := pkitest.NewAuthority(t, "root", nil)
+	istiod := signer.Start(t, root)
+	folder := t.TempDir()
+	file := func(name string, text []byte) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	roots := file("root.pem", pkitest.PEM(root.Certificate))
+	other := file("other.pem", pkitest.PEM(pkitest.NewAuthority(t, "other", nil).Certificate))
+	token := file("token", []byte(istiod.Token(t, time.Hour)))
+	expired := file("expired", []byte(istiod.Token(t, -time.Hour)))
+	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	cert, keyFile := file("cert.pem", chain), file("key.pem", key)
+
+	workload := func() (*tls.Certificate, error) {
+		pair, err := tls.X509KeyPair(chain, key)
+		return &pair, err
+	}
+	good := Upstream{Address: istiod.Address, TLS: true, RootFile: roots, TokenFile: token}
+	cases := map[string]struct {
+		change func(*Upstream)
+		want   string // part of the error; "" = it works
+	}{
+		"token": {func(*Upstream) {}, ""},
+		"certificate": {func(u *Upstream) {
+			u.TokenFile, u.CertFile, u.KeyFile = "", cert, keyFile
+		}, ""},
+		"workload's certificate": {func(u *Upstream) { u.TokenFile, u.Workload = "", true }, ""},
+		"plaintext":              {func(u *Upstream) { *u = Upstream{Address: istiod.Plain} }, ""},
+		"nothing":                {func(u *Upstream) { u.TokenFile = "" }, "Unauthenticated"},
+		"expired token":          {func(u *Upstream) { u.TokenFile = expired }, "expired: the token expired on"},
+		"no token": {func(u *Upstream) { u.TokenFile = filepath.Join(folder, "none") },
+			"cannot read token"},
+		"other root":   {func(u *Upstream) { u.RootFile = other }, "unknown authority"},
+		"other name":   {func(u *Upstream) { u.ServerName = "pilot.test" }, "not pilot.test"},
+		"no roots":     {func(u *Upstream) { u.RootFile = token }, "token"},
+		"pilot's name": {func(u *Upstream) { u.Identity = "/sa/pilot" }, "do not end in"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			upstream := good
+			c.change(&upstream)
+			r := startRelayWith(t, Options{Upstream: upstream, Certificate: workload})
+			envoy := r.connect(t, true, false)
+			envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+			if c.want == "" {
+				response := decode(envoy, &discoveryv3.DeltaDiscoveryResponse{})
+				if len(response.Resources) == 0 {
+					t.Errorf("response %v", response)
+				}
+				return
+			}
+			last := ""
+			parts.Eventually(t, 10*time.Second, "the error has "+c.want, func() bool {
+				last = r.Status().Error
+				return strings.Contains(r.condition(conditionAway), c.want)
+			})
+			if !strings.Contains(last, c.want) {
+				t.Errorf("status %q", last)
+			}
+		})
+	}
+	t.Run("rotation", func(t *testing.T) {
+		upstream := good
+		upstream.RootFile = file("rotated.pem", pkitest.PEM(pkitest.NewAuthority(t, "before",
+			nil).Certificate))
+		r := startRelay(t, upstream, "")
+		envoy := r.connect(t, true, false)
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+		parts.Eventually(t, 10*time.Second, "the root is not accepted",
+			func() bool { return r.condition(conditionAway) != "" })
+		file("rotated.pem", pkitest.PEM(root.Certificate))
+		envoy.next()
+		parts.Eventually(t, 10*time.Second, "connected",
+			func() bool { return r.Status().State == Connected })
+	})
+}
