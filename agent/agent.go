@@ -10,8 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,7 +140,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		}
 		return &ExitError{Code: ExitInternal, Err: err}
 	case a.kept.Load():
-		a.log.Info("ended for a restart; Envoy goes on serving")
+		a.log.Info("ended for a restart; Envoy continues serving")
 	case a.stopping.Load():
 		a.keeper.Shutdown()
 		a.tidy()
@@ -186,86 +184,6 @@ type supervision struct {
 // Run implements part.Part.
 func (s supervision) Run(ctx context.Context) error { return s.Supervisor.Run(ctx, s.link.Get()) }
 
-// begin waits for the files and ports that Envoy needs, then requests the first epoch unless an
-// adopted one already matches the configuration. It returns an error if no Envoy serves and none
-// can start.
-func (a *Agent) begin(ctx context.Context) error {
-	current := a.reloader.InForce()
-	files := a.maker.files(ctx, current)
-	if a.watched != nil {
-		a.watched.set(current, files)
-	}
-	i := current.Config.Identity
-	if i.Provider == "files" {
-		files = append(slices.Clone(files), i.CertFile, i.KeyFile, i.RootCAFile)
-	}
-	if a.awaitFiles(ctx, current.Config, files) != nil {
-		return nil //nolint:nilerr // the agent ends
-	}
-	if a.awaitPorts(ctx) != nil {
-		return nil //nolint:nilerr // the agent ends
-	}
-	start := &reload{reason: "start", ifChanged: true, first: true}
-	result, err := a.reloader.do(ctx, start)
-	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
-	if refused && start.err != nil && !a.serves(ctx) {
-		return start.err // the configuration is unusable and no Envoy serves
-	}
-	if !refused { // a failed start is retried by the supervisor
-		a.readAgain(ctx, current)
-	}
-	select {
-	case <-time.After(settleAfter):
-		debug.SetGCPercent(idleGCPercent)
-		debug.FreeOSMemory()
-	case <-ctx.Done():
-	}
-	return nil
-}
-
-const (
-	// idleGCPercent is Go's GC percentage after the start. The agent then idles for days, so a
-	// small heap is worth more than a little CPU time.
-	idleGCPercent = 40
-
-	// settleAfter is the time after the start when memory that only the start needed is returned.
-	settleAfter = 2 * time.Second
-)
-
-// lookAgain is the polling interval of serves: an attempt can end without a change of the epochs.
-const lookAgain = time.Second
-
-// serves waits while the supervisor recovers an earlier epoch. It reports whether an epoch is live
-// or ctx has ended.
-func (a *Agent) serves(ctx context.Context) bool {
-	for {
-		changed := a.supervisor.Changed()
-		if _, live := a.proxy.Epoch(); live || ctx.Err() != nil {
-			return true
-		}
-		if !a.supervisor.Recovers() {
-			return ctx.Err() != nil
-		}
-		select {
-		case <-changed:
-		case <-time.After(lookAgain):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// readAgain requests a reload if the configuration changed between its loading and the start of the
-// watch.
-func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
-	if a.watched == nil {
-		return
-	}
-	if now, err := config.Load(a.options.Config); err != nil || now.Hash != started.Hash {
-		// The reloader logs the outcome and raises a condition if it refuses the configuration.
-		_, _ = a.reloader.Reload(ctx, "changed while outriderd started", true, nil)
-	}
-}
-
 // environment returns the function that looks up environment variables.
 func (o Options) environment() func(string) string {
 	if o.Config.Environment != nil {
@@ -292,54 +210,14 @@ func (a *Agent) openLogs(c config.Log) (err error) {
 // journal). Package agent itself logs as "agent".
 func (a *Agent) logOf(part string) *slog.Logger { return a.log.With("component", part) }
 
-// answerPatience is how long systemd may take to answer before the agent logs what the stop waits
-// for.
-const answerPatience = 500 * time.Millisecond
-
-// restarted reports whether the current job of the agent's unit is a restart. If the job cannot be
-// read, restarted logs a warning and returns false: the agent treats the job as a stop.
-func (a *Agent) restarted(ctx context.Context) bool {
-	log := a.logOf("systemd")
-	late := time.AfterFunc(answerPatience, func() {
-		log.Warn("waiting for systemd to say whether this is a stop or a restart; Envoy serves meanwhile")
-	})
-	defer late.Stop()
-	job, err := systemd.Manager{}.Job(ctx)
-	if err != nil && ctx.Err() == nil {
-		log.Warn("cannot find out whether this is a stop or a restart: stopping, Envoy ends too",
-			"error", err)
-	}
-	return job == systemd.Restart
-}
-
-// stop drains and ends Envoy, then the agent. If systemd restarts the unit, only the agent ends. A
-// second call aborts the drain.
-func (a *Agent) stop(ctx context.Context, why string) {
-	again := a.stopping.Swap(true)
-	settings := a.reloader.InForce().Config.Envoy
-	if !again && a.options.Config.InUnit && a.restarted(ctx) {
-		a.kept.Store(true)
-		a.detach()
-		return
-	}
-	if again {
-		a.log.Warn("told to stop again: aborting what still drains", "by", why)
-	} else {
-		a.log.Info("stopping", "by", why)
-	}
-	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
-		a.log.Error("stop", "error", err)
-	}
-}
-
 // beat returns once the goroutines of the reloader and the supervisor have run. It feeds the
 // watchdog.
 func (a *Agent) beat(ctx context.Context) error {
 	if err := a.reloader.Ping(ctx); err != nil {
-		return fmt.Errorf("the reloads' loop: %w", err)
+		return fmt.Errorf("reloader: %w", err)
 	}
 	if err := a.supervisor.Ping(ctx); err != nil {
-		return fmt.Errorf("the epochs' loop: %w", err)
+		return fmt.Errorf("supervisor: %w", err)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	a.keeper = a.newLink(ctx, c, other)
+	a.keeper = a.newLink(c, other)
 	opened := make(chan error, 1)
 	go func() { opened <- a.openKeeper(ctx) }()
 	err = a.composeParts(loaded)
@@ -75,7 +75,7 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	a.reloader = newReloader(reloadSource{a}, a.supervisor, reloadEffects{a}, a.board,
 		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
-		a.watched = newConfigWatch(a.reloader, a.logOf("watch"))
+		a.watched = newConfigWatch(a.reloader, c.Reload, a.logOf("watch"))
 		a.optional = append(a.optional, a.watched)
 	}
 	return a.composeViews(c)
@@ -83,40 +83,17 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 
 // newLink returns the link to the keeper: under systemd the one behind the socket in the runtime
 // directory, in the foreground one that the agent starts.
-func (a *Agent) newLink(
-	ctx context.Context, c *config.Config, other *keeper.User,
-) *driver.Link {
-	connect := func(ctx context.Context) (*keeper.Client, error) {
-		return keeper.StartKeeper(ctx, keeper.LaunchOptions{
-			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other,
-			Stderr: os.Stderr,
-		})
-	}
-	socket := filepath.Join(keeperFolder(c.Paths.RuntimeDir), keeperSocket)
+func (a *Agent) newLink(c *config.Config, other *keeper.User) *driver.Link {
+	folder := keeperFolder(c.Paths.RuntimeDir)
+	var dialer driver.Dialer = driver.Program{
+		Socket: driver.Socket(filepath.Join(folder, keeperSocket)),
+		Options: keeper.LaunchOptions{Folder: folder, BaseID: uint32(c.Envoy.BaseID), User: other,
+			Stderr: os.Stderr}}
 	if a.options.Config.InUnit {
-		socket = filepath.Join(c.Paths.RuntimeDir, keeperSocket)
-		connect = func(ctx context.Context) (*keeper.Client, error) {
-			return keeper.Dial(ctx, socket)
-		}
+		dialer = driver.Socket(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
 	}
-	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
-	return driver.New(driver.Options{
-		Connect: connect, Upgrade: upgrade, Logger: a.logOf("keeper"), EnvoyLog: a.logs.Envoy,
-		Forward: func() bool { return a.reloader.InForce().Config.Log.Envoy },
-		PID: func(id string) int {
-			for _, e := range a.supervisor.Epochs() {
-				if e.ID == id {
-					return e.PID
-				}
-			}
-			return 0
-		},
-		Changed: func(connection *driver.Connection) {
-			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {
-				a.logOf("epoch").Error("cannot adopt the epochs of the new keeper", "error", err)
-			}
-		},
-	})
+	return driver.New(driver.Options{Dialer: dialer, Logger: a.logOf("keeper"),
+		EnvoyLog: a.logs.Envoy, Forward: c.Log.Envoy})
 }
 
 // openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
@@ -135,13 +112,15 @@ func (a *Agent) composeEpochs(c *config.Config) {
 		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir,
 		Explain:  envoy.ExplainExit,
 		Obstacle: a.portTaken,
-		Settings: func() epoch.Settings {
-			now := a.reloader.InForce().Config.Envoy
-			return epoch.Settings{BackoffMin: now.RestartBackoffMin,
-				BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit,
-				Window: now.RestartWindow}
-		},
+		Settings: epochSettings(c),
 	})
+	a.keeper.Supervise(a.supervisor)
+}
+
+func epochSettings(c *config.Config) epoch.Settings {
+	return epoch.Settings{BackoffMin: c.Envoy.RestartBackoffMin,
+		BackoffMax: c.Envoy.RestartBackoffMax, Limit: c.Envoy.RestartLimit,
+		Window: c.Envoy.RestartWindow}
 }
 
 func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
@@ -182,7 +161,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		a.sts = sts.NewServer(sts.Options{
 			Address:   net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
 			Manager:   sts.NewGoogle(c.STS.Audience, c.STS.ServiceAccount),
-			TokenFile: func() string { return a.reloader.InForce().Config.Identity.TokenFile },
+			TokenFile: c.Identity.TokenFile,
 			Trusted:   trusted, Board: a.board, Logger: a.logOf("sts"),
 		})
 		a.optional = append(a.optional, a.sts)

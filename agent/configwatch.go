@@ -79,21 +79,22 @@ type configWatch struct {
 	refused  uint64              // ID of a refused reload still in expected; 0: none
 }
 
-func newConfigWatch(r *reloader, log *slog.Logger) *configWatch {
+func newConfigWatch(r *reloader, c config.Reload, log *slog.Logger) *configWatch {
 	return &configWatch{reloader: r, log: log, expected: map[uint64][]string{},
 		Watcher: watch.New(watch.Options{
-			Debounce: func() time.Duration { return r.InForce().Config.Reload.Debounce },
-			MaxDelay: func() time.Duration { return r.InForce().Config.Reload.MaxDelay },
+			Delays:   watch.Delays{Debounce: c.Debounce, MaxDelay: c.MaxDelay},
 			Suffixes: []string{".toml"},
 			Logger:   log,
 		})}
 }
 
-// set watches the files of the configuration in force and those that Envoy reads with it.
-func (w *configWatch) set(loaded *config.Loaded, read []string) {
+// configure watches the files of the configuration in force and those that Envoy reads with it.
+func (w *configWatch) configure(loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inForce = watchPaths(loaded, read)
+	w.SetDelays(watch.Delays{Debounce: loaded.Config.Reload.Debounce,
+		MaxDelay: loaded.Config.Reload.MaxDelay})
 	w.update()
 }
 

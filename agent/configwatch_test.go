@@ -42,10 +42,10 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)},
 			files: []string{certificate}}, nil
 	}
-	w := newConfigWatch(r.reloader, slog.New(slog.DiscardHandler))
-	r.enact = func(won *prepared, _ func(string)) { w.set(won.loaded, won.wanted.files) }
+	w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
+	r.enact = func(won *prepared, _ func(string)) { w.configure(won.loaded, won.wanted.files) }
 	r.expect, r.release = w.expect, w.over
-	w.set(r.InForce(), nil)
+	w.configure(r.InForce(), nil)
 	r.run(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -114,7 +114,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 
 func TestNothingMoreIsWatchedThanWhatIsNamed(t *testing.T) {
 	r, template, _ := withTemplate(t)
-	w := newConfigWatch(r.reloader, slog.New(slog.DiscardHandler))
+	w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
 	named := &config.Loaded{Config: &config.Config{Envoy: config.Envoy{TemplateFile: template}}}
 	w.expect(1, named, nil)
 	w.over(1, true)

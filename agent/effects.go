@@ -81,9 +81,14 @@ func (e reloadEffects) Enact(
 	}
 	step("Envoy's log levels")
 	e.levels.Configure(ctx, c, won.wanted.spec)
+	e.keeper.Configure(c.Log.Envoy)
+	e.supervisor.Configure(epochSettings(c))
 	step("status address and admin view")
 	if e.status != nil {
 		e.status.Configure(statusConfig(c))
+	}
+	if e.sts != nil {
+		e.sts.Configure(c.Identity.TokenFile)
 	}
 	if err := e.view.Configure(viewConfig(c)); err != nil {
 		e.logOf("status").Warn("cannot apply envoy.admin_port to the admin view", "error", err)
@@ -98,6 +103,6 @@ func (e reloadEffects) Enact(
 	}
 	step("watch of the configuration")
 	if e.watched != nil {
-		e.watched.set(won.loaded, won.wanted.files)
+		e.watched.configure(won.loaded, won.wanted.files)
 	}
 }

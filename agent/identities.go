@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
@@ -22,11 +21,10 @@ import (
 func (a *Agent) composeIdentity(c *config.Config) error {
 	log := a.logOf("identity")
 	a.seal = a.readSeal(c)
-	atOnce := func() time.Duration { return 0 } // no debounce: mismatched pairs are not served
 	a.identity = identity.New(identity.Options{
 		Settings: a.identitySettings(c), Board: a.board, Logger: log, Denied: a.deniedToEnvoy,
 		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{Debounce: atOnce, MaxDelay: atOnce, Logger: log})
+			return watch.New(watch.Options{Logger: log}) // at once: mismatched pairs are not served
 		},
 	})
 	var err error

@@ -50,10 +50,8 @@ func (a authority) issue(t *testing.T, serial int64, name string) (certificate, 
 // startWatching runs a server that follows mesh files and certificates, as in the agent.
 func startWatching(t *testing.T, folder string, options discovery.Options) *discovery.Server {
 	t.Helper()
-	delay := func() time.Duration { return time.Millisecond }
-	watcher := watch.New(watch.Options{
-		Debounce: delay, MaxDelay: delay, Suffixes: []string{".yaml"},
-	})
+	watcher := watch.New(watch.Options{Suffixes: []string{".yaml"},
+		Delays: watch.Delays{Debounce: time.Millisecond, MaxDelay: time.Millisecond}})
 	must(t, watcher.Set([]string{folder + "/..."}))
 	ctx, cancel := context.WithCancel(context.Background())
 	watched := make(chan error, 1)

@@ -16,10 +16,9 @@ import (
 // Admin implements epoch.Admin over Envoy's admin interface.
 type Admin struct {
 	*envoy.Admin
-	// stopAccepting makes the keeper refuse new connections.
-	stopAccepting func(context.Context) error
-	own           bool        // the address belongs to one epoch, not to a custom bootstrap
-	started       atomic.Bool // workersStarted was 1, which is final for an own address
+	link    *Link       // to the keeper
+	own     bool        // the address belongs to one epoch, not to a custom bootstrap
+	started atomic.Bool // workersStarted was 1, which is final for an own address
 }
 
 // AdminSocketPrefix is the prefix of the file names of admin sockets (interfaces.md, "Files").
@@ -35,7 +34,7 @@ func AdminSocket(directory string, number int) string {
 func (l *Link) Admin(address string) *Admin {
 	own := filepath.Dir(address) == l.Get().Info().Folder &&
 		strings.HasPrefix(filepath.Base(address), AdminSocketPrefix)
-	return &Admin{stopAccepting: l.stopAccepting, Admin: NewAdmin(address), own: own}
+	return &Admin{link: l, Admin: NewAdmin(address), own: own}
 }
 
 // NewAdmin returns a client of the admin interface at a Unix socket's path or host:port.
@@ -100,7 +99,7 @@ func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 		return a.Admin.DrainListeners(ctx, true)
 	}
 	// A failure resets at most a few connections, so the drain continues.
-	refused := a.stopAccepting(ctx)
+	refused := a.link.stopAccepting(ctx)
 	if err := a.Admin.DrainListeners(ctx, false); err != nil {
 		return errors.Join(err, refused)
 	}

@@ -18,11 +18,8 @@ const levelCritical = slog.LevelError + 4
 
 // envoyLogs forwards the log lines of all Envoys, without quotes of their configuration.
 type envoyLogs struct {
-	log     *slog.Logger        // the agent's own
-	lines   *slog.Logger        // for Envoy's lines
-	enabled func() bool         // log.envoy
-	pid     func(id string) int // of an epoch, 0 if unknown
-
+	log     *slog.Logger         // the agent's own
+	lines   *slog.Logger         // for Envoy's lines
 	readers map[string]*envoyLog // by ID of the epoch
 }
 
@@ -34,8 +31,8 @@ type envoyLog struct {
 	pid      int // 0 if unknown
 }
 
-// forward logs a batch of lines.
-func (l *envoyLogs) forward(batch *keeper.Log) {
+// forward logs a batch of lines of the process pid (0: unknown) if enabled.
+func (l *envoyLogs) forward(batch *keeper.Log, pid int, enabled bool) {
 	if l.readers[batch.ID] == nil {
 		l.readers[batch.ID] = &envoyLog{}
 	}
@@ -46,9 +43,9 @@ func (l *envoyLogs) forward(batch *keeper.Log) {
 			"epoch", batch.Epoch, "lines", batch.Dropped)
 	}
 	if reader.pid == 0 {
-		reader.pid = l.pid(batch.ID)
+		reader.pid = pid
 	}
-	if !l.enabled() {
+	if !enabled {
 		reader.redactor.Lost()
 		return
 	}
@@ -75,8 +72,8 @@ func (l *envoyLogs) exited(p *keeper.Process) {
 
 func (l *envoyLogs) reportRedacted(lines, epoch int) {
 	if lines > 0 {
-		l.log.Warn(fmt.Sprintf("%d lines of Envoy's log were left out: they quote its "+
-			"configuration, or look like it", lines), "epoch", epoch)
+		l.log.Warn(fmt.Sprintf("omitted %d lines of Envoy's log, which may quote its "+
+			"configuration", lines), "epoch", epoch)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"outrider.org/outrider/agent/epoch"
@@ -21,26 +22,40 @@ type Link struct {
 	part.Readiness
 	options Options
 
+	forward    atomic.Bool // log Envoy's lines
+	supervisor Supervisor
+
 	mu      sync.Mutex
 	current *Connection
 }
 
 // Options configures a Link.
 type Options struct {
-	Connect func(ctx context.Context) (*keeper.Client, error)
-	// Upgrade makes a keeper of another protocol re-execute itself from the installed program.
-	Upgrade func(ctx context.Context) error
-	// Changed is called with each connection except the first.
-	Changed func(*Connection)
-
+	Dialer   Dialer
 	Logger   *slog.Logger
-	EnvoyLog *slog.Logger        // for Envoy's lines
-	Forward  func() bool         // reports whether Envoy's lines are logged
-	PID      func(id string) int // of an epoch, 0 if unknown
+	EnvoyLog *slog.Logger // for Envoy's lines
+	Forward  bool         // as Configure
+}
+
+// Supervisor supervises the Envoys of the keeper.
+type Supervisor interface {
+	// SetKeeper passes the next keeper once the connection to the last one was lost.
+	SetKeeper(ctx context.Context, next epoch.Keeper) error
+	Epochs() []epoch.Epoch
 }
 
 // New returns a Link that is not connected yet.
-func New(options Options) *Link { return &Link{options: options} }
+func New(options Options) *Link {
+	l := &Link{options: options}
+	l.Configure(options.Forward)
+	return l
+}
+
+// Configure sets whether Envoy's lines are logged.
+func (l *Link) Configure(forward bool) { l.forward.Store(forward) }
+
+// Supervise sets the supervisor of the keeper's Envoys. It must be called before Run.
+func (l *Link) Supervise(supervisor Supervisor) { l.supervisor = supervisor }
 
 // Timing of connection attempts.
 const (
@@ -81,19 +96,19 @@ func (l *Link) Open(ctx context.Context) error {
 // the installed program, once per replaced; its Envoys continue serving. A newer keeper is left
 // unchanged.
 func (l *Link) reach(ctx context.Context, replaced *bool) (*keeper.Client, error) {
-	client, err := l.options.Connect(ctx)
+	client, err := l.options.Dialer.Dial(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
 	if !ok || version.Keeper >= version.Agent || *replaced {
 		return client, err
 	}
 	l.options.Logger.Info(
-		"the keeper is of an older version: it is asked to replace itself by the installed program",
+		"the keeper has an older version: upgrading it to the installed program",
 		"why", err.Error())
-	if failed := l.options.Upgrade(ctx); failed != nil {
-		return nil, fmt.Errorf("%w; asked to replace itself it refused: %w", err, failed)
+	if failed := l.options.Dialer.Upgrade(ctx); failed != nil {
+		return nil, fmt.Errorf("%w; the upgrade of the keeper failed: %w", err, failed)
 	}
 	*replaced = true
-	return l.options.Connect(ctx)
+	return l.options.Dialer.Dial(ctx)
 }
 
 func (l *Link) set(client *keeper.Client) *Connection {
@@ -126,7 +141,10 @@ func (l *Link) Run(ctx context.Context) error {
 		if err != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
-		l.options.Changed(l.set(client))
+		err = l.supervisor.SetKeeper(ctx, l.set(client))
+		if err != nil && ctx.Err() == nil {
+			l.options.Logger.Error("cannot adopt the epochs of the new keeper", "error", err)
+		}
 	}
 }
 
@@ -136,7 +154,8 @@ func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Get().Info(), time.Now()
 	late := time.AfterFunc(keeperPatience, func() {
 		l.options.Logger.Error(
-			"the connection to the keeper is lost: Envoy goes on as long as its keeper lives, but can be neither started nor ended", "pid", before.PID)
+			"the connection to the keeper is lost: its Envoys continue serving, but none can be "+
+				"started or stopped", "pid", before.PID)
 	})
 	defer late.Stop()
 	var replaced bool
@@ -165,21 +184,21 @@ func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 func (l *Link) found(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
-		l.options.Logger.Error("the keeper has ended, and its Envoys with it; another one runs",
-			"before", before.PID, "pid", now.PID)
+		l.options.Logger.Error(
+			"the keeper exited, and its Envoys with it; connected to another one", "before", before.PID, "pid", now.PID)
 	case now.Reexecuted != before.Reexecuted:
-		l.options.Logger.Info("the keeper is replaced in place; its Envoys go on", "pid", now.PID,
+		l.options.Logger.Info("the keeper re-executed itself; its Envoys continue serving", "pid", now.PID,
 			"version", now.Version)
 	default:
-		l.options.Logger.Warn("the connection to the keeper was lost and is there again",
+		l.options.Logger.Warn("reconnected to the keeper",
 			"pid", now.PID)
 	}
 }
 
 // follow forwards the events of a connection until it is lost or ctx ends.
 func (l *Link) follow(ctx context.Context, c *Connection) {
-	logs := envoyLogs{log: l.options.Logger, lines: l.options.EnvoyLog, enabled: l.options.Forward,
-		pid: l.options.PID, readers: map[string]*envoyLog{}}
+	logs := envoyLogs{log: l.options.Logger, lines: l.options.EnvoyLog,
+		readers: map[string]*envoyLog{}}
 	for {
 		select {
 		case event, open := <-c.Events():
@@ -194,7 +213,7 @@ func (l *Link) follow(ctx context.Context, c *Connection) {
 					return
 				}
 			case event.Log != nil:
-				logs.forward(event.Log)
+				logs.forward(event.Log, l.pid(event.Log.ID), l.forward.Load())
 			}
 		case <-c.Done():
 			return
@@ -204,13 +223,23 @@ func (l *Link) follow(ctx context.Context, c *Connection) {
 	}
 }
 
+// pid returns the PID of an epoch, 0 if it is unknown.
+func (l *Link) pid(id string) int {
+	for _, e := range l.supervisor.Epochs() {
+		if e.ID == id {
+			return e.PID
+		}
+	}
+	return 0
+}
+
 // Measure returns the keeper's measurements by process ID. Errors are logged and yield fewer
 // entries.
 func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
 	processes, err := l.Get().Client.Measure(ctx, figuresAge)
 	if err != nil {
-		l.options.Logger.Debug("epochs could not be measured", "error", err)
+		l.options.Logger.Debug("cannot measure the epochs", "error", err)
 	}
 	for _, p := range processes {
 		measured[p.ID] = p
@@ -224,7 +253,7 @@ func (l *Link) Shutdown() {
 	defer cancel()
 	client := l.Get()
 	if err := client.Shutdown(ctx); err != nil && !errors.Is(err, keeper.ErrClosed) {
-		l.options.Logger.Error("the keeper could not be ended", "error", err)
+		l.options.Logger.Error("cannot end the keeper", "error", err)
 	}
 	client.Close()
 }

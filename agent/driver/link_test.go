@@ -13,6 +13,15 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
+// fakeDialer implements Dialer.
+type fakeDialer struct {
+	dial    func() (*keeper.Client, error)
+	upgrade func() error
+}
+
+func (d fakeDialer) Dial(context.Context) (*keeper.Client, error) { return d.dial() }
+func (d fakeDialer) Upgrade(context.Context) error                { return d.upgrade() }
+
 // A keeper with an older protocol is upgraded once and connected to. A newer one is never upgraded.
 func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2},
@@ -33,16 +42,17 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 		{"no keeper", []error{keeper.ErrNotRunning}, nil, 0, "no keeper"},
 	} {
 		upgrades := 0
-		link := New(Options{Logger: slog.New(slog.DiscardHandler)})
-		link.options.Connect = func(context.Context) (*keeper.Client, error) {
-			err := c.answers[0]
-			c.answers = c.answers[1:]
-			if err != nil {
-				return nil, err
-			}
-			return &keeper.Client{}, nil
-		}
-		link.options.Upgrade = func(context.Context) error { upgrades++; return c.refuses }
+		link := New(Options{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
+			dial: func() (*keeper.Client, error) {
+				err := c.answers[0]
+				c.answers = c.answers[1:]
+				if err != nil {
+					return nil, err
+				}
+				return &keeper.Client{}, nil
+			},
+			upgrade: func() error { upgrades++; return c.refuses },
+		}})
 		client, err := (*keeper.Client)(nil), error(nil)
 		for replaced := false; len(c.answers) > 0; {
 			client, err = link.reach(t.Context(), &replaced)
@@ -61,10 +71,8 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 func TestEnvoysLinesAreAreRedacted(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	var out bytes.Buffer
-	passed := true
 	logs := envoyLogs{
 		log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)),
-		enabled: func() bool { return passed }, pid: func(string) int { return 0 },
 		readers: map[string]*envoyLog{},
 	}
 	for _, batch := range []*keeper.Log{
@@ -73,12 +81,11 @@ func TestEnvoysLinesAreAreRedacted(t *testing.T) {
 		{ID: "a", Lines: []string{"  hidden: 1"}},
 		{ID: "a", Dropped: 7, Lines: []string{"  hidden: 2", "}", ": reason"}},
 	} {
-		logs.forward(batch)
+		logs.forward(batch, 0, true)
 	}
-	passed = false
-	logs.forward(&keeper.Log{ID: "a", Lines: []string{prefix + "off: goo.gle/debugonly  ", "c {"}})
-	passed = true
-	logs.forward(&keeper.Log{ID: "a", Lines: []string{"  hidden: 3", "}", ": on"}})
+	logs.forward(&keeper.Log{ID: "a", Lines: []string{prefix + "off: goo.gle/debugonly  ", "c {"}},
+		0, false)
+	logs.forward(&keeper.Log{ID: "a", Lines: []string{"  hidden: 3", "}", ": on"}}, 0, true)
 	said := out.String()
 	for _, want := range []string{"first:", "of another", "reason", "on"} {
 		if !strings.Contains(said, want) {
@@ -96,13 +103,13 @@ func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				link := New(Options{Logger: slog.New(slog.DiscardHandler),
-					Connect: func(context.Context) (*keeper.Client, error) {
+				link := New(Options{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
+					dial: func() (*keeper.Client, error) {
 						if time.Since(began) < busyFor {
 							return nil, &keeper.BusyError{PID: 1}
 						}
 						return &keeper.Client{}, nil
-					}})
+					}}})
 				err := link.Open(t.Context())
 				if ends := busyFor < keeperPatience; ends != (err == nil) || !ends &&
 					!errors.Is(err, keeper.ErrBusy) {

@@ -114,7 +114,7 @@ func (a launch) run(x *executor) {
 			if err != nil && a.hot {
 				sleep(ctx, parentNews) // the exit of its parent, if that is the cause, comes first
 			}
-			x.report(launched{a.spec.ID, pid, err})
+			x.post(launched{a.spec.ID, pid, err})
 		})
 	})
 }
@@ -144,7 +144,7 @@ func (a clearInitializing) run(x *executor) {
 
 func (cleanUp) run(x *executor) {
 	x.ledger.add(func(ctx context.Context) {
-		x.report(cleanedUp{x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
+		x.post(cleanedUp{x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
 			return k.Cleanup(ctx)
 		})})
 	})
@@ -190,7 +190,7 @@ func (a listProcesses) run(x *executor) {
 		for _, p := range found {
 			list.found = append(list.found, x.foundProcess(p))
 		}
-		x.report(list)
+		x.post(list)
 	})
 }
 
@@ -213,12 +213,12 @@ func (a watchKeeper) run(x *executor) {
 			select {
 			case p, open := <-keeper.Exits():
 				if !open {
-					x.report(keeperGone(a))
+					x.post(keeperGone(a))
 					return
 				}
-				x.report(x.exitOf(p))
+				x.post(x.exitOf(p))
 			case <-keeper.Done():
-				x.report(keeperGone(a))
+				x.post(keeperGone(a))
 				return
 			case <-ctx.Done():
 				return
@@ -237,7 +237,7 @@ func (a checkProcesses) run(x *executor) {
 			}
 		}
 		if len(gone) > 0 || sleep(ctx, missedPause) {
-			x.report(processesChecked{gone})
+			x.post(processesChecked{gone})
 		}
 	})
 }
@@ -245,5 +245,5 @@ func (a checkProcesses) run(x *executor) {
 type checkObstacle struct{}
 
 func (checkObstacle) run(x *executor) {
-	x.job("obstacle", func(context.Context) { x.report(obstacleChecked{x.options.Obstacle()}) })
+	x.job("obstacle", func(context.Context) { x.post(obstacleChecked{x.options.Obstacle()}) })
 }

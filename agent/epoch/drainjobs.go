@@ -17,7 +17,7 @@ type probe struct {
 
 func (a probe) run(x *executor) {
 	x.job("probe", func(ctx context.Context) {
-		x.report(probed{a.id, a.examine, x.state(ctx, a.admin, probeTimeout)})
+		x.post(probed{a.id, a.examine, x.state(ctx, a.admin, probeTimeout)})
 	})
 }
 
@@ -37,7 +37,7 @@ func (a requestDrain) run(x *executor) {
 		} else if err != nil {
 			err = fmt.Errorf("drain the listeners: %w", err)
 		}
-		x.report(drainAnswered{a.id, err})
+		x.post(drainAnswered{a.id, err})
 	})
 }
 
@@ -52,7 +52,7 @@ func (a restoreHealth) run(x *executor) {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
 		_ = x.options.Admin(a.admin).OKHealthcheck(ctx)
-		x.report(healthRestored{a.refusal})
+		x.post(healthRestored{a.refusal})
 	})
 }
 
@@ -82,7 +82,7 @@ func (a drainOlder) run(x *executor) {
 			return admin.DrainListeners(ctx, true)
 		})
 		if err != nil {
-			x.report(drainedOlder{a.id, err})
+			x.post(drainedOlder{a.id, err})
 			return
 		}
 		// Until its drain time is over it may get new connections, so that zero means nothing
@@ -90,7 +90,7 @@ func (a drainOlder) run(x *executor) {
 		for ok := sleep(ctx, time.Until(a.closes)); ok; ok = sleep(ctx, pollSlow) {
 			activity, err := x.activity(ctx, admin)
 			if err == nil && activity.Connections == 0 {
-				x.report(drainedOlder{a.id, nil})
+				x.post(drainedOlder{a.id, nil})
 				return
 			}
 		}
@@ -170,7 +170,7 @@ func (a countConnections) run(x *executor) {
 			default:
 				quiet = 0
 			}
-			x.report(counted{a.id, left, quiet == 0, quiet == countsQuiet})
+			x.post(counted{a.id, left, quiet == 0, quiet == countsQuiet})
 			if quiet == countsQuiet || !sleep(ctx, idleEvery) {
 				return
 			}
@@ -223,7 +223,7 @@ func (a drainToStop) run(x *executor) {
 			waits = append(waits, leaving{a.id, a.until})
 		}
 		x.awaitConnections(ctx, waits)
-		x.report(stopDrained{})
+		x.post(stopDrained{})
 	})
 }
 

@@ -82,14 +82,8 @@ func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 	}
 }
 
-// post adds an event of a call.
+// post adds an event. It does not block.
 func (x *executor) post(t trigger) { x.inbox.add(event{trigger: t}) }
-
-// report adds an event of a job or of the keeper, with the settings of now. It may block.
-func (x *executor) report(t trigger) {
-	settings := x.options.Settings()
-	x.inbox.add(event{settings: &settings, trigger: t})
-}
 
 // call posts the event of a call that is answered.
 func (x *executor) call(onWait func(time.Time, string), trigger func(call) trigger) *caller {

@@ -34,6 +34,7 @@ func TestRandomLives(t *testing.T) {
 
 func randomLife(h *harness, random *rand.Rand) {
 	h.settings = Settings{BackoffMin: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond}
+	h.s.Configure(h.settings)
 	for name, b := range map[string]behaviour{
 		"invalid": {invalid: true}, "unparsed": {unparsed: true}, "late": {late: true}, "never": {never: true},
 		"slow": {slow: 200 * time.Millisecond},

@@ -12,9 +12,8 @@ import (
 // event is something that happened: a call, news of the keeper, the result of an action, or time
 // that has passed (tick).
 type event struct {
-	at       time.Time
-	settings *Settings // as they are now; nil: not known to have changed
-	trigger  trigger
+	at      time.Time
+	trigger trigger
 }
 
 // trigger is the content of an event. Its method makes the transition.
@@ -29,6 +28,11 @@ type tick struct{}
 
 func (tick) apply(*machine) {}
 
+// configured is the event of Configure.
+type configured struct{ settings Settings }
+
+func (e configured) apply(m *machine) { m.settings = e.settings }
+
 // machine makes one transition.
 type machine struct {
 	state
@@ -40,9 +44,6 @@ type machine struct {
 // clock, waits for nothing and leaves was unchanged.
 func next(was state, e event) (state, []action) {
 	m := &machine{state: was.clone(), now: e.at}
-	if e.settings != nil {
-		m.settings = *e.settings
-	}
 	e.trigger.apply(m)
 	m.settle()
 	return m.state, m.actions

@@ -29,11 +29,11 @@ type Options struct {
 	// Obstacle says why no Envoy could start now, such as a port that another program has; nil:
 	// nothing is known.
 	Obstacle func() error
-	// Settings are read whenever they are needed, as the configuration keys behind them are [live].
-	Settings func() Settings
+	Settings Settings // at the start; zero: DefaultSettings
 }
 
-// Settings are restart_backoff_min, restart_backoff_max, restart_limit and restart_window.
+// Settings are the [live] keys restart_backoff_min, restart_backoff_max, restart_limit and
+// restart_window.
 type Settings struct {
 	BackoffMin time.Duration
 	BackoffMax time.Duration
@@ -97,8 +97,8 @@ func (o Options) withDefaults() Options {
 	if o.Obstacle == nil {
 		o.Obstacle = func() error { return nil }
 	}
-	if o.Settings == nil {
-		o.Settings = DefaultSettings
+	if o.Settings == (Settings{}) {
+		o.Settings = DefaultSettings()
 	}
 	return o
 }

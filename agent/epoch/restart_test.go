@@ -150,6 +150,7 @@ func TestFirstStart_RetriesWhileNothingCanBeWritten(t *testing.T) {
 func TestBackOff_Doubles(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.Limit, h.settings.BackoffMax = 0, 10*time.Second
+		h.s.Configure(h.settings)
 		h.must(specOf("a"))
 		var delays []time.Duration
 		for range 7 {
@@ -175,6 +176,7 @@ func TestBackOff_Doubles(t *testing.T) {
 func TestBackOff_GivesUp(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 3, Window: time.Minute}
+		h.s.Configure(h.settings)
 		h.must(specOf("a"))
 		for range 4 {
 			h.kill(h.newest(), "SIGKILL")
@@ -204,6 +206,7 @@ func TestBackOff_GivesUp(t *testing.T) {
 func TestBackOff_CountsWithinTheWindow(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.Limit, h.settings.Window = 2, 10*time.Minute
+		h.s.Configure(h.settings)
 		h.must(specOf("a"))
 		for range 10 {
 			h.wait(6 * time.Minute)
@@ -239,6 +242,7 @@ func TestFirstStart_IsRetried(t *testing.T) {
 func TestBackOff_OfANewSpec(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.Limit = 5
+		h.s.Configure(h.settings)
 		h.must(specOf("a"))
 		h.w.behaviour["b"] = behaviour{crashWith: "SIGSEGV", crashAt: 300 * time.Millisecond}
 		h.must(specOf("b"))

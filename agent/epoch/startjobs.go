@@ -29,7 +29,7 @@ func (a prepare) run(x *executor) {
 	x.job(startJob(a.id), func(ctx context.Context) {
 		e := prepared{id: a.id}
 		e.command, e.sum, e.err = a.do(ctx, x)
-		x.report(e)
+		x.post(e)
 	})
 }
 
@@ -171,7 +171,7 @@ type awaitLive struct {
 }
 
 func (a awaitLive) run(x *executor) {
-	x.job(startJob(a.id), func(ctx context.Context) { x.report(polled{a.id, a.poll(ctx, x)}) })
+	x.job(startJob(a.id), func(ctx context.Context) { x.post(polled{a.id, a.poll(ctx, x)}) })
 }
 
 func (a awaitLive) poll(ctx context.Context, x *executor) error {
@@ -191,7 +191,7 @@ func (a awaitLive) poll(ctx context.Context, x *executor) error {
 			said = "it says " + state.Server
 			if !hasAnswered {
 				hasAnswered = true
-				x.report(answered{a.id})
+				x.post(answered{a.id})
 			}
 		case !hasAnswered && a.hot && now.Sub(begun) > a.handshake:
 			return fmt.Errorf("%w (%s)", errHandshake, a.handshake)

@@ -28,6 +28,7 @@ type Supervisor struct {
 func New(options Options) *Supervisor {
 	s := &Supervisor{executor: newExecutor(options), changed: make(chan struct{})}
 	s.state = state{status: adopting, link: disconnected, configDir: options.ConfigDir,
+		settings: s.executor.options.Settings,
 		idPrefix: fmt.Sprintf("%08x", rand.Uint32())}
 	return s
 }
@@ -42,8 +43,7 @@ func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
 	x := &s.executor
 	end := x.begin(ctx, keeper)
 	defer end()
-	settings := x.options.Settings()
-	s.step(event{settings: &settings, trigger: keeperConnected{}})
+	s.step(event{trigger: keeperConnected{}})
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for s.state.status != finished {
@@ -165,6 +165,9 @@ func (s *Supervisor) Ask(request Request) (wait func(context.Context) (Result, e
 		return a.result, a.err
 	}
 }
+
+// Configure replaces the settings. It does not block.
+func (s *Supervisor) Configure(settings Settings) { s.executor.post(configured{settings}) }
 
 // Drain makes the live epoch fail its health checks and close its listeners at the end of its drain
 // time; it aborts nothing in flight. It is a standing request: a later epoch drains as well, until

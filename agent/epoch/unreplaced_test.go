@@ -63,6 +63,7 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.BackoffMin, h.settings.BackoffMax = time.Minute, time.Minute
+		h.s.Configure(h.settings)
 		h.must(specOf("a"))
 		for range 2 { // the second restart is delayed
 			h.kill(h.newest(), "SIGKILL")
@@ -95,6 +96,7 @@ func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 				h.leave()
 				h.wait(time.Second)
 				h.settings.Limit = 2
+				h.s.Configure(h.settings)
 				before := h.outage()
 				h.begin()
 				h.must(specOf("repaired"))

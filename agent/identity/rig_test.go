@@ -39,11 +39,10 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewBoard(), dir: t.TempDir()}
 	r.root = pkitest.NewAuthority(t, "root", nil)
-	debounce := func() time.Duration { return 0 } // a pair that does not match is not served
 	options := identity.Options{
 		Board: r.board,
 		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{Debounce: debounce, MaxDelay: debounce})
+			return watch.New(watch.Options{})
 		},
 		Settings: identity.Settings{Files: r.files()},
 	}

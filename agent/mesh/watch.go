@@ -22,8 +22,7 @@ type Watch struct{ *watch.Watcher }
 // NewWatch watches the files of a configuration.
 func NewWatch(c *config.Config, log *slog.Logger) (*Watch, error) {
 	m := &Watch{watch.New(watch.Options{
-		Debounce: func() time.Duration { return watchDebounce },
-		MaxDelay: func() time.Duration { return watchDebounce },
+		Delays:   watch.Delays{Debounce: watchDebounce, MaxDelay: watchDebounce},
 		Suffixes: watchSuffixes,
 		Logger:   log,
 	})}

@@ -82,7 +82,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
 	if err != nil || request.SubjectToken != "" {
 		return request, err
 	}
-	path := s.options.TokenFile()
+	path := *s.tokenFile.Load()
 	if path == "" {
 		return Request{}, &Error{InvalidRequest,
 			"subject_token is missing; send one or set [identity] token_file"}

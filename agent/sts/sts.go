@@ -61,8 +61,8 @@ const (
 type Options struct {
 	Address   string // host:port on loopback
 	Manager   Manager
-	TokenFile func() string // file of the subject token for requests without one; "" = none
-	Trusted   []uint32      // users that may connect
+	TokenFile string   // see Configure
+	Trusted   []uint32 // users that may connect
 	Board     *condition.Board
 	Logger    *slog.Logger
 }
@@ -75,11 +75,19 @@ type Stats struct{ Exchanges, Failures uint64 }
 type Server struct {
 	part.Readiness
 	options             Options
+	tokenFile           atomic.Pointer[string]
 	exchanges, failures atomic.Uint64
 }
 
 // NewServer returns a server that listens once Run is called.
-func NewServer(options Options) *Server { return &Server{options: options} }
+func NewServer(options Options) *Server {
+	s := &Server{options: options}
+	s.Configure(options.TokenFile)
+	return s
+}
+
+// Configure sets the file of the subject token for requests without one; "" = none.
+func (s *Server) Configure(tokenFile string) { s.tokenFile.Store(&tokenFile) }
 
 // Name returns the name of the part.
 func (s *Server) Name() string { return "sts" }

@@ -61,7 +61,7 @@ func start(t *testing.T, tokenFile string) *rig {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(parts.FreePort(t)))
 	r := &rig{t: t, google: fake, board: condition.NewBoard(), url: "http://" + address}
 	r.Server = NewServer(Options{Address: address, Manager: google,
-		TokenFile: func() string { return tokenFile }, Trusted: []uint32{uint32(os.Geteuid())},
+		TokenFile: tokenFile, Trusted: []uint32{uint32(os.Geteuid())},
 		Board: r.board, Logger: slog.New(slog.NewTextHandler(r,
 			&slog.HandlerOptions{Level: slog.LevelDebug}))})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -20,10 +20,8 @@ const (
 	silence      = 2 * testDebounce // in which no other change may be reported
 )
 
-func fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
-
 func testOptions(suffixes ...string) Options {
-	return Options{Debounce: fixed(testDebounce), MaxDelay: fixed(patience), Suffixes: suffixes}
+	return Options{Delays: Delays{testDebounce, patience}, Suffixes: suffixes}
 }
 
 // run starts a Watcher of paths, waits until it watches, and ends it with the test.

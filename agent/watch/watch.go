@@ -27,6 +27,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -41,11 +42,15 @@ const checkInterval = 2 * time.Second
 // next one waits at least restFactor times as long as that scan took.
 const restFactor = 4
 
+// Delays bound when the changes of a burst are reported.
+type Delays struct {
+	Debounce time.Duration // quiet time after the last change of a burst
+	MaxDelay time.Duration // longest time from the first change of a burst to its report
+}
+
 // Options of a Watcher.
 type Options struct {
-	// Debounce returns the quiet time after the last change of a burst, MaxDelay the longest time
-	// from its first change to its report. Both are required, and called at each change.
-	Debounce, MaxDelay func() time.Duration
+	Delays Delays // see SetDelays
 	// Suffixes selects the files of directories (".yaml"); none: all files.
 	Suffixes []string
 	Logger   *slog.Logger // nil: silent
@@ -57,6 +62,7 @@ type Watcher struct {
 	options  Options
 	open     func() (*fsnotify.Watcher, error) // replaced in tests
 	interval time.Duration                     // of checks; shorter in tests
+	delays   atomic.Pointer[Delays]
 	changes  chan []string
 	wake     chan struct{} // Set may have dropped paths of the batch on offer
 
@@ -69,7 +75,7 @@ func New(options Options) *Watcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Watcher{
+	w := &Watcher{
 		options:  options,
 		open:     fsnotify.NewWatcher,
 		interval: checkInterval,
@@ -77,7 +83,12 @@ func New(options Options) *Watcher {
 		wake:     make(chan struct{}, 1),
 		tree:     newTree(options.Suffixes, options.Logger),
 	}
+	w.SetDelays(options.Delays)
+	return w
 }
+
+// SetDelays replaces the delays from the next change on.
+func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 
 // Set replaces the watched paths. A path is a file or a directory, existing or not. A directory
 // stands for the files in it; with "/..." appended, for those of its sub-directories too. The
@@ -132,7 +143,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 
 // loop owns the debouncer and the batch on offer.
 func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error) error {
-	debounce := debouncer{quiet: w.options.Debounce, most: w.options.MaxDelay}
+	debounce := debouncer{delays: &w.delays}
 	settle := time.NewTimer(debounce.touch(time.Now()))
 	defer settle.Stop()
 	check := time.NewTicker(w.interval)
@@ -188,8 +199,8 @@ func (w *Watcher) locked(do func(t *tree)) {
 // debouncer decides when a burst of changes is over: after the quiet time without another change,
 // at the latest after the longest delay. Both may change between two calls.
 type debouncer struct {
-	quiet, most func() time.Duration
-	first       time.Time // first change of the burst; zero: no burst
+	delays *atomic.Pointer[Delays]
+	first  time.Time // first change of the burst; zero: no burst
 }
 
 // touch records a change at now and returns how long to wait for the next.
@@ -197,7 +208,8 @@ func (d *debouncer) touch(now time.Time) time.Duration {
 	if d.first.IsZero() {
 		d.first = now
 	}
-	return max(0, min(d.quiet(), d.first.Add(d.most()).Sub(now)))
+	delays := d.delays.Load()
+	return max(0, min(delays.Debounce, d.first.Add(delays.MaxDelay).Sub(now)))
 }
 
 // reset ends the burst.

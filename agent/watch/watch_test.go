@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,10 +22,9 @@ func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
 func TestDebouncer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		debounce, maxDelay := 100*time.Millisecond, time.Second
-		burst := debouncer{
-			quiet: func() time.Duration { return debounce },
-			most:  func() time.Duration { return maxDelay },
-		}
+		var delays atomic.Pointer[Delays]
+		delays.Store(&Delays{debounce, maxDelay})
+		burst := debouncer{delays: &delays}
 		if wait := burst.touch(time.Now()); wait != debounce {
 			t.Errorf("first change: waits %v", wait)
 		}
@@ -38,10 +38,11 @@ func TestDebouncer(t *testing.T) {
 		}
 		burst.reset()
 		debounce = 10 * time.Millisecond // reloaded
+		delays.Store(&Delays{debounce, maxDelay})
 		if wait := burst.touch(time.Now()); wait != debounce {
 			t.Errorf("next burst: waits %v", wait)
 		}
-		maxDelay = time.Millisecond
+		delays.Store(&Delays{debounce, time.Millisecond})
 		if wait := burst.touch(time.Now()); wait != time.Millisecond {
 			t.Errorf("debounce above the longest delay: waits %v", wait)
 		}
@@ -50,7 +51,7 @@ func TestDebouncer(t *testing.T) {
 
 func TestMaxDelay_EndsBurst(t *testing.T) {
 	dir := tempDir(t)
-	options := Options{Debounce: fixed(time.Hour), MaxDelay: fixed(300 * time.Millisecond)}
+	options := Options{Delays: Delays{time.Hour, 300 * time.Millisecond}}
 	watcher := run(t, options, dir+"/f")
 	writing := make(chan struct{})
 	done := make(chan struct{})
@@ -75,7 +76,7 @@ func TestMaxDelay_EndsBurst(t *testing.T) {
 func TestChanges_MergeUntilReceived(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/undone", "old")
-	options := Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}
+	options := Options{Delays: Delays{time.Millisecond, time.Second}}
 	watcher := run(t, options, dir+"/a", dir+"/b", dir+"/undone")
 	steps := []struct{ path, text string }{
 		{dir + "/a", "1"}, {dir + "/undone", "new"}, {dir + "/b", "1"}, {dir + "/undone", "old"},
@@ -125,7 +126,7 @@ func TestSet_KeepsPendingChanges(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/a", "old")
 	write(t, dir+"/c", "old")
-	options := Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}
+	options := Options{Delays: Delays{time.Millisecond, time.Second}}
 	watcher := run(t, options, dir+"/a", dir+"/b")
 	replace(t, dir+"/a", "new")
 	seen(t, watcher, dir+"/a", "new")
@@ -177,7 +178,7 @@ func TestWithoutInotify_FilesArePolled(t *testing.T) {
 			write(t, dir+"/d/sub/f.yaml", "old")
 			var log bytes.Buffer
 			watcher := New(Options{
-				Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second),
+				Delays: Delays{time.Millisecond, time.Second},
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			})
 			if limit == "instances" {

@@ -38,9 +38,7 @@ func run(files []string, address string, settings discovery.Settings) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	watcher := watch.New(watch.Options{
-		Debounce: func() time.Duration { return time.Millisecond }, MaxDelay: func() time.Duration {
-			return time.Millisecond
-		},
+		Delays:   watch.Delays{Debounce: time.Millisecond, MaxDelay: time.Millisecond},
 		Suffixes: []string{".yaml", ".yml", ".json"},
 	})
 	folders := make([]string, len(files))
