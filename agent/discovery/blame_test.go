@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestWhatEnvoyQuotesTellsWhoIsToBlame refuses a route configuration that several objects
+// TestGuilty_VirtualHostThatEnvoyQuotes refuses a route configuration that several objects
 // contribute to.
-func TestWhatEnvoyQuotesTellsWhoIsToBlame(t *testing.T) {
+func TestGuilty_VirtualHostThatEnvoyQuotes(t *testing.T) {
 	service := func(name string) string {
 		return "ServiceEntry shop/" + name + ": {hosts: [" + name + ".test], addresses: [10.3.0." +
 			name[1:] + "], resolution: STATIC, " +

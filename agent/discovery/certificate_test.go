@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestARenewedCertificateDrainsNoListener renames a new certificate over the old one: new
+// TestCertificates_RenewalDrainsNoListener renames a new certificate over the old one: new
 // connections get it, old ones stay open, and no listener is replaced.
-func TestARenewedCertificateDrainsNoListener(t *testing.T) {
+func TestCertificates_RenewalDrainsNoListener(t *testing.T) {
 	authority, authorityKey := certificate(t)
 	signer, err := tls.LoadX509KeyPair(authority, authorityKey)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-func TestCheckNamesFileLineObjectAndField(t *testing.T) {
+func TestCheck_NamesFileLineObjectAndField(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "a.yaml"), fmt.Sprintf(webEntry, "web", "10.0.0.1")+"---\n"+`apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -62,7 +62,7 @@ spec:
 	}
 }
 
-func TestCheckReadsTheConfigurationOfTheMesh(t *testing.T) {
+func TestCheck_ReadsMeshConfig(t *testing.T) {
 	directory := t.TempDir()
 	file, entry := filepath.Join(directory, "mesh"), filepath.Join(directory, "web.yaml")
 	write(t, entry, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
@@ -81,7 +81,7 @@ func TestCheckReadsTheConfigurationOfTheMesh(t *testing.T) {
 	}
 }
 
-func TestExplainNamesTheObjects(t *testing.T) {
+func TestExplain_NamesObjects(t *testing.T) {
 	directory := t.TempDir()
 	files := map[string]string{
 		"web.yaml":  fmt.Sprintf(webEntry, "web", "10.0.0.1"),
@@ -151,7 +151,7 @@ func TestExplainNamesTheObjects(t *testing.T) {
 	}
 }
 
-func TestCheck_ReferencesThatNothingDefines(t *testing.T) {
+func TestCheck_UndefinedReferences(t *testing.T) {
 	const service = "ServiceEntry shop/web: {hosts: [web.test, '*.wild.test'], resolution: " +
 		"STATIC, endpoints: [{address: 10.0.0.1, labels: {version: v1}}], ports: [{number: 80, " +
 		"name: http, protocol: HTTP}]}"

@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDelegatesAreBounded combines the matches of a VirtualService with those of its delegate, up
+// TestDelegates_AreBounded combines the matches of a VirtualService with those of its delegate, up
 // to the bound and above.
-func TestDelegatesAreBounded(t *testing.T) {
+func TestDelegates_AreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name             string
 		roots            int // routes that delegate

@@ -7,9 +7,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestTheProxyForUnknownTrafficInAnyCase writes the egress proxy's host in another case than its
+// TestEgressProxy_IgnoresCaseOfHost writes the egress proxy's host in another case than its
 // service.
-func TestTheProxyForUnknownTrafficInAnyCase(t *testing.T) {
+func TestEgressProxy_IgnoresCaseOfHost(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: "+
 			"p, protocol: HTTP}], endpoints: [{address: 10.0.0.9}]}",

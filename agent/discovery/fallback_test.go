@@ -274,8 +274,8 @@ func TestFallback_MeshConfig(t *testing.T) {
 	l.remembers(false)
 }
 
-// TestFallback_TriesAgain retries refused versions after a reload or a changed certificate.
-func TestFallback_TriesAgain(t *testing.T) {
+// TestFallback_Retries retries refused versions after a reload or a changed certificate.
+func TestFallback_Retries(t *testing.T) {
 	l := newFallback(t)
 	l.put("rule.yaml", rule("3s"))
 	l.refuse(resource.ClusterType, clusterOfA, "bad")
@@ -288,7 +288,7 @@ func TestFallback_TriesAgain(t *testing.T) {
 	l.serves("refused again", "2s", badCluster)
 }
 
-func TestFallback_NotWhereTheChangeIsNotToBlame(t *testing.T) {
+func TestFallback_OnlyChangesThatCausedTheRefusal(t *testing.T) {
 	l := newFallback(t)
 	standing := func(what, typeURL, name string, held bool) {
 		t.Helper()

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestWhatHasNoEffectForAServiceIsTold has fields whose effect depends on other objects.
-func TestWhatHasNoEffectForAServiceIsTold(t *testing.T) {
+// TestIdle_ReportsServiceFieldsWithoutEffect has fields whose effect depends on other objects.
+func TestIdle_ReportsServiceFieldsWithoutEffect(t *testing.T) {
 	const (
 		both = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, " +
 			"name: h, protocol: HTTP}, {number: 90, name: t, protocol: TCP}], endpoints: " +

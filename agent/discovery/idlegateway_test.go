@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// TestExplain_NamesTheGatewayThatIsNotForThisProxy explains requests to the port of a Gateway that
+// TestExplain_NamesGatewayOfOtherProxies explains requests to the port of a Gateway that
 // does not apply to the proxy.
-func TestExplain_NamesTheGatewayThatIsNotForThisProxy(t *testing.T) {
+func TestExplain_NamesGatewayOfOtherProxies(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "edge.yaml")
 	write(t, file, fmt.Sprintf(edgeGateway, "edge", "")+fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	const sidecars = "; listeners: 127.0.0.1:80, 127.0.0.1:9000"

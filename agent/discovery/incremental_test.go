@@ -203,9 +203,9 @@ func randomPatch(pick func(...string) string, host string) string {
 			"{'@type': type.googleapis.com/not.linked.Here}}}}")
 }
 
-// TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and
+// TestIncremental_EqualsFreshStart changes files at random and compares every view, and
 // the problems, with those of a new server.
-func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
+func TestIncremental_EqualsFreshStart(t *testing.T) {
 	const seeds, steps = 5, 25
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

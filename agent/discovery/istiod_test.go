@@ -25,10 +25,10 @@ const secretsCluster = `{
       "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
   }, `
 
-// TestIstiodAnswersTheSame runs the cases of TestConformance with a real istiod and an Envoy. The
+// TestIstiod_GivesTheSameAnswers runs the cases of TestConformance with a real istiod and an Envoy. The
 // replies must be the same, except for the differences that testdata/conformance/istiod lists with
 // reasons; a listed difference that does not occur fails the test.
-func TestIstiodAnswersTheSame(t *testing.T) {
+func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}

@@ -118,7 +118,7 @@ func (l *lives) expect(what, hosts string, remembers bool, problems ...string) {
 	}
 }
 
-func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
+func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	l := newLives(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
 	l.put("a.yaml", a)
@@ -177,9 +177,9 @@ func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
 	}
 }
 
-// TestAStartGoesOnWithoutItsMemory starts with a damaged last-good file, and with one whose objects
+// TestLastGood_UnusableFile starts with a damaged last-good file, and with one whose objects
 // are not valid any more.
-func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
+func TestLastGood_UnusableFile(t *testing.T) {
 	l := newLives(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
 	l.put("", "connectTimeout: two\n")
@@ -214,9 +214,9 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadNoMoreIsForgotten starts the next server with another directory in [discovery]
+// TestLastGood_OtherFolder starts the next server with another directory in [discovery]
 // files.
-func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
+func TestLastGood_OtherFolder(t *testing.T) {
 	l := newLives(t)
 	l.put("", "connectTimeout: 2s\n")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
@@ -231,8 +231,8 @@ func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
 	l.expect("elsewhere", "", false)
 }
 
-// TestWhatWaitsForItsFolderIsNotSaidToGoOn removes the directory while no server runs.
-func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
+// TestLastGood_MissingFolder removes the directory while no server runs.
+func TestLastGood_MissingFolder(t *testing.T) {
 	l := newLives(t)
 	l.put("", "connectTimeout: 2s\n")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))

@@ -26,9 +26,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestWhatTheMeshSaysOfTLSCountsForServers has a server without and one with TLS protocol versions
+// TestMeshTLS_Servers has a server without and one with TLS protocol versions
 // of its own.
-func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
+func TestMeshTLS_Servers(t *testing.T) {
 	mesh, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
 	cert, key := certificate(t)
 	ports := freePorts(t, 2)
@@ -96,7 +96,7 @@ func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
 	}
 }
 
-func TestAServerThatTheMeshLeavesNoVersionIsTold(t *testing.T) {
+func TestMeshTLS_ReportsServersWithoutVersion(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, config, "tlsDefaults: {minProtocolVersion: TLSV1_3}")
 	const gateway = "Gateway shop/g: {selector: {app: edge}, servers: [{port: {number: 443, " +
@@ -117,9 +117,9 @@ func TestAServerThatTheMeshLeavesNoVersionIsTold(t *testing.T) {
 	}
 }
 
-// TestWhatTheMeshSaysOfTLSCountsForServices checks the curves and cipher suites that proxies offer
+// TestMeshTLS_Services checks the curves and cipher suites that proxies offer
 // to a service; istiod configures the same.
-func TestWhatTheMeshSaysOfTLSCountsForServices(t *testing.T) {
+func TestMeshTLS_Services(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, config,
 		"tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256, none], cipherSuites: "+
@@ -157,9 +157,9 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 	return &context
 }
 
-// TestServiceAccountsAreExpectedInCertificates has a service whose certificate names an account of
+// TestServiceAccounts_ExpectedInCertificates has a service whose certificate names an account of
 // a trust domain: the mesh's, then another one, then an alias.
-func TestServiceAccountsAreExpectedInCertificates(t *testing.T) {
+func TestServiceAccounts_ExpectedInCertificates(t *testing.T) {
 	a := newAuthority(t)
 	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), parts.FreePort(t)
 	cert, key := a.issue(t, 10, "ns/shop/sa/far")
@@ -206,9 +206,9 @@ spec:
 	}
 }
 
-// TestAuthoritiesOfTheMeshAreTold subscribes as Istio's agents do, in both forms of xDS, while the
+// TestMeshTLS_ServesTrustBundleToAgents subscribes as Istio's agents do, in both forms of xDS, while the
 // authorities change.
-func TestAuthoritiesOfTheMeshAreTold(t *testing.T) {
+func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	authority := func() (text string, yaml string) {
 		path, _ := certificate(t)

@@ -45,9 +45,9 @@ func alone(t *testing.T, c *conformanceCase, s *suite) {
 	})
 }
 
-// TestWhatASidecarDoesNotLetInIsNotSent changes services that are not visible to a proxy, and one
+// TestSidecar_HiddenServicesAreNotSent changes services that are not visible to a proxy, and one
 // that is.
-func TestWhatASidecarDoesNotLetInIsNotSent(t *testing.T) {
+func TestSidecar_HiddenServicesAreNotSent(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string) string {
 		path := filepath.Join(directory, name+".yaml")

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestOriginsOfEverything checks the origins of outbound and inbound resources, of gateways, and of
+// TestOrigins_OfEveryResource checks the origins of outbound and inbound resources, of gateways, and of
 // resources that EnvoyFilters add and change.
-func TestOriginsOfEverything(t *testing.T) {
+func TestOrigins_OfEveryResource(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: "
 	directory := t.TempDir()
 	for name, text := range map[string]string{

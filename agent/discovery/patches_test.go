@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestIdlePatchesAreTold has patches without effect, until a resource matches.
-func TestIdlePatchesAreTold(t *testing.T) {
+// TestPatches_ReportsIdleOnes has patches without effect, until a resource matches.
+func TestPatches_ReportsIdleOnes(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "patch.yaml"), `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter

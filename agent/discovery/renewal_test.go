@@ -215,10 +215,10 @@ func noProblems(t *testing.T, server *discovery.Server) {
 	})
 }
 
-// TestARenewedCertificateIsServedHoweverItIsWritten configures certificates that do not exist yet,
+// TestCertificates_RenewalInEachWay configures certificates that do not exist yet,
 // then creates and twice renews them in each way: no listener is replaced, no request is lost, and
 // no outdated problem remains.
-func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
+func TestCertificates_RenewalInEachWay(t *testing.T) {
 	a := newAuthority(t)
 	mesh := t.TempDir()
 	ports := freePorts(t, len(habits))
@@ -261,10 +261,10 @@ func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 	}
 }
 
-// TestAPairThatIsWrittenByHalvesIsNotServed leaves a new certificate with the old key, and changes
+// TestCertificates_MismatchedPairIsNotServed leaves a new certificate with the old key, and changes
 // the listener meanwhile. The old pair is served until the new one is complete; then the changed
 // listener takes effect, too.
-func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
+func TestCertificates_MismatchedPairIsNotServed(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder := t.TempDir(), t.TempDir()
 	d := door{host: "door.test", port: parts.FreePort(t)}
@@ -315,9 +315,9 @@ spec:
     tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
 `
 
-// TestARenewedClientCertificateIsShown renews the client certificate and the trusted authorities of
+// TestCertificates_ClientCertificateRenewal renews the client certificate and the trusted authorities of
 // a DestinationRule in place.
-func TestARenewedClientCertificateIsShown(t *testing.T) {
+func TestCertificates_ClientCertificateRenewal(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)
 	roots := filepath.Join(folder, "roots.pem")

@@ -44,9 +44,9 @@ func answer(port int) int {
 	return response.StatusCode
 }
 
-// TestRestriction_NothingIsServedWithoutIt starts a real Envoy with files that deny everything: it
+// TestRestriction_ServesNothingWithoutLastGood starts a real Envoy with files that deny everything: it
 // must have no listener until the policy is removed.
-func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
+func TestRestriction_ServesNothingWithoutLastGood(t *testing.T) {
 	for _, kind := range []string{"router", "REDIRECT"} {
 		t.Run(kind, func(t *testing.T) {
 			directory, port := t.TempDir(), parts.FreePort(t)
@@ -93,9 +93,9 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 	}
 }
 
-// TestRestriction_TheStateBeforeItGoesOn adds a policy, and a listener that it would forbid, to
+// TestRestriction_ServesStateBefore adds a policy, and a listener that it would forbid, to
 // served files.
-func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
+func TestRestriction_ServesStateBefore(t *testing.T) {
 	directory, port, added := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
 	var log parts.Log
@@ -152,8 +152,8 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	}
 }
 
-// TestRestriction_TheNextServerGoesOnToo restarts the server while the files have a policy.
-func TestRestriction_TheNextServerGoesOnToo(t *testing.T) {
+// TestRestriction_NextServerServesLastGood restarts the server while the files have a policy.
+func TestRestriction_NextServerServesLastGood(t *testing.T) {
 	l := newLives(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
 	restricts, unread := "kind AuthorizationPolicy restricts access", "not valid YAML"

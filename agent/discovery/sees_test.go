@@ -42,8 +42,8 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 	return strings.Join(strings.Fields(prototext.Format(message)), "")
 }
 
-// TestWhatIsNotSeenChangesNothing has objects that are not visible to a proxy besides visible ones.
-func TestWhatIsNotSeenChangesNothing(t *testing.T) {
+// TestSees_HiddenObjectsChangeNothing has objects that are not visible to a proxy besides visible ones.
+func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 	const (
 		static = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +
 			"endpoints: [{address: 10.0.0.1, labels: {version: v1}}]"

@@ -44,8 +44,8 @@ spec: {hosts: [%[1]s.test], http: [{timeout: %[2]s, route: [{destination: {host:
 `
 )
 
-// TestAChangePublishesOnlyWhatItChanges lists the resources that each kind of change sends.
-func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
+// TestPublish_ChangesOnly lists the resources that each kind of change sends.
+func TestPublish_ChangesOnly(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string, values ...any) string {
 		path := filepath.Join(directory, name+".yaml")
@@ -110,9 +110,9 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 	}
 }
 
-// TestAWorkloadIsAnEndpoint changes WorkloadEntries: only the endpoints of the services that select
+// TestWorkloadEntry_IsEndpoint changes WorkloadEntries: only the endpoints of the services that select
 // them change.
-func TestAWorkloadIsAnEndpoint(t *testing.T) {
+func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 	directory := t.TempDir()
 	entry := func(name, selector string) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: "+
@@ -158,9 +158,9 @@ func TestAWorkloadIsAnEndpoint(t *testing.T) {
 	}
 }
 
-// TestWhatEnvoyRefusesIsTold configures a server whose certificate does not exist: its listener
+// TestRefused_ReportsProblems configures a server whose certificate does not exist: its listener
 // listens, and delays no other.
-func TestWhatEnvoyRefusesIsTold(t *testing.T) {
+func TestRefused_ReportsProblems(t *testing.T) {
 	directory := t.TempDir()
 	certificate, key := certificate(t)
 	gateway := func(port int, certificate string) string {
@@ -208,7 +208,7 @@ spec:
 	})
 }
 
-func TestProblemsAreToldOnceAndBounded(t *testing.T) {
+func TestProblems_ReportedOnceAndBounded(t *testing.T) {
 	directory := t.TempDir()
 	for i := range 50 {
 		write(t, filepath.Join(directory, fmt.Sprintf("%02d.yaml", i)), "a: [")
@@ -246,7 +246,7 @@ func TestProblemsAreToldOnceAndBounded(t *testing.T) {
 	}
 }
 
-func TestChangesAreMergedUntilItIsQuiet(t *testing.T) {
+func TestDebounce_MergesChanges(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "a.yaml")
 	synctest.Test(t, func(t *testing.T) {
@@ -337,8 +337,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestMeshConfigIsReadAgain changes the MeshConfig file while the server runs.
-func TestMeshConfigIsReadAgain(t *testing.T) {
+// TestMeshConfig_FollowsFile changes the MeshConfig file while the server runs.
+func TestMeshConfig_FollowsFile(t *testing.T) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, "mesh.yml")
 	mesh := filepath.Join(directory, "mesh")

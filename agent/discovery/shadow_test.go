@@ -27,9 +27,9 @@ metadata: {name: %s}
 spec: {hosts: [%s], gateways: [%s], http: %s}
 `
 
-// TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides has one host in two files; a.yaml is the
+// TestCheck_WarnsOfHiddenVirtualServices has one host in two files; a.yaml is the
 // older one.
-func TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides(t *testing.T) {
+func TestCheck_WarnsOfHiddenVirtualServices(t *testing.T) {
 	const answer = "directResponse: {status: 200}"
 	const all = "[{" + answer + "}]"
 	for name, c := range map[string]struct{ older, newer, hosts, tls, want string }{

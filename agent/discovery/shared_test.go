@@ -12,9 +12,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestProxiesShareOnlyWhatIsTheSame serves different proxies in every order: each gets the same
+// TestViews_ShareEqualResources serves different proxies in every order: each gets the same
 // resources as alone.
-func TestProxiesShareOnlyWhatIsTheSame(t *testing.T) {
+func TestViews_ShareEqualResources(t *testing.T) {
 	at := func(region string) *corev3.Node {
 		n := node("sidecar", "shop", nil)
 		n.Locality = &corev3.Locality{Region: region}

@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAListenerHasOneOwner adds and removes a Sidecar and a service with the same listener. The
+// TestListener_HasOneOwner adds and removes a Sidecar and a service with the same listener. The
 // Sidecar takes precedence, the service gets a problem, and the remaining one has the listener.
-func TestAListenerHasOneOwner(t *testing.T) {
+func TestListener_HasOneOwner(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: " +
 		"shop}\nspec:\n"
 	texts := map[string]string{
@@ -70,9 +70,9 @@ func TestAListenerHasOneOwner(t *testing.T) {
 	}
 }
 
-// TestWhatListensBesideTheMeshKeepsItsPlace has services, a Sidecar and a Gateway on ports of the
+// TestTaken_OtherListenersKeepTheirAddress has services, a Sidecar and a Gateway on ports of the
 // agent and of the bootstrap.
-func TestWhatListensBesideTheMeshKeepsItsPlace(t *testing.T) {
+func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	taken := []discovery.Taken{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1",
 		Port: 15000, By: "the admin view"}}
 	const entry = "ServiceEntry shop/x: {hosts: [x.test], addresses: [10.9.0.1], resolution: " +
@@ -129,9 +129,9 @@ func TestWhatListensBesideTheMeshKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// TestAnAddressHasOneListener writes an address of a Gateway in two ways: there is one listener
+// TestListener_OnePerAddress writes an address of a Gateway in two ways: there is one listener
 // with one route configuration.
-func TestAnAddressHasOneListener(t *testing.T) {
+func TestListener_OnePerAddress(t *testing.T) {
 	for _, addresses := range [][2]string{{"", "0.0.0.0"}, {"0.0.0.0", ""},
 		{"'::'", "'0:0:0:0:0:0:0:0'"}, {"'FD00::1'", "'fd00:0::1'"}} {
 		directory := t.TempDir()

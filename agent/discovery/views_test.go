@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestViewsThatNobodyFollowsAreDropped serves proxies that differ by a label, and disconnects them.
-func TestViewsThatNobodyFollowsAreDropped(t *testing.T) {
+// TestViews_DropsIdleOnes serves proxies that differ by a label, and disconnects them.
+func TestViews_DropsIdleOnes(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "web.yaml")
 	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))

@@ -32,7 +32,7 @@ func (p *table) absent(names ...string) {
 	p.follow()
 }
 
-func TestDemand_AnswersOnceItIsKnown(t *testing.T) {
+func TestDemand_AnswersOnceKnown(t *testing.T) {
 	p := newDemandTable(t, true)
 	p.ask(&request{typeURL: sds, subscribe: []string{"a", "b"}})
 	p.sends()

@@ -34,7 +34,7 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 	}
 }
 
-func TestEnvoyServesAndFollowsChanges(t *testing.T) {
+func TestEnvoy_FollowsChanges(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, two, port, other := backend(t, "one"), backend(t, "two"), parts.FreePort(t),
 			parts.FreePort(t)
@@ -149,7 +149,7 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 	})
 }
 
-func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
+func TestEnvoy_RefusesOneListener(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, port, second, third := backend(t, "one"), parts.FreePort(t), parts.FreePort(t),
 			parts.FreePort(t)
@@ -229,7 +229,7 @@ func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 	})
 }
 
-func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
+func TestEnvoy_RefusesOneCluster(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		bad  func(t *testing.T) *resource.Resource
@@ -284,7 +284,7 @@ func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
 	}
 }
 
-func TestEnvoyReconnectsToANewServer(t *testing.T) {
+func TestEnvoy_ReconnectsToNewServer(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, two, port := backend(t, "one"), backend(t, "two"), parts.FreePort(t)
 		resources := append(site(t, "a", port, one), site(t, "b", parts.FreePort(t), one)...)
@@ -326,7 +326,7 @@ func TestEnvoyReconnectsToANewServer(t *testing.T) {
 	})
 }
 
-func TestTwoEnvoysEachHaveTheirStream(t *testing.T) {
+func TestEnvoy_TwoStreams(t *testing.T) {
 	one, two := backend(t, "one"), backend(t, "two")
 	port := parts.FreePort(t)
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)

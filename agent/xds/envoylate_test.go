@@ -27,10 +27,10 @@ func silent(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// TestEnvoyRefusesTwoVersionsLate delays Envoy's answers to clusters by a cluster whose health
+// TestEnvoy_RefusesTwoVersionsLate delays Envoy's answers to clusters by a cluster whose health
 // check is never answered. Envoy refuses a version of another cluster after the next one was sent,
 // and refuses that one, too.
-func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
+func TestEnvoy_RefusesTwoVersionsLate(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, port := backend(t, "one"), parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)

@@ -7,9 +7,9 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// TestWhatWasUnsubscribedIsNotHeldAgain unsubscribes from a name and subscribes to it again before
+// TestUnanswered_LateRefusalAfterUnsubscribe unsubscribes from a name and subscribes to it again before
 // late refusals arrive: the client holds nothing of the previous subscription.
-func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
+func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
 		t.Run(name, func(t *testing.T) {
 			p := newTable(t, true)
@@ -38,9 +38,9 @@ func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
 	}
 }
 
-// TestNamesThatAreGoneAreNotKept checks that the state of unsubscribed names is freed, even if the
+// TestUnanswered_FreesUnsubscribedNames checks that the state of unsubscribed names is freed, even if the
 // client never answers.
-func TestNamesThatAreGoneAreNotKept(t *testing.T) {
+func TestUnanswered_FreesUnsubscribedNames(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := &pipeline{table: newTable(t, delta), typeURL: cds}
 		p.put("a=1")
@@ -55,7 +55,7 @@ func TestNamesThatAreGoneAreNotKept(t *testing.T) {
 		}
 		for r := range p.session.watches[cds].unanswered {
 			if len(r.changes) > 1 {
-				t.Errorf("kept: %v", r.changes)
+				t.Errorf("changes: %v", r.changes)
 			}
 		}
 	})
@@ -73,16 +73,16 @@ func TestNamesThatAreGoneAreNotKept(t *testing.T) {
 		}
 		for r := range p.session.watches[cds].unanswered {
 			if r.changesName("b") {
-				t.Errorf("kept: %v", r.changes)
+				t.Errorf("changes: %v", r.changes)
 			}
 		}
 	})
 }
 
-// TestARefusalThatWasForgottenBlamesNobodyElse sends more responses than may be answered late. Each
+// TestUnanswered_RefusalOfForgottenResponse sends more responses than may be answered late. Each
 // has all resources, so that the refusal of a forgotten one shows in the others; resources that are
 // the same in all of them are not blamed.
-func TestARefusalThatWasForgottenBlamesNobodyElse(t *testing.T) {
+func TestUnanswered_RefusalOfForgottenResponse(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
 			p := &pipeline{table: newTable(t, false), typeURL: cds, whole: true}

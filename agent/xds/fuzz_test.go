@@ -63,7 +63,7 @@ func FuzzSession(f *testing.F) {
 				p.session.next(p.now)
 				continue
 			}
-			_ = p.session.handle(r) // a client may be told that it asks too much
+			_ = p.session.handle(r) // a client may request too much
 		}
 		p.publish(cluster("last=1"))
 		for range 1000 {

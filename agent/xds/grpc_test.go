@@ -50,7 +50,7 @@ type noFeed struct{ err error }
 
 func (s noFeed) Feed(*corev3.Node) (*resource.Feed, error) { return nil, s.err }
 
-func TestStreamsThatAreEnded(t *testing.T) {
+func TestStreams_RefuseInvalidRequests(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
 	long := strings.Repeat("x", maxNameBytes+1)
@@ -90,7 +90,7 @@ func TestStreamsThatAreEnded(t *testing.T) {
 			&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.PermissionDenied,
 			"not you"},
 		{"silence", Options{FirstRequestTimeout: 10 * time.Millisecond}, nil,
-			codes.DeadlineExceeded, "nothing was asked for"},
+			codes.DeadlineExceeded, "no request within"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.options.Source == nil {
@@ -113,7 +113,7 @@ func TestStreamsThatAreEnded(t *testing.T) {
 	}
 }
 
-func TestTypesNobodyKnowsAreAnswered(t *testing.T) {
+func TestSession_AnswersUnknownTypes(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
 	socket := socketPath(t)
@@ -145,7 +145,7 @@ func TestTypesNobodyKnowsAreAnswered(t *testing.T) {
 	}
 }
 
-func TestSecretsOverTheirOwnService(t *testing.T) {
+func TestSecrets_OverOwnService(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{Set: []*resource.Resource{made(resource.SecretType, "default=1"),
 		cluster("a=1")}})
@@ -192,7 +192,7 @@ func TestSecretsOverTheirOwnService(t *testing.T) {
 	}
 }
 
-func TestStatusOfAStreamThatHasNotAsked(t *testing.T) {
+func TestStatus_BeforeFirstRequest(t *testing.T) {
 	socket := socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{resource.NewFeed()}})
 	deltaStream(t, dial(t, socket))
@@ -236,7 +236,7 @@ func TestMaxStreams(t *testing.T) {
 	}
 }
 
-func TestSlowClientHoldsUpNobodyAndIsDisconnected(t *testing.T) {
+func TestStream_SlowClientIsDisconnected(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen,
 		SendTimeout: 5 * time.Second})
@@ -277,12 +277,12 @@ func TestSlowClientHoldsUpNobodyAndIsDisconnected(t *testing.T) {
 		func() bool { return server.Stats().StuckClients == 1 })
 	for err := error(nil); err == nil; {
 		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
-			t.Errorf("it is told %v", err)
+			t.Errorf("error %v", err)
 		}
 	}
 }
 
-func TestAThousandStreamsLeaveNothingBehind(t *testing.T) {
+func TestStreams_LeaveNothingBehind(t *testing.T) {
 	const connections, each = 20, 50
 	feed, socket := resource.NewFeed(), socketPath(t)
 	var content []*resource.Resource

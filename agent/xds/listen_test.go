@@ -22,7 +22,7 @@ func listen(t *testing.T, options ListenOptions) net.Listener {
 	return l
 }
 
-func TestSocketHasItsModeAndGoesWithItsListener(t *testing.T) {
+func TestListen_SocketModeAndRemoval(t *testing.T) {
 	dir := parts.ShortDir(t)
 	path := filepath.Join(dir, "xds.sock")
 	for _, mode := range []fs.FileMode{0, 0o600, 0o666} {
@@ -50,7 +50,7 @@ func TestSocketHasItsModeAndGoesWithItsListener(t *testing.T) {
 	}
 }
 
-func TestSocketOfTheDeadIsReplacedAndNothingElse(t *testing.T) {
+func TestListen_ReplacesOnlyStaleSockets(t *testing.T) {
 	dir := parts.ShortDir(t)
 	path := filepath.Join(dir, "xds.sock")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -92,7 +92,7 @@ func TestSocketOfTheDeadIsReplacedAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestOnlyAllowedUsersConnect(t *testing.T) {
+func TestListen_OnlyAllowedUsersConnect(t *testing.T) {
 	self := uint32(os.Getuid())
 	for _, test := range []struct {
 		name    string

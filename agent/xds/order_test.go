@@ -18,7 +18,7 @@ func eds1(name, content string) *resource.Resource {
 	return resource.FromEncoded(cds, name, append(value, content...))
 }
 
-func TestChangedClusterBringsItsEndpoints(t *testing.T) {
+func TestOrder_ChangedClusterResendsEndpoints(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		p := newTable(t, delta)
 		p.publish(eds1("a", "1"), made(eds, "a=1"), made(eds, "b=1"))
@@ -57,7 +57,7 @@ func TestOrder_EndpointsOfAnotherName(t *testing.T) {
 	}
 }
 
-func TestOrderBreaksNothing(t *testing.T) {
+func TestOrder_MakeBeforeBreak(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("old=1"), made(lds, "l=1"), made(rds, "r=1"), made(eds, "old=1"),
 		made(lds, "gone=1"))
@@ -94,7 +94,7 @@ func TestOrderBreaksNothing(t *testing.T) {
 	p.sends("EDS -old")
 }
 
-func TestClustersThatDoNotGetWarmHoldUpOthersForASecond(t *testing.T) {
+func TestOrder_WaitsASecondForClusters(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), made(lds, "l=1"))
 	p.ask(&request{typeURL: cds})

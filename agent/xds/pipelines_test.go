@@ -9,11 +9,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestRandomPipelines runs a client that answers late, in order, and refuses responses with bad
+// TestPipelines_Random runs a client that answers late, in order, and refuses responses with bad
 // resources as a whole. The session must never assume that it has a bad resource. Once it has
 // answered everything, it has some version of each resource, the current one unless that is bad. A
 // client that gets all resources of a type each time may answer several responses at once.
-func TestRandomPipelines(t *testing.T) {
+func TestPipelines_Random(t *testing.T) {
 	for seed := range uint64(400) {
 		each(t, func(t *testing.T, p *pipeline) {
 			random := rand.New(rand.NewPCG(seed, 2))

@@ -22,7 +22,7 @@ const settleTime = time.Second
 // the resources any more.
 func (s *session) next(now time.Time) *response {
 	if s.snapshot.Sequence == 0 {
-		// nothing was published yet: an answer now would tell the client that nothing exists
+		// nothing was published yet: an answer now would say that nothing exists
 		return nil
 	}
 	settling := false // clusters or endpoints are
@@ -124,7 +124,7 @@ func (s *session) resendEndpoints(r *response) {
 	if endpoints == nil || endpoints.blank {
 		return // a client that gets its endpoints elsewhere, or none so far
 	}
-	for _, cluster := range r.told {
+	for _, cluster := range r.allChanges {
 		if cluster.after == nil {
 			continue
 		}
@@ -243,7 +243,7 @@ func (s *session) buildFirst(w *watch) *response {
 func (s *session) buildFull(w *watch, last bool) *response {
 	set := s.snapshot.Set(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
-	tell := w.answer
+	changed := w.answer
 	targets := make(map[string]*resource.Resource, len(w.differs))
 	for name, d := range w.differs {
 		target := w.target(name, d.held, set[name])
@@ -253,10 +253,10 @@ func (s *session) buildFull(w *watch, last bool) *response {
 		case target == nil && !d.forced && !mayRemove(name):
 			target = d.held
 		}
-		tell = tell || d.forced || !same(target, d.held)
+		changed = changed || d.forced || !same(target, d.held)
 		targets[name] = target
 	}
-	if !tell {
+	if !changed {
 		if w.trial != nil {
 			w.trial.pass(w)
 			return s.buildFull(w, last)

@@ -110,7 +110,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		s.report.accepted(r)
 		cured := w.cured(r)
-		s.tellCured(w, cured)
+		s.reportCured(w, cured)
 		if w.typeURL == resource.SecretType && (len(cured) > 0 || r.replaces()) {
 			s.retry()
 		}
@@ -133,7 +133,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	message := refusal.GetMessage()
 	guilty := named(message, suspects)
 	charge := func() *Refusal {
-		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message),
+		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 			Resources: suspects}
 	}
 	switch {
@@ -143,7 +143,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	case len(past) > 0: // it may be about those; the others are sent again
 		if !onTrial {
 			s.report.refused(*charge())
-			s.tellCured(w, suspects)
+			s.reportCured(w, suspects)
 		}
 		return
 	case w.trial == nil:
@@ -176,25 +176,25 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 
 // refuse records and reports that the client refused resources of a response.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
-	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message),
+	report := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 		Resources: names}
 	if len(names) == 0 { // nothing was new, so any resource may be refused
 		for _, sent := range r.resources {
-			told.Resources = append(told.Resources, sent.Name)
+			report.Resources = append(report.Resources, sent.Name)
 		}
 	}
-	slices.Sort(told.Resources)
+	slices.Sort(report.Resources)
 	sent := make(map[string]*resource.Resource, len(r.resources))
 	for _, one := range r.resources {
 		sent[one.Name] = one
 	}
-	told.Versions = make([]string, len(told.Resources))
+	report.Versions = make([]string, len(report.Resources))
 	var replaces []string
 	if w.typeURL == resource.ListenerType {
 		replaces = s.pendingRemovals(w)
 	}
 	var over []string // names whose refused version was replaced meanwhile
-	for i, name := range told.Resources {
+	for i, name := range report.Resources {
 		now := s.get(w, name)
 		// the last one: a suspect of an earlier round
 		one := cmp.Or(r.changes[name].after, sent[name], now)
@@ -202,33 +202,33 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 			continue
 		}
 		for _, origin := range one.Origins {
-			if !slices.Contains(told.Origins, origin) {
-				told.Origins = append(told.Origins, origin)
+			if !slices.Contains(report.Origins, origin) {
+				report.Origins = append(report.Origins, origin)
 			}
 		}
-		told.Versions[i] = one.Version
-		held := w.keeps(name, now)
+		report.Versions[i] = one.Version
+		held := w.acknowledged(name, now)
 		switch {
 		case len(names) == 0:
 		case !w.wants(name) || w.changing(name) == nil && same(held, now):
 			delete(w.refused, name)
 			over = append(over, name)
 		default:
-			w.refused[name] = &refused{resource: one, held: held, message: told.Error,
+			w.refused[name] = &refused{resource: one, held: held, message: report.Error,
 				since: time.Now(), replaces: replaces}
 		}
 	}
 	if len(names) > 0 {
-		told.Kept = make([]string, len(told.Resources))
+		report.Kept = make([]string, len(report.Resources))
 	}
-	for i := range told.Kept {
-		name := told.Resources[i]
-		if kept := w.keeps(name, s.get(w, name)); kept != nil {
-			told.Kept[i] = kept.Version
+	for i := range report.Kept {
+		name := report.Resources[i]
+		if before := w.acknowledged(name, s.get(w, name)); before != nil {
+			report.Kept[i] = before.Version
 		}
 	}
-	s.report.refused(told)
-	s.tellCured(w, over)
+	s.report.refused(report)
+	s.reportCured(w, over)
 }
 
 // cured returns the names that were refused before and are accepted with a response.
@@ -265,7 +265,7 @@ func (s *session) retry() {
 	}
 }
 
-func (s *session) tellCured(w *watch, names []string) {
+func (s *session) reportCured(w *watch, names []string) {
 	if len(names) > 0 {
 		slices.Sort(names)
 		s.report.cured(w.typeURL, names)
@@ -311,8 +311,8 @@ func quoted(before, after string) bool {
 		strings.HasSuffix(before, "'") && strings.HasPrefix(after, "'")
 }
 
-// told returns a client's message, redacted and at most clipLength long.
-func (s *session) told(message string) string {
+// redact returns a client's message, redacted and at most clipLength long.
+func (s *session) redact(message string) string {
 	if s.words != nil {
 		message = s.words(message)
 	}

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-func TestNamedInAnError(t *testing.T) {
+func TestNamed_FindsNamesInErrors(t *testing.T) {
 	for _, test := range []struct {
 		message string
 		names   []string
@@ -34,7 +34,7 @@ func TestNamedInAnError(t *testing.T) {
 	}
 }
 
-func TestRefusedByNameTheRestIsSentAgain(t *testing.T) {
+func TestRefusal_NamedResourceIsIsolated(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"))
 	p.ask(&request{typeURL: cds})
@@ -49,14 +49,14 @@ func TestRefusedByNameTheRestIsSentAgain(t *testing.T) {
 	p.publish(cluster("b=2"), cluster("a=3"))
 	p.sends("CDS a=3")
 	p.ack(cds)
-	p.publish(cluster("b=1")) // what it kept: nothing to send
+	p.publish(cluster("b=1")) // what it has: nothing to send
 	p.sends()
 	p.saw("accepted CDS", "accepted CDS", "cured CDS [b]")
 }
 
-// TestWordsOfARefusal checks that Options.Words redacts the reported message, and that the names in
+// TestRefusal_RedactsMessage checks that Options.Words redacts the reported message, and that the names in
 // the original message are still found.
-func TestWordsOfARefusal(t *testing.T) {
+func TestRefusal_RedactsMessage(t *testing.T) {
 	p := newTable(t, true)
 	p.session.words = func(message string) string {
 		return strings.ReplaceAll(message, "quoted",
@@ -73,7 +73,7 @@ func TestWordsOfARefusal(t *testing.T) {
 	}
 }
 
-func TestRefusedThenRemoved(t *testing.T) {
+func TestRefusal_ThenRemoved(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("new=1"))
 	p.ask(&request{typeURL: cds})
@@ -90,7 +90,7 @@ func TestRefusedThenRemoved(t *testing.T) {
 	}
 }
 
-func TestRefusedInTheStateOfTheWorldIsSentAsItWas(t *testing.T) {
+func TestRefusal_StateOfTheWorldSendsAcceptedVersion(t *testing.T) {
 	p := newTable(t, false)
 	p.publish(cluster("a=1"), cluster("b=1"))
 	p.ask(&request{typeURL: cds})
@@ -111,7 +111,7 @@ func TestRefusedInTheStateOfTheWorldIsSentAsItWas(t *testing.T) {
 	p.sends("CDS a=3 c=2")
 }
 
-func TestRefusedOnlyTheFirstTimeAllAreNamed(t *testing.T) {
+func TestRefusal_OnlyFirstTimeNamesAll(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"))
 	p.ask(&request{typeURL: cds})
@@ -124,7 +124,7 @@ func TestRefusedOnlyTheFirstTimeAllAreNamed(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "refused CDS [a b]")
 }
 
-func TestARefusedListenerIsTriedAgainOnceASecretIsAnother(t *testing.T) {
+func TestRefusal_ListenerRetriedAfterSecretChange(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		p := newTable(t, delta)
 		p.publish(made(resource.SecretType, "s=1"), made(resource.SecretType, "t=1"),
@@ -186,7 +186,7 @@ func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	return rounds
 }
 
-func TestUnnamedRefusalIsFoundByHalves(t *testing.T) {
+func TestTrial_FindsRefusedResourceByHalves(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) {
 			p := newTable(t, delta)
@@ -220,7 +220,7 @@ func TestUnnamedRefusalIsFoundByHalves(t *testing.T) {
 	}
 }
 
-func TestEverythingRefusedEnds(t *testing.T) {
+func TestTrial_EndsIfEverythingIsRefused(t *testing.T) {
 	p := newTable(t, true)
 	bad := map[string]bool{}
 	for i := range 500 {
@@ -259,9 +259,9 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	p.publish(cluster("a=2"), cluster("new=1"))
 	p.sends("CDS a=2 new=1")
 	p.nack(cds, "Error adding/updating cluster(s) a: bad, new: bad")
-	kept := []string{cluster("a=1").Version, ""}
-	if d := cmp.Diff(kept, p.refusals[0].Kept); d != "" {
-		t.Errorf("kept (-want +got):\n%s", d)
+	want := []string{cluster("a=1").Version, ""}
+	if d := cmp.Diff(want, p.refusals[0].Kept); d != "" {
+		t.Errorf("accepted versions (-want +got):\n%s", d)
 	}
 	refused := []string{cluster("a=2").Version, cluster("new=1").Version}
 	if d := cmp.Diff(refused, p.refusals[0].Versions); d != "" {
@@ -269,9 +269,9 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	}
 }
 
-// TestRefusal_EndsWhenTheSourceGoesBack reverts a refused resource to the version that the client
+// TestRefusal_EndsWithRevert reverts a refused resource to the version that the client
 // has.
-func TestRefusal_EndsWhenTheSourceGoesBack(t *testing.T) {
+func TestRefusal_EndsWithRevert(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := newTable(t, delta)
 		p.publish(cluster("a=1"), cluster("b=1"))

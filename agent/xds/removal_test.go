@@ -89,9 +89,9 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 	})
 }
 
-// TestRemoval_ListenerWhoseAddressAnotherOneGets removes the old listener in the response with the
+// TestRemoval_ListenerWithSameAddress removes the old listener in the response with the
 // new one: Envoy accepts no two listeners with one address.
-func TestRemoval_ListenerWhoseAddressAnotherOneGets(t *testing.T) {
+func TestRemoval_ListenerWithSameAddress(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		listener := func(name string, port int) *resource.Resource {
 			return encoded(t, name, &listenerv3.Listener{Name: name, Address: address(port)})

@@ -21,7 +21,7 @@ const (
 	controlPlaneIdentityField = 1
 )
 
-// response is a message to the client, kept until the client answers.
+// response is a message to the client, retained until the client answers.
 type response struct {
 	typeURL string
 	nonce   string
@@ -57,8 +57,8 @@ func (r *response) note(name string, before, after *resource.Resource) {
 	r.changes[name] = change{before, after}
 }
 
-// told yields all changes of a response, including a first one.
-func (r *response) told(yield func(name string, c change) bool) {
+// allChanges yields all changes of a response, including a first one.
+func (r *response) allChanges(yield func(name string, c change) bool) {
 	if r.first {
 		for _, sent := range r.resources {
 			if !yield(sent.Name, change{after: sent}) {

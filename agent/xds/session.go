@@ -86,7 +86,7 @@ func (s *session) handle(r *request) error {
 		s.settle(w, answered, r.refusal)
 	} else if r.refusal != nil && !older { // of a response that is forgotten
 		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce,
-			Error: s.told(r.refusal.GetMessage())})
+			Error: s.redact(r.refusal.GetMessage())})
 	}
 	switch {
 	case older:
@@ -109,7 +109,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) {
 		s.startWildcard(w, versions)
 	}
-	w.expect(len(r.subscribe))
+	w.reserve(len(r.subscribe))
 	for _, name := range r.subscribe {
 		if name == wildcard {
 			s.startWildcard(w, versions)
@@ -122,7 +122,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			continue
 		}
 		now := s.get(w, name)
-		held, forced := brought(w.typeURL, name, versions, now), true
+		held, forced := priorVersion(w.typeURL, name, versions, now), true
 		if held != nil {
 			forced = false
 		} else if w.wants(name) {
@@ -138,7 +138,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
 				return s.tooManyNames()
 			}
-			w.note(name, brought(w.typeURL, name, versions, nil), nil, false)
+			w.note(name, priorVersion(w.typeURL, name, versions, nil), nil, false)
 		}
 	}
 	for _, name := range r.unsubscribe {
@@ -155,8 +155,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	return nil
 }
 
-// brought returns what a client has from an earlier stream, nil if nothing.
-func brought(typeURL, name string, versions map[string]string,
+// priorVersion returns what a client has from an earlier stream, nil if nothing.
+func priorVersion(typeURL, name string, versions map[string]string,
 	now *resource.Resource) *resource.Resource {
 	version, ok := versions[name]
 	if !ok {
@@ -183,8 +183,8 @@ func (s *session) setNames(w *watch, r *request) error {
 	case !all && w.wildcard:
 		s.endWildcard(w)
 	}
-	kept := 0
-	w.expect(len(r.names))
+	retained := 0
+	w.reserve(len(r.names))
 	for _, name := range r.names {
 		if name == wildcard {
 			continue
@@ -192,7 +192,7 @@ func (s *session) setNames(w *watch, r *request) error {
 		last, named := w.names[name]
 		if named && !first {
 			if last != s.requests {
-				kept++
+				retained++
 				w.names[name] = s.requests
 			}
 			continue
@@ -201,11 +201,11 @@ func (s *session) setNames(w *watch, r *request) error {
 			return err
 		}
 		if last != s.requests {
-			kept++
+			retained++
 		}
 		w.note(name, nil, s.get(w, name), true)
 	}
-	if kept < len(w.names) {
+	if retained < len(w.names) {
 		for name, last := range w.names {
 			if last != s.requests {
 				s.removeName(w, name)
@@ -222,7 +222,7 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 		set = nil
 	}
 	for name, now := range set {
-		held := brought(w.typeURL, name, versions, now)
+		held := priorVersion(w.typeURL, name, versions, now)
 		if held == nil && w.wants(name) && !w.wildcard {
 			held = now
 		}
@@ -345,7 +345,7 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 	case same(r.held, now): // the refused version was withdrawn
 		now.Accept() // Accept ignores nil
 		delete(w.refused, name)
-		s.tellCured(w, []string{name})
+		s.reportCured(w, []string{name})
 	case w.typeURL != resource.SecretType && same(r.resource, now):
 		// it was withdrawn and published again: the publisher may have missed the refusal
 		r.again = true

@@ -133,7 +133,7 @@ func (p *table) saw(want ...string) {
 const cds, eds, lds, rds = resource.ClusterType, resource.EndpointType, resource.ListenerType,
 	resource.RouteType
 
-func TestNothingIsAnsweredBeforeTheFirstSnapshot(t *testing.T) {
+func TestSession_WaitsForFirstSnapshot(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		p := newTable(t, delta)
 		p.ask(&request{typeURL: cds})
@@ -146,7 +146,7 @@ func TestNothingIsAnsweredBeforeTheFirstSnapshot(t *testing.T) {
 	}
 }
 
-func TestEmptyFeedIsAnswered(t *testing.T) {
+func TestSession_AnswersEmptyFeed(t *testing.T) {
 	p := newTable(t, true)
 	p.ask(&request{typeURL: cds})
 	p.publish()
@@ -156,7 +156,7 @@ func TestEmptyFeedIsAnswered(t *testing.T) {
 	p.saw("accepted CDS")
 }
 
-func TestDeltaSubscriptions(t *testing.T) {
+func TestDelta_Subscriptions(t *testing.T) {
 	start := func(t *testing.T) *table {
 		p := newTable(t, true)
 		p.publish(cluster("a=1"), cluster("b=1"), made(eds, "a=1"), made(eds, "b=1"))
@@ -216,7 +216,7 @@ func TestDeltaSubscriptions(t *testing.T) {
 		p.ack(eds)
 		p.sends("EDS a=1")
 	})
-	t.Run("a missing name is told, and sent when it comes", func(t *testing.T) {
+	t.Run("a missing name is reported, and sent once it exists", func(t *testing.T) {
 		p := start(t)
 		p.ask(&request{typeURL: eds, subscribe: []string{"x"}})
 		p.sends("EDS -x")
@@ -249,7 +249,7 @@ func TestDeltaSubscriptions(t *testing.T) {
 	})
 }
 
-func TestReconnectSendsOnlyWhatTheClientLacks(t *testing.T) {
+func TestReconnect_SendsMissingResources(t *testing.T) {
 	for _, late := range []bool{false, true} { // the snapshot comes before or after the request
 		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
 			p := newTable(t, true)
@@ -280,7 +280,7 @@ func TestReconnectSendsOnlyWhatTheClientLacks(t *testing.T) {
 	}
 }
 
-func TestReconnectWithEverythingIsSilent(t *testing.T) {
+func TestReconnect_SendsNothingToCurrentClient(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"))
 	p.ask(&request{typeURL: cds, versions: map[string]string{"a": cluster("a=1").Version}})
@@ -289,7 +289,7 @@ func TestReconnectWithEverythingIsSilent(t *testing.T) {
 	p.sends("CDS a=2")
 }
 
-func TestStateOfTheWorldSubscriptions(t *testing.T) {
+func TestStateOfTheWorld_Subscriptions(t *testing.T) {
 	start := func(t *testing.T) *table {
 		p := newTable(t, false)
 		p.publish(cluster("a=1"), cluster("b=1"), made(eds, "a=1"), made(eds, "b=1"))

@@ -11,8 +11,8 @@ import (
 // bodies caches the body with all resources of a type for the streams of one feed: clients that
 // connect at once get the same buffers.
 type bodies struct {
-	mu   sync.Mutex
-	kept map[bodyKey]keptBody
+	mu     sync.Mutex
+	cached map[bodyKey]cachedBody
 }
 
 type bodyKey struct {
@@ -20,21 +20,21 @@ type bodyKey struct {
 	delta   bool
 }
 
-type keptBody struct {
+type cachedBody struct {
 	changed uint64 // resource.Snapshot.Changed of its type
 	body    *body
 }
 
-func newBodies() *bodies { return &bodies{kept: map[bodyKey]keptBody{}} }
+func newBodies() *bodies { return &bodies{cached: map[bodyKey]cachedBody{}} }
 
 // all returns the body with all resources of a type, sorted by name.
 func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *body {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key, changed := bodyKey{typeURL, delta}, snapshot.Changed(typeURL)
-	kept, ok := b.kept[key]
-	if ok && kept.changed == changed {
-		return kept.body
+	cached, ok := b.cached[key]
+	if ok && cached.changed == changed {
+		return cached.body
 	}
 	set := snapshot.Set(typeURL)
 	resources := make([]*resource.Resource, 0, len(set))
@@ -46,8 +46,8 @@ func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *b
 	})
 	made := newBody(resources, delta)
 	// a stream with an older snapshot does not replace the newer body
-	if !ok || kept.changed < changed {
-		b.kept[key] = keptBody{changed, made}
+	if !ok || cached.changed < changed {
+		b.cached[key] = cachedBody{changed, made}
 	}
 	return made
 }

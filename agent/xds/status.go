@@ -90,8 +90,8 @@ func (s *session) holds(w *watch, name string) bool {
 		if r == nil {
 			continue
 		}
-		for told, change := range r.told {
-			if told == name {
+		for changed, change := range r.allChanges {
+			if changed == name {
 				return change.before != nil
 			}
 		}

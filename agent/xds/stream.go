@@ -155,7 +155,7 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 		case err := <-st.ended:
 			return nil, err
 		case <-timer.C:
-			return nil, status.Errorf(codes.DeadlineExceeded, "nothing was asked for %v",
+			return nil, status.Errorf(codes.DeadlineExceeded, "no request within %v",
 				st.server.options.FirstRequestTimeout)
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
@@ -170,7 +170,7 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	var stuck time.Time // deadline for the response being sent; zero: none
 	for {
 		now := time.Now()
-		st.giveUp(now)
+		st.expire(now)
 		if stuck.IsZero() {
 			if r := st.session.next(now); r != nil {
 				st.pushed(r)
@@ -213,11 +213,11 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	}
 }
 
-// giveUp stops waiting for overdue answers.
-func (st *stream) giveUp(now time.Time) {
+// expire stops waiting for overdue answers.
+func (st *stream) expire(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
-		st.server.logger.Debug("a client has not answered a response, later ones go on", "stream",
+		st.server.logger.Debug("client has not answered a response in time", "stream",
 			st.ID, "node", st.Node.GetId(),
 			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
 	}
@@ -290,7 +290,7 @@ func (st *stream) accepted(r *response) {
 // refused implements reporter.
 func (st *stream) refused(r Refusal) {
 	st.server.counters.refused(r.Type)
-	st.server.logger.Warn("a client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
+	st.server.logger.Warn("client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
 		"type", r.Type,
 		"resources", first(r.Resources, 10), "count", len(r.Resources), "error", r.Error)
 	st.server.observer.Refused(st.Stream, r)
@@ -303,8 +303,7 @@ func (st *stream) cured(typeURL string, names []string) {
 
 // notOffered implements reporter.
 func (st *stream) notOffered(typeURL string) {
-	st.server.logger.Warn("a client asks on demand for what is not offered: it is told that "+
-		"nothing of the kind exists",
+	st.server.logger.Warn("client requests an unsupported type, answering that it has no resources",
 		"stream", st.ID, "node", st.Node.GetId(), "type", typeURL)
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // A client's unanswered responses form a chain. Each records the names that it changes and what the
-// client held before; nothing else is kept of what a client accepted. Clients answer in order. One
+// client held before; nothing else is recorded of what a client accepted. Clients answer in order. One
 // answer may cover several responses, as Envoy sends only the last one after it was busy; what it
 // leaves out counts as part of the response that it answers.
 
@@ -47,9 +47,9 @@ func (w *watch) changing(name string) *response {
 	return nil
 }
 
-// keeps returns what the client has under a name if it refuses all that is unanswered, nil if
+// acknowledged returns what the client has under a name if it refuses all that is unanswered, nil if
 // nothing. now is the snapshot's resource.
-func (w *watch) keeps(name string, now *resource.Resource) *resource.Resource {
+func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Resource {
 	if r := w.changing(name); r != nil {
 		return r.changes[name].before
 	}
@@ -103,7 +103,7 @@ func (r *response) changesName(name string) bool {
 // absorb makes the answer to a response cover the previous one, too. Removals count as done.
 func (r *response) absorb(older *response) {
 	r.merged = true
-	for name, c := range older.told {
+	for name, c := range older.allChanges {
 		switch {
 		case !r.changesName(name):
 			r.note(name, c.before, c.after)
@@ -124,7 +124,7 @@ func (r *response) rebase(name string, before *resource.Resource) {
 // a merged response the client may hold some, so that it is sent again in any case.
 func (s *session) revert(w *watch, r *response) {
 	set := s.snapshot.Set(w.typeURL)
-	for name, c := range r.told {
+	for name, c := range r.allChanges {
 		if c.after == nil {
 			continue
 		}
@@ -144,7 +144,7 @@ func (s *session) revert(w *watch, r *response) {
 // suspects returns the names that a reverted response changed: open ones would be sent again as
 // they were, past ones were changed again since.
 func (s *session) suspects(w *watch, r *response) (open, past []string) {
-	for name, c := range r.told {
+	for name, c := range r.allChanges {
 		switch {
 		case c.after == nil || !w.wants(name):
 		case s.outdated(w, name):

@@ -92,7 +92,7 @@ func (p *pipeline) has(want string) {
 	p.t.Helper()
 	w := p.session.watches[p.typeURL]
 	name, _, _ := strings.Cut(want, "=")
-	if got := w.keeps(name, p.session.get(w, name)); !same(got, made(p.typeURL, want)) {
+	if got := w.acknowledged(name, p.session.get(w, name)); !same(got, made(p.typeURL, want)) {
 		p.t.Errorf("has %s, want %s", got.Value(), want)
 	}
 }
@@ -152,8 +152,8 @@ func TestUnanswered_LateAcceptance(t *testing.T) {
 	})
 }
 
-// TestARefusalThatIsOutdated refuses a version that has been replaced, and accepts the replacement.
-func TestARefusalThatIsOutdated(t *testing.T) {
+// TestRefusal_OfReplacedVersion refuses a version that has been replaced, and accepts the replacement.
+func TestRefusal_OfReplacedVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
 		first := p.unanswered()
@@ -181,9 +181,9 @@ func TestARefusalThatIsOutdated(t *testing.T) {
 	})
 }
 
-// TestAnOutdatedRefusalThatNamesNothing refuses a response without naming a resource after one of
+// TestRefusal_UnnamedOfReplacedVersion refuses a response without naming a resource after one of
 // its resources was replaced: the resources that are sent again decide.
-func TestAnOutdatedRefusalThatNamesNothing(t *testing.T) {
+func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
 		first := p.unanswered()
@@ -201,9 +201,9 @@ func TestAnOutdatedRefusalThatNamesNothing(t *testing.T) {
 	})
 }
 
-// TestATrialIsNotJudgedByOthers answers another response during a trial: the answer does not count
+// TestTrial_IgnoresAnswersToOtherResponses answers another response during a trial: the answer does not count
 // for the trial.
-func TestATrialIsNotJudgedByOthers(t *testing.T) {
+func TestTrial_IgnoresAnswersToOtherResponses(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"), cluster("c=1"))
 	p.ask(&request{typeURL: cds})
@@ -226,9 +226,9 @@ func TestATrialIsNotJudgedByOthers(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "refused CDS [b]")
 }
 
-// TestARefusalOfWhatWasTakenBack refuses a version that was reverted meanwhile: no resource remains
+// TestRefusal_OfWithdrawnVersion refuses a version that was reverted meanwhile: no resource remains
 // refused.
-func TestARefusalOfWhatWasTakenBack(t *testing.T) {
+func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2")
 		r := p.sent()
@@ -236,7 +236,7 @@ func TestARefusalOfWhatWasTakenBack(t *testing.T) {
 		p.refuse(r, bIsBad)
 		p.saw("refused "+short(p.typeURL)+" [b]", "cured "+short(p.typeURL)+" [b]")
 		if got, want := p.refusals[0].Kept[0], made(p.typeURL, "b=1").Version; got != want {
-			t.Errorf("goes on: %q, want %q", got, want)
+			t.Errorf("accepted version %q, want %q", got, want)
 		}
 		p.sends()
 	})

@@ -60,8 +60,8 @@ func (w *watch) wants(name string) bool {
 	return named
 }
 
-// expect allocates space for names.
-func (w *watch) expect(n int) {
+// reserve allocates space for names.
+func (w *watch) reserve(n int) {
 	if len(w.names) == 0 && n > 0 {
 		w.names = make(map[string]uint64, n)
 	}
