@@ -18,6 +18,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/backend"
+	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -78,7 +79,8 @@ type Agent struct {
 	api        *api.Server
 	presence   *neighbour.Presence // read by other agents on this host
 	watched    *configWatch        // nil if disabled
-	optional   []part.Part         // those of them that are not disabled
+	capture    *capture.Follower
+	optional   []part.Part // those of them that are not disabled
 
 	serving  atomic.Pointer[envoy.Binary] // in force; nil until a reload sets it
 	detach   context.CancelFunc           // ends the agent; Envoy continues serving
@@ -143,6 +145,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		a.log.Info("ended for a restart; Envoy continues serving")
 	case a.stopping.Load():
 		a.keeper.Shutdown()
+		a.endCapture()
 		a.tidy()
 	}
 	return nil
@@ -162,7 +165,7 @@ func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signal
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
 		group.Start(a.identity, a.sdsSockets, a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch,
-			a.meshPorts)
+			a.meshPorts, a.capture)
 		group.Start(a.optional...)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.

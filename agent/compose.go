@@ -155,6 +155,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 // D-Bus, and the token exchange.
 func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
+	a.capture = a.newCapture(c)
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
 		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})
 	if c.STS.Port != 0 {
@@ -172,6 +173,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: driver.Runner{Link: a.keeper}},
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
 		XDS: a.xds, Relay: a.relay, Identity: a.identity, STS: a.sts, View: a.view,
+		Interception: a.capture,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),

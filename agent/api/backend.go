@@ -17,6 +17,7 @@ type Backend interface {
 	Loggers
 	Viewer
 	Mesher
+	Capturer
 	Reporter
 }
 

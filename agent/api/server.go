@@ -122,6 +122,13 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST "+Prefix+"/drain", s.change(s.drain))
 	mux.Handle("POST "+Prefix+"/undrain", s.change(s.undrain))
 	mux.Handle("POST "+Prefix+"/log-level", s.change(s.setLogLevels))
+	mux.Handle("GET "+Prefix+"/capture", read(backend.Capture))
+	mux.HandleFunc("POST "+Prefix+"/capture/explain", ask(backend.CaptureExplain))
+	mux.Handle("POST "+Prefix+"/capture/try", s.change(ask(backend.CaptureTry)))
+	mux.Handle("POST "+Prefix+"/capture/confirm", s.change(ask(
+		func(ctx context.Context, _ struct{}) (Capture, error) {
+			return backend.CaptureConfirm(ctx)
+		})))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, &Error{Status: http.StatusNotFound,
 			Message: fmt.Sprintf("this agent knows no %s %s; it may be older than the command",

@@ -13,6 +13,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -39,19 +40,20 @@ type Backend struct {
 	Board   *condition.Board
 	Checker blueprint.Checker // for CheckConfig; its Folder is that of the configuration in force
 
-	Agent      Agent
-	Reloader   Reloader
-	Keeper     *driver.Link
-	Supervisor *epoch.Supervisor
-	Proxy      *driver.Proxy
-	Discovery  *discovery.Server
-	Ports      *mesh.Ports
-	XDS        *xds.Server
-	Relay      *relay.Server // in use if the configuration has an upstream server
-	Identity   *identity.Manager
-	STS        *sts.Server // nil if disabled
-	View       *status.View
-	Presence   *neighbour.Presence
+	Agent        Agent
+	Reloader     Reloader
+	Keeper       *driver.Link
+	Supervisor   *epoch.Supervisor
+	Proxy        *driver.Proxy
+	Discovery    *discovery.Server
+	Ports        *mesh.Ports
+	XDS          *xds.Server
+	Relay        *relay.Server // in use if the configuration has an upstream server
+	Identity     *identity.Manager
+	STS          *sts.Server // nil if disabled
+	View         *status.View
+	Interception *capture.Follower
+	Presence     *neighbour.Presence
 }
 
 // Agent is the process.

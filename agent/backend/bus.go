@@ -30,6 +30,7 @@ func (b Bus) State(context.Context) bus.State {
 		ConfigFiles: current.Files, ConfigHash: current.Hash, PendingRestartKeys: pending,
 		DiscoveryAddress: current.Config.Discovery.Address,
 		DiscoveryState:   b.discoveryStatus(nil).State,
+		Capture:          string(b.Interception.State().State),
 	}
 	if live, ok := b.Proxy.Epoch(); ok {
 		state.EnvoyLive, state.CurrentEpoch = true, &live.Number

@@ -74,7 +74,7 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(b.Started.UnixMilli()) / 1000 }))
 	registry.MustRegister(mesh.Metrics{Discovery: b.Discovery, XDS: b.XDS}, connections,
-		identity.Metrics{Manager: b.Identity})
+		identity.Metrics{Manager: b.Identity}, captureMetrics{b.Interception})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",
 		collectors.NewGoCollector()))
 	return registry

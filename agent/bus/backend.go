@@ -88,6 +88,7 @@ type State struct {
 
 	DiscoveryAddress string
 	DiscoveryState   string
+	Capture          string // off, on, withdrawn, trial
 
 	Epochs  []Epoch  // running epochs and the most recently exited
 	Secrets []Secret // without key material

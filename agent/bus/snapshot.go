@@ -108,6 +108,7 @@ func managerValues(state State, conditions []condition.Condition) map[string]any
 		"LastError":           text(state.LastError),
 		"DiscoveryAddress":    text(state.DiscoveryAddress),
 		"DiscoveryState":      text(state.DiscoveryState),
+		"Capture":             text(state.Capture),
 		"PendingRestartKeys":  texts(state.PendingRestartKeys),
 	}
 }

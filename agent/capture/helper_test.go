@@ -168,8 +168,8 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 	r.answers(time.Second, "far 80")
 }
 
-// An established connection stays redirected when the rules are withdrawn, and through an upgrade of
-// the helper nothing is ever direct.
+// An established connection stays redirected when the rules are withdrawn, and through an upgrade
+// of the helper nothing is ever direct.
 func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -29,12 +29,13 @@ func storeNAT(s *ownerSocket) error {
 	} else {
 		rights = unix.UnixRights(int(s.file.Fd()))
 	}
-	socket, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("store a socket in systemd: %w", err)
+		return os.NewSyscallError("socket", err)
 	}
-	defer func() { _ = socket.Close() }()
-	if _, _, err := socket.WriteMsgUnix([]byte(message), rights, nil); err != nil {
+	defer func() { _ = unix.Close(socket) }()
+	if err := unix.Sendmsg(socket, []byte(message), rights, &unix.SockaddrUnix{Name: path},
+		0); err != nil {
 		return fmt.Errorf("store a socket in systemd: %w", err)
 	}
 	return nil

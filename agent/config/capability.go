@@ -13,7 +13,8 @@ const (
 	spire            capability = "certificates from SPIRE"
 	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
-	interception     capability = "transparent interception"
+	transparentProxy capability = "interception with TPROXY"
+	captureUnits     capability = "interception by systemd unit"
 )
 
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
@@ -27,7 +28,8 @@ func missing() map[capability]bool {
 		spire:            true,
 		workloadHealth:   true,
 		dnsProxy:         true,
-		interception:     true,
+		transparentProxy: true,
+		captureUnits:     true,
 	}
 }
 

@@ -6,7 +6,7 @@ import "testing"
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
 	c.Identity.Provider = "spire"
-	c.Capture.Mode = "redirect"
+	c.Capture.Mode = "tproxy"
 	c.DNS.Resolved = true
 	refused := func(missing map[capability]bool) map[string]capability {
 		all := map[string]capability{}

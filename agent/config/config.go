@@ -203,6 +203,8 @@ type Capture struct {
 	ExcludeOutboundCIDRs []string
 	ExcludeOutboundPorts []int
 	DNS                  bool
+	Units, ExcludeUnits  []string
+	Fail                 string // open, closed
 }
 
 // Ports is a set of ports: all of them ("*") or the listed ones.

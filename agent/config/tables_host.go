@@ -18,19 +18,27 @@ func captureTable(c *Capture) table {
 		keys: []key{
 			setting("mode", &c.Mode, "none", Start, "none | redirect | tproxy").
 				plays("ISTIO_INBOUND_INTERCEPTION_MODE").must(
-				oneOf("none", "redirect", "tproxy")).needs(interception),
+				oneOf("none", "redirect", "tproxy")).valueNeeds("tproxy", transparentProxy),
 			setting("inbound_ports", &c.InboundPorts, Ports{}, Start, `[] = none, ["*"] = all`).
-				plays("ISTIO_INBOUND_PORTS").must(ports).needs(interception),
+				plays("ISTIO_INBOUND_PORTS").must(ports),
 			setting("exclude_inbound_ports", &c.ExcludeInboundPorts, []int{22}, Start, "").
-				plays("ISTIO_LOCAL_EXCLUDE_PORTS").must(ports).needs(interception),
+				plays("ISTIO_LOCAL_EXCLUDE_PORTS").must(ports),
 			setting("outbound_cidrs", &c.OutboundCIDRs, []string{"*"}, Start, "").
-				plays("ISTIO_SERVICE_CIDR").must(each(cidr)).needs(interception),
+				plays("ISTIO_SERVICE_CIDR").must(each(cidr)),
 			setting("exclude_outbound_cidrs", &c.ExcludeOutboundCIDRs, nil, Start, "").
-				plays("ISTIO_SERVICE_EXCLUDE_CIDR").must(each(cidr)).needs(interception),
+				plays("ISTIO_SERVICE_EXCLUDE_CIDR").must(each(cidr)),
 			setting("exclude_outbound_ports", &c.ExcludeOutboundPorts, nil, Start, "").
-				must(ports).needs(interception),
+				must(ports),
 			setting("dns", &c.DNS, false, Start, "also redirect port 53 to the DNS proxy").
-				needs(interception),
+				needs(dnsProxy),
+			setting("units", &c.Units, nil, Start,
+				"only what these systemd units send is captured; [] = every process").
+				needs(captureUnits),
+			setting("exclude_units", &c.ExcludeUnits, nil, Start,
+				"what these units send is never captured").needs(captureUnits),
+			setting("fail", &c.Fail, "open", Start, "while no Envoy serves: open = rules are "+
+				"withdrawn, traffic goes direct | closed = new connections are reset").
+				must(oneOf("open", "closed")),
 		}}
 }
 

@@ -33,6 +33,8 @@ func (a *app) cleanupCommand() *cobra.Command {
 			c := cleaner{
 				runtime: a.runtimeDir(), keeper: filepath.Join(a.places.keeper, a.instance),
 				sharedMemory: a.places.sharedMemory, processes: a.places.processes,
+				capture:  filepath.Join(a.places.capture, a.instance),
+				instance: a.instance,
 			}
 			// With another runtime folder the keeper is in it.
 			if runtimeDir != "" {
@@ -67,6 +69,8 @@ type cleaner struct {
 	keeper       string // keeper's folder: its lock, base id, Envoy's sockets
 	sharedMemory string // /dev/shm
 	processes    string // /proc
+	capture      string // folder of outrider-capture
+	instance     string
 	done         []string
 }
 
@@ -93,6 +97,12 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	}
 	defer agents.close()
 	lock, err := c.lock(keepers)
+	// After a crash the agent comes back, and fail = "closed" has to hold meanwhile.
+	if stop || err == nil && !afterCrash() {
+		if err := c.endCapture(ctx); err != nil {
+			return err
+		}
+	}
 	if errors.Is(err, errAlive) && stop {
 		if err := c.endKeeper(ctx, keepers, agents); err != nil {
 			return err

@@ -43,8 +43,8 @@ func TestJSON_EveryCommand(t *testing.T) {
 	m.install("1.2.3")
 	arguments := map[string][]string{
 		"envoy install": m.installArguments("1.2.4"), "envoy use": {"1.2.3"},
-		"example show": {"canary"},
-		"events":       {"--no-follow"}, "mesh explain": {"a.test"},
+		"example show": {"canary"}, "capture explain": {"192.0.2.1:80"},
+		"events": {"--no-follow"}, "mesh explain": {"a.test"},
 		"bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
 	}
 	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {

@@ -44,6 +44,7 @@ type places struct {
 	sharedMemory  string // /dev/shm
 	processes     string // /proc
 	envoys        string // /usr/lib/outrider
+	capture       string // /run/outrider-capture
 }
 
 func newApp(out, err *os.File) *app {
@@ -54,7 +55,8 @@ func newApp(out, err *os.File) *app {
 		terminal: isTerminal(err), width: columns(out),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider",
 			keeper:       "/run/outrider-envoy",
-			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected)},
+			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected),
+			capture: "/run/outrider-capture"},
 	}
 }
 
@@ -133,7 +135,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(),
 		a.undrainCommand(), a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(),
 		a.analyzeCommand(), a.proxyCommand(), a.proxyStatusAlias(), a.certsCommand(),
-		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(),
+		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(), a.captureCommand(),
 		a.exampleCommand(), a.completionCommand(), a.versionCommand())
 	return root
 }

@@ -33,8 +33,8 @@ var more = map[string][]string{
 	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
 	"agent/bus":       {"packaging/dbus"},           // the interfaces, embedded
 	// operations over several parts
-	"agent/backend": {"agent/api", "agent/blueprint", "agent/bus", "agent/discovery/...",
-		"agent/driver", "agent/envoy", "agent/epoch", "agent/identity", "agent/mesh",
+	"agent/backend": {"agent/api", "agent/blueprint", "agent/bus", "agent/capture",
+		"agent/discovery/...", "agent/driver", "agent/envoy", "agent/epoch", "agent/identity", "agent/mesh",
 		"agent/neighbour", "agent/relay", "agent/status", "agent/sts", "agent/systemd",
 		"agent/xds"},
 	"agent/relay": {"agent/identity/pki"}, // roots and tokens
@@ -42,7 +42,7 @@ var more = map[string][]string{
 	"agent/mesh":    {"agent/discovery/...", "agent/epoch", "agent/neighbour", "agent/xds"},
 	"cmd/outriderd": {"agent"},
 	// config check, mesh check, envoy, cleanup, example
-	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/discovery/...",
+	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/capture", "agent/discovery/...",
 		"agent/envoy", "agent/keeper", "packaging/examples"},
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-capture":    {"agent/capture"},
@@ -54,7 +54,7 @@ var more = map[string][]string{
 // Limits.
 const (
 	mostLines      = 400
-	mostBytes      = 29e6 // of outriderd, stripped; the promise is 30 MB
+	mostBytes      = 29.3e6 // of outriderd, stripped; the promise is 30 MB
 	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
 )
 

@@ -31,15 +31,18 @@ type Backend struct {
 	Uncounted    string            // reason why connections cannot be counted
 	AdminAnswers map[string]string // path or path?query → body
 	// AdminFrom, if set, replaces AdminAnswers with a real Envoy admin interface.
-	AdminFrom     http.RoundTripper
-	NotReady      string        // reason why the proxy never becomes ready; "" = ready
-	Hold          chan struct{} // if set, Reload blocks until it is closed
-	Err           error
-	reloads       []api.ReloadRequest
-	explained     []api.MeshRequest
-	drains        int
-	undrains      int
-	cancellations int
+	AdminFrom        http.RoundTripper
+	NotReady         string        // reason why the proxy never becomes ready; "" = ready
+	Hold             chan struct{} // if set, Reload blocks until it is closed
+	CaptureValue     api.Capture
+	CaptureExplained api.CaptureExplanation
+	Err              error
+	reloads          []api.ReloadRequest
+	explained        []api.MeshRequest
+	connections      []api.CaptureRequest
+	drains           int
+	undrains         int
+	cancellations    int
 }
 
 // Reloads returns the requests received so far.

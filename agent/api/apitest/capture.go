@@ -1,0 +1,37 @@
+package apitest
+
+import (
+	"context"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// Capture implements api.Backend.
+func (b *Backend) Capture(context.Context) (api.Capture, error) { return b.CaptureValue, b.Err }
+
+// CaptureExplain implements api.Backend.
+func (b *Backend) CaptureExplain(
+	_ context.Context, r api.CaptureRequest,
+) (api.CaptureExplanation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.connections = append(b.connections, r)
+	return b.CaptureExplained, b.Err
+}
+
+// Connections returns the connections to explain received so far.
+func (b *Backend) Connections() []api.CaptureRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]api.CaptureRequest(nil), b.connections...)
+}
+
+// CaptureTry implements api.Backend.
+func (b *Backend) CaptureTry(context.Context, api.CaptureTrial) (api.Capture, error) {
+	return api.Capture{State: "trial"}, b.Err
+}
+
+// CaptureConfirm implements api.Backend.
+func (b *Backend) CaptureConfirm(context.Context) (api.Capture, error) {
+	return api.Capture{State: "on"}, b.Err
+}

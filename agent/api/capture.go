@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Capturer shows and tries the interception of connections.
+type Capturer interface {
+	Capture(ctx context.Context) (Capture, error)
+	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
+	// CaptureTry puts the rules in force for a time, until CaptureConfirm makes it permanent.
+	CaptureTry(ctx context.Context, request CaptureTrial) (Capture, error)
+	CaptureConfirm(ctx context.Context) (Capture, error)
+}
+
+// Capture is the state of the interception.
+type Capture struct {
+	State  string    `json:"state"` // off, on, withdrawn, trial
+	Reason string    `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"` // of a trial
+	// Rules are the rules of the configuration as nft text; "" if nothing is captured.
+	Rules    string           `json:"rules,omitempty"`
+	Counters []CaptureCounter `json:"counters,omitempty"` // of the rules in force
+}
+
+// CaptureCounter counts the first packets of connections that matched the rules of one key.
+type CaptureCounter struct {
+	Rule    string `json:"rule"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// CaptureRequest describes a TCP connection to explain.
+type CaptureRequest struct {
+	To      string `json:"to"`             // address:port
+	UID     uint32 `json:"uid,omitempty"`  // of the caller on this host
+	Inbound bool   `json:"inbound"`        // from another host
+	Unit    string `json:"unit,omitempty"` // control group of the caller
+}
+
+// CaptureExplanation says whether a connection is captured, by which rule and from which key.
+type CaptureExplanation struct {
+	Verdict string `json:"verdict"` // direct, outbound, inbound, refused
+	Key     string `json:"key"`
+	Rule    string `json:"rule,omitempty"`
+	Chain   string `json:"chain,omitempty"`
+	State   string `json:"state"` // whether the rules are in force
+}
+
+// CaptureTrial is the length of a trial.
+type CaptureTrial struct {
+	For time.Duration `json:"for"` // nanoseconds
+}
+
+// ask decodes a request, calls the backend and sends the answer.
+func ask[In, Out any](call func(context.Context, In) (Out, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var request In
+		if err := decode(w, r, &request); err != nil {
+			fail(w, err)
+			return
+		}
+		answer, err := call(r.Context(), request)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		send(w, http.StatusOK, answer)
+	}
+}
+
+// Capture returns the state of the interception.
+func (c *Client) Capture(ctx context.Context) (Capture, error) {
+	return get[Capture](ctx, c, "/capture")
+}
+
+// CaptureExplain explains a connection.
+func (c *Client) CaptureExplain(
+	ctx context.Context, request CaptureRequest,
+) (CaptureExplanation, error) {
+	return call[CaptureExplanation](ctx, c, http.MethodPost, "/capture/explain", request)
+}
+
+// CaptureTry starts a trial.
+func (c *Client) CaptureTry(ctx context.Context, trial CaptureTrial) (Capture, error) {
+	return call[Capture](ctx, c, http.MethodPost, "/capture/try", trial)
+}
+
+// CaptureConfirm ends a trial: the rules stay in force.
+func (c *Client) CaptureConfirm(ctx context.Context) (Capture, error) {
+	return call[Capture](ctx, c, http.MethodPost, "/capture/confirm", struct{}{})
+}

@@ -1,0 +1,133 @@
+package backend
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/capture"
+)
+
+// Capture returns the state of the interception.
+func (b *Backend) Capture(ctx context.Context) (api.Capture, error) {
+	status, err := b.Interception.Call(ctx, (*capture.Client).Status)
+	if err != nil { // the rules are shown without outrider-capture, too
+		status = b.Interception.State()
+		status.Reason = err.Error()
+	}
+	return b.captureForAPI(status), nil
+}
+
+func (b *Backend) captureForAPI(s capture.Status) api.Capture {
+	shown := api.Capture{State: string(s.State), Reason: s.Reason, Until: s.Until}
+	if table := b.Interception.Table(); table != nil {
+		shown.Rules = table.String()
+	}
+	for _, c := range s.Counters {
+		shown.Counters = append(shown.Counters, api.CaptureCounter(c))
+	}
+	return shown
+}
+
+// CaptureExplain evaluates the rules of the configuration for a connection.
+func (b *Backend) CaptureExplain(
+	_ context.Context, r api.CaptureRequest,
+) (api.CaptureExplanation, error) {
+	to, err := netip.ParseAddrPort(r.To)
+	if err != nil {
+		return api.CaptureExplanation{}, api.Refuse("write ADDRESS:PORT: " + err.Error())
+	}
+	table := b.Interception.Table()
+	if table == nil {
+		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
+			State: string(capture.Off)}, nil
+	}
+	local, err := ofThisHost(to.Addr())
+	if err != nil {
+		return api.CaptureExplanation{}, err
+	}
+	found := table.Explain(capture.Connection{Inbound: r.Inbound, Protocol: "tcp", Destination: to,
+		Local: local, UID: r.UID, CGroup: r.Unit})
+	return api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key, Rule: found.Rule,
+		Chain: found.Chain, State: string(b.Interception.State().State)}, nil
+}
+
+// ofThisHost reports whether this host has an address.
+func ofThisHost(address netip.Addr) (bool, error) {
+	if address.IsLoopback() {
+		return true, nil
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return false, err
+	}
+	for _, a := range all {
+		if network, ok := a.(*net.IPNet); ok && network.IP.Equal(address.AsSlice()) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// CaptureTry puts the rules in force for a time.
+func (b *Backend) CaptureTry(ctx context.Context, trial api.CaptureTrial) (api.Capture, error) {
+	return b.changeCapture(ctx, func(c *capture.Client, ctx context.Context) (capture.Status, error) {
+		return c.Try(ctx, trial.For)
+	})
+}
+
+// CaptureConfirm ends a trial: the rules stay in force.
+func (b *Backend) CaptureConfirm(ctx context.Context) (api.Capture, error) {
+	return b.changeCapture(ctx, (*capture.Client).Confirm)
+}
+
+func (b *Backend) changeCapture(
+	ctx context.Context, call func(*capture.Client, context.Context) (capture.Status, error),
+) (api.Capture, error) {
+	status, err := b.Interception.Call(ctx, call)
+	if err != nil {
+		return api.Capture{}, api.Refuse(err.Error())
+	}
+	return b.captureForAPI(status), nil
+}
+
+// captureMetrics collects the state and the counters of the interception.
+type captureMetrics struct{ follower *capture.Follower }
+
+var (
+	captureOn = prometheus.NewDesc("outrider_capture_on",
+		"1 while connections are captured.", nil, nil)
+	capturePackets = prometheus.NewDesc("outrider_capture_packets_total",
+		"First packets of connections that matched a rule.", []string{"rule"}, nil)
+	captureBytes = prometheus.NewDesc("outrider_capture_bytes_total",
+		"Bytes of these packets.", []string{"rule"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m captureMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- captureOn
+	out <- capturePackets
+	out <- captureBytes
+}
+
+// Collect implements prometheus.Collector.
+func (m captureMetrics) Collect(out chan<- prometheus.Metric) {
+	status, err := m.follower.Call(context.Background(), (*capture.Client).Status)
+	if err != nil {
+		status = m.follower.State()
+	}
+	on := 0.0
+	if status.State == capture.On || status.State == capture.Trial {
+		on = 1
+	}
+	out <- prometheus.MustNewConstMetric(captureOn, prometheus.GaugeValue, on)
+	for _, c := range status.Counters {
+		out <- prometheus.MustNewConstMetric(capturePackets, prometheus.CounterValue,
+			float64(c.Packets), c.Rule)
+		out <- prometheus.MustNewConstMetric(captureBytes, prometheus.CounterValue,
+			float64(c.Bytes), c.Rule)
+	}
+}

@@ -1,0 +1,43 @@
+package capture
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cleanup deletes the tables that a helper which is gone has left, and its state file. It returns
+// the names of the tables that it deleted. Those of a living helper have an owner and stay, except
+// the one that rejects connections, which that helper restores.
+func Cleanup(instance, state string) ([]string, error) {
+	socket, err := newOwnerSocket()
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
+		errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil // no right to have made any, or a kernel without nftables
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = socket.Close() }()
+	names, err := socket.tables()
+	if err != nil {
+		return nil, nil //nolint:nilerr // a kernel without nftables
+	}
+	var done []string
+	for _, name := range names {
+		if name != TableName(instance) && name != closedName(instance) {
+			continue
+		}
+		switch err := socket.remove(name); {
+		case err == nil:
+			done = append(done, name)
+		case !errors.Is(err, unix.EPERM):
+			return done, err
+		}
+	}
+	if err := os.Remove(state); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return done, err
+	}
+	return done, nil
+}

@@ -1,0 +1,249 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// Conditions of a Follower.
+const (
+	ConditionUnavailable = "capture-unavailable" // no helper
+	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
+	ConditionTrial       = "capture-trial"
+	ConditionUnowned     = "capture-unowned" // the rules would outlive the helper
+)
+
+// Envoy is what a Follower needs of the supervisor.
+type Envoy interface {
+	// Serves reports whether an epoch is live, and whether it drains on request.
+	Serves() (live, drains bool)
+	Changed() <-chan struct{} // closed at the next change
+}
+
+// FollowerOptions configure a Follower.
+type FollowerOptions struct {
+	Socket   string    // of the helper
+	State    string    // the helper's file, which exists while it has settings
+	Settings *Settings // nil: nothing is captured
+	Users    Users
+	Envoy    Envoy
+	Board    *condition.Board
+	Logger   *slog.Logger
+}
+
+// A Follower is the agent's part that sends settings to the helper: once Envoy is live, and again
+// after each loss of the connection. While Envoy drains on request it withdraws the rules.
+type Follower struct {
+	FollowerOptions
+	part.Readiness
+	mu      sync.Mutex
+	client  *Client // nil: not connected
+	status  Status
+	changed chan struct{}
+}
+
+// NewFollower returns a Follower.
+func NewFollower(o FollowerOptions) *Follower {
+	return &Follower{FollowerOptions: o, status: Status{State: Off}, changed: make(chan struct{})}
+}
+
+// Name is the part's name.
+func (f *Follower) Name() string { return "capture" }
+
+const (
+	retryAfter = 200 * time.Millisecond
+	callTime   = 3 * time.Second
+)
+
+// Run follows Envoy until ctx ends. The rules stay then: only Stop ends them.
+func (f *Follower) Run(ctx context.Context) error {
+	f.MarkReady()
+	if f.Settings == nil {
+		f.Stop(ctx) // what an earlier configuration set up
+		<-ctx.Done()
+		return nil
+	}
+	for ctx.Err() == nil {
+		changed := f.Envoy.Changed()
+		if live, _ := f.Envoy.Serves(); !live {
+			wait(ctx, changed, nil)
+			continue
+		}
+		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
+			f.set(nil, Status{State: Withdrawn, Reason: err.Error()})
+			f.Board.Raise(ConditionUnavailable, condition.Error,
+				fmt.Sprintf("connections are not captured as configured: %v", err))
+			f.Logger.Error("outrider-capture does not answer", "error", err)
+		}
+		wait(ctx, nil, time.After(retryAfter))
+	}
+	return nil
+}
+
+func wait(ctx context.Context, changed <-chan struct{}, timer <-chan time.Time) {
+	select {
+	case <-ctx.Done():
+	case <-changed:
+	case <-timer:
+	}
+}
+
+// follow keeps one connection, until it is lost.
+func (f *Follower) follow(ctx context.Context) error {
+	dialing, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	client, err := Dial(dialing, f.Socket)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	withdrawn, first := false, true
+	for {
+		changed := f.Envoy.Changed()
+		live, drains := f.Envoy.Serves()
+		if first || live && drains != withdrawn {
+			send := func(ctx context.Context) (Status, error) { return client.Apply(ctx, *f.Settings) }
+			if drains {
+				send = client.Withdraw
+			}
+			status, err := limited(ctx, send)
+			if err != nil && (!drains || errors.Is(err, ErrClosed)) {
+				return err
+			}
+			withdrawn, first = drains, false
+			f.set(client, status)
+			f.Board.Clear(ConditionUnavailable)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-client.Done():
+			return ErrClosed
+		case status := <-client.Changes():
+			f.set(client, status)
+		case <-changed:
+		}
+	}
+}
+
+func limited[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return call(ctx)
+}
+
+// set stores the status and raises what people must know.
+func (f *Follower) set(client *Client, status Status) {
+	f.mu.Lock()
+	was := f.status
+	f.client, f.status = client, status
+	close(f.changed)
+	f.changed = make(chan struct{})
+	f.mu.Unlock()
+	if was.State != status.State {
+		f.Logger.Info("interception is " + string(status.State) + because(status.Reason))
+	}
+	raise := func(code string, severity condition.Severity, holds bool, sentence string) {
+		if holds {
+			f.Board.Raise(code, severity, sentence)
+		} else {
+			f.Board.Clear(code)
+		}
+	}
+	severity, instead := condition.Warning, "connections go direct"
+	if f.Settings != nil && f.Settings.FailClosed {
+		severity, instead = condition.Error, "new connections are refused"
+	}
+	raise(ConditionWithdrawn, severity, client != nil && status.State == Withdrawn,
+		fmt.Sprintf("nothing is captured, %s: %s", instead, status.Reason))
+	raise(ConditionTrial, condition.Info, status.State == Trial,
+		fmt.Sprintf("connections are captured until %s, unless \"outrider capture confirm\" makes "+
+			"it permanent", status.Until.Local().Format(time.TimeOnly)))
+	raise(ConditionUnowned, condition.Warning, status.Unowned,
+		"this kernel (before 5.12) does not remove the rules when outrider-capture dies; "+
+			"\"outrider cleanup\" does")
+}
+
+// State returns the last known status, without counters.
+func (f *Follower) State() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+// Changed returns a channel that is closed at the next change of State.
+func (f *Follower) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// Call calls the helper over the current connection and stores the status.
+func (f *Follower) Call(
+	ctx context.Context, call func(*Client, context.Context) (Status, error),
+) (Status, error) {
+	f.mu.Lock()
+	client, reason := f.client, f.status.Reason
+	f.mu.Unlock()
+	switch {
+	case f.Settings == nil:
+		return Status{}, errors.New("nothing is captured: capture.mode is \"none\"")
+	case client == nil && reason == "":
+		return Status{}, errNoSettings
+	case client == nil:
+		return Status{}, errors.New(reason)
+	}
+	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
+}
+
+// Table returns the rules of the settings: as installed, else for both address families. It returns
+// nil if nothing is captured.
+func (f *Follower) Table() *Table {
+	if f.Settings == nil {
+		return nil
+	}
+	users, families := f.Users, Families{true, true}
+	if now := f.State(); now.Families.any() {
+		users, families = now.Users, now.Families
+	}
+	return Rules(f.Settings, users, families)
+}
+
+// Withdraw removes the rules before a drain. Established connections stay redirected.
+func (f *Follower) Withdraw(ctx context.Context) {
+	_, err := f.Call(ctx, (*Client).Withdraw)
+	if err != nil && f.Settings != nil {
+		f.Logger.Warn("cannot withdraw the interception", "error", err)
+	}
+}
+
+// Stop ends the helper if it has settings. It may be called after Run.
+func (f *Follower) Stop(ctx context.Context) {
+	if _, err := os.Stat(f.FollowerOptions.State); err != nil {
+		return
+	}
+	if err := Stop(ctx, f.Socket); err != nil {
+		f.Logger.Error("cannot end the interception", "error", err)
+	}
+}
+
+// Stop makes the helper behind a socket remove its rules, forget its settings and exit.
+func Stop(ctx context.Context, socket string) error {
+	_, err := limited(ctx, func(ctx context.Context) (struct{}, error) {
+		client, err := Dial(ctx, socket)
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer client.Close()
+		return struct{}{}, client.Stop(ctx)
+	})
+	return err
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/driver"
+)
+
+// captureState is below /run: the helper's file, which exists while it has settings.
+const captureState = "outrider-capture"
+
+// newCapture returns the part that has outrider-capture redirect connections.
+func (a *Agent) newCapture(c *config.Config) *capture.Follower {
+	users := capture.Users{Agent: userID("outrider"), Envoy: userID(c.Envoy.User)}
+	return capture.NewFollower(capture.FollowerOptions{
+		Socket:   filepath.Join(c.Paths.RuntimeDir, "capture.sock"),
+		State:    filepath.Join("/run", captureState, a.options.Config.Instance, "state.json"),
+		Settings: captureSettings(c, a.options.Config.Instance), Users: users,
+		Envoy: serving{a.proxy}, Board: a.board, Logger: a.logOf("capture")})
+}
+
+// userID returns the number of a user, or the largest, which nobody has.
+func userID(name string) uint32 {
+	const nobody = ^uint32(0)
+	found, err := user.Lookup(name)
+	if err != nil {
+		return nobody
+	}
+	id, err := strconv.ParseUint(found.Uid, 10, 32)
+	if err != nil {
+		return nobody
+	}
+	return uint32(id)
+}
+
+// serving implements capture.Envoy.
+type serving struct{ *driver.Proxy }
+
+func (s serving) Serves() (live, drains bool) {
+	e, ok := s.Epoch()
+	return ok, ok && e.Drained
+}
+
+// captureSettings returns the settings of [capture], nil if nothing is captured.
+func captureSettings(c *config.Config, instance string) *capture.Settings {
+	if c.Capture.Mode == "none" {
+		return nil
+	}
+	s := &capture.Settings{Instance: instance,
+		Inbound: capture.Ports{All: c.Capture.InboundPorts.All,
+			List: portNumbers(c.Capture.InboundPorts.List)},
+		ExcludeInbound:       portNumbers(c.Capture.ExcludeInboundPorts),
+		Outbound:             networks(c.Capture.OutboundCIDRs),
+		ExcludeOutbound:      networks(c.Capture.ExcludeOutboundCIDRs),
+		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
+		FailClosed:           c.Capture.Fail == "closed",
+	}
+	for _, address := range []string{c.Status.Address, c.Status.ReadyAddress(),
+		c.Telemetry.PrometheusAddress} {
+		_, text, err := net.SplitHostPort(address)
+		if err != nil {
+			continue // "": it does not listen
+		}
+		if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
+			s.OwnPorts = append(s.OwnPorts, uint16(port))
+		}
+	}
+	return s
+}
+
+func portNumbers(ports []int) []uint16 {
+	var all []uint16
+	for _, p := range ports {
+		all = append(all, uint16(p))
+	}
+	return all
+}
+
+// networks parses validated texts: "*", networks and addresses.
+func networks(texts []string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range texts {
+		if text == "*" {
+			return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"),
+				netip.MustParsePrefix("::/0")}
+		}
+		if network, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, network.Masked())
+		} else if address, err := netip.ParseAddr(text); err == nil {
+			all = append(all, netip.PrefixFrom(address, address.BitLen()))
+		}
+	}
+	return all
+}
+
+// endCapture stops the interception after Envoy has stopped. The contexts of the parts have ended.
+func (a *Agent) endCapture() { a.capture.Stop(context.Background()) }

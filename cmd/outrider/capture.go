@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+)
+
+func (a *app) captureCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "capture",
+		Short: "Show and try the interception of connections ([capture])",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsCommand,
+	}
+	command.AddCommand(a.captureShowCommand(), a.captureExplainCommand(), a.captureTryCommand(),
+		a.captureConfirmCommand())
+	return command
+}
+
+func (a *app) captureShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show",
+		Short: "Show the state, the counters and the rules as nft text",
+		Args:  cobra.NoArgs,
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			shown, err := client.Capture(ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(shown, func() {
+				a.printCapture(shown)
+				if len(shown.Counters) > 0 {
+					t := &table{head: []string{"RULE", "PACKETS", "BYTES"}}
+					for _, c := range shown.Counters {
+						t.add(c.Rule, strconv.FormatUint(c.Packets, 10),
+							strconv.FormatUint(c.Bytes, 10))
+					}
+					fmt.Fprintln(a.out)
+					a.write(t, "")
+				}
+				if shown.Rules != "" {
+					fmt.Fprint(a.out, "\n", shown.Rules)
+				}
+			})
+		}),
+	}
+}
+
+func (a *app) printCapture(c api.Capture) {
+	line := "capture is " + c.State
+	if !c.Until.IsZero() {
+		line += " until " + c.Until.Local().Format(time.TimeOnly)
+	}
+	if c.Reason != "" {
+		line += ": " + c.Reason
+	}
+	fmt.Fprintln(a.out, line)
+}
+
+func (a *app) captureExplainCommand() *cobra.Command {
+	var name string
+	var request api.CaptureRequest
+	command := &cobra.Command{
+		Use:   "explain ADDRESS:PORT",
+		Short: "Say whether a TCP connection is captured, by which rule and key",
+		Long: "Explain evaluates the rules of the configuration for a TCP connection that a\n" +
+			"program on this host makes, or, with --inbound, that another host makes.",
+		Example: "  outrider capture explain 192.0.2.1:443 --user www-data",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.asking(func(ctx context.Context, client *api.Client, arguments []string) error {
+			request.To = arguments[0]
+			if name != "" {
+				uid, err := uidOf(name)
+				if err != nil {
+					return err
+				}
+				request.UID = uid
+			}
+			found, err := client.CaptureExplain(ctx, request)
+			if err != nil {
+				return err
+			}
+			return a.print(found, func() {
+				meaning := map[string]string{
+					"direct": "not captured", "outbound": "captured: goes to Envoy's port 15001",
+					"inbound": "captured: goes to Envoy's port 15006", "refused": "refused",
+				}[found.Verdict]
+				fmt.Fprintf(a.out, "%s (%s)\n", meaning, found.Key)
+				if found.Rule != "" {
+					fmt.Fprintf(a.out, "chain %s: %s\n", found.Chain, found.Rule)
+				}
+				if found.State != "on" && found.State != "trial" {
+					fmt.Fprintf(a.out, "The rules are not in force now: capture is %s.\n",
+						found.State)
+				}
+			})
+		}),
+	}
+	command.Flags().StringVar(&name, "user", "", "the `user` of the program (default root)")
+	command.Flags().BoolVar(&request.Inbound, "inbound", false,
+		"the connection comes from another host")
+	return command
+}
+
+// uidOf returns the number of a user given by name or number.
+func uidOf(name string) (uint32, error) {
+	text := name
+	if found, err := user.Lookup(name); err == nil {
+		text = found.Uid
+	}
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, usagef("--user: there is no user %q", name)
+	}
+	return uint32(id), nil
+}
+
+func (a *app) captureTryCommand() *cobra.Command {
+	var trial api.CaptureTrial
+	command := &cobra.Command{
+		Use:   "try",
+		Short: "Capture for a time; withdraw the rules unless confirmed",
+		Long: "Try captures connections until the time has passed. Unless \"outrider capture\n" +
+			"confirm\" was called, the rules are then withdrawn, also if the agent is not\n" +
+			"running: nobody locks themselves out.",
+		Args: cobra.NoArgs,
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			if trial.For <= 0 {
+				return usagef("--for: the time must be positive")
+			}
+			shown, err := client.CaptureTry(ctx, trial)
+			if err != nil {
+				return err
+			}
+			return a.print(shown, func() { a.printCapture(shown) })
+		}),
+	}
+	command.Flags().DurationVar(&trial.For, "for", time.Minute, "the `time` of the trial")
+	return command
+}
+
+func (a *app) captureConfirmCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "confirm",
+		Short: "End a trial: the rules stay in force",
+		Args:  cobra.NoArgs,
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			shown, err := client.CaptureConfirm(ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(shown, func() { a.printCapture(shown) })
+		}),
+	}
+}

@@ -1,0 +1,132 @@
+package systemtest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// interception captures calls to one network, which the machine has an address of.
+const interception = `
+[capture]
+mode = "redirect"
+outbound_cidrs = ["198.51.100.0/24", "2001:db8::/32"]
+`
+
+// outside makes another host in a network namespace of the machine: 198.51.100.9 answers on port 80
+// with "outside".
+const outside = `set -eu
+ip netns add far
+ip link add near type veth peer name eth0 netns far
+ip addr add 198.51.100.1/24 dev near
+ip link set near up
+ip -n far addr add 198.51.100.9/24 dev eth0
+ip -n far link set eth0 up
+ip -n far link set lo up
+systemd-run --quiet --unit=far --property=NetworkNamespacePath=/run/netns/far \
+	/opt/programs/backend -http 198.51.100.9:80 -tcp 198.51.100.9:81
+`
+
+func TestCapture(t *testing.T) {
+	h := NewHost(t)
+	h.Script(outside)
+	h.Write("/etc/outrider/conf.d/capture.toml", interception)
+	const call = "curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"
+	works := func(when string) {
+		t.Helper()
+		if got := h.Script(call + " || true"); got != "200" {
+			t.Errorf("%s: %q", when, got)
+		}
+	}
+	state := func(want string) {
+		t.Helper()
+		h.Eventually(10*time.Second, "capture is "+want, func() bool {
+			return strings.HasPrefix(h.Script("outrider capture show || true"), "capture is "+want)
+		})
+	}
+	rules := func() bool {
+		return strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
+	}
+	h.Eventually(10*time.Second, "the outside answers", func() bool {
+		return h.Script(call+" || true") == "200"
+	})
+	h.Script("systemctl start outrider")
+	state("on")
+	works("captured")
+	packets := h.Script(`outrider capture show | awk '$1 == "capture.outbound_cidrs" {print $2}'`)
+	if strings.TrimSpace(packets) == "0" || packets == "" {
+		t.Errorf("%q connections were captured:\n%s", packets, h.Script("outrider capture show"))
+	}
+	if got := h.Script("outrider capture explain 198.51.100.9:80"); !strings.HasPrefix(got,
+		"captured: goes to Envoy's port 15001 (capture.outbound_cidrs)") {
+		t.Errorf("explained as %s", got)
+	}
+	if got := h.Script("busctl get-property org.outrider.Agent1 /org/outrider/Agent1 " +
+		"org.outrider.Agent1.Manager Capture"); strings.TrimSpace(got) != `s "on"` {
+		t.Errorf("the property is %s", got)
+	}
+
+	t.Run("rules outlive agent and firewall reloads", func(t *testing.T) {
+		for _, disturbance := range []string{"nft flush ruleset", "systemctl restart outrider",
+			"outrider reload", "systemctl kill -s KILL outrider.service",
+			"systemctl reload outrider-capture.service"} {
+			h.Script(disturbance)
+			if !rules() {
+				t.Errorf("%s: the rules are gone", disturbance)
+			}
+			works(disturbance)
+		}
+		state("on")
+	})
+	t.Run("a killed helper comes back", func(t *testing.T) {
+		for range 5 {
+			helper := h.MainPID("outrider-capture")
+			h.Script("kill -9 " + strconv.Itoa(helper))
+			began := time.Now()
+			works("killed")
+			h.Eventually(2*time.Second, "the rules are back", rules)
+			t.Logf("back after %v", time.Since(began))
+		}
+		works("back")
+		state("on")
+	})
+	t.Run("Envoy that is gone cuts nothing off", func(t *testing.T) {
+		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+		began := time.Now()
+		h.Eventually(3*time.Second, "the outside answers", func() bool {
+			return h.Script(call+" || true") == "200"
+		})
+		t.Logf("direct %v after the kill", time.Since(began))
+		h.Script("systemctl kill -s CONT outrider.service")
+		state("on")
+		works("again")
+	})
+	t.Run("stop leaves nothing", func(t *testing.T) {
+		h.Script("systemctl stop outrider")
+		if left := h.Script("nft list ruleset"); left != "" {
+			t.Errorf("left: %s", left)
+		}
+		works("stopped")
+		if got := h.Script("systemctl is-active outrider-capture.service || true"); got == "active" {
+			t.Error("outrider-capture still runs")
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		h.Write("/etc/outrider/conf.d/closed.toml", "[capture]\nfail = \"closed\"\n")
+		h.Script("systemctl start outrider")
+		state("on")
+		works("closed, while Envoy serves")
+		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+		h.Eventually(3*time.Second, "connections are refused", func() bool {
+			return strings.Contains(h.Script(call+" || echo exit $?"), "exit 7") // not connected
+		})
+		h.Script("systemctl kill -s CONT outrider.service")
+		state("on")
+		h.Script("systemctl stop outrider")
+		works("stopped")
+		if left := h.Script("nft list ruleset"); left != "" {
+			t.Errorf("left: %s", left)
+		}
+	})
+}
