@@ -85,7 +85,7 @@ type Agent struct {
 	serving  atomic.Pointer[envoy.Binary] // in force; nil until a reload sets it
 	detach   context.CancelFunc           // ends the agent; Envoy continues serving
 	stopping atomic.Bool
-	kept     atomic.Bool   // Envoy continues serving while systemd restarts the agent
+	restarts atomic.Bool   // systemd restarts the agent; Envoy continues serving
 	quit     chan struct{} // receives requests for an orderly stop
 }
 
@@ -141,7 +141,7 @@ func Run(ctx context.Context, options Options) (err error) {
 			return err
 		}
 		return &ExitError{Code: ExitInternal, Err: err}
-	case a.kept.Load():
+	case a.restarts.Load():
 		a.log.Info("ended for a restart; Envoy continues serving")
 	case a.stopping.Load():
 		a.keeper.Shutdown()

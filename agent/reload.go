@@ -44,7 +44,7 @@ type reloader struct {
 	counter   uint64
 	newest    *prepared   // the newest that was valid when it was read
 	committed *prepared   // in force; nil: the configuration at the start
-	asked     []*prepared // waiting for the supervisor
+	requested []*prepared // waiting for the supervisor
 	refused   uint64      // id of the last reload that was refused
 	settling  *settling   // the most recently queued work on effects
 	following bool        // Follow runs or waits
@@ -140,7 +140,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	r.MarkReady()
 	for {
 		changed := r.supervisor.Changed() // before Live is read, so that no change is missed
-		if len(r.asked) == 0 {            // a reload in progress may own the live epoch
+		if len(r.requested) == 0 {        // a reload in progress may own the live epoch
 			r.follow(ctx)
 		}
 		select {

@@ -22,7 +22,7 @@ func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
 	remaining := "no epoch is live"
 	if live {
 		result.Epoch = &number
-		remaining = fmt.Sprintf("epoch %d goes on", number)
+		remaining = fmt.Sprintf("epoch %d continues serving", number)
 	}
 	sentence := fmt.Sprintf("reload refused (%s): %s; %s", request.reason,
 		strings.Join(why, "; "), remaining)

@@ -130,7 +130,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.OnRequest != "always"
 	// While another reload waits for its epoch, only the supervisor knows which one will be live.
-	if live && hash == read.wanted.spec.Hash && ifChanged && !request.first && len(r.asked) == 0 {
+	if live && hash == read.wanted.spec.Hash && ifChanged && !request.first && len(r.requested) == 0 {
 		r.unchanged(ctx, request, read, number)
 		return
 	}
@@ -143,7 +143,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	if live {
 		result.Previous = &number
 	}
-	r.asked, read.epoch = append(r.asked, read), true
+	r.requested, read.epoch = append(r.requested, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.publish(request)
 	// Called by the owner, so that the supervisor receives the requests in order.
@@ -184,8 +184,8 @@ func (r *reloader) applied(
 	outcome epoch.Result, err error,
 ) {
 	won := r.winner(read)
-	i := slices.Index(r.asked, read)
-	r.asked = slices.Delete(r.asked, i, i+1)
+	i := slices.Index(r.requested, read)
+	r.requested = slices.Delete(r.requested, i, i+1)
 	if err != nil {
 		read.epoch = false
 		r.refuse(ctx, request, reasons(err))
@@ -215,7 +215,7 @@ func (r *reloader) winner(read *prepared) *prepared {
 		return read // it was live a moment ago
 	}
 	var won *prepared
-	for _, candidate := range append(slices.Clone(r.asked), r.committed) {
+	for _, candidate := range append(slices.Clone(r.requested), r.committed) {
 		if candidate != nil && candidate.wanted.spec.Hash == hash &&
 			(won == nil || candidate.id > won.id) {
 			won = candidate

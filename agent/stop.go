@@ -34,7 +34,7 @@ func (a *Agent) stop(ctx context.Context, why string) {
 	again := a.stopping.Swap(true)
 	settings := a.reloader.InForce().Config.Envoy
 	if !again && a.options.Config.InUnit && a.restarted(ctx) {
-		a.kept.Store(true)
+		a.restarts.Store(true)
 		a.detach()
 		return
 	}

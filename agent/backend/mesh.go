@@ -58,32 +58,32 @@ func (b *Backend) MeshExplain(
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port,
+	query := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port,
 		Path: request.Path, TLS: request.TLS}
 	if request.Address != "" {
-		if asked.Address, err = netip.ParseAddr(request.Address); err != nil {
+		if query.Address, err = netip.ParseAddr(request.Address); err != nil {
 			return api.MeshExplanation{},
 				api.Refuse(fmt.Sprintf("address %q is no IP address", request.Address))
 		}
 	}
 	for _, h := range request.Headers {
-		asked.Headers = append(asked.Headers, explain.Header(h))
+		query.Headers = append(query.Headers, explain.Header(h))
 	}
-	said, err := b.Discovery.Explain(node, asked, b.counted(ctx))
+	found, err := b.Discovery.Explain(node, query, b.counted(ctx))
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status,
-		Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
-		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown,
-		Problems: problemsForAPI(said.Problems)}
-	for _, t := range said.Clusters {
+	out := api.MeshExplanation{Outcome: string(found.Outcome), Status: found.Status,
+		Location: found.Location, Body: found.Body, Steps: []api.MeshStep{},
+		Reason: found.Reason, Cure: found.Cure, Unknown: found.Unknown,
+		Problems: problemsForAPI(found.Problems)}
+	for _, t := range found.Clusters {
 		out.Clusters = append(out.Clusters, api.MeshTarget(t))
 	}
-	for _, t := range said.Mirrors {
+	for _, t := range found.Mirrors {
 		out.Mirrors = append(out.Mirrors, api.MeshTarget(t))
 	}
-	for _, s := range said.Steps {
+	for _, s := range found.Steps {
 		out.Steps = append(out.Steps, api.MeshStep(s))
 	}
 	return out, nil

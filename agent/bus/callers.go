@@ -25,8 +25,8 @@ func newCallers() *callers {
 }
 
 // identify sets the user of a call and reports whether it is known. Otherwise it queues the call
-// until the user is known; kept is false if the queue is full. It never blocks.
-func (c *callers) identify(one *call) (known, kept bool) {
+// until the user is known; queued is false if the queue is full. It never blocks.
+func (c *callers) identify(one *call) (known, queued bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if uid, ok := c.known[one.sender]; ok {

@@ -21,10 +21,10 @@ func (s *session) take(message *dbus.Message) {
 	if !s.signatures[c.signature] {
 		c.args = nil // matches no method; drop the arguments to bound memory
 	}
-	switch known, kept := s.callers.identify(c); {
+	switch known, queued := s.callers.identify(c); {
 	case known:
 		s.admit(c)
-	case !kept:
+	case !queued:
 		s.turnAway(c)
 	}
 }
@@ -138,7 +138,7 @@ func (s *session) change(ctx context.Context, c *call, uid uint32, action string
 			return
 		}
 	}
-	s.options.Logger.Info("asked over D-Bus", "method", c.member, "object", string(c.path), "uid",
+	s.options.Logger.Info("request over D-Bus", "method", c.member, "object", string(c.path), "uid",
 		uid, "sender", c.sender)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()

@@ -14,7 +14,7 @@ type signal struct {
 }
 
 // signalOf converts an event to a signal. ok is false if only properties reflect the event.
-func signalOf(event condition.Event) (told signal, ok bool) {
+func signalOf(event condition.Event) (s signal, ok bool) {
 	field := event.Fields
 	switch event.Kind {
 	case condition.KindEpochStarted, condition.KindEpochLive, condition.KindEpochExited:

@@ -142,8 +142,8 @@ func (m *methodOfXML) takes() string {
 // action returns the polkit action of a method; "" = everyone may call it.
 func (m *methodOfXML) action() string { return annotated(m.Annotation, annotationAction, "") }
 
-// told reports whether PropertiesChanged carries the property's new value.
-func (p *propertyOfXML) told() bool {
+// emitted reports whether PropertiesChanged carries the property's new value.
+func (p *propertyOfXML) emitted() bool {
 	return annotated(p.Annotation, annotationChanged, "true") == "true"
 }
 

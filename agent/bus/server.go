@@ -83,12 +83,12 @@ func (s *Server) taken(ours bool) {
 	if !ours {
 		s.options.Conditions.Raise(conditionTaken, condition.Warning,
 			fmt.Sprintf(
-				"another program is %s on the bus: this agent can be seen there once that one has ended",
+				"another program owns the name %s on D-Bus; the agent takes it once that program exits",
 				name))
 		return
 	}
 	s.options.Conditions.Clear(conditionTaken)
-	s.options.Logger.Info("on the bus", "name", name)
+	s.options.Logger.Info("connected to D-Bus", "name", name)
 	s.MarkReady()
 }
 
@@ -103,7 +103,7 @@ func (s *Server) unavailable(err error) {
 	s.options.Conditions.Clear(conditionTaken)
 	s.options.Conditions.Raise(conditionUnavailable, severity,
 		fmt.Sprintf(
-			"the agent cannot be seen over D-Bus: %v%s; all else goes on, and it is tried again",
+			"D-Bus is unavailable: %v%s; retrying, nothing else is affected",
 			err, cure))
 	s.options.Logger.Debug("no bus", "error", err)
 }

@@ -35,7 +35,7 @@ type session struct {
 
 	conn      *dbus.Conn
 	authority *authority
-	teller    *teller
+	emitter   *emitter
 	owned     chan bool // reports each gain or loss of the name
 
 	state   *shown[*snapshot]
@@ -100,12 +100,12 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	}()
 
 	changed := s.options.Backend.Changed() // before the first read, so that no change is missed
-	s.teller = &teller{conn: s.conn, interfaces: s.interfaces}
+	s.emitter = &emitter{conn: s.conn, interfaces: s.interfaces}
 	for _, event := range s.options.Events.Events(0) {
-		s.teller.sequence = event.Sequence // skip earlier events
+		s.emitter.sequence = event.Sequence // skip earlier events
 	}
 	s.look(ctx)
-	s.teller.told = s.state.get(ctx)
+	s.emitter.sent = s.state.get(ctx)
 
 	for range readers {
 		s.running.Go(func() { s.read(ctx) })
@@ -131,7 +131,7 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 	delay := firstLook
 	for {
 		var again <-chan time.Time
-		if now := s.teller.told.objects[managerPath].values; now["EnvoyLive"] == true &&
+		if now := s.emitter.sent.objects[managerPath].values; now["EnvoyLive"] == true &&
 			now["Ready"] == false {
 			again = time.After(delay)
 			delay = min(2*delay, longestLook)
@@ -143,7 +143,7 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 			pause(ctx, settleTime)
 		case <-woken:
 			pause(ctx, settleTime)
-		case <-s.state.asked:
+		case <-s.state.refresh:
 		case <-again:
 		case now := <-s.owned:
 			if now != ours {
@@ -156,12 +156,12 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 				return errLost
 			}
 			// the final events, such as the exit of the proxy
-			_, err := s.teller.events(s.options.Events)
+			_, err := s.emitter.events(s.options.Events)
 			return err
 		}
 		changed = s.options.Backend.Changed()
 		s.look(ctx)
-		if err := s.tell(ctx); err != nil {
+		if err := s.emit(ctx); err != nil {
 			return err
 		}
 	}
@@ -174,14 +174,14 @@ func (s *session) look(ctx context.Context) {
 	s.state.set(newSnapshot(s.options.Backend.State(ctx), s.options.Events.Conditions()))
 }
 
-// tell sends signals for changed objects and new events.
-func (s *session) tell(ctx context.Context) error {
+// emit sends signals for changed objects and new events.
+func (s *session) emit(ctx context.Context) error {
 	s.order.Lock()
 	defer s.order.Unlock()
-	if err := s.teller.objects(s.state.get(ctx)); err != nil {
+	if err := s.emitter.objects(s.state.get(ctx)); err != nil {
 		return err
 	}
-	missed, err := s.teller.events(s.options.Events)
+	missed, err := s.emitter.events(s.options.Events)
 	if missed > 0 {
 		s.options.Logger.Warn("the bus was too slow for some signals", "missed events", missed)
 	}
@@ -192,7 +192,7 @@ func (s *session) tell(ctx context.Context) error {
 func (s *session) measure(ctx context.Context) {
 	for {
 		select {
-		case <-s.figures.asked:
+		case <-s.figures.refresh:
 			limited, cancel := context.WithTimeout(ctx, stateTime)
 			s.figures.set(s.options.Backend.Measure(limited))
 			cancel()

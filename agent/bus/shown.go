@@ -11,7 +11,7 @@ import (
 type shown[T any] struct {
 	age      time.Duration // maximum age of a value that needs no refresh
 	patience time.Duration // how long readers wait before they use the old value
-	asked    chan struct{} // capacity 1: a refresh is requested
+	refresh  chan struct{} // capacity 1: a refresh is requested
 
 	mu      sync.Mutex
 	value   T
@@ -21,7 +21,7 @@ type shown[T any] struct {
 }
 
 func newShown[T any](age, patience time.Duration) *shown[T] {
-	return &shown[T]{age: age, patience: patience, asked: make(chan struct{}, 1),
+	return &shown[T]{age: age, patience: patience, refresh: make(chan struct{}, 1),
 		done: make(chan struct{})}
 }
 
@@ -47,7 +47,7 @@ func (s *shown[T]) get(ctx context.Context) T {
 	left, done := s.patience-time.Since(s.waiting), s.done
 	s.mu.Unlock()
 	select {
-	case s.asked <- struct{}{}:
+	case s.refresh <- struct{}{}:
 	default: // already requested
 	}
 	if left > 0 {

@@ -60,7 +60,7 @@ func TestEveryPropertyOfTheXMLHasAValueOfItsType(t *testing.T) {
 				t.Errorf("%s.%s: access %s, but nothing can be set", o.kind, property.Name,
 					property.Access)
 			}
-			if _, measured := figureValues(Figures{})[property.Name]; measured && property.told() {
+			if _, measured := figureValues(Figures{})[property.Name]; measured && property.emitted() {
 				t.Errorf("%s.%s is never told, and its annotation does not say so", o.kind,
 					property.Name)
 			}

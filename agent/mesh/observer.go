@@ -58,7 +58,7 @@ func (o Observer) Connected(stream xds.Stream) {
 // Disconnected logs the end of a stream and removes its refusals.
 func (o Observer) Disconnected(stream xds.Stream, err error) {
 	for typeURL, names := range o.refused.ended(stream) {
-		o.tell(typeURL, names)
+		o.report(typeURL, names)
 	}
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)
@@ -89,7 +89,7 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 		origins = append(origins, origin.String())
 	}
 	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type),
-		strings.Join(refusal.Resources, ", "), refusal.Error, goesOn(refusal))
+		strings.Join(refusal.Resources, ", "), refusal.Error, inUse(refusal))
 	if len(origins) > 0 {
 		sentence += " (from " + strings.Join(origins, ", ") + ")"
 	}
@@ -110,7 +110,7 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 			reason = "" // part of the mesh configuration's condition
 		}
 		o.refused.add(stream, still, reason)
-		o.tell(refusal.Type, nil)
+		o.report(refusal.Type, nil)
 	}
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence,
 		Fields: map[string]string{
@@ -132,23 +132,22 @@ func refusedResources(refusal xds.Refusal) []discovery.RefusedResource {
 	return all
 }
 
-// goesOn describes what Envoy uses in place of the refused resources.
-func goesOn(refusal xds.Refusal) string {
+// inUse describes what Envoy uses in place of the refused resources.
+func inUse(refusal xds.Refusal) string {
 	switch kept := slices.DeleteFunc(slices.Clone(refusal.Kept),
 		func(version string) bool { return version == "" }); {
 	case len(kept) == 0 && len(refusal.Kept) > 0:
-		return "there was nothing before that could go on"
+		return "there is no previous version"
 	case len(kept) == 1 && len(refusal.Kept) == 1:
-		return "what it had before goes on (version " + kept[0] + ")"
+		return "the previous version stays in use (" + kept[0] + ")"
 	case len(kept) < len(refusal.Kept):
-		return fmt.Sprintf(
-			"what it had before goes on of %d (version %s), of the others there was nothing",
-			len(kept), strings.Join(kept[:min(len(kept), toldRefusals)], ", "))
+		return fmt.Sprintf("of %d resources the previous version stays in use (%s), "+
+			"the others have none", len(kept), strings.Join(kept[:min(len(kept), shownRefusals)], ", "))
 	case len(kept) > 0:
-		return "what it had before goes on (versions " +
-			strings.Join(kept[:min(len(kept), toldRefusals)], ", ") + ")"
+		return "the previous versions stay in use (" +
+			strings.Join(kept[:min(len(kept), shownRefusals)], ", ") + ")"
 	}
-	return "what it had before goes on"
+	return "the previous version stays in use"
 }
 
 // Cured records that a stream accepts resources again.
@@ -158,11 +157,11 @@ func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
 			"type", typeName(typeURL), "resources", strings.Join(cured, ", "))
 	}
-	o.tell(typeURL, cured)
+	o.report(typeURL, cured)
 }
 
-// tell updates the condition of a type. cured are the resources that no stream refuses any longer.
-func (o Observer) tell(typeURL string, cured []string) {
+// report updates the condition of a type. cured are the resources that no stream refuses any longer.
+func (o Observer) report(typeURL string, cured []string) {
 	if sentence := o.refused.sentence(typeURL); sentence != "" {
 		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)
 	} else {

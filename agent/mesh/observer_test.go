@@ -86,19 +86,19 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 	}
 }
 
-func TestWhichVersionGoesOnIsTold(t *testing.T) {
+func TestRefused_NamesTheVersionInUse(t *testing.T) {
 	for _, test := range []struct {
 		kept []string
 		want string
 	}{
-		{nil, "what it had before goes on"},
-		{[]string{"1"}, "what it had before goes on (version 1)"},
-		{[]string{"1", "2"}, "what it had before goes on (versions 1, 2)"},
-		{[]string{""}, "there was nothing before that could go on"},
+		{nil, "the previous version stays in use"},
+		{[]string{"1"}, "the previous version stays in use (1)"},
+		{[]string{"1", "2"}, "the previous versions stay in use (1, 2)"},
+		{[]string{""}, "there is no previous version"},
 		{[]string{"1", "", ""},
-			"what it had before goes on of 1 (version 1), of the others there was nothing"},
+			"of 1 resources the previous version stays in use (1), the others have none"},
 	} {
-		if got := goesOn(xds.Refusal{Kept: test.kept}); got != test.want {
+		if got := inUse(xds.Refusal{Kept: test.kept}); got != test.want {
 			t.Errorf("%q: %s", test.kept, got)
 		}
 	}

@@ -118,10 +118,10 @@ func (m *Ports) Name() string { return "mesh ports" }
 // Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
 func (m *Ports) Run(ctx context.Context) error {
 	m.MarkReady()
-	told := ""
+	last := ""
 	for {
 		var again <-chan time.Time
-		if told != "" {
+		if last != "" {
 			again = time.After(sharedAgain)
 		}
 		select {
@@ -142,6 +142,6 @@ func (m *Ports) Run(ctx context.Context) error {
 		} else {
 			m.board.Raise(conditionPortShared, condition.Error, sentence)
 		}
-		told = sentence
+		last = sentence
 	}
 }

@@ -72,9 +72,9 @@ func (r *refusals) remove(gone func(refusedBy) bool) map[string][]string {
 	return removed
 }
 
-// toldRefusals bounds the sentences and versions in a message: one mistake can invalidate hundreds
+// shownRefusals bounds the sentences and versions in a message: one mistake can invalidate hundreds
 // of resources.
-const toldRefusals = 3
+const shownRefusals = 3
 
 // sentence describes the refused resources of a type; "" if there are none.
 func (r *refusals) sentence(typeURL string) string {
@@ -89,9 +89,9 @@ func (r *refusals) sentence(typeURL string) string {
 	}
 	sorted := slices.Sorted(maps.Keys(sentences))
 	more := ""
-	if len(sorted) > toldRefusals {
-		more = fmt.Sprintf("; and %d more", len(sorted)-toldRefusals)
-		sorted = sorted[:toldRefusals]
+	if len(sorted) > shownRefusals {
+		more = fmt.Sprintf("; and %d more", len(sorted)-shownRefusals)
+		sorted = sorted[:shownRefusals]
 	}
 	return strings.Join(sorted, "; ") + more
 }

@@ -38,7 +38,7 @@ type Sockets struct {
 	// path at the start, assumed for epochs of an earlier agent
 	first   string
 	inForce use
-	asked   map[uint64]use // by ID of the reload in progress
+	pending map[uint64]use // by ID of the reload in progress
 	uses    map[use]bool   // of epochs that may be running
 }
 
@@ -109,7 +109,7 @@ func (s *Sockets) pathOf(c *config.Config) string {
 func (s *Sockets) start(path string) error {
 	s.failed, s.open = make(chan error, 1), map[string]*socket{}
 	s.first, s.inForce = path, use{path: path}
-	s.asked, s.uses = map[uint64]use{}, map[use]bool{}
+	s.pending, s.uses = map[uint64]use{}, map[use]bool{}
 	return s.bind(path)
 }
 
@@ -161,7 +161,7 @@ func (s *Sockets) Hold(reload uint64, hash string, loaded *config.Loaded) error 
 	if err := s.bind(use.path); err != nil {
 		return config.Errors{loaded.Fault(s.key, err.Error(), cureOfSocket(err, use.path))}
 	}
-	s.asked[reload], s.uses[use] = use, true
+	s.pending[reload], s.uses[use] = use, true
 	return nil
 }
 
@@ -188,7 +188,7 @@ func (s *Sockets) Configure(hash string, c *config.Config) {
 func (s *Sockets) Release(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.asked, reload)
+	delete(s.pending, reload)
 	s.sweep()
 }
 
@@ -279,7 +279,7 @@ func (s *Sockets) sweep() {
 		return
 	}
 	needed, pending := map[string]bool{s.inForce.path: true}, map[use]bool{}
-	for _, use := range s.asked {
+	for _, use := range s.pending {
 		pending[use] = true
 	}
 	known := map[string]bool{}

@@ -44,7 +44,7 @@ func (n *Notifier) beats(ctx context.Context) {
 	if n.watchdog > 0 {
 		every, wait = min(every, n.watchdog/4), min(wait, n.watchdog/2)
 	}
-	standsStill := false
+	hung := false
 	ticker := time.NewTicker(max(every, time.Millisecond))
 	defer ticker.Stop()
 	for {
@@ -56,14 +56,14 @@ func (n *Notifier) beats(ctx context.Context) {
 			return
 		case err == nil:
 			n.alive()
-			if standsStill {
-				n.log.Warn("the control loop turns again")
+			if hung {
+				n.log.Warn("the control loop responds again")
 			}
-			standsStill = false
-		case !standsStill:
-			standsStill = true
+			hung = false
+		case !hung:
+			hung = true
 			n.log.Error(
-				"the control loop stands still: systemd is not told that the agent is alive until it turns",
+				"the control loop does not respond: watchdog notifications stop until it does",
 				"waited", wait.String(), "error", err)
 		}
 		select {

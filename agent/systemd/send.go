@@ -90,7 +90,7 @@ func (n *Notifier) complain(err error) {
 		return
 	}
 	n.refused = err
-	n.log.Warn("systemd was not told how the agent stands", "socket", n.address, "error", err)
+	n.log.Warn("cannot notify systemd of the agent's state", "socket", n.address, "error", err)
 }
 
 // again retries pending messages until ctx ends.

@@ -159,7 +159,7 @@ func TestKeeper_ReplacedInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, 20*time.Second, "the agent says so",
-		func() bool { return strings.Contains(daemon.Output(), "is replaced in place") })
+		func() bool { return strings.Contains(daemon.Output(), "the keeper re-executed itself") })
 	rig.Eventually(t, 30*time.Second, "no condition stands",
 		func() bool { return len(conditions(t, r)) == 0 })
 	if output := daemon.Output(); strings.Contains(output, `"ERROR"`) ||

@@ -217,7 +217,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		func() bool { return h.Get() == "200" && h.Status().Ready })
 	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log,
 		"refused a request over D-Bus method=Abort") ||
-		!strings.Contains(log, "asked over D-Bus method=Abort") {
+		!strings.Contains(log, "request over D-Bus method=Abort") {
 		t.Errorf("the journal does not say who asked: %s", log)
 	}
 }

@@ -1,0 +1,83 @@
+package bus
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// emitter sends signals: for the differences between snapshots and for new events.
+type emitter struct {
+	conn       *dbus.Conn
+	interfaces interfaces
+	sent       *snapshot // what clients know
+	sequence   uint64    // sequence number of the last processed event
+}
+
+// objects sends the differences between the last snapshot and now, at most one signal per object. A
+// slow bus therefore receives fewer signals.
+func (e *emitter) objects(now *snapshot) error {
+	before := e.sent
+	e.sent = now
+	for _, path := range slices.Sorted(maps.Keys(before.objects)) {
+		old := before.objects[path]
+		if o, ok := now.objects[path]; ok && o.id == old.id {
+			continue
+		}
+		if err := e.conn.Emit(managerPath, objectManagerName+".InterfacesRemoved", path,
+			[]string{old.kind}); err != nil {
+			return fmt.Errorf("emit the removal of %s: %w", path, err)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(now.objects)) {
+		if err := e.object(path, before.objects, now.objects[path]); err != nil {
+			return fmt.Errorf("emit the change of %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object, o object) error {
+	old, ok := before[path]
+	if !ok || old.id != o.id {
+		values := variants(o.values)
+		if o.kind == epochInterface {
+			// The usage of a new epoch is measured when a client reads it.
+			maps.Copy(values, variants(figureValues(Figures{})))
+		}
+		return e.conn.Emit(managerPath, objectManagerName+".InterfacesAdded", path,
+			map[string]map[string]dbus.Variant{o.kind: values})
+	}
+	changed := map[string]dbus.Variant{}
+	for _, property := range e.interfaces[o.kind].Properties {
+		value, ok := o.values[property.Name]
+		if ok && property.emitted() && !reflect.DeepEqual(value, old.values[property.Name]) {
+			changed[property.Name] = dbus.MakeVariant(value)
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return e.conn.Emit(path, propertiesName+".PropertiesChanged", o.kind, changed, []string{})
+}
+
+// events sends signals for new events. missed is the number of events that the bounded board had
+// already dropped.
+func (e *emitter) events(board Events) (missed uint64, err error) {
+	for _, event := range board.Events(e.sequence) {
+		missed += event.Sequence - e.sequence - 1
+		e.sequence = event.Sequence
+		signal, ok := signalOf(event)
+		if !ok {
+			continue
+		}
+		if err := e.conn.Emit(managerPath, managerInterface+"."+signal.name,
+			signal.args...); err != nil {
+			return missed, fmt.Errorf("emit %s: %w", signal.name, err)
+		}
+	}
+	return missed, nil
+}
