@@ -60,11 +60,12 @@ func istiod(c *config.Config) identity.Istiod {
 		SpiffeID: pki.SpiffeID(n.TrustDomain, n.Namespace, n.ServiceAccount),
 		KeyType:  pki.KeyType(i.KeyType), PKCS8: i.PKCS8, TTL: i.TTL,
 	}
+	issuer.Plaintext = config.PlaintextCA(issuer.Address)
 	if issuer.Address == "" { // the control plane is the authority
 		issuer.Address, issuer.ServerName = c.Discovery.Address, c.Discovery.ServerName
 		issuer.RootFile = cmp.Or(i.RootCAFile, c.Discovery.RootCAFile)
+		issuer.Plaintext = !c.Discovery.TLS()
 	}
-	issuer.Plaintext = config.PlaintextCA(issuer.Address)
 	return issuer
 }
 

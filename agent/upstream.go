@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -40,7 +41,8 @@ func upstreamOf(c *config.Config) relay.Upstream {
 // newRelay returns the relay to the upstream server. It serves no stream unless one is configured.
 func (a *Agent) newRelay(c *config.Config) *relay.Server {
 	options := relay.Options{Upstream: upstreamOf(c), Board: a.board, Logger: a.logOf("relay"),
-		Words: envoy.RedactMessage, Certificate: a.workloadCertificate}
+		Words: envoy.RedactMessage, Certificate: a.workloadCertificate,
+		Roots: func() []*x509.Certificate { return a.identity.AnnouncedRoots() }}
 	if c.Discovery.Cache {
 		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), a.board)
 	}

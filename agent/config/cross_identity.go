@@ -61,14 +61,16 @@ func (x *crossCheck) sts() {
 func (x *crossCheck) istiod() {
 	const provider = "identity.provider"
 	i := x.Identity
-	address, key := i.CAAddress, "identity.ca_address"
+	address, key, plaintext := i.CAAddress, "identity.ca_address", PlaintextCA(i.CAAddress)
+	encrypt := "use port 15012"
 	if address == "" {
+		encrypt += ", or another discovery.auth"
 		address, key = x.Discovery.Address, "discovery.address"
+		plaintext = address != "" && !x.Discovery.TLS()
 	}
-	plaintext := PlaintextCA(address)
 	if address == "" {
 		x.refuse([]string{"identity.ca_address", provider}, "set identity.ca_address",
-			"identity.provider %s needs identity.ca_address", quote(i.Provider))
+			"identity.provider %s needs identity.ca_address or discovery.address", quote(i.Provider))
 	}
 	if i.TokenFile == "" && i.ProvCertDir == "" {
 		x.refuse([]string{"identity.token_file", provider},
@@ -77,10 +79,11 @@ func (x *crossCheck) istiod() {
 	}
 	switch {
 	case plaintext && i.TokenFile == "":
-		x.refuse([]string{key, "identity.prov_cert_dir"}, "use port 15012, or set identity.token_file",
-			"port 15010 is plaintext: a client certificate cannot authenticate there")
+		x.refuse([]string{key, "identity.prov_cert_dir"}, encrypt+", or set identity.token_file",
+			"%s is plaintext: a client certificate cannot authenticate there", quote(address))
 	case plaintext:
-		x.warn([]string{key}, "use port 15012", "port 15010 is plaintext: the token is sent unencrypted")
+		x.warn([]string{key}, encrypt,
+			"%s is plaintext: the token is sent unencrypted", quote(address))
 	case address != "" && i.RootCAFile == "" && x.Discovery.RootCAFile == "":
 		x.warn([]string{"identity.root_ca_file", provider}, "set identity.root_ca_file",
 			"istiod's certificate is verified with the system's roots, which rarely include istiod's")

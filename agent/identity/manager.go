@@ -185,6 +185,17 @@ func (m *Manager) Pair() *pki.Pair {
 	return nil
 }
 
+// AnnouncedRoots returns the roots that the authority sent with the current certificate, nil if
+// there is none.
+func (m *Manager) AnnouncedRoots() []*x509.Certificate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if version := m.version(Default); version != nil && version.issuer != nil {
+		return version.roots
+	}
+	return nil
+}
+
 // Secrets describes all secrets, sorted by name.
 func (m *Manager) Secrets() []Info {
 	m.mu.Lock()

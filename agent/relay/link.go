@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 // each link, so that rotation needs nothing else.
 type link struct {
 	upstream Upstream
-	workload func() (*tls.Certificate, error)
+	server   Options
 	cancel   context.CancelFunc
 	requests chan []byte // bounded; see session.send
 	events   chan<- event
@@ -30,7 +29,7 @@ type event struct {
 // open starts a link. Its first event is that it is open, its last one an error, unless ctx ends.
 func (s *session) open(ctx context.Context) *link {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &link{upstream: s.upstream, workload: s.server.options.Certificate, cancel: cancel,
+	l := &link{upstream: s.upstream, server: s.server.options, cancel: cancel,
 		requests: make(chan []byte, maxRequests), events: s.events}
 	go func() {
 		defer cancel()
@@ -48,7 +47,7 @@ func (l *link) report(ctx context.Context, e event) {
 
 // run connects and receives until the stream ends.
 func (l *link) run(ctx context.Context, delta bool) error {
-	options, err := l.upstream.dialOptions(l.workload)
+	options, err := l.upstream.dialOptions(l.server)
 	if err != nil {
 		return err
 	}

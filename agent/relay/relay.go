@@ -20,6 +20,7 @@ package relay
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,7 +44,9 @@ type Options struct {
 	Logger   *slog.Logger
 	// Certificate returns the workload certificate, for Upstream.Workload.
 	Certificate func() (*tls.Certificate, error)
-	Words       func(message string) string // redacts Envoy's error messages; nil: no redaction
+	// Roots returns roots that are trusted beside Upstream.RootFile; nil: none.
+	Roots func() []*x509.Certificate
+	Words func(message string) string // redacts Envoy's error messages; nil: no redaction
 	// Patience is how long a new stream waits for the connection to upstream before it is served
 	// from the cache; 0: 500 ms.
 	Patience time.Duration

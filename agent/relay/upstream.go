@@ -41,10 +41,8 @@ const (
 	connectionWindow = 2 << 20
 )
 
-// dialOptions reads the credentials.
-func (u Upstream) dialOptions(
-	workload func() (*tls.Certificate, error),
-) ([]grpc.DialOption, error) {
+// dialOptions reads the credentials. The workload's certificate and further roots come from server.
+func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 	options := []grpc.DialOption{
 		grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
@@ -67,6 +65,9 @@ func (u Upstream) dialOptions(
 		if err != nil {
 			return nil, err
 		}
+		if server.Roots != nil {
+			roots = append(roots, server.Roots()...)
+		}
 		config.RootCAs = x509.NewCertPool()
 		for _, root := range roots {
 			config.RootCAs.AddCert(root)
@@ -83,7 +84,7 @@ func (u Upstream) dialOptions(
 		config.Certificates = []tls.Certificate{pair}
 	}
 	if u.Workload {
-		certificate, err := workload()
+		certificate, err := server.Certificate()
 		if err != nil {
 			return nil, err
 		}

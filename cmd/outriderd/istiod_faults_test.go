@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/rig"
 )
@@ -143,4 +144,50 @@ func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
 	if i.condition("certificate-not-renewed", "") {
 		t.Error("the expired token is reported although nothing needs it")
 	}
+}
+
+// Without ca_address the control plane is the authority. After a rotation of its root, the agent
+// reaches both services of istiod with the roots that it announced, though root_ca_file is old.
+func TestIstiod_ControlPlaneIsTheAuthority(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t, time.Hour, "")
+	i.Set(fmt.Sprintf(`[node]
+service_account = "web"
+[envoy]
+bootstrap_override = %q
+[discovery]
+address = %q
+[identity]
+provider = "istiod"
+root_ca_file = %q
+token_file = %q
+ttl = "10s"
+`, i.path("override.yaml"), i.gate.address, i.path("root.pem"), i.path("token")))
+	i.StartReady()
+	connection := func(want string) {
+		t.Helper()
+		rig.Eventually(t, time.Minute, "istiod is "+want, func() bool {
+			var status api.Status
+			i.JSON(&status, "status", "--json")
+			return status.Discovery.State == want
+		})
+	}
+	connection("connected")
+	i.awaitAnother(nil)
+	old, next := i.root, pkitest.NewAuthority(t, "next", nil)
+	i.signer.Sign(t, old, next)
+	rig.Eventually(t, time.Minute, "both roots are trusted", func() bool {
+		_, err := i.presentedTo(next, old)
+		return err == nil
+	})
+	i.signer.Sign(t, next)
+	rig.Eventually(t, time.Minute, "the old root is gone", func() bool {
+		_, oldErr := i.presentedTo(old, next)
+		_, nextErr := i.presentedTo(next, next)
+		return oldErr != nil && nextErr == nil
+	})
+	i.gate.set("closed")
+	connection("connecting")
+	i.gate.set("open")
+	connection("connected")
 }
