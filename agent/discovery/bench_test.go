@@ -159,8 +159,8 @@ func BenchmarkLoad(b *testing.B) {
 // directory.
 func BenchmarkEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 5000} {
-		for _, told := range []string{"file", "directory"} {
-			b.Run(fmt.Sprintf("%d/%s", n, told), func(b *testing.B) {
+		for _, reported := range []string{"file", "directory"} {
+			b.Run(fmt.Sprintf("%d/%s", n, reported), func(b *testing.B) {
 				directory := writeServices(b, n)
 				server, changes := start(b, discovery.Options{Files: []string{directory}})
 				feed, err := server.Feed(node("sidecar", "ns", nil))
@@ -169,7 +169,7 @@ func BenchmarkEndpointChange(b *testing.B) {
 				}
 				path := filepath.Join(directory, "svc-7.yaml")
 				tell := path
-				if told == "directory" {
+				if reported == "directory" {
 					tell = directory
 				}
 				last := 10

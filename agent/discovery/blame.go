@@ -22,7 +22,7 @@ func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin
 	if err := proto.Unmarshal(r.Value(), routes); err != nil {
 		return r.Origins
 	}
-	if host := spokenOf(routes.VirtualHosts, reason); host != nil && len(host.Domains) > 0 {
+	if host := quotedHost(routes.VirtualHosts, reason); host != nil && len(host.Domains) > 0 {
 		if origins := v.HostOrigins(r.Name, host.Domains[0]); len(origins) > 0 {
 			return origins
 		}
@@ -30,9 +30,9 @@ func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin
 	return r.Origins
 }
 
-// spokenOf returns the virtual host with the longest string that a reason quotes, or nil. Strings
+// quotedHost returns the virtual host with the longest string that a reason quotes, or nil. Strings
 // that all of several virtual hosts contain do not count.
-func spokenOf(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
+func quotedHost(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
 	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{},
 		map[string]*routev3.VirtualHost{}
 	for _, host := range hosts {

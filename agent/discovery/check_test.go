@@ -112,7 +112,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 		"action":  "route.yaml ",
 		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
 	delete(deciding, "listener")
-	delete(deciding, "filter chain") // the oldest of the port's: told by TestConformance's problems
+	delete(deciding, "filter chain") // the oldest of the port's: reported by TestConformance's problems
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}

@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 			Namespace: "shop"})
 		e := startEnvoy(t, kind, server)
 		e.listens(t)
-		eventually(t, "expected problems are told", func() (bool, string) {
+		eventually(t, "expected problems are reported", func() (bool, string) {
 			missing := missing(cases, server.Problems())
 			return missing == "", missing
 		})

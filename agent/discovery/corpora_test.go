@@ -68,18 +68,18 @@ func corpus(t *testing.T, document string, invalid, ours bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused, told := false, false
+	refused, reported := false, false
 	for _, p := range problems {
 		if p.Severity == condition.Error {
 			refused = true
-			told = told || strings.Contains(p.String(), wanted)
+			reported = reported || strings.Contains(p.String(), wanted)
 		}
 	}
 	if refused != invalid {
 		t.Errorf("refused: %v, must be: %v (%s); problems %v\n%s", refused, invalid, wanted,
 			problems, document)
 	}
-	if ours && invalid && !told {
+	if ours && invalid && !reported {
 		t.Errorf("no error tells %q: %v\n%s", wanted, problems, document)
 	}
 }

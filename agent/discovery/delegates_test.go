@@ -21,7 +21,7 @@ func TestDelegates_AreBounded(t *testing.T) {
 		routes           int // of the delegate
 		nothing          bool
 		tooMany          bool
-		leastBytes, most int // of the routes, as Envoy is told them
+		leastBytes, most int // of the routes, as Envoy is reported them
 	}{
 		{name: "many", roots: 1, outer: 100, its: 100, routes: 1, leastBytes: 300_000,
 			most: 1_000_000},
@@ -67,13 +67,13 @@ func TestDelegates_AreBounded(t *testing.T) {
 				Name: "80"}).Value()); size < test.leastBytes || size > test.most {
 				t.Errorf("%d bytes of routes", size)
 			}
-			told := false
+			reported := false
 			for _, p := range server.Problems() {
-				told = told || p.Severity == condition.Error && strings.Contains(p.Message,
+				reported = reported || p.Severity == condition.Error && strings.Contains(p.Message,
 					"the delegates come to more than 10000 matches")
 			}
-			if told != test.tooMany {
-				t.Errorf("told: %v", server.Problems())
+			if reported != test.tooMany {
+				t.Errorf("reported: %v", server.Problems())
 			}
 		})
 	}

@@ -35,7 +35,7 @@ spec: {hosts: [%s.test], http: [{rewrite: {uri: %s}, route: [{destination: {host
 }
 
 // newest returns the current resource of a sidecar.
-func (l *lives) newest(typeURL, name string) *resource.Resource {
+func (l *runs) newest(typeURL, name string) *resource.Resource {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
 	return snapshot.Get(resource.Key{Type: typeURL, Name: name})
@@ -44,7 +44,7 @@ func (l *lives) newest(typeURL, name string) *resource.Resource {
 const clusterOfA = "outbound|80||a.test"
 
 // timeout returns the connect timeout of the cluster of a.test, "" if there is none.
-func (l *lives) timeout() string {
+func (l *runs) timeout() string {
 	l.t.Helper()
 	r := l.newest(resource.ClusterType, clusterOfA)
 	if r == nil {
@@ -58,7 +58,7 @@ func (l *lives) timeout() string {
 }
 
 // rewrites returns the paths that the routes of port 80 rewrite to, by host.
-func (l *lives) rewrites() string {
+func (l *runs) rewrites() string {
 	l.t.Helper()
 	var routes routev3.RouteConfiguration
 	if err := proto.Unmarshal(l.newest(resource.RouteType, "80").Value(), &routes); err != nil {
@@ -76,7 +76,7 @@ func (l *lives) rewrites() string {
 }
 
 // refuse refuses a current version, for a proxy with another one. It returns what remains refused.
-func (l *lives) refuse(typeURL, name, reason string) []string {
+func (l *runs) refuse(typeURL, name, reason string) []string {
 	l.t.Helper()
 	one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
 		Held: true}
@@ -88,40 +88,40 @@ func (l *lives) refuse(typeURL, name, reason string) []string {
 	return standing
 }
 
-func (l *lives) serves(what, timeout string, problems ...string) {
+func (l *runs) serves(what, timeout string, problems ...string) {
 	l.t.Helper()
 	if got := l.timeout(); got != timeout {
 		l.t.Errorf("%s: the timeout is %q, want %q", what, got, timeout)
 	}
-	l.told(what, problems...)
+	l.reported(what, problems...)
 }
 
-// told checks that the problems contain the given texts, in order.
-func (l *lives) told(what string, problems ...string) {
+// reported checks that the problems contain the given texts, in order.
+func (l *runs) reported(what string, problems ...string) {
 	l.t.Helper()
-	told := l.server.Problems()
-	for i, p := range told {
-		if len(told) != len(problems) || !strings.Contains(p.String(), problems[i]) {
-			l.t.Errorf("%s: problems %v, want %q", what, told, problems)
+	reported := l.server.Problems()
+	for i, p := range reported {
+		if len(reported) != len(problems) || !strings.Contains(p.String(), problems[i]) {
+			l.t.Errorf("%s: problems %v, want %q", what, reported, problems)
 			return
 		}
 	}
-	if len(told) != len(problems) {
-		l.t.Errorf("%s: problems %v, want %q", what, told, problems)
+	if len(reported) != len(problems) {
+		l.t.Errorf("%s: problems %v, want %q", what, reported, problems)
 	}
 }
 
-// remembers waits until the last-good file exists, or does not.
-func (l *lives) remembers(want bool) {
+// persists waits until the last-good file exists, or does not.
+func (l *runs) persists(want bool) {
 	l.t.Helper()
 	eventually(l.t, "the file", func() (bool, string) {
-		_, err := os.Stat(l.remembered)
+		_, err := os.Stat(l.lastGood)
 		return want == (err == nil), l.log.String()
 	})
 }
 
-func newFallback(t *testing.T) *lives {
-	l := newLives(t)
+func newFallback(t *testing.T) *runs {
+	l := newRuns(t)
 	l.put("", "accessLogFile: /dev/stdout")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
 	l.put("rule.yaml", rule("1s"))
@@ -144,7 +144,7 @@ func TestFallback_ObjectGoesBackUntilItChanges(t *testing.T) {
 		t.Errorf("stands: %v", standing)
 	}
 	l.serves("after the refusal", "2s", badCluster)
-	l.remembers(true)
+	l.persists(true)
 	for range 2 {
 		l.next()
 		l.serves("the next server", "2s", badCluster)
@@ -156,7 +156,7 @@ func TestFallback_ObjectGoesBackUntilItChanges(t *testing.T) {
 		"rule.yaml:2: DestinationRule shop/a: Envoy refused")
 	l.put("rule.yaml", rule("4s"))
 	l.serves("corrected", "4s")
-	l.remembers(false)
+	l.persists(false)
 	l.refuse(resource.ClusterType, clusterOfA, "bad")
 	l.serves("refused again", "2s", badCluster)
 	if err := os.Remove(filepath.Join(l.objects, "rule.yaml")); err != nil {
@@ -165,7 +165,7 @@ func TestFallback_ObjectGoesBackUntilItChanges(t *testing.T) {
 	l.changes <- []string{l.objects}
 	l.changes <- nil
 	l.serves("removed", "10s")
-	l.remembers(false)
+	l.persists(false)
 }
 
 func TestFallback_SeveralVersionsAreRefused(t *testing.T) {
@@ -193,7 +193,7 @@ func TestFallback_NewAndRemovedObjects(t *testing.T) {
 	removed := "rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster " +
 		"outbound|80||a.test: bad; restore it"
 	l.serves("the removal is refused", "2s", removed)
-	l.remembers(true)
+	l.persists(true)
 	l.next()
 	l.serves("the next server", "2s", removed)
 	l.put("rule.yaml", rule("5s"))
@@ -207,7 +207,7 @@ func TestFallback_NewAndRemovedObjects(t *testing.T) {
 	if r := l.newest(resource.ClusterType, "outbound|80||b.test"); r != nil {
 		t.Errorf("it is served: %v", r.Origins)
 	}
-	l.remembers(true)
+	l.persists(true)
 	l.next()
 	l.serves("the next server", "5s", left)
 	if r := l.newest(resource.ClusterType, "outbound|80||b.test"); r != nil {
@@ -230,7 +230,7 @@ func TestFallback_OneOfSeveralObjects(t *testing.T) {
 		t.Errorf("Envoy speaks of b: %s", got)
 	}
 	problem := "VirtualService shop/b: Envoy refused the RouteConfiguration 80"
-	l.told("Envoy speaks of b", "routes.yaml:6: "+problem)
+	l.reported("Envoy speaks of b", "routes.yaml:6: "+problem)
 	l.put("routes.yaml", routesTo("a", "/a3")+"---\n"+routesTo("b", "/b2"))
 	if got := l.rewrites(); got != "a=/a3 b=/b1" {
 		t.Errorf("a changes: %s", got)
@@ -240,12 +240,12 @@ func TestFallback_OneOfSeveralObjects(t *testing.T) {
 	if got := l.rewrites(); got != "a=/a3 b=/b1" {
 		t.Errorf("Envoy says nothing: %s", got)
 	}
-	l.told("Envoy says nothing", "VirtualService shop/a: Envoy refused",
+	l.reported("Envoy says nothing", "VirtualService shop/a: Envoy refused",
 		"VirtualService shop/b: Envoy refused")
 }
 
 func TestFallback_MeshConfig(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	l.put("", "connectTimeout: 1s")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
 	l.next()
@@ -255,7 +255,7 @@ func TestFallback_MeshConfig(t *testing.T) {
 	l.refuse(resource.ClusterType, clusterOfA, "bad")
 	problem := "mesh.yml:1: Envoy refused the Cluster outbound|80||a.test: bad"
 	l.serves("after the refusal", "1s", problem)
-	l.remembers(true)
+	l.persists(true)
 	l.next()
 	l.serves("the next server", "1s", problem)
 	l.next()
@@ -271,7 +271,7 @@ func TestFallback_MeshConfig(t *testing.T) {
 	l.serves("refused again", "1s", problem)
 	l.put("", "connectTimeout: 3s")
 	l.serves("corrected", "3s")
-	l.remembers(false)
+	l.persists(false)
 }
 
 // TestFallback_Retries retries refused versions after a reload or a changed certificate.

@@ -14,7 +14,7 @@ import (
 // changed at the same time. The other changes take effect. An Envoy that starts later gets the same
 // resources, also from the next server.
 func TestFallback_Envoy(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	l.put("", "accessLogFile: /dev/stdout")
 	port, two := parts.FreePort(t), &backend{name: "one"}
 	service := fmt.Sprintf(`apiVersion: networking.istio.io/v1
@@ -70,14 +70,14 @@ spec:
 		l.changes <- []string{l.objects}
 		l.changes <- nil
 		expect("the good part of the change", "/a2", "/b1")
-		l.told("refused",
+		l.reported("refused",
 			"filter.yaml:1: EnvoyFilter shop/bad: Envoy refused the RouteConfiguration")
 		if refusals := e.refusals(); len(refusals) != 1 {
 			t.Errorf("refused: %q", refusals)
 		}
 		l.put("routes.yaml", routesTo("a", "/a2")+"---\n"+routesTo("b", "/b2"))
 		expect("a later change", "/a2", "/b2")
-		l.remembers(true)
+		l.persists(true)
 	})
 	t.Run("another Envoy", func(t *testing.T) {
 		e := startEnvoy(t, "sidecar", l.server)
@@ -93,7 +93,7 @@ spec:
 		if refusals := e.refusals(); len(refusals) != 0 {
 			t.Errorf("refused: %q", refusals)
 		}
-		l.told("the next server",
+		l.reported("the next server",
 			"filter.yaml:1: EnvoyFilter shop/bad: Envoy refused the RouteConfiguration")
 	})
 }

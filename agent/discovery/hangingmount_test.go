@@ -66,13 +66,13 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	if version := secret(hanging); version != "" {
 		t.Errorf("the secret of %s is served, so that Envoy hangs, too", hanging)
 	}
-	told := func() (bool, string) {
+	reported := func() (bool, string) {
 		problems := server.Problems()
 		return slices.ContainsFunc(problems, func(p discovery.Problem) bool {
 			return strings.HasPrefix(p.Message, hanging+"/cert.pem could not be read yet")
 		}), fmt.Sprint(problems)
 	}
-	timed("the problems", func() { eventually(t, "the problem", told) })
+	timed("the problems", func() { eventually(t, "the problem", reported) })
 	timed("the readiness", func() {
 		if why := server.Closed(); why != "" {
 			t.Errorf("closed: %s", why)
@@ -96,7 +96,7 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	eventually(t, "the renewed certificate", func() (bool, string) {
 		return secret(other) != before, before
 	})
-	if ok, problems := told(); !ok {
+	if ok, problems := reported(); !ok {
 		t.Errorf("it still hangs, but problems are %s", problems)
 	}
 	release()

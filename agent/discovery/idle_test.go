@@ -50,15 +50,15 @@ func TestIdle_ReportsServiceFieldsWithoutEffect(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}})
 			feedOf(t, server, "sidecar")
-			var told []string
+			var reported []string
 			for _, p := range server.Problems() {
-				told = append(told, p.Field)
+				reported = append(reported, p.Field)
 				if p.Severity != condition.Warning || !strings.HasSuffix(p.File, "01.yaml") {
-					t.Errorf("told of another: %v", p)
+					t.Errorf("reported of another: %v", p)
 				}
 			}
-			if got := strings.Join(told, " "); got != test.field {
-				t.Errorf("told %q, want %q: %v", got, test.field, server.Problems())
+			if got := strings.Join(reported, " "); got != test.field {
+				t.Errorf("reported %q, want %q: %v", got, test.field, server.Problems())
 			}
 		})
 	}

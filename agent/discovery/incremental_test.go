@@ -219,10 +219,10 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 			}
 			current := map[string]string{}
 			for step := range steps {
-				var told []string
+				var reported []string
 				for range 1 + r.IntN(3) {
 					path := filepath.Join(directory, fmt.Sprintf("%d.yaml", r.IntN(12)))
-					told = append(told, path)
+					reported = append(reported, path)
 					if _, ok := current[path]; ok && r.IntN(3) == 0 {
 						delete(current, path)
 						if err := os.Remove(path); err != nil {
@@ -236,7 +236,7 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 					}
 					write(t, path, current[path])
 				}
-				changes <- told
+				changes <- reported
 				changes <- nil // taken once the one before is done
 				fresh, _ := start(t, discovery.Options{Files: []string{directory},
 					Namespace: "shop"})

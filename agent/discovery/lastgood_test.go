@@ -19,20 +19,20 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// lives runs servers on the same files, one after the other, as restarts of an agent do.
-type lives struct {
-	t                         *testing.T
-	objects, mesh, remembered string
-	log                       bytes.Buffer
-	server                    *discovery.Server
-	changes                   chan []string
-	end                       func()
+// runs runs servers on the same files, one after the other, as restarts of an agent do.
+type runs struct {
+	t                       *testing.T
+	objects, mesh, lastGood string
+	log                     bytes.Buffer
+	server                  *discovery.Server
+	changes                 chan []string
+	end                     func()
 }
 
-func newLives(t *testing.T) *lives {
+func newRuns(t *testing.T) *runs {
 	directory := t.TempDir()
-	l := &lives{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory,
-		"mesh.yml"), remembered: filepath.Join(directory, "last-good.json"), end: func() {}}
+	l := &runs{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory,
+		"mesh.yml"), lastGood: filepath.Join(directory, "last-good.json"), end: func() {}}
 	if err := os.Mkdir(l.objects, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -41,14 +41,14 @@ func newLives(t *testing.T) *lives {
 }
 
 // next stops the running server and starts another one.
-func (l *lives) next() {
+func (l *runs) next() {
 	l.t.Helper()
 	l.end()
 	l.log.Reset()
 	l.changes = make(chan []string)
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
-		Settings: l.settings(), LastGood: l.remembered,
+		Settings: l.settings(), LastGood: l.lastGood,
 		Namespaces: func() []string { return []string{"bank"} }, Changes: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {
@@ -64,15 +64,15 @@ func (l *lives) next() {
 		}
 		l.end = func() {}
 	}
-	l.changes <- nil // taken once all is read and remembered
+	l.changes <- nil // taken once all is read and persisted
 }
 
-func (l *lives) settings() discovery.Settings {
+func (l *runs) settings() discovery.Settings {
 	return discovery.Settings{MeshConfigFile: l.mesh}
 }
 
 // put writes a mesh file and makes the server read it.
-func (l *lives) put(name, text string) {
+func (l *runs) put(name, text string) {
 	l.t.Helper()
 	path := l.mesh
 	if name != "" {
@@ -87,7 +87,7 @@ func (l *lives) put(name, text string) {
 
 // expect compares the served hosts with their connect timeouts. problems are parts of the expected
 // problems, in order.
-func (l *lives) expect(what, hosts string, remembers bool, problems ...string) {
+func (l *runs) expect(what, hosts string, persists bool, problems ...string) {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
 	got := ""
@@ -103,23 +103,23 @@ func (l *lives) expect(what, hosts string, remembers bool, problems ...string) {
 	if got = strings.TrimSpace(got); got != hosts {
 		l.t.Errorf("%s: %q is served, want %q", what, got, hosts)
 	}
-	_, err := os.Stat(l.remembered)
-	if err == nil != remembers || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Stat(l.lastGood)
+	if err == nil != persists || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		l.t.Errorf("%s: the file: %v", what, err)
 	}
-	told := l.server.Problems()
-	if len(told) != len(problems) {
-		l.t.Fatalf("%s: problems %v, want %v", what, told, problems)
+	reported := l.server.Problems()
+	if len(reported) != len(problems) {
+		l.t.Fatalf("%s: problems %v, want %v", what, reported, problems)
 	}
 	for i, problem := range problems {
-		if !strings.Contains(told[i].String(), problem) {
-			l.t.Errorf("%s: problem %v, want %s", what, told[i], problem)
+		if !strings.Contains(reported[i].String(), problem) {
+			l.t.Errorf("%s: problem %v, want %s", what, reported[i], problem)
 		}
 	}
 }
 
 func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
 	l.put("a.yaml", a)
 	l.put("b.yaml", b)
@@ -134,7 +134,7 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	l.put("", "connectTimeout: two\n")
 	bad := []string{"STATISCH", "connectTimeout"}
 	l.expect("so is the mesh's configuration", "a 2s b 2s", true, bad...)
-	written, err := os.Stat(l.remembered)
+	written, err := os.Stat(l.lastGood)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	if err := l.server.Configure(l.settings()); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := os.Stat(l.remembered); err != nil || !os.SameFile(now, written) {
+	if now, err := os.Stat(l.lastGood); err != nil || !os.SameFile(now, written) {
 		t.Errorf("written anew though it is the same: %v", err)
 	}
 
@@ -167,8 +167,8 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	// asynchronously to Configure
-	eventually(t, "nothing is remembered", func() (bool, string) {
-		_, err := os.Stat(l.remembered)
+	eventually(t, "nothing is persisted", func() (bool, string) {
+		_, err := os.Stat(l.lastGood)
 		return os.IsNotExist(err), fmt.Sprint(err)
 	})
 	l.expect("without the mesh's configuration", "b 10s", false)
@@ -180,7 +180,7 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 // TestLastGood_UnusableFile starts with a damaged last-good file, and with one whose objects
 // are not valid any more.
 func TestLastGood_UnusableFile(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
 	l.put("", "connectTimeout: two\n")
 	for _, test := range []struct{ name, text string }{
@@ -192,7 +192,7 @@ func TestLastGood_UnusableFile(t *testing.T) {
 		{"a configuration of the mesh that is not valid",
 			`{"version":1,"mesh":"Y29ubmVjdFRpbWVvdXQ6IHR3bwo="}`},
 	} {
-		write(t, l.remembered, test.text)
+		write(t, l.lastGood, test.text)
 		l.next()
 		l.expect(test.name, "b 10s", false, "connectTimeout")
 		if got := strings.Count(l.log.String(), "level=WARN"); got != 1 {
@@ -201,7 +201,7 @@ func TestLastGood_UnusableFile(t *testing.T) {
 	}
 
 	// A directory in place of the file can be neither read nor replaced.
-	if err := os.MkdirAll(filepath.Join(l.remembered, "full"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(l.lastGood, "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	l.put("", "connectTimeout: 2s\n")
@@ -217,7 +217,7 @@ func TestLastGood_UnusableFile(t *testing.T) {
 // TestLastGood_OtherFolder starts the next server with another directory in [discovery]
 // files.
 func TestLastGood_OtherFolder(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	l.put("", "connectTimeout: 2s\n")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
 	l.next()
@@ -233,7 +233,7 @@ func TestLastGood_OtherFolder(t *testing.T) {
 
 // TestLastGood_MissingFolder removes the directory while no server runs.
 func TestLastGood_MissingFolder(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	l.put("", "connectTimeout: 2s\n")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
@@ -246,11 +246,11 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	if err := os.Rename(l.objects, away); err != nil {
 		t.Fatal(err)
 	}
-	const goesOn = "of the previous run stay in force"
+	const inForce = "of the previous run stay in force"
 	for range 2 {
 		l.next()
 		l.expect("without the folder", "", true, "does not exist")
-		if text := l.log.String(); strings.Contains(text, goesOn) || !strings.Contains(text,
+		if text := l.log.String(); strings.Contains(text, inForce) || !strings.Contains(text,
 			"wait for their files") {
 			t.Error(text)
 		}
@@ -262,7 +262,7 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	}
 	l.next()
 	l.expect("with the folder", "a 2s b 2s", true, "not valid YAML")
-	if text := l.log.String(); !strings.Contains(text, goesOn) || strings.Contains(text,
+	if text := l.log.String(); !strings.Contains(text, inForce) || strings.Contains(text,
 		"wait for their files") {
 		t.Error(text)
 	}

@@ -61,7 +61,7 @@ func (s *Server) reconfigure() bool {
 	if changed {
 		s.dropCertificates()
 	}
-	s.tellProblems()
+	s.reportProblems()
 	return changed
 }
 

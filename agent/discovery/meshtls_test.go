@@ -107,12 +107,12 @@ func TestMeshTLS_ReportsServersWithoutVersion(t *testing.T) {
 		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, fmt.Sprintf(gateway,
 			own))}, Settings: discovery.Settings{MeshConfigFile: config}})
 		feedOf(t, server, "router")
-		told := ""
+		reported := ""
 		for _, p := range server.Problems() {
-			told += p.Field
+			reported += p.Field
 		}
-		if !strings.HasSuffix(told, want) || want == "" && told != "" {
-			t.Errorf("%q: told %q, want %q", own, told, want)
+		if !strings.HasSuffix(reported, want) || want == "" && reported != "" {
+			t.Errorf("%q: reported %q, want %q", own, reported, want)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 	must(t, err)
 	must(t, state.Send(&discoveryv3.DiscoveryRequest{Node: node("sidecar", "shop", nil),
 		TypeUrl: resource.ProxyConfigType}))
-	told := func(want ...string) {
+	reported := func(want ...string) {
 		t.Helper()
 		slices.Sort(want)
 		check := func(how string, packed *anypb.Any) {
@@ -242,7 +242,7 @@ func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 			var config meshapi.ProxyConfig
 			must(t, packed.UnmarshalTo(&config))
 			if !slices.Equal(config.CaCertificatesPem, want) {
-				t.Errorf("%s: told %q, want %q", how, config.CaCertificatesPem, want)
+				t.Errorf("%s: reported %q, want %q", how, config.CaCertificatesPem, want)
 			}
 		}
 		one, err := delta.Recv()
@@ -256,15 +256,15 @@ func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 		must(t, state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: resource.ProxyConfigType,
 			ResponseNonce: all.Nonce, VersionInfo: all.VersionInfo}))
 	}
-	told(first)
+	reported(first)
 	write(t, config, "caCertificates:\n"+secondYAML+firstYAML+secondYAML)
 	changes <- []string{config}
-	told(first, second)
+	reported(first, second)
 	write(t, config, "caCertificates: [{pem: nothing}]\n")
 	changes <- []string{config}
 	write(t, config, "")
 	changes <- []string{config}
-	told()
+	reported()
 }
 
 // serveXDS serves over gRPC until the test ends.

@@ -20,7 +20,7 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	if stream > s.newestStream.Load() {
 		s.newestStream.Store(stream)
 		s.newestView = v
-		s.tellProblems()
+		s.reportProblems()
 	}
 }
 

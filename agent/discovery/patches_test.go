@@ -23,7 +23,7 @@ spec:
 `)
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	feedOf(t, server, "sidecar")
-	told := func() string {
+	reported := func() string {
 		var all []string
 		for _, p := range server.Problems() {
 			all = append(all, fmt.Sprintf("%s %s: %s", p.Severity, p.Field, p.Message))
@@ -32,7 +32,7 @@ spec:
 	}
 	version := "warning spec.configPatches[2]: matches a version of Istio's proxy, but this " +
 		"proxy has none: no effect"
-	if got, want := told(),
+	if got, want := reported(),
 		"info spec.configPatches[0]: matches nothing of this proxy, and so does nothing\n"+version; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -40,7 +40,7 @@ spec:
 	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	changes <- []string{path}
 	changes <- nil // taken once the one before is done
-	if got := told(); got != version {
+	if got := reported(); got != version {
 		t.Errorf("got\n%s\nwant\n%s", got, version)
 	}
 }

@@ -25,9 +25,9 @@ func (s *Server) Problems() []Problem {
 	return slices.Clone(s.problems)
 }
 
-// tellProblems gathers the problems, publishes the new ones as events and updates the condition.
+// reportProblems gathers the problems, publishes the new ones as events and updates the condition.
 // Callers hold mu.
-func (s *Server) tellProblems() {
+func (s *Server) reportProblems() {
 	before := s.problems
 	s.forgetRefusals()
 	views := maps.Clone(s.views)

@@ -17,7 +17,7 @@ import (
 // another program has, and back. The accepted port answers all the time. Envoy's refusal of the
 // last edit is attributed to the Gateway, which goes back.
 func TestFallback_EnvoyGatewayMovedToTakenPort(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	l.put("", "accessLogFile: /dev/stdout")
 	port := parts.FreePort(t)
 	var taken []int

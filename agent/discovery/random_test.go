@@ -67,7 +67,7 @@ func randomSeed(t *testing.T) uint64 {
 	}
 	seed, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		t.Fatalf("OUTRIDER_SEED=%s: a number that a run told", text)
+		t.Fatalf("OUTRIDER_SEED=%s: a number that a run reported", text)
 	}
 	return seed
 }

@@ -33,9 +33,9 @@ func (r references) update(w *model.World, touched model.Touched) {
 	for host := range touched.Hosts {
 		patterns = patterns || model.IsWildcard(host)
 	}
-	standing := 0
+	count := 0
 	for o := range w.VirtualServices() {
-		standing++
+		count++
 		known, ok := r[o]
 		stale := !ok || patterns && len(known.hosts) > 0
 		for host := range known.hosts {
@@ -47,7 +47,7 @@ func (r references) update(w *model.World, touched model.Touched) {
 			r[o] = refer(w, o)
 		}
 	}
-	if len(r) > standing {
+	if len(r) > count {
 		maps.DeleteFunc(r, func(o *object.Object, _ reference) bool {
 			return w.VirtualService(o.Key) != o
 		})

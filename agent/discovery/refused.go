@@ -30,7 +30,7 @@ type RefusedResource struct {
 // considers the resources that the reason mentions. placed reports whether all these problems have
 // a file and a line.
 func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (
-	standing []string, placed bool) {
+	unresolved []string, placed bool) {
 	defer s.persistSoon()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 			default:
 				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(),
 					problem: p}
-				standing = append(standing, one.Name)
+				unresolved = append(unresolved, one.Name)
 				placed = placed && p.File != ""
 			}
 		}
@@ -69,9 +69,9 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 			"names", names, "error", reason)
 		return names, false
 	}
-	s.tellProblems()
-	slices.Sort(standing)
-	return slices.Compact(standing), placed
+	s.reportProblems()
+	slices.Sort(unresolved)
+	return slices.Compact(unresolved), placed
 }
 
 // Cured records that Envoy accepts resources that it refused before.
@@ -82,7 +82,7 @@ func (s *Server) Cured(typeURL string, names []string) {
 	for _, name := range names {
 		delete(s.refusals, resource.Key{Type: typeURL, Name: name})
 	}
-	s.tellProblems()
+	s.reportProblems()
 }
 
 // blamed returns the resources that a refusal is about. If refused is empty, these are the
@@ -150,13 +150,13 @@ func refusedProblem(r *resource.Resource, origins []resource.Origin, reason erro
 // forgetRefusals drops the refusals of resources that were removed or changed since.
 func (s *Server) forgetRefusals() {
 	for key, r := range s.refusals {
-		stands := false
+		current := false
 		for _, v := range s.views {
 			snapshot, _ := v.Feed().Current()
 			now := snapshot.Get(key)
-			stands = stands || now != nil && now.Version == r.version
+			current = current || now != nil && now.Version == r.version
 		}
-		if !stands {
+		if !current {
 			delete(s.refusals, key)
 		}
 	}

@@ -234,7 +234,7 @@ func TestCertificates_RenewalInEachWay(t *testing.T) {
 			DebounceMax: time.Second}})
 	e := startEnvoy(t, "router", server)
 	for _, folder := range folders {
-		eventually(t, "what Envoy misses is told", func() (bool, string) {
+		eventually(t, "what Envoy misses is reported", func() (bool, string) {
 			problems := server.Problems()
 			return slices.ContainsFunc(problems, func(p discovery.Problem) bool {
 				return strings.HasPrefix(p.Message, folder+"/key.pem does not exist")
@@ -278,7 +278,7 @@ func TestCertificates_MismatchedPairIsNotServed(t *testing.T) {
 
 	certificate, newKey := a.issue(t, 11, "door")
 	writePair(t, folder, certificate, key)
-	eventually(t, "the half is told", func() (bool, string) {
+	eventually(t, "the half is reported", func() (bool, string) {
 		problems := server.Problems()
 		return len(problems) == 1 && strings.Contains(problems[0].Message, folder),
 			fmt.Sprint(problems)

@@ -105,11 +105,11 @@ func (r *realm) inherit(from *realm) {
 	if !from.restricted || from.closed {
 		return
 	}
-	r.recall(from.inForce())
+	r.setLastGood(from.inForce())
 }
 
-// recall makes objects the last good state of a realm that is not filled yet.
-func (r *realm) recall(objects []*object.Object) {
+// setLastGood makes objects the last good state of a realm that is not filled yet.
+func (r *realm) setLastGood(objects []*object.Object) {
 	r.restricted, r.good = true, []*object.Object{}
 	for _, o := range objects {
 		r.good = append(r.good, o.In(r.namespace))

@@ -154,7 +154,7 @@ func TestRestriction_ServesStateBefore(t *testing.T) {
 
 // TestRestriction_NextServerServesLastGood restarts the server while the files have a policy.
 func TestRestriction_NextServerServesLastGood(t *testing.T) {
-	l := newLives(t)
+	l := newRuns(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
 	restricts, unread := "kind AuthorizationPolicy restricts access", "not valid YAML"
 	l.put("", "connectTimeout: 10s\n")

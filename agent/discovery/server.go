@@ -148,7 +148,7 @@ func New(options Options) (*Server, error) {
 	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
 	s.here.expectRefused(lastGood.Refused)
 	if lastGood.Complete {
-		s.here.recall(lastGood.Objects)
+		s.here.setLastGood(lastGood.Objects)
 	}
 	s.realms[s.here.namespace] = s.here
 	return s, nil
@@ -307,7 +307,7 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	}
 	s.applied(now)
 	s.dropCertificates()
-	s.tellProblems()
+	s.reportProblems()
 }
 
 // Feed returns the feed of a proxy, which proxies of the same kind share. Its first snapshot comes
@@ -339,7 +339,7 @@ func (s *Server) Configure(settings Settings) error {
 	}
 	s.applyMesh()
 	s.retry()
-	s.tellProblems()
+	s.reportProblems()
 	s.mu.Unlock()
 	s.persistSoon() // the caller must not wait for the disk
 	return nil

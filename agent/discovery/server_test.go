@@ -182,7 +182,7 @@ spec:
 	board := condition.NewBoard()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
 	e := startEnvoy(t, "router", server)
-	eventually(t, "the refusal is told", func() (bool, string) {
+	eventually(t, "the refusal is reported", func() (bool, string) {
 		problems := server.Problems()
 		if len(problems) != 1 {
 			return false, fmt.Sprint(problems)

@@ -96,7 +96,7 @@ func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explai
 		explainer.compare(t, x, c.port)
 	}
 	for _, want := range c.problems {
-		t.Errorf("problem not told: %s", want)
+		t.Errorf("problem not reported: %s", want)
 	}
 }
 
@@ -111,10 +111,10 @@ func findCase(cases []*conformanceCase, name string) *conformanceCase {
 
 // missing returns an expected problem of a case that is not reported, "" if there is none. A
 // refusal by Envoy is reported once the refused one of several resources is known.
-func missing(cases []*conformanceCase, told []discovery.Problem) string {
+func missing(cases []*conformanceCase, reported []discovery.Problem) string {
 	for _, c := range cases {
 		for _, want := range c.problems {
-			if !slices.ContainsFunc(told,
+			if !slices.ContainsFunc(reported,
 				func(p discovery.Problem) bool { return strings.Contains(p.String(), want) }) {
 				return c.name + ": " + want
 			}

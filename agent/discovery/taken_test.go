@@ -32,12 +32,12 @@ func TestListener_HasOneOwner(t *testing.T) {
 	for _, step := range []struct {
 		put, remove string
 		want        string // the kind of whose the listener is; "" for nobody's
-		told        bool
+		reported    bool
 	}{
 		{put: "ServiceEntry", want: "ServiceEntry"},
-		{put: "Sidecar", want: "Sidecar", told: true},
+		{put: "Sidecar", want: "Sidecar", reported: true},
 		{remove: "ServiceEntry", want: "Sidecar"},
-		{put: "ServiceEntry", want: "Sidecar", told: true},
+		{put: "ServiceEntry", want: "Sidecar", reported: true},
 		{remove: "Sidecar", want: "ServiceEntry"},
 		{remove: "ServiceEntry"},
 	} {
@@ -58,14 +58,14 @@ func TestListener_HasOneOwner(t *testing.T) {
 		if got != step.want {
 			t.Errorf("%+v: the listener is of %q", step, got)
 		}
-		told := false
+		reported := false
 		for _, p := range server.Problems() {
-			told = told || strings.Contains(p.Message,
+			reported = reported || strings.Contains(p.Message,
 				"nothing listens for host x.test: 127.0.0.1:8080 belongs to ingress[0] of "+
 					"Sidecar shop/own")
 		}
-		if told != step.told {
-			t.Errorf("%+v: told: %v", step, server.Problems())
+		if reported != step.reported {
+			t.Errorf("%+v: reported: %v", step, server.Problems())
 		}
 	}
 }
@@ -89,10 +89,10 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	const route = "VirtualService shop/v: {hosts: ['*'], gateways: [g], http: [{directResponse: " +
 		"{status: 200}}]}"
 	for _, test := range []struct {
-		kind    string
-		objects []string
-		want    []string // listeners
-		told    []string
+		kind     string
+		objects  []string
+		want     []string // listeners
+		reported []string
 	}{
 		{"sidecar", []string{entry}, []string{"127.0.0.1_80"},
 			[]string{"127.0.0.1:15090 belongs to the metrics",
@@ -113,14 +113,14 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 			t.Errorf("%s %.20s: listeners %v, want %v", test.kind, test.objects[0], got, test.want)
 		}
 		problems := server.Problems()
-		for _, want := range test.told {
+		for _, want := range test.reported {
 			if !slices.ContainsFunc(problems,
 				func(p discovery.Problem) bool { return strings.Contains(p.Message, want) }) {
-				t.Errorf("%s %.20s: not told: %s", test.kind, test.objects[0], want)
+				t.Errorf("%s %.20s: not reported: %s", test.kind, test.objects[0], want)
 			}
 		}
-		if len(problems) != len(test.told) {
-			t.Errorf("%s %.20s: told %v", test.kind, test.objects[0], problems)
+		if len(problems) != len(test.reported) {
+			t.Errorf("%s %.20s: reported %v", test.kind, test.objects[0], problems)
 		}
 		if err := server.Configure(discovery.Settings{}); err != nil ||
 			len(server.Problems()) != 0 {

@@ -56,9 +56,9 @@ func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	t.Helper()
 	claim, _, _ := strings.Cut(reason, ":")
 	what, name, _ := strings.Cut(claim, " ")
-	severity, told := severities[what]
+	severity, reported := severities[what]
 	switch {
-	case told:
+	case reported:
 		if findings := a.provoke(t, key); !slices.ContainsFunc(findings,
 			func(f object.Finding) bool { return f.Severity == severity && isOf(key, f.Field) }) {
 			t.Errorf("testdata/conformance/unshown: %s is not %s: %v", key, what, findings)

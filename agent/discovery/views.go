@@ -19,7 +19,7 @@ type served struct {
 	*view.View
 	realm     *realm
 	namespace string    // of its proxies
-	asked     time.Time // last request for its feed
+	requested time.Time // last request for its feed
 
 	publications []publication // the newest last
 }
@@ -32,7 +32,7 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 		key += "\n" + r.namespace
 	}
 	if v := s.views[key]; v != nil {
-		v.asked = now
+		v.requested = now
 		return v, nil
 	}
 	dropped := s.dropIdle(now)
@@ -46,13 +46,13 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 		return nil, err
 	}
 	s.realms[r.namespace] = r // dropIdle may have deleted it
-	v := &served{View: made, realm: r, namespace: n.Namespace, asked: now}
+	v := &served{View: made, realm: r, namespace: n.Namespace, requested: now}
 	s.views[key] = v
 	if r.loaded {
 		v.update(r.world.Everything())
 	}
 	if r.loaded || dropped {
-		s.tellProblems()
+		s.reportProblems()
 	}
 	return v, nil
 }
@@ -62,15 +62,15 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 func (s *Server) dropIdle(now time.Time) bool {
 	var last time.Time
 	for _, v := range s.views {
-		if v.asked.After(last) {
-			last = v.asked
+		if v.requested.After(last) {
+			last = v.requested
 		}
 	}
 	dropped := false
 	for key, v := range s.views {
 		idle := v.Feed().Idle()
-		if !idle.IsZero() && now.Sub(idle) > idleAfter && now.Sub(v.asked) > idleAfter &&
-			v.asked.Before(last) {
+		if !idle.IsZero() && now.Sub(idle) > idleAfter && now.Sub(v.requested) > idleAfter &&
+			v.requested.Before(last) {
 			delete(s.views, key)
 			dropped = true
 		}
