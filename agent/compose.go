@@ -137,7 +137,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
-	a.proxy = driver.NewProxy(a.supervisor, a.discovery)
+	a.proxy = driver.NewProxy(a.supervisor, embeddedMesh{a})
 	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board)
 	a.relay = a.newRelay(c)

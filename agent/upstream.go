@@ -76,3 +76,15 @@ func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
 	}
 	return &certificate, nil
 }
+
+// embeddedMesh implements driver.Mesh. The files of the embedded server do not count while an
+// upstream server is in use.
+type embeddedMesh struct{ *Agent }
+
+// Closed returns why the embedded server serves nothing, "" if it serves or is not in use.
+func (m embeddedMesh) Closed() string {
+	if m.reloader.InForce().Config.Discovery.Address != "" {
+		return ""
+	}
+	return m.discovery.Closed()
+}

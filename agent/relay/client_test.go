@@ -35,18 +35,21 @@ func testNode(t testing.TB) *corev3.Node {
 
 // testStream is a stream of bytes, of a client of the relay or of an upstream server.
 type testStream struct {
-	t      testing.TB
-	stream interface {
-		SendMsg(any) error
-		RecvMsg(any) error
-	}
+	t        testing.TB
+	stream   messages
 	end      func(error) // ends a stream of an upstream server
 	received chan []byte
 	ended    chan error
 }
 
+// messages is a stream of gRPC, of either side.
+type messages interface {
+	SendMsg(message any) error
+	RecvMsg(message any) error
+}
+
 // newTestStream starts receiving unless slow is set.
-func newTestStream(t testing.TB, stream grpc.Stream, slow bool) *testStream {
+func newTestStream(t testing.TB, stream messages, slow bool) *testStream {
 	s := &testStream{t: t, stream: stream, received: make(chan []byte, 10_000),
 		ended: make(chan error, 1)}
 	if !slow {

@@ -62,6 +62,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*session]state
+	refusals map[string]string // Envoy's error by type
 	shown    Status
 }
 
@@ -71,9 +72,10 @@ const (
 	// slowUpstream is how long a connected upstream may take for its first response before the
 	// cache serves.
 	slowUpstream      = 5 * time.Second
-	maxRequestBytes   = 16 << 20
+	maxRequestBytes   = 8 << 20
+	maxNameBytes      = 8 << 20 // of the names that a stream subscribes to
 	maxResponseBytes  = 256 << 20
-	maxSessions       = 100 // streams at the same time: overlapping epochs, with leeway
+	maxSessions       = 64  // streams at the same time: overlapping epochs, with leeway
 	maxRequests       = 256 // queued for an upstream that does not read
 	maxPending        = 64  // unanswered responses of a type that are remembered
 	keepaliveInterval = 30 * time.Second
@@ -86,7 +88,7 @@ func New(options Options) *Server {
 	if options.Patience == 0 {
 		options.Patience = defaultPatience
 	}
-	s := &Server{options: options, sessions: map[*session]state{}}
+	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{}}
 	s.shown = Status{State: Connecting, Since: time.Now()}
 	s.upstream.Store(&options.Upstream)
 	return s

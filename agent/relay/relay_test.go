@@ -206,6 +206,23 @@ func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
 	}
 }
 
+func TestSession_BoundsNames(t *testing.T) {
+	r := startRelay(t, Upstream{Address: startUpstream(t, "127.0.0.1:0").address}, "")
+	envoy := r.connect(t, true, false)
+	long := strings.Repeat("x", maxRequestBytes/4)
+	for i := range 5 {
+		text, err := proto.Marshal(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t),
+			TypeUrl: clusterType, ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = envoy.stream.SendMsg(&text) // the last one may come late
+	}
+	if err := <-envoy.ended; status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("the stream ended with %v", err)
+	}
+}
+
 func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	up.slow.Store(true)
@@ -217,13 +234,62 @@ func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	first.send(deltaResponse("1", "a")) // so that the stream counts as connected
 	envoy.next()
 	long := strings.Repeat("x", 4096)
-	for i := range 4 * maxRequests {
+	for i := range 4 * maxRequests { // 4 MB
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 			ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
 	}
 	again := decode(up.accept(), &discoveryv3.DeltaDiscoveryRequest{})
 	if len(again.ResourceNamesSubscribe) < maxRequests {
 		t.Errorf("%d names on the new stream", len(again.ResourceNamesSubscribe))
+	}
+}
+
+func TestConfigure_MovesOpenStreams(t *testing.T) {
+	before, after := startUpstream(t, "127.0.0.1:0"), startUpstream(t, "127.0.0.1:0")
+	r := startRelay(t, Upstream{Address: before.address}, "")
+	envoy := r.connect(t, true, false)
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+	above := before.accept()
+	above.next()
+	above.send(deltaResponse("1", "a"))
+	envoy.next()
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
+	above.next()
+	next := Upstream{Address: after.address}
+	r.Offer(next) // open streams stay
+	above.send(deltaResponse("2", "b"))
+	envoy.next()
+	r.Configure(next)
+	first := decode(after.accept(), &discoveryv3.DeltaDiscoveryRequest{})
+	if len(first.InitialResourceVersions) != 1 {
+		t.Errorf("the first request at the other server is %v", first)
+	}
+	r.Configure(next) // no change
+	select {
+	case <-after.accepted:
+		t.Error("the stream was opened again")
+	case <-time.After(200 * time.Millisecond):
+	}
+}
+
+func TestRefusal_IsReportedUntilTheTypeIsAccepted(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	r := startRelay(t, Upstream{Address: up.address}, "")
+	envoy := r.connect(t, true, false)
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+	above := up.accept()
+	above.next()
+	for i, refusal := range []*statuspb.Status{{Code: 13, Message: "bad cluster"}, nil} {
+		nonce := fmt.Sprint(i)
+		above.send(deltaResponse(nonce, "a"))
+		envoy.next()
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: nonce,
+			ErrorDetail: refusal})
+		above.next()
+		said := r.condition(conditionRefusals)
+		if (refusal != nil) != strings.Contains(said, "Cluster: bad cluster") {
+			t.Errorf("answer %d: condition %q", i, said)
+		}
 	}
 }
 

@@ -151,6 +151,9 @@ func (s *session) request(message []byte) error {
 		s.settle(w, r)
 	}
 	changed := w.subscribe(r)
+	if changed && s.nameBytes() > maxNameBytes {
+		return status.Errorf(codes.ResourceExhausted, "names of more than %d bytes", maxNameBytes)
+	}
 	switch {
 	case !s.opened:
 		if s.offline && !r.refused {
@@ -167,14 +170,28 @@ func (s *session) request(message []byte) error {
 	return nil
 }
 
+// nameBytes returns the size of all names that the stream subscribes to.
+func (s *session) nameBytes() (total int) {
+	for _, w := range s.order {
+		for name := range w.names {
+			total += len(name)
+		}
+	}
+	return total
+}
+
 // settle records Envoy's answer to a response.
 func (s *session) settle(w *watch, r *request) {
 	answered, ok := w.settle(r)
-	switch {
-	case !ok:
-	case r.refused:
+	if !ok {
+		return
+	}
+	if r.refused {
 		s.server.refused(w.typeURL, answered.version, r.refusal)
-	case s.server.options.Cache != nil && answered.from != nil && w.complete():
+		return
+	}
+	s.server.accepted(w.typeURL)
+	if s.server.options.Cache != nil && answered.from != nil && w.complete() {
 		s.server.options.Cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
 			w.version, w.held)
 	}

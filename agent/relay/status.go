@@ -3,6 +3,9 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -59,6 +62,10 @@ func (s *Server) leave(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, session)
+	if len(s.sessions) == 0 {
+		clear(s.refusals)
+		s.showRefusals()
+	}
 	s.show()
 }
 
@@ -125,6 +132,9 @@ func (s *Server) Status() Status {
 // Lost returns the number of upstream streams that ended while their Envoy was connected.
 func (s *Server) Lost() uint64 { return s.lost.Load() }
 
+// conditionRefusals is active while an Envoy refuses resources.
+const conditionRefusals = "upstream-resources-refused"
+
 // refused reports a refusal of Envoy.
 func (s *Server) refused(typeURL, version, message string) {
 	if s.options.Words != nil {
@@ -135,4 +145,33 @@ func (s *Server) refused(typeURL, version, message string) {
 	s.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
 		Sentence: "Envoy refuses resources of the upstream server: " + message,
 		Fields:   map[string]string{"type": typeURL, "error": message}})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusals[typeURL] = message
+	s.showRefusals()
+}
+
+// accepted ends the report of a refusal.
+func (s *Server) accepted(typeURL string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, refused := s.refusals[typeURL]; refused {
+		delete(s.refusals, typeURL)
+		s.showRefusals()
+	}
+}
+
+// showRefusals raises or clears the condition. Callers hold mu.
+func (s *Server) showRefusals() {
+	if len(s.refusals) == 0 {
+		s.options.Board.Clear(conditionRefusals)
+		return
+	}
+	var all []string
+	for _, typeURL := range slices.Sorted(maps.Keys(s.refusals)) {
+		all = append(all,
+			typeURL[strings.LastIndexByte(typeURL, '.')+1:]+": "+s.refusals[typeURL])
+	}
+	s.options.Board.Raise(conditionRefusals, condition.Error,
+		"Envoy refuses resources of the upstream server: "+strings.Join(all, "; "))
 }
