@@ -191,3 +191,18 @@ ttl = "10s"
 	i.gate.set("open")
 	connection("connected")
 }
+
+// With restart_on_change, a certificate that the agent writes to output_dir starts an epoch.
+func TestIstiod_RestartOnChange(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t, time.Hour, "restart_on_change = true\n")
+	i.StartReady() // waits for the files of output_dir
+	first, before := i.awaitAnother(nil), i.Live()
+	i.set("restart_on_change = true\nttl = \"1h\"\n")
+	i.awaitAnother(first)
+	rig.Eventually(t, time.Minute, "a new epoch is live", func() bool {
+		epochs, err := i.Epochs()
+		return err == nil && len(epochs) > 0 && epochs[len(epochs)-1].Number > before.Number &&
+			epochs[len(epochs)-1].State == api.EpochLive
+	})
+}
