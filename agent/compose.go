@@ -210,8 +210,8 @@ func (a *Agent) newBus() (*bus.Server, error) {
 		}
 	}
 	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"),
-		Instance: a.options.Config.Instance, Backend: backend.Bus{Backend: a.backend, Unit: unit},
-		Events: a.board, Conditions: a.board, Logger: a.logOf("bus")})
+		Instance: a.options.Config.Instance, Unit: unit, Backend: a.backend, Events: a.board,
+		Conditions: a.board, Logger: a.logOf("bus")})
 }
 
 // changersGroup is the group whose members may send changing requests to the private socket.

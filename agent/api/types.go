@@ -46,11 +46,13 @@ type Status struct {
 	ReadyReason string      `json:"ready_reason,omitempty"` // why not
 	Envoy       EnvoyStatus `json:"envoy"`
 	// CurrentEpoch is nil before the first epoch and without Envoy.
-	CurrentEpoch *int        `json:"current_epoch,omitempty"`
-	Epochs       []Epoch     `json:"epochs"`
-	Discovery    Discovery   `json:"discovery"`
-	Identities   []Identity  `json:"identities"`
-	LastReload   *LastReload `json:"last_reload,omitempty"`
+	CurrentEpoch *int      `json:"current_epoch,omitempty"`
+	Epochs       []Epoch   `json:"epochs"`
+	Discovery    Discovery `json:"discovery"`
+	// Capture is the state of the interception: off, on, withdrawn or trial.
+	Capture    string      `json:"capture,omitempty"`
+	Identities []Identity  `json:"identities"`
+	LastReload *LastReload `json:"last_reload,omitempty"`
 	// Doing describes the current activity of running reloads in words.
 	Doing       string   `json:"doing,omitempty"`
 	ConfigFiles []string `json:"config_files"`

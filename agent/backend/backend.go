@@ -86,39 +86,48 @@ type Reloads interface {
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// Status returns the combined state of all parts.
+// Status returns the combined state of all parts (api.Observer).
 func (b *Backend) Status(ctx context.Context) (api.Status, error) {
+	status := b.State(ctx)
+	status.Epochs = b.Measure(ctx)
+	problems := b.Discovery.Problems()
+	if status.Ready && b.Discovery.Stats().Services <= mostCounted {
+		problems = b.problems(ctx)
+	}
+	status.Discovery = b.discoveryStatus(problems)
+	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
+	return status, nil
+}
+
+// State is Status without the usage of the epochs and the problems of the mesh (bus.Observer).
+func (b *Backend) State(ctx context.Context) api.Status {
 	ready, reason := b.Proxy.ReadyContext(ctx)
 	current := b.Reloader.InForce()
 	last, pending, _ := b.Reloader.Standing()
-	problems := b.Discovery.Problems()
-	if ready && b.Discovery.Stats().Services <= mostCounted {
-		problems = b.problems(ctx)
-	}
 	status := api.Status{
 		Version: b.Version, Instance: b.Options.Instance, PID: os.Getpid(),
 		Started: b.Started, Present: b.Presence.Since(),
 		State: b.state(), Ready: ready, ReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
-		Epochs:     b.epochs(ctx),
-		Discovery:  b.discoveryStatus(problems),
+		Epochs:     b.Supervisor.Epochs(),
+		Discovery:  b.discoveryStatus(nil),
+		Capture:    string(b.Interception.State().State),
 		Identities: b.identities(),
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash,
 		PendingKeys: pending, Claims: append(current.Config.Claims(), b.Ports.Claims()...),
 		Conditions: b.Board.Conditions(), Doing: b.Reloader.Phase(),
 	}
-	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
 	if live, ok := b.Proxy.Epoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
 	}
 	if binary := b.Agent.Binary(); binary != nil {
 		status.Envoy.Path, status.Envoy.Version = binary.Path, binary.Version
 	}
-	return status, nil
+	return status
 }
 
-// epochs returns all epochs. Memory and connections are set for those that the keeper can measure.
-func (b *Backend) epochs(ctx context.Context) []api.Epoch {
+// Measure returns all epochs. Memory and connections are set for those that the keeper can measure.
+func (b *Backend) Measure(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	measured := b.Keeper.Measure(ctx)

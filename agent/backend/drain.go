@@ -17,15 +17,20 @@ const drainPoll = 200 * time.Millisecond
 // the wait fails.
 const drainBlind = 10 * time.Second
 
-// BeginDrain starts draining the live epoch and returns (status.Control).
-func (b *Backend) BeginDrain(ctx context.Context) error { return b.Supervisor.Drain(ctx) }
+// BeginDrain starts draining the live epoch and returns (status.Control, bus.Changer).
+func (b *Backend) BeginDrain(ctx context.Context) error {
+	if err := b.Supervisor.Drain(ctx); err != nil {
+		return api.Refuse(err.Error())
+	}
+	return nil
+}
 
 // Drain starts draining the live epoch. With request.Wait it returns once no connections are left.
 func (b *Backend) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {
-	if err := b.Supervisor.Drain(ctx); err != nil {
-		return api.DrainResult{}, api.Refuse(err.Error())
+	if err := b.BeginDrain(ctx); err != nil {
+		return api.DrainResult{}, err
 	}
 	return drainWait{b.Proxy, progress}.until(ctx, request.Wait)
 }

@@ -2,8 +2,8 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -20,8 +21,8 @@ type agent struct {
 	board *condition.Board
 
 	mu       sync.Mutex
-	state    State
-	figures  map[string]Figures
+	state    api.Status
+	figures  Epoch // of epoch a
 	changed  chan struct{}
 	asked    []string // received requests
 	measured int
@@ -40,24 +41,23 @@ var someTime = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 func newAgent() *agent {
 	return &agent{
 		board: condition.NewBoard(), changed: make(chan struct{}),
-		figures: map[string]Figures{"a": {Connections: 7, MemoryBytes: 1 << 20}},
-		state: State{
-			Version: "1.2.3", UnitName: "outrider.service", State: "running", Ready: true,
-			EnvoyLive: true, CurrentEpoch: number(0),
-			EnvoyVersion: "1.40.0", ConfigFiles: []string{"/etc/outrider/outrider.toml"},
-			ConfigHash:     "abc",
-			DiscoveryState: "embedded",
+		figures: Epoch{Connections: 7, MemoryBytes: 1 << 20},
+		state: api.Status{
+			Version: "1.2.3", State: api.StateRunning, Ready: true,
+			Envoy: api.EnvoyStatus{Live: true, Version: "1.40.0"}, CurrentEpoch: number(0),
+			ConfigFiles: []string{"/etc/outrider/outrider.toml"}, ConfigHash: "abc",
+			Discovery: api.Discovery{State: "embedded"},
 			Epochs: []Epoch{{ID: "a", Number: 0, State: "live", PID: 4711, Reason: "start",
 				BootstrapPath: "/run/outrider/envoy/envoy-rev0.json",
 				Started:       someTime, Live: someTime.Add(time.Second)}},
-			Secrets: []Secret{{ResourceName: "file-cert:web", Source: "files",
-				SpiffeID: "spiffe://example.org/web", NotAfter: someTime}},
+			Identities: []api.Identity{{Name: "file-cert:web", Source: "files",
+				SPIFFEID: "spiffe://example.org/web", NotAfter: someTime}},
 		},
 	}
 }
 
 // change modifies the state and signals Changed.
-func (a *agent) change(change func(*State)) {
+func (a *agent) change(change func(*api.Status)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.state.Epochs = slices.Clone(a.state.Epochs)
@@ -66,18 +66,22 @@ func (a *agent) change(change func(*State)) {
 	a.changed = make(chan struct{})
 }
 
-func (a *agent) State(context.Context) State {
+func (a *agent) State(context.Context) api.Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.looks++
-	return a.state
+	state := a.state
+	state.Conditions = a.board.Conditions()
+	return state
 }
 
-func (a *agent) Measure(context.Context) map[string]Figures {
+func (a *agent) Measure(context.Context) []Epoch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.measured++
-	return maps.Clone(a.figures)
+	measured := a.figures
+	measured.ID = "a"
+	return []Epoch{measured}
 }
 
 func (a *agent) Changed() <-chan struct{} {
@@ -113,8 +117,8 @@ func (a *agent) set(change func()) {
 	change()
 }
 
-// Reload publishes the end of the reload before it returns its ID, which is the worst order.
-func (a *agent) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
+// BeginReload publishes the end of the reload before it returns its ID, which is the worst order.
+func (a *agent) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
 	if err := a.do(ctx, "reload "+strconv.FormatBool(ifChanged)); err != nil {
 		return 0, err
 	}
@@ -129,8 +133,14 @@ func (a *agent) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
 	return id, nil
 }
 
-func (a *agent) Drain(ctx context.Context) error   { return a.do(ctx, "drain") }
-func (a *agent) Undrain(ctx context.Context) error { return a.do(ctx, "undrain") }
+func (a *agent) BeginDrain(ctx context.Context) error { return a.do(ctx, "drain") }
+
+func (a *agent) Undrain(
+	ctx context.Context, _ func(api.Progress),
+) (result api.UndrainResult, err error) {
+	return result, a.do(ctx, "undrain")
+}
+
 func (a *agent) Abort(ctx context.Context, number int) error {
 	return a.do(ctx, "abort "+strconv.Itoa(number))
 }
@@ -143,8 +153,10 @@ func (a *agent) DumpConfig(ctx context.Context) (string, error) {
 	return "[node]\nid = \"a\x00b\xff\"\n", a.do(ctx, "dump")
 }
 
-func (a *agent) SetLogLevel(ctx context.Context, scope, level string) error {
-	return a.do(ctx, "level "+scope+" "+level)
+func (a *agent) SetLogLevels(
+	ctx context.Context, levels api.LogLevels,
+) (result api.LogLevels, err error) {
+	return result, a.do(ctx, fmt.Sprintf("level %+v", levels))
 }
 
 // start runs a server for an agent until the test ends or the returned function is called.
@@ -155,7 +167,7 @@ func (a *agent) start(t *testing.T, d *daemon) (*Server, func()) {
 
 func (a *agent) startAs(t *testing.T, d *daemon, instance string) (*Server, func()) {
 	t.Helper()
-	server, err := New(Options{Address: d.address(), Instance: instance, Backend: a,
+	server, err := New(Options{Address: d.address(), Instance: instance, Unit: "outrider.service", Backend: a,
 		Events: a.board, Conditions: a.board,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -83,7 +83,7 @@ func TestRootChangesWithoutPolkit(t *testing.T) {
 			t.Errorf("%v: %s, want %s", c.arguments, got, c.want)
 		}
 	}
-	want := []string{"reload false", "reload true", "drain", "undrain", "level envoy:http debug",
+	want := []string{"reload false", "reload true", "drain", "undrain", "level {Agent: Envoy: Components:map[http:debug]}",
 		"check /x.toml", "abort 0"}
 	if diff := cmp.Diff(want, a.requests()); diff != "" {
 		t.Errorf("requests:\n%s", diff)

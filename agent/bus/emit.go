@@ -46,7 +46,7 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 		values := variants(o.values)
 		if o.kind == epochInterface {
 			// The usage of a new epoch is measured when a client reads it.
-			maps.Copy(values, variants(figureValues(Figures{})))
+			maps.Copy(values, variants(figureValues(Epoch{})))
 		}
 		return e.conn.Emit(managerPath, objectManagerName+".InterfacesAdded", path,
 			map[string]map[string]dbus.Variant{o.kind: values})

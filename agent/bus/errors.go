@@ -3,9 +3,12 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/agent/api"
 )
 
 // errorPrefix is the prefix of the agent's error names.
@@ -61,10 +64,19 @@ func notAuthorized(message string) *Error { return own(nameNotAuthorized, messag
 
 func own(name, message string) *Error { return &Error{Name: errorPrefix + name, Message: message} }
 
-// asError returns the *Error in err, or one with the text of err.
+// asError returns the *Error in err, or one with the text of err. See Backend.
 func asError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
+	}
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		switch e.Status {
+		case http.StatusBadRequest:
+			return InvalidArgument(e.Error())
+		case http.StatusNotFound:
+			return own(nameNoSuchEpoch, e.Error())
+		}
+		return Refused(e.Error())
 	}
 	return own(nameFailed, err.Error())
 }

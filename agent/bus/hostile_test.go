@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/agent/api"
 )
 
 // flood sends calls at maximum rate over several connections until stop is called, which returns
@@ -69,7 +71,7 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	began := time.Now()
 	for i := range 10 {
 		sent := time.Now()
-		a.change(func(s *State) { s.LastError = fmt.Sprint(i) })
+		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{fmt.Sprint(i)}} })
 		// tolerates threads that are suspended for seconds
 		if spent := time.Since(sent); spent > 10*time.Second {
 			t.Errorf("a change took the agent %s", spent)

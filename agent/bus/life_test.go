@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -34,7 +35,7 @@ func TestTheBusMayComeLateAndRestart(t *testing.T) {
 		d.stop()
 		eventually(t, "the loss is told",
 			func() bool { _, ok := a.condition(conditionUnavailable); return ok })
-		a.change(func(s *State) { s.Epochs[0].PID = 5000 + restart }) // no bus receives this
+		a.change(func(s *api.Status) { s.Epochs[0].PID = 5000 + restart }) // no bus receives this
 		d.start()
 		eventually(t, "the agent is back", func() bool {
 			_, err := d.busctl(nobody, "get-property", wellKnownName, manager+"/epoch/0",
@@ -91,7 +92,7 @@ func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 	}
 	for range 100 {
 		// exceeds the socket buffer
-		a.change(func(s *State) { s.LastError = strings.Repeat("x", 1<<20) })
+		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{strings.Repeat("x", 1<<20)}} })
 		a.board.Publish(condition.Event{Kind: condition.KindDraining})
 	}
 	eventually(t, "the stuck bus is left",

@@ -2,9 +2,12 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"outrider.org/outrider/agent/api"
 )
 
 // reloadIfChanged is the flag of Reload that starts a new epoch only if a change requires one.
@@ -35,7 +38,7 @@ func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
 	}
 	s.order.RLock() // holds back ReloadFinished until the ID is sent
 	defer s.order.RUnlock()
-	id, err := s.options.Backend.Reload(ctx, flags&reloadIfChanged != 0)
+	id, err := s.options.Backend.BeginReload(ctx, flags&reloadIfChanged != 0)
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +51,16 @@ func (s *session) drain(ctx context.Context, c *call) ([]any, error) {
 	if flags := c.args[0].(uint64); flags != 0 {
 		return nil, InvalidArgument("Drain takes no flags")
 	}
-	return nil, s.options.Backend.Drain(ctx)
+	return nil, s.options.Backend.BeginDrain(ctx)
 }
 
 func (s *session) undrain(ctx context.Context, _ *call) ([]any, error) {
-	return nil, s.options.Backend.Undrain(ctx)
+	_, err := s.options.Backend.Undrain(ctx, func(api.Progress) {})
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, Refused("the undrain continues, but no new epoch is live yet; " +
+			"the property State shows its end")
+	}
+	return nil, err
 }
 
 func (s *session) checkConfig(ctx context.Context, c *call) ([]any, error) {
@@ -66,12 +74,21 @@ func (s *session) checkConfig(ctx context.Context, c *call) ([]any, error) {
 
 func (s *session) setLogLevel(ctx context.Context, c *call) ([]any, error) {
 	scope, level := c.args[0].(string), c.args[1].(string)
-	if component, ok := strings.CutPrefix(scope, "envoy:"); scope != "agent" && scope != "envoy" &&
-		(!ok || component == "") {
+	var levels api.LogLevels
+	component, isComponent := strings.CutPrefix(scope, "envoy:")
+	switch {
+	case scope == "agent":
+		levels.Agent = level
+	case scope == "envoy":
+		levels.Envoy = level
+	case isComponent && component != "":
+		levels.Components = map[string]string{component: level}
+	default:
 		return nil, InvalidArgument(
 			fmt.Sprintf("there is no scope %q: it is agent, envoy or envoy:COMPONENT", scope))
 	}
-	return nil, s.options.Backend.SetLogLevel(ctx, scope, level)
+	_, err := s.options.Backend.SetLogLevels(ctx, levels)
+	return nil, err
 }
 
 func (s *session) getEpoch(ctx context.Context, c *call) ([]any, error) {

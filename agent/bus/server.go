@@ -28,6 +28,7 @@ const (
 type Options struct {
 	Address    string // of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
 	Instance   string // "" = none
+	Unit       string // systemd unit; "" in the foreground or if unknown
 	Backend    Backend
 	Events     Events
 	Conditions Conditions

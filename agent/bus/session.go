@@ -39,7 +39,7 @@ type session struct {
 	owned     chan bool // reports each gain or loss of the name
 
 	state   *shown[*snapshot]
-	figures *shown[map[string]Figures]
+	figures *shown[[]Epoch]
 
 	callers     *callers
 	queue       chan *call // admitted
@@ -61,7 +61,7 @@ func newSession(options Options, all interfaces) *session {
 		options: options, interfaces: all, signatures: all.signatures(),
 		owned:   make(chan bool, 8),
 		state:   newShown[*snapshot](stateAge, patience),
-		figures: newShown[map[string]Figures](figuresAge, patience),
+		figures: newShown[[]Epoch](figuresAge, patience),
 		callers: newCallers(),
 		queue:   make(chan *call, mostCalls), rootQueue: make(chan *call, mostRootCalls),
 		refused:     make(chan *call, mostRefusals),
@@ -171,7 +171,7 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 func (s *session) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	s.state.set(newSnapshot(s.options.Backend.State(ctx), s.options.Events.Conditions()))
+	s.state.set(newSnapshot(s.options.Backend.State(ctx), s.options.Unit))
 }
 
 // emit sends signals for changed objects and new events.

@@ -8,6 +8,7 @@ import (
 	"github.com/godbus/dbus/v5"
 	"github.com/google/go-cmp/cmp"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -17,7 +18,7 @@ func TestChangedPropertiesAreTold(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
 	a.change(
-		func(s *State) { s.State, s.Ready, s.ReadyReason = "draining", false, "epoch 0 drains" })
+		func(s *api.Status) { s.State, s.Ready, s.ReadyReason = "draining", false, "epoch 0 drains" })
 	changed := next(t, signals, propertiesChanged)
 	if changed.Path != managerPath {
 		t.Errorf("path %s", changed.Path)
@@ -36,7 +37,7 @@ func TestChangedPropertiesAreTold(t *testing.T) {
 		t.Errorf("a condition was told as %v", changed.Body)
 	}
 
-	a.change(func(s *State) { s.Epochs[0].State = "draining" })
+	a.change(func(s *api.Status) { s.Epochs[0].State = "draining" })
 	changed = next(t, signals, propertiesChanged)
 	if changed.Path != epochPath(0) || changed.Body[0] != epochInterface {
 		t.Errorf("an epoch's state was told as %v", changed)
@@ -45,7 +46,7 @@ func TestChangedPropertiesAreTold(t *testing.T) {
 
 func TestFiguresAreMeasuredOnlyWhenTheyAreRead(t *testing.T) {
 	d, a := running(t)
-	a.set(func() { a.figures["a"] = Figures{Connections: 8} })
+	a.set(func() { a.figures = Epoch{Connections: 8} })
 	for range 5 {
 		d.must(0, "get-property", wellKnownName, manager+"/epoch/0", epochInterface, "PID")
 	}
@@ -68,7 +69,7 @@ func TestFiguresAreMeasuredOnlyWhenTheyAreRead(t *testing.T) {
 func TestEpochsComeAndGo(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
-	a.change(func(s *State) {
+	a.change(func(s *api.Status) {
 		s.Epochs = append(s.Epochs,
 			Epoch{ID: "b", Number: 1, State: "starting", PID: 1, Started: someTime})
 	})
@@ -87,14 +88,14 @@ func TestEpochsComeAndGo(t *testing.T) {
 	}
 
 	// A reused number: another object under the same path.
-	a.change(func(s *State) { s.Epochs[1].ID = "c" })
+	a.change(func(s *api.Status) { s.Epochs[1].ID = "c" })
 	if removed := next(t, signals,
 		objectManagerName+".InterfacesRemoved"); removed.Body[0] != epochPath(1) {
 		t.Errorf("removed: %v", removed)
 	}
 	next(t, signals, objectManagerName+".InterfacesAdded")
 
-	a.change(func(s *State) { s.Epochs = s.Epochs[:1] })
+	a.change(func(s *api.Status) { s.Epochs = s.Epochs[:1] })
 	removed := next(t, signals, objectManagerName+".InterfacesRemoved")
 	if diff := cmp.Diff([]any{epochPath(1), []string{epochInterface}}, removed.Body); diff != "" {
 		t.Errorf("InterfacesRemoved:\n%s", diff)
@@ -106,13 +107,13 @@ func TestEpochsComeAndGo(t *testing.T) {
 }
 
 func TestOfEpochsThatShareANumberTheLivingIsShown(t *testing.T) {
-	shown := newSnapshot(State{Epochs: []Epoch{
+	shown := newSnapshot(api.Status{Epochs: []Epoch{
 		{ID: "new", Number: 0, State: "live", Started: someTime},
 		{ID: "older", Number: 0, State: "exited", Started: someTime.Add(-time.Hour),
 			Exited: someTime},
 		{ID: "late", Number: 0, State: "exited", Started: someTime.Add(time.Hour),
 			Exited: someTime.Add(2 * time.Hour)},
-	}}, nil)
+	}}, "")
 	if id := shown.objects[epochPath(0)].id; id != "new" {
 		t.Errorf("shown is %q", id)
 	}
@@ -152,7 +153,7 @@ func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 func TestAProxyThatIsNotReadyIsAskedAgain(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
-	a.change(func(s *State) { s.Ready = false })
+	a.change(func(s *api.Status) { s.Ready = false })
 	next(t, signals, propertiesChanged)
 	a.set(func() { a.state.Ready = true }) // without signalling Changed
 	changed := next(t, signals, propertiesChanged)
@@ -179,7 +180,7 @@ func TestManyChangesAreFewSignals(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
 	for i := range 2000 {
-		a.change(func(s *State) { s.LastError = fmt.Sprint("error ", i) })
+		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{fmt.Sprint("error ", i)}} })
 	}
 	told := 0
 	for {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
-	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/api"
 )
 
 // noEpoch is the epoch number that means none.
@@ -46,17 +46,17 @@ type listedCondition struct {
 	Sentence string
 }
 
-// newSnapshot returns a snapshot of a state.
-func newSnapshot(state State, conditions []condition.Condition) *snapshot {
+// newSnapshot returns a snapshot of a state. unit is the agent's systemd unit, or "".
+func newSnapshot(state api.Status, unit string) *snapshot {
 	shown := &snapshot{objects: map[dbus.ObjectPath]object{}}
 	shown.objects[managerPath] = object{kind: managerInterface,
-		values: managerValues(state, conditions)}
+		values: managerValues(state, unit)}
 	for _, epoch := range slices.SortedStableFunc(slices.Values(state.Epochs), older) {
 		shown.objects[epochPath(epoch.Number)] = object{id: epoch.ID, kind: epochInterface,
 			values: epochValues(epoch)}
 	}
-	for _, secret := range state.Secrets {
-		shown.objects[secretPath(secret.ResourceName)] = object{kind: secretInterface,
+	for _, secret := range state.Identities {
+		shown.objects[secretPath(secret.Name)] = object{kind: secretInterface,
 			values: secretValues(secret)}
 	}
 	for path, o := range shown.objects {
@@ -84,32 +84,36 @@ func older(a, b Epoch) int {
 	return a.Started.Compare(b.Started)
 }
 
-func managerValues(state State, conditions []condition.Condition) map[string]any {
+func managerValues(state api.Status, unit string) map[string]any {
+	last := api.LastReload{}
+	if state.LastReload != nil {
+		last = *state.LastReload
+	}
 	listed := []listedCondition{}
-	for _, c := range conditions {
+	for _, c := range state.Conditions {
 		listed = append(listed, listedCondition{text(c.Code), text(string(c.Severity)),
 			microseconds(c.Since), text(c.Sentence)})
 	}
 	return map[string]any{
 		"Version":             text(state.Version),
 		"Instance":            text(state.Instance),
-		"UnitName":            text(state.UnitName),
-		"State":               text(state.State),
+		"UnitName":            text(unit),
+		"State":               text(string(state.State)),
 		"Ready":               state.Ready,
 		"ReadyReason":         text(state.ReadyReason),
-		"EnvoyLive":           state.EnvoyLive,
+		"EnvoyLive":           state.Envoy.Live,
 		"Conditions":          listed,
 		"CurrentEpoch":        epochNumber(state.CurrentEpoch),
-		"EnvoyVersion":        text(state.EnvoyVersion),
+		"EnvoyVersion":        text(state.Envoy.Version),
 		"ConfigFiles":         texts(state.ConfigFiles),
 		"ConfigHash":          text(state.ConfigHash),
-		"LastReloadTimestamp": microseconds(state.LastReload),
-		"LastReloadOutcome":   text(state.LastReloadOutcome),
-		"LastError":           text(state.LastError),
-		"DiscoveryAddress":    text(state.DiscoveryAddress),
-		"DiscoveryState":      text(state.DiscoveryState),
+		"LastReloadTimestamp": microseconds(last.Time),
+		"LastReloadOutcome":   text(string(last.Outcome)),
+		"LastError":           text(strings.Join(last.Reasons, "; ")),
+		"DiscoveryAddress":    text(state.Discovery.Address),
+		"DiscoveryState":      text(state.Discovery.State),
 		"Capture":             text(state.Capture),
-		"PendingRestartKeys":  texts(state.PendingRestartKeys),
+		"PendingRestartKeys":  texts(state.PendingKeys),
 	}
 }
 
@@ -129,16 +133,15 @@ func epochValues(epoch Epoch) map[string]any {
 }
 
 // figureValues returns the properties of an epoch that are measured on read.
-func figureValues(figures Figures) map[string]any {
-	return map[string]any{"ActiveConnections": figures.Connections,
-		"MemoryBytes": figures.MemoryBytes}
+func figureValues(epoch Epoch) map[string]any {
+	return map[string]any{"ActiveConnections": epoch.Connections, "MemoryBytes": epoch.MemoryBytes}
 }
 
-func secretValues(secret Secret) map[string]any {
+func secretValues(secret api.Identity) map[string]any {
 	return map[string]any{
-		"ResourceName":       text(secret.ResourceName),
+		"ResourceName":       text(secret.Name),
 		"Source":             text(secret.Source),
-		"SpiffeID":           text(secret.SpiffeID),
+		"SpiffeID":           text(secret.SPIFFEID),
 		"Issuer":             text(secret.Issuer),
 		"Serial":             text(secret.Serial),
 		"NotBeforeTimestamp": microseconds(secret.NotBefore),

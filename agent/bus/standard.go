@@ -105,7 +105,13 @@ func (s *session) managedObjects(ctx context.Context, _ *call) ([]any, error) {
 func (s *session) values(ctx context.Context, o object) map[string]dbus.Variant {
 	all := variants(o.values)
 	if o.kind == epochInterface {
-		maps.Copy(all, variants(figureValues(s.figures.get(ctx)[o.id])))
+		var measured Epoch
+		for _, epoch := range s.figures.get(ctx) {
+			if epoch.ID == o.id {
+				measured = epoch
+			}
+		}
+		maps.Copy(all, variants(figureValues(measured)))
 	}
 	return all
 }

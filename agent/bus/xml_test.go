@@ -44,11 +44,11 @@ func TestEveryMethodOfTheXMLIsServedAndNoOther(t *testing.T) {
 func TestEveryPropertyOfTheXMLHasAValueOfItsType(t *testing.T) {
 	all, a := readAll(t), newAgent()
 	a.board.Raise("x", condition.Info, "a sentence")
-	shown := newSnapshot(a.state, a.board.Conditions())
+	shown := newSnapshot(a.State(t.Context()), "outrider.service")
 	for path, o := range shown.objects {
 		values := maps.Clone(o.values)
 		if o.kind == epochInterface {
-			maps.Copy(values, figureValues(Figures{}))
+			maps.Copy(values, figureValues(Epoch{}))
 		}
 		types, want := map[string]string{}, map[string]string{}
 		for name, value := range values {
@@ -60,7 +60,7 @@ func TestEveryPropertyOfTheXMLHasAValueOfItsType(t *testing.T) {
 				t.Errorf("%s.%s: access %s, but nothing can be set", o.kind, property.Name,
 					property.Access)
 			}
-			if _, measured := figureValues(Figures{})[property.Name]; measured && property.emitted() {
+			if _, measured := figureValues(Epoch{})[property.Name]; measured && property.emitted() {
 				t.Errorf("%s.%s is never told, and its annotation does not say so", o.kind,
 					property.Name)
 			}

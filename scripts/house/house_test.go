@@ -31,9 +31,10 @@ var more = map[string][]string{
 	"agent/driver":    {"agent/envoy", "agent/epoch", "agent/keeper"},
 	"agent/epoch":     {"agent/envoy"},              // its types
 	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
-	"agent/bus":       {"packaging/dbus"},           // the interfaces, embedded
+	// types of the state; the interfaces, embedded
+	"agent/bus": {"agent/api", "packaging/dbus"},
 	// operations over several parts
-	"agent/backend": {"agent/api", "agent/blueprint", "agent/bus", "agent/capture",
+	"agent/backend": {"agent/api", "agent/blueprint", "agent/capture",
 		"agent/discovery/...", "agent/driver", "agent/envoy", "agent/epoch", "agent/identity", "agent/mesh",
 		"agent/neighbour", "agent/relay", "agent/status", "agent/sts", "agent/systemd",
 		"agent/xds"},
