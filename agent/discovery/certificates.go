@@ -2,11 +2,8 @@ package discovery
 
 import (
 	"encoding/binary"
-	"errors"
 	"hash/crc32"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -39,39 +36,6 @@ type certificates struct {
 	files   map[string]*certificateFile
 	changed []string // paths
 	ended   bool
-}
-
-// Denied returns why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod
-// 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
-type Denied func(path string) string
-
-// access reports whether a file is missing, and otherwise what d says of it.
-func (d Denied) access(path string) (missing bool, why string) {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return true, ""
-	}
-	if d == nil {
-		return false, ""
-	}
-	return false, d(path)
-}
-
-// certificateFile is a followed file with the result of its last inspection.
-type certificateFile struct {
-	watch.File                    // of the goroutine
-	credential bool               // proxies do not read it themselves
-	requests   chan chan struct{} // to inspect the file; each is closed afterwards
-	end        chan struct{}      // closed to end the goroutine
-
-	// Guarded by certificates.mu; only the goroutine writes the results.
-	overdue   bool // the file system has not answered in time
-	inspected bool
-	missing   bool
-	denied    string // why the proxy cannot read it, and the cure; "" if it can
-	held      uint64 // its fingerprint
-	// changes counts the changes of held. Restored content must differ from its first version, as
-	// Envoy must read it again after it refused the version in between.
-	changes uint64
 }
 
 func newCertificates(denied Denied, wait time.Duration) *certificates {
@@ -157,87 +121,6 @@ func (c *certificates) follow(secrets []translate.FileSecret) (started []*certif
 		}
 	}
 	return started
-}
-
-// inspect inspects files and returns once that is done, or after the longest wait. Files that are
-// done later count as changed. It does not wait for files that are overdue already.
-func (c *certificates) inspect(files []*certificateFile) {
-	var pending []*certificateFile
-	var all []chan struct{}
-	c.mu.Lock()
-	for _, file := range files {
-		if file.overdue {
-			continue
-		}
-		done := make(chan struct{})
-		select {
-		case file.requests <- done:
-		default: // another caller's request is pending
-		}
-		pending, all = append(pending, file), append(all, done)
-	}
-	c.mu.Unlock()
-	deadline := time.NewTimer(c.wait)
-	defer deadline.Stop()
-	for _, done := range all {
-		select {
-		case <-done:
-			continue
-		case <-deadline.C:
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for i, file := range pending {
-			select {
-			case <-all[i]:
-			default:
-				file.overdue = true
-			}
-		}
-		return
-	}
-}
-
-// run inspects a file on request and at each interval, at the same time as the other files: a
-// certificate and its key are often replaced together.
-func (c *certificates) run(file *certificateFile) {
-	for {
-		var done chan struct{}
-		select {
-		case <-file.end:
-			return
-		case done = <-file.requests:
-		case <-time.After(inspectInterval - time.Duration(time.Now().UnixNano())%inspectInterval):
-		}
-		held := file.Fingerprint()
-		if done == nil && held == file.held {
-			continue
-		}
-		reader := c.denied
-		if file.credential {
-			reader = nil
-		}
-		missing, denied := reader.access(file.Path)
-		c.mu.Lock()
-		file.missing, file.denied, file.inspected = missing, denied, true
-		differs := held != file.held
-		if differs {
-			file.held = held
-			file.changes++
-		}
-		if file.overdue || differs && done == nil {
-			c.changed = append(c.changed, file.Path)
-			select {
-			case c.signal <- struct{}{}:
-			default: // a signal is pending
-			}
-		}
-		file.overdue = false
-		if done != nil {
-			close(done)
-		}
-		c.mu.Unlock()
-	}
 }
 
 // changes returns a channel that delivers a signal when takeChanged has paths.

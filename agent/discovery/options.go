@@ -1,0 +1,85 @@
+package discovery
+
+import (
+	"log/slog"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+)
+
+// AccessLog configures the access log of generated listeners.
+type AccessLog = mesh.AccessLog
+
+// Taken is an address of the host that is in use outside the mesh.
+type Taken = mesh.Taken
+
+// Credentials locates the certificates that Gateways and DestinationRules name.
+type Credentials = mesh.Credentials
+
+// Options of a Server.
+type Options struct {
+	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
+	Namespace string   // of objects and proxies that name none, without Settings; "" is default
+	Domain    string   // suffix of short host names; "" is cluster.local
+	Settings  Settings // initial ones; see Configure
+
+	// OwnAddresses gives proxies that differ only in their addresses separate resources. Without
+	// interception, only inbound listeners of a Sidecar need them. If it is false, these proxies
+	// share all resources, and such listeners must name their bind address.
+	OwnAddresses bool
+
+	// LastGood is the file (0600) that stores versions in force whose files are invalid now, or
+	// refused by Envoy. If it is "", a server that starts with an invalid file does not serve its
+	// objects.
+	LastGood string
+
+	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
+	SystemRoots string // file of the authorities trusted by default; "" is the system's
+
+	// Namespaces returns the namespaces of the agent's proxies, including those that are starting:
+	// for such a proxy, objects that name no namespace are in its namespace. nil: they are in that
+	// of the settings. It must not block.
+	Namespaces func() []string
+
+	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
+	Changes <-chan []string
+
+	Here   bool   // proxies are on this host: the server follows their certificate files
+	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
+
+	Board  *condition.Board // nil: problems are only returned
+	Logger *slog.Logger     // nil: nothing is logged
+}
+
+// Settings can change while the server runs.
+type Settings struct {
+	Namespace      string        // of objects and proxies that name none; "" = Options.Namespace
+	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
+	Taken          []Taken       // addresses where the mesh cannot listen
+	Credentials    Credentials   // of Gateways and DestinationRules
+	AccessLog      AccessLog     // "" = as MeshConfig has it
+	DebounceAfter  time.Duration // quiet time before a push; 0: at once
+	DebounceMax    time.Duration // longest delay of a push
+}
+
+func fill(o *Options) {
+	if o.Namespace == "" {
+		o.Namespace = "default"
+	}
+	if o.Settings.Namespace == "" {
+		o.Settings.Namespace = o.Namespace
+	}
+	if o.Domain == "" {
+		o.Domain = "cluster.local"
+	}
+	if o.MaxViews == 0 {
+		o.MaxViews = defaultMaxViews
+	}
+	if o.SystemRoots == "" {
+		o.SystemRoots = systemRoots()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
