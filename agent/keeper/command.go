@@ -16,8 +16,9 @@ import (
 
 // Exit codes of the keeper.
 const (
-	exitUsage  = 2
 	exitFailed = 1
+	exitUsage  = 2
+	exitLocked = 3 // another keeper lives in the folder
 )
 
 // Command runs outrider-keeper and returns its exit code. It must be called by the main goroutine,
@@ -33,7 +34,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("outrider-keeper", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var baseID uint64
-	var listenFD, lockFD, stateFD, takes int
+	var stateFD, takes int
 	var showVersion bool
 	flags.StringVar(&options.Folder, "folder", "",
 		"`folder` of the keeper's and Envoy's sockets (default $RUNTIME_DIRECTORY, else "+
@@ -46,8 +47,6 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		"a `user` who may connect too, beside root, the keeper's own user and the socket's owner")
 	flags.DurationVar(&options.IdleExit, "idle-exit", 0,
 		"exit after this `time` without an agent and without an Envoy; 0 = never")
-	flags.IntVar(&listenFD, flagListen, -1, "an inherited listening socket")
-	flags.IntVar(&lockFD, flagLock, -1, "the inherited lock of the folder")
 	flags.IntVar(&stateFD, flagState, -1, "the state of the previous image (internal)")
 	flags.IntVar(&takes, flagTakes, 0,
 		"exit 0 if this program reads states of this `format` (internal)")
@@ -84,21 +83,18 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		}
 	}
 	var state *os.File
-	switch {
-	case stateFD >= 0:
+	if stateFD >= 0 {
 		state = inheritedFile(stateFD, "state")
-	case listenFD >= 0:
-		options.Listener = inheritedFile(listenFD, "listener")
-	default:
+	} else {
 		options.Listener = activated()
-	}
-	if lockFD >= 0 && state == nil {
-		options.Lock = inheritedFile(lockFD, lockName)
 	}
 	if options.Socket == "" && !isActivated() {
 		options.Socket = filepath.Join(options.Folder, socketName)
 	}
-	if err := Serve(options, state); err != nil {
+	switch err := Serve(options, state); {
+	case errors.Is(err, errLocked):
+		return fail(stderr, exitLocked, err)
+	case err != nil:
 		return fail(stderr, exitFailed, err)
 	}
 	return 0

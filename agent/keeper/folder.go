@@ -17,16 +17,23 @@ const lockName = "lock"
 
 var errLocked = errors.New("another keeper lives there")
 
-// lockFolder creates the keeper's folder and locks it. The lock belongs to the open file, so it can
-// be passed to a keeper that is being started, and survives a re-execution.
-func lockFolder(folder string) (*os.File, error) {
-	// The keeper's user must be able to traverse the parent folders.
+// makeFolder creates the keeper's folder. Its user must be able to traverse the parent folders.
+func makeFolder(folder string) error {
 	err := os.MkdirAll(filepath.Dir(folder), 0o755)
 	if err == nil {
 		err = os.MkdirAll(folder, 0o750)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make the keeper's folder: %w", err)
+		return fmt.Errorf("make the keeper's folder: %w", err)
+	}
+	return nil
+}
+
+// lockFolder creates the keeper's folder and locks it. The lock belongs to the open file, so it
+// survives a re-execution.
+func lockFolder(folder string) (*os.File, error) {
+	if err := makeFolder(folder); err != nil {
+		return nil, err
 	}
 	path := filepath.Join(folder, lockName)
 	for {
@@ -34,15 +41,12 @@ func lockFolder(folder string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock the keeper's folder: %w", err)
 		}
-		if err := checkLockFile(file); err != nil {
-			_ = file.Close()
-			return nil, err
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errLocked
 		}
-		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err != nil {
 			_ = file.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fmt.Errorf("lock %s: %w", folder, errLocked)
-			}
 			return nil, fmt.Errorf("lock %s: %w", folder, err)
 		}
 		// A keeper removes its lock when it exits: the locked file must still be the named one.
@@ -55,19 +59,6 @@ func lockFolder(folder string) (*os.File, error) {
 		}
 		_ = file.Close()
 	}
-}
-
-// checkLockFile fails unless a file is a regular one without other hard links. root chowns the lock to
-// the keeper's user, who may have replaced it by another file.
-func checkLockFile(file *os.File) error {
-	var status unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
-		return fmt.Errorf("stat %s: %w", file.Name(), err)
-	}
-	if status.Mode&unix.S_IFMT != unix.S_IFREG || status.Nlink > 1 {
-		return fmt.Errorf("%s is not a regular file of one name; remove it", file.Name())
-	}
-	return nil
 }
 
 // listenPrivately creates a listening socket with mode 0600 from its first moment, and replaces a

@@ -35,106 +35,131 @@ type User struct {
 const (
 	defaultIdleExit = time.Minute
 	startRetry      = 20 * time.Millisecond
+
+	// installed is the path of the keeper's program in packages.
+	installed = "/usr/libexec/outrider/outrider-keeper"
+
+	// oneProcessor is in the keeper's environment, as in its unit: when the keeper calls
+	// runtime.GOMAXPROCS the runtime has already allocated 256 KB for each processor.
+	oneProcessor = "GOMAXPROCS=1"
 )
 
 // StartKeeper connects to the keeper of a folder and starts one if none runs. The keeper has its
-// own session, so it survives the agent.
+// own session, so it survives the agent. Of two keepers that are started, the folder's lock ends
+// one.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
 		return nil, fmt.Errorf("the keeper's folder: %w", err)
 	}
 	options.Folder = folder
-	socket := filepath.Join(folder, socketName)
+	var exited <-chan *os.ProcessState // of the started keeper; nil: none is started
 	for {
-		client, err := Dial(ctx, socket)
+		client, err := Dial(ctx, filepath.Join(folder, socketName))
 		if err == nil || !errors.Is(err, ErrNotRunning) {
 			return client, err
 		}
-		// The keeper inherits the lock, so two agents start one keeper between them.
-		lock, err := lockFolder(options.Folder)
-		if err == nil {
-			err = startProgram(options, socket, lock)
-			_ = lock.Close()
-			if err != nil {
-				return nil, err
+		if exited == nil {
+			if exited, err = startProgram(options); err != nil {
+				return nil, fmt.Errorf("start the keeper: %w", err)
 			}
-			return Dial(ctx, socket)
 		}
-		if !errors.Is(err, errLocked) {
-			return nil, err
-		}
-		select { // a keeper that is about to listen, or about to end
+		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("start a keeper in %s: %w: %w", options.Folder, ctx.Err(), err)
+			return nil, fmt.Errorf("start a keeper in %s: %w", folder, ctx.Err())
 		case <-time.After(startRetry):
+		}
+		select {
+		case state := <-exited:
+			exited = nil
+			if state.ExitCode() != exitLocked { // else the other keeper is about to listen or to end
+				return nil, fmt.Errorf("start the keeper: it ended before it listened (%v)", state)
+			}
+		default:
 		}
 	}
 }
 
-// startProgram starts the program with a socket that listens already, so that connecting succeeds at
-// once.
-func startProgram(options LaunchOptions, socket string, lock *os.File) error {
+// startProgram starts the keeper's program. The channel receives its end.
+func startProgram(options LaunchOptions) (<-chan *os.ProcessState, error) {
 	binary := options.Binary
 	if binary == "" {
 		var err error
 		if binary, err = findProgram(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	listener, err := listenPrivately(socket)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = listener.Close() }()
-	listening, err := listener.File()
-	if err != nil {
-		return fmt.Errorf("start %s: %w", binary, err)
-	}
-	defer func() { _ = listening.Close() }()
-	idle := options.IdleExit
+	idle, environment := options.IdleExit, options.Env
 	if idle == 0 {
 		idle = defaultIdleExit
 	}
-	const listenFD, lockFD = "3", "4"
-	arguments := []string{"-folder", options.Folder, "-socket", socket,
-		"-base-id", strconv.FormatUint(uint64(options.BaseID), 10), "-idle-exit", idle.String(),
-		"-" + flagListen, listenFD, "-" + flagLock, lockFD}
-	var credential *syscall.Credential
+	if environment == nil {
+		environment = os.Environ()
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = null.Close() }()
+	stderr := options.Stderr
+	if stderr == nil {
+		stderr = null
+	}
+	attributes := &os.ProcAttr{
+		Dir: "/", Env: append(environment[:len(environment):len(environment)], oneProcessor),
+		Files: []*os.File{null, null, stderr},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	}
 	if user := options.User; user != nil {
-		credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
-		if err := chownFolder(options.Folder, lock, user); err != nil {
-			return err
+		attributes.Sys.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID,
+			Groups: user.Groups}
+		if err := makeFolderOf(user, options.Folder); err != nil {
+			return nil, err
 		}
 	}
-	command := append([]string{binary}, arguments...)
-	if err := spawn(command, options.environment(), options.Stderr, credential, listening,
-		lock); err != nil {
-		_ = os.Remove(socket)
-		return fmt.Errorf("start the keeper: %w", err)
+	process, err := os.StartProcess(binary, []string{binary, "-folder", options.Folder,
+		"-base-id", strconv.FormatUint(uint64(options.BaseID), 10), "-idle-exit", idle.String()},
+		attributes)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	exited := make(chan *os.ProcessState, 1)
+	go func() {
+		state, _ := process.Wait() // nil has the exit code -1
+		exited <- state
+	}()
+	return exited, nil
 }
 
-func (o LaunchOptions) environment() []string {
-	if o.Env != nil {
-		return o.Env
+// findProgram returns the path of the keeper's program: beside the running program, else installed.
+func findProgram() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find outrider-keeper: %w", err)
 	}
-	return os.Environ()
+	beside := filepath.Join(filepath.Dir(self), "outrider-keeper")
+	for _, path := range []string{beside, installed} {
+		if unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find outrider-keeper: neither %s nor %s can be executed; install it "+
+		"there", beside, installed)
 }
 
-// chownFolder makes the keeper's user the owner of a folder that root created. It uses descriptors:
-// that user may have replaced the names in it.
-func chownFolder(folder string, lock *os.File, user *User) error {
+// makeFolderOf creates the keeper's folder for its user. It changes the owner by descriptor: that
+// user may have replaced the folder.
+func makeFolderOf(user *User, folder string) error {
+	if err := makeFolder(folder); err != nil {
+		return err
+	}
 	directory, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("give the keeper its folder: %w", err)
 	}
 	defer func() { _ = directory.Close() }()
-	for _, file := range []*os.File{directory, lock} {
-		if err := file.Chown(int(user.UID), int(user.GID)); err != nil {
-			return fmt.Errorf("give the keeper its folder: %w", err)
-		}
+	if err := directory.Chown(int(user.UID), int(user.GID)); err != nil {
+		return fmt.Errorf("give the keeper its folder: %w", err)
 	}
 	return nil
 }

@@ -11,12 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flags that one image of the keeper, or StartKeeper, passes to the next.
+// Flags that one image of the keeper passes to the next.
 const (
-	flagListen = "listen-fd"
-	flagLock   = "lock-fd"
-	flagState  = "state-fd" // descriptor of the state
-	flagTakes  = "takes"    // exit 0 when a state of this format can be taken over
+	flagState = "state-fd" // descriptor of the state
+	flagTakes = "takes"    // exit 0 when a state of this format can be taken over
 )
 
 const (

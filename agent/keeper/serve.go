@@ -77,10 +77,8 @@ func (s *server) prepare() error {
 	if err != nil {
 		return fmt.Errorf("the keeper's folder: %w", err)
 	}
-	if s.lock = o.Lock; s.lock == nil {
-		if s.lock, err = lockFolder(folder); err != nil {
-			return err
-		}
+	if s.lock, err = lockFolder(folder); err != nil {
+		return err
 	}
 	groups, err := os.Getgroups()
 	if err != nil {

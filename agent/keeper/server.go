@@ -15,10 +15,9 @@ import (
 type Options struct {
 	Folder string // for sockets and the lock; created with mode 0750
 	Socket string // where agents connect; mode 0600 unless Listener is set
-	// Listener is a Unix socket to use instead (socket activation, StartKeeper).
+	// Listener is a Unix socket to use instead (socket activation).
 	Listener *os.File
-	Lock     *os.File // the folder's lock, taken by StartKeeper; nil = take it
-	BaseID   uint32   // Envoy's --base-id; 0 = a free one
+	BaseID   uint32 // Envoy's --base-id; 0 = a free one
 	// AllowedUID may connect besides root, the keeper's user and the owner of the socket; -1 =
 	// none.
 	AllowedUID int
