@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +25,11 @@ func (c Claim) Text() string {
 	if c.Port == 0 {
 		return c.Name
 	}
-	return c.listener().text()
+	host := c.Host
+	if host == "" {
+		host = "all addresses"
+	}
+	return fmt.Sprintf("port %d of %s", c.Port, host)
 }
 
 // Setting returns the key with its table: "[envoy] admin_port".
@@ -35,23 +40,40 @@ func (c Claim) Setting() string {
 
 // Clashes reports whether two agents on one host cannot hold both claims.
 func (c Claim) Clashes(other Claim) bool {
-	if c.Port == 0 || other.Port == 0 {
+	if c.Port == 0 || other.Port == 0 || c.Port != other.Port {
 		return c.Port == other.Port && c.Name == other.Name
 	}
-	return c.listener().overlaps(other.listener())
+	for _, one := range c.addresses() {
+		for _, two := range other.addresses() {
+			sameFamily := one.Is4() == two.Is4()
+			if one == two || sameFamily && (one.IsUnspecified() || two.IsUnspecified()) ||
+				// :: also accepts IPv4
+				one == netip.IPv6Unspecified() || two == netip.IPv6Unspecified() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
-func (c Claim) listener() listener { return listener{c.Key, c.Host, c.Port} }
+func (c Claim) addresses() []netip.Addr {
+	switch c.Host {
+	case "":
+		return []netip.Addr{netip.IPv6Unspecified()}
+	case "localhost":
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	}
+	address, err := netip.ParseAddr(c.Host)
+	if err != nil {
+		return nil
+	}
+	return []netip.Addr{address.Unmap()}
+}
 
 // Claims returns the resources that no other agent on the host can share. The runtime directory is
 // not included, because a lock protects it. The listeners of a custom bootstrap are unknown.
 func (c *Config) Claims() []Claim {
-	var claims []Claim
-	for _, l := range c.listening() {
-		envoys := l.key == "status.ready_port" || l.key == "telemetry.prometheus_address" ||
-			l.key == "capture.mode"
-		claims = append(claims, Claim{Key: l.key, Host: l.host, Port: l.port, Envoy: envoys})
-	}
+	claims := c.listening()
 	for _, path := range []struct{ key, path string }{
 		{"paths.state_dir", c.Paths.StateDir}, {"envoy.config_dir", c.Envoy.ConfigDir},
 		{"xds.socket", c.XDS.Socket}, {"sds.socket", c.SDS.Socket},

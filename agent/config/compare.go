@@ -19,27 +19,33 @@ type value struct {
 	derived   bool // computed from another key, which is listed itself
 }
 
-// values returns all values of a configuration in the order of the definitions, with one value per
-// entry of a table of values.
+// values returns all values of a configuration in the order of the definitions.
 func values(c *Config) []value {
 	var all []value
 	for _, t := range tables(c) {
-		for _, k := range t.keys {
-			v := value{key: t.name + "." + k.name, effect: k.effect, isDefault: k.isDefault(),
-				derived: k.derived != nil && k.get() == k.derived()}
-			entries := leaves(k.get())
-			if entries == nil {
-				v.text, v.shown = k.text(), k.shown()
-				all = append(all, v)
+		all = append(all, t.values()...)
+	}
+	return all
+}
+
+// values returns the values of a table, with one value per entry of a table of values.
+func (t table) values() []value {
+	var all []value
+	for _, k := range t.keys {
+		v := value{key: t.name + "." + k.name, effect: k.effect, isDefault: k.isDefault(),
+			derived: k.derived != nil && k.get() == k.derived()}
+		entries := leaves(k.get())
+		if entries == nil {
+			v.text, v.shown = k.text(), k.shown()
+			all = append(all, v)
+		}
+		for _, entry := range entries {
+			one := v
+			one.key, one.text, one.shown = v.key+"."+entry.key, entry.text, entry.text
+			if k.conceal != nil {
+				one.shown = render(concealed)
 			}
-			for _, entry := range entries {
-				one := v
-				one.key, one.text, one.shown = v.key+"."+entry.key, entry.text, entry.text
-				if k.conceal != nil {
-					one.shown = render(concealed)
-				}
-				all = append(all, one)
-			}
+			all = append(all, one)
 		}
 	}
 	return all

@@ -2,7 +2,7 @@ package config
 
 import (
 	"net"
-	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -12,74 +12,29 @@ const (
 	inboundPort  = 15006
 )
 
-// listener is a TCP port that a key configures.
-type listener struct {
-	key  string
-	host string // "" = all addresses, of both families
-	port int
-}
-
-// text describes the listener: "port 15090 of 0.0.0.0".
-func (l listener) text() string {
-	if l.host == "" {
-		return "port " + strconv.Itoa(l.port) + " of all addresses"
-	}
-	return "port " + strconv.Itoa(l.port) + " of " + l.host
-}
-
-// overlaps reports whether the two listeners cannot be bound at the same time.
-func (l listener) overlaps(other listener) bool {
-	if l.port != other.port {
-		return false
-	}
-	a, b := l.addresses(), other.addresses()
-	for _, one := range a {
-		for _, two := range b {
-			sameFamily := one.Is4() == two.Is4()
-			if one == two || sameFamily && (one.IsUnspecified() || two.IsUnspecified()) ||
-				// :: also accepts IPv4
-				one == netip.IPv6Unspecified() || two == netip.IPv6Unspecified() {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (l listener) addresses() []netip.Addr {
-	switch l.host {
-	case "":
-		return []netip.Addr{netip.IPv6Unspecified()}
-	case "localhost":
-		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-	}
-	address, err := netip.ParseAddr(l.host)
-	if err != nil {
-		return nil
-	}
-	return []netip.Addr{address.Unmap()}
-}
-
 // listeners rejects keys that configure overlapping listeners.
 func (x *crossCheck) listeners() {
 	all := x.listening()
 	for i, l := range all {
 		for _, earlier := range all[:i] {
-			if l.overlaps(earlier) {
-				x.refuse([]string{l.key, earlier.key}, "use different ports",
-					"%s is %s, and %s is %s, which conflict", l.key, l.text(), earlier.key,
-					earlier.text())
+			if l.Clashes(earlier) {
+				x.refuse([]string{l.Key, earlier.Key}, "use different ports",
+					"%s is %s, and %s is %s, which conflict", l.Key, l.Text(), earlier.Key,
+					earlier.Text())
 			}
 		}
 	}
 }
 
-func (c *Config) listening() []listener {
+// listening returns the TCP ports that keys configure.
+func (c *Config) listening() []Claim {
 	const loopback = "127.0.0.1"
-	var all []listener
+	envoys := []string{"status.ready_port", "telemetry.prometheus_address", "capture.mode"}
+	var all []Claim
 	add := func(key, host string, port int) {
 		if port > 0 {
-			all = append(all, listener{key, host, port})
+			all = append(all, Claim{Key: key, Host: host, Port: port,
+				Envoy: slices.Contains(envoys, key)})
 		}
 	}
 	address := func(key, value string) {

@@ -35,22 +35,13 @@ func (l *Loaded) show(everyone bool) string {
 			b.WriteByte('\n')
 		}
 		b.WriteString("[" + t.name + "]\n")
-		for _, k := range t.keys {
-			full := t.name + "." + k.name
-			entries := leaves(k.get())
-			if entries == nil {
-				text := k.text()
-				if everyone {
-					text = k.shown()
-				}
-				showLine(&b, k.name+" = "+text, l.origin(full))
+		for _, v := range t.values() {
+			text := v.text
+			if everyone {
+				text = v.shown
 			}
-			for _, entry := range entries {
-				if everyone && k.conceal != nil {
-					entry.text = render(concealed)
-				}
-				showLine(&b, k.name+"."+entry.key+" = "+entry.text, l.origin(full+"."+entry.key))
-			}
+			name := strings.TrimPrefix(v.key, t.name+".")
+			showLine(&b, name+" = "+text, l.origin(v.key))
 		}
 	}
 	return b.String()
