@@ -86,11 +86,8 @@ func (c *Connection) ClearInitializing(ctx context.Context, lineage int) error {
 func (c *Connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
 
 func processOf(p keeper.Process) epoch.Process {
-	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections,
+	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
 		Listening: p.Listening, Note: p.Note}
-	if p.Downstream != nil {
-		process.Connections = *p.Downstream
-	}
 	if p.Exit != nil {
 		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal,
 			CoreDump: p.Exit.CoreDump, At: p.Exit.At,

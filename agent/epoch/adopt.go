@@ -102,7 +102,6 @@ type listed struct {
 type foundProcess struct {
 	processExited          // exit is nil if it lives
 	adopted       *process // of its note; nil: it has none of ours
-	renote        bool     // its note is incomplete
 	problem       error    // with the note
 }
 
@@ -155,9 +154,6 @@ func (m *machine) adopt(found []foundProcess) {
 		default:
 			p := *f.adopted
 			m.processes = append(m.processes, &p)
-			if f.renote && f.exit == nil {
-				m.annotate(&p)
-			}
 			m.info("adopted", "epoch", p.Number, "pid", p.PID, "phase", p.State,
 				"exited", f.exit != nil)
 		}

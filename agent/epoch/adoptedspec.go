@@ -33,7 +33,6 @@ func (x *executor) foundProcess(p Process) foundProcess {
 		found.adopted.Started = p.Started
 	}
 	makeStartable(found.adopted)
-	found.renote = found.adopted.sum != n.BootstrapSum
 	return found
 }
 
@@ -44,11 +43,9 @@ func makeStartable(p *process) {
 	if err != nil || p.command.Path == "" {
 		return
 	}
-	sum := sumOf(content)
-	if p.sum != "" && p.sum != sum {
+	if p.sum != sumOf(content) {
 		return
 	}
-	p.sum = sum // the note of an older agent has none
 	was, command, address := p.launch(), p.command, p.AdminAddress
 	p.spec.adopted = &adoptedSpec{number: p.Number, lineage: p.Lineage}
 	p.spec.AdminAddress = func(Launch) string { return address }

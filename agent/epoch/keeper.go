@@ -68,7 +68,7 @@ type Process struct {
 	PID         int
 	Started     time.Time
 	Exit        *Exit  // nil = it lives
-	Connections uint64 // only from Measure: of clients; of all if the keeper cannot distinguish
+	Connections uint64 // only from Measure: of clients
 	Listening   bool   // it has a socket of a TCP or UDP listener
 	Note        json.RawMessage
 }

@@ -15,8 +15,8 @@ type note struct {
 	HotRestartVersion string        `json:"hot_restart_version"`
 	Phase             State         `json:"phase"`
 	Hash              string        `json:"hash"`
-	Namespace         string        `json:"namespace,omitempty"`     // "": an older agent's
-	BootstrapSum      string        `json:"bootstrap_sum,omitempty"` // sumOf; "": an older agent's
+	Namespace         string        `json:"namespace,omitempty"`
+	BootstrapSum      string        `json:"bootstrap_sum"` // sumOf
 	AdminAddress      string        `json:"admin_address"`
 	Ends              time.Time     `json:"ends"`
 	Child             ender         `json:"child,omitempty"`
@@ -56,8 +56,6 @@ func processOf(n note) *process {
 	}
 	p.RestartEpoch, p.Lineage, p.State, p.Hash = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
 	p.Namespace, p.AdminAddress, p.Ends = n.Namespace, n.AdminAddress, n.Ends
-	// The undrain of an older agent left the listeners to close.
-	p.Drained = n.Drained || !n.DrainEnds.IsZero()
-	p.AdminLost, p.DrainEnds = n.AdminLost, n.DrainEnds
+	p.AdminLost, p.Drained, p.DrainEnds = n.AdminLost, n.Drained, n.DrainEnds
 	return p
 }

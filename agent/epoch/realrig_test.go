@@ -86,10 +86,8 @@ func (l link) ClearInitializing(ctx context.Context, lineage int) error {
 }
 
 func processOf(p keeper.Process) epoch.Process {
-	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Listening: p.Listening, Note: p.Note}
-	if p.Downstream != nil { // it lives
-		one.Connections = *p.Downstream
-	}
+	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
+		Listening: p.Listening, Note: p.Note}
 	if p.Exit != nil {
 		one.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At, LastLines: p.LastLines}
 	}

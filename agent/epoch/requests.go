@@ -214,7 +214,7 @@ func (e renewed) apply(m *machine) {
 // respecify replaces the live epoch's spec by a newer one of equal hash.
 func (m *machine) respecify(live *process, spec *Spec) {
 	live.spec, m.lastGood, m.lastGoodFailed = spec, spec, false
-	if live.Namespace != spec.Namespace { // the note of an older agent has none
+	if live.Namespace != spec.Namespace { // the hash of a user's bootstrap may not depend on it
 		live.Namespace = spec.Namespace
 		m.annotate(live)
 	}

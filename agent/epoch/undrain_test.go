@@ -210,29 +210,6 @@ func TestUndrain_DuringACrashAndAStop(t *testing.T) {
 	})
 }
 
-// An earlier agent's undrain left the listeners to close: that epoch still drains.
-func TestUndrain_OfAnEarlierAgentThatLeftTheListenersToClose(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		h.drain()
-		h.leave()
-		e := h.newest()
-		h.do(func() { e.note = []byte(strings.Replace(string(e.note), `"drained":true`, `"drained":false`, 1)) })
-		h.begin()
-		if live, _, _ := h.s.Live(); !live.Drained {
-			t.Errorf("%+v", live)
-		}
-		if a := <-h.undrain(nil); !errors.Is(a.err, errAdoptedSpec) {
-			t.Errorf("before its configuration is known: %+v", a)
-		}
-		h.must(specOf("b"))
-		if a := <-h.undrain(nil); a.err != nil {
-			t.Error(a.err)
-		}
-		h.expectServes()
-	})
-}
-
 // While it is not known whether the live epoch closed its listeners for a child that was killed,
 // readers are told.
 func TestMayRefuse(t *testing.T) {
@@ -251,5 +228,25 @@ func TestMayRefuse(t *testing.T) {
 		if live, _, _ := h.s.Live(); live.MayRefuse {
 			t.Errorf("%+v", live)
 		}
+	})
+}
+
+func TestUndrain_NeedsTheConfigurationOfAnAdoptedEpoch(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.leave()
+		h.begin()
+		if live, _, _ := h.s.Live(); !live.Drained {
+			t.Errorf("%+v", live)
+		}
+		if a := <-h.undrain(nil); !errors.Is(a.err, errAdoptedSpec) {
+			t.Errorf("before its configuration is known: %+v", a)
+		}
+		h.must(specOf("b"))
+		if a := <-h.undrain(nil); a.err != nil {
+			t.Error(a.err)
+		}
+		h.expectServes()
 	})
 }

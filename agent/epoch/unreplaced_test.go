@@ -1,7 +1,6 @@
 package epoch
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -106,37 +105,4 @@ func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAdoption_NoteOfAnOlderAgent has an Envoy adopted whose note says neither what its file holds
-// nor its namespace.
-func TestAdoption_NoteOfAnOlderAgent(t *testing.T) {
-	onHost(t, func(h *harness) {
-		spec := specOf("a")
-		spec.Namespace = "shop"
-		h.must(spec)
-		h.leave()
-		envoy := h.newest()
-		noted := func() (n note) {
-			if err := json.Unmarshal(envoy.note, &n); err != nil {
-				t.Error(err)
-			}
-			return n
-		}
-		h.do(func() {
-			old := noted()
-			old.BootstrapSum, old.Namespace = "", ""
-			envoy.note, _ = json.Marshal(old)
-		})
-		h.begin()
-		h.unchanged(spec)
-		h.do(func() {
-			if n := noted(); n.BootstrapSum != sumOf([]byte("a 0")) || n.Namespace != "shop" {
-				t.Errorf("%+v", n)
-			}
-		})
-		if live, _, _ := h.s.Live(); live.Namespace != "shop" {
-			t.Errorf("%+v", live)
-		}
-	})
 }

@@ -92,7 +92,7 @@ func (s *server) measure() ([]Process, error) {
 		if err != nil { // never report an Envoy as idle after an error
 			its.downstream = max(its.downstream, 1)
 		}
-		p.Connections, p.Downstream, p.Listening = its.established, &its.downstream, its.listening
+		p.Connections, p.Downstream, p.Listening = its.established, its.downstream, its.listening
 		p.MemoryBytes = residentBytes(p.PID)
 	}
 	return processes, nil
