@@ -217,18 +217,15 @@ func dialKeeper(ctx context.Context, in *folder) (*keeper.Client, error) {
 	if in == nil {
 		return nil, keeper.ErrNotRunning
 	}
-	status, socket, err := in.pin(keeperSocketName)
+	socket, err := in.pin(keeperSocketName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, keeper.ErrNotRunning
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the keeper's socket in %s: %w", in.path, err)
 	}
 	defer func() { _ = socket.Close() }()
-	if status.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, fmt.Errorf("%s is not a socket: %w", socket.Name(), keeper.ErrNotRunning)
-	}
-	client, err := keeper.Dial(ctx, pinned(socket))
+	client, err := keeper.Dial(ctx, fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", socket.Name(), err)
 	}

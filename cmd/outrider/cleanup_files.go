@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/sockdiag"
 )
@@ -35,8 +33,8 @@ func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	var failed []error
 	for lineage := range keeper.Lineages {
 		name := fmt.Sprintf("envoy_shared_memory_%d", uint64(info.BaseIDOf(lineage))*10)
-		status, err := memory.stat(name)
-		if err != nil || status.Uid != owner || c.mapped(filepath.Join(c.sharedMemory, name)) {
+		info, err := memory.root.Lstat(name)
+		if err != nil || status(info).Uid != owner || c.mapped(filepath.Join(c.sharedMemory, name)) {
 			continue
 		}
 		failed = append(failed, c.remove(memory, name))
@@ -59,9 +57,9 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 		return 0, 0, nil
 	}
 	defer func() { _ = file.Close() }()
-	var status unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
-		return 0, 0, fmt.Errorf("stat %s: %w", file.Name(), err)
+	info, err := file.Stat()
+	if err != nil {
+		return 0, 0, err
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxRecord))
 	if err != nil {
@@ -72,7 +70,7 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 		c.tell("%s holds no base id: shared memory was not touched", file.Name())
 		return 0, 0, nil //nolint:nilerr // reported above; the rest can be cleaned
 	}
-	return uint32(number), status.Uid, nil
+	return uint32(number), status(info).Uid, nil
 }
 
 // mapped reports whether a living process has mapped a file.
@@ -96,8 +94,8 @@ func (c *cleaner) removeSockets(in *folder, pattern string) error {
 		return err
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		status, err := in.stat(name)
-		return err != nil || status.Mode&unix.S_IFMT != unix.S_IFSOCK
+		info, err := in.root.Lstat(name)
+		return err != nil || info.Mode()&fs.ModeSocket == 0
 	})
 	if len(names) == 0 {
 		return nil
