@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -82,11 +81,9 @@ func (a *Admin) State(ctx context.Context) (epoch.ServerState, error) {
 	}
 	number := epoch.OwnAddress
 	if !a.own {
-		info, err := a.ServerInfo(ctx)
-		if err != nil {
+		if number, err = a.RestartEpoch(ctx); err != nil {
 			return epoch.ServerState{}, err
 		}
-		number = info.RestartEpoch
 	}
 	return epoch.ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
@@ -104,15 +101,4 @@ func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 		return errors.Join(err, refused)
 	}
 	return nil
-}
-
-// Activity returns the epoch's open connections and requests, without those of Outrider's own
-// listeners.
-func (a *Admin) Activity(ctx context.Context) (epoch.Activity, error) {
-	now, err := a.Admin.Activity(ctx)
-	if err != nil {
-		return epoch.Activity{}, fmt.Errorf("what Envoy has open: %w", err)
-	}
-	return epoch.Activity{Connections: now.Connections, Requests: now.Requests,
-		Tunnels: now.Tunnels}, nil
 }

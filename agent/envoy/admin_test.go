@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,22 +19,8 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 		ComponentLogLevel: "misc:error"})
 	ctx := t.Context()
 
-	info, err := e.ServerInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.State != StateLive || info.RestartEpoch != 3 || info.HotRestartVersion != "disabled" ||
-		!strings.Contains(info.Version, "/1.40.0/") {
-		t.Errorf("server info %+v", info)
-	}
-	listeners, err := e.Listeners(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.SortFunc(listeners, func(a, b Listener) int { return strings.Compare(a.Name, b.Name) })
-	if len(listeners) != 2 || listeners[0].Addresses[0] != e.TCP || listeners[1].Name != "web" ||
-		listeners[1].Addresses[0] != e.HTTP {
-		t.Errorf("listeners %+v", listeners)
+	if number, err := e.RestartEpoch(ctx); err != nil || number != 3 {
+		t.Errorf("restart epoch %d, %v", number, err)
 	}
 	stats, err := e.Stats(ctx, `^server\.(live|concurrency)$`)
 	if err != nil || len(stats) != 2 || stats["server.live"] != 1 ||
@@ -46,9 +31,6 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 	gauges, err := e.Gauges(ctx, `^server\.(live|worker_watchdog_miss)$`)
 	if err != nil || len(gauges) != 1 || gauges["server.live"] != 1 {
 		t.Errorf("gauges %v, %v", gauges, err)
-	}
-	if bytes, err := e.MemoryBytes(ctx); err != nil || bytes < 1<<20 {
-		t.Errorf("memory %d, %v", bytes, err)
 	}
 	if err := e.ReopenLogs(ctx); err != nil {
 		t.Error(err)
@@ -63,7 +45,7 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 	if err := e.OKHealthcheck(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if ready, state, err := e.Ready(ctx); !ready || state != StateLive || err != nil {
+	if ready, state, err := e.Ready(ctx); !ready || state != "LIVE" || err != nil {
 		t.Errorf("after OKHealthcheck ready %v, state %q, %v", ready, state, err)
 	}
 
@@ -89,7 +71,7 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 		}
 		return err != nil
 	})
-	if err := e.Quit(ctx); err != nil {
+	if _, err := e.Post(ctx, "/quitquitquit"); err != nil {
 		t.Fatal(err)
 	}
 	<-e.exited

@@ -7,16 +7,6 @@ import (
 	"time"
 )
 
-// DrainStrategy selects how an epoch closes connections while it drains.
-type DrainStrategy string
-
-// The drain strategies. Gradual spreads the closes over the drain time. Immediate makes some
-// clients reuse a connection that is about to close.
-const (
-	Gradual   DrainStrategy = "gradual"
-	Immediate DrainStrategy = "immediate"
-)
-
 // CommandLine holds the arguments of one epoch.
 type CommandLine struct {
 	ConfigFile string // -c; the extension selects JSON or YAML
@@ -34,7 +24,6 @@ type CommandLine struct {
 	SocketPath string
 
 	DrainTime          time.Duration // --drain-time-s
-	DrainStrategy      DrainStrategy // "" = Gradual
 	ParentShutdownTime time.Duration // --parent-shutdown-time-s
 
 	ServiceCluster string
@@ -65,12 +54,9 @@ func (c CommandLine) Args(binary *Binary) []string {
 	} else {
 		args = append(args, "--disable-hot-restart")
 	}
-	strategy := c.DrainStrategy
-	if strategy == "" {
-		strategy = Gradual
-	}
-	args = append(args, "--drain-time-s", seconds(c.DrainTime), "--drain-strategy",
-		string(strategy))
+	// The default, gradual, spreads the closes over the drain time. With immediate some clients reuse
+	// a connection that is about to close.
+	args = append(args, "--drain-time-s", seconds(c.DrainTime), "--drain-strategy", "gradual")
 	if c.HotRestart {
 		args = append(args, "--parent-shutdown-time-s", seconds(c.ParentShutdownTime))
 		if binary.knows("skip-hot-restart-parent-stats") {

@@ -40,8 +40,8 @@ func TestArgs(t *testing.T) {
 				"--concurrency 2 --cpuset-threads",
 		},
 		"side by side": {
-			change: func(c *CommandLine) { c.HotRestart, c.DrainStrategy = false, Immediate },
-			want: "-c /run/envoy-rev1.json --restart-epoch 1 --disable-hot-restart --drain-time-s 45 --drain-strategy immediate " +
+			change: func(c *CommandLine) { c.HotRestart = false },
+			want: "-c /run/envoy-rev1.json --restart-epoch 1 --disable-hot-restart --drain-time-s 45 --drain-strategy gradual " +
 				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
 				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
 				"--concurrency 2 --cpuset-threads",
@@ -129,9 +129,8 @@ func TestHotRestartOfARealEnvoy(t *testing.T) {
 		_ = os.Remove(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d", first.command.BaseID*10))
 	})
 	second := first.next(t)
-	info, err := second.ServerInfo(t.Context())
-	if err != nil || info.RestartEpoch != 1 || info.HotRestartVersion != "11.104" {
-		t.Errorf("%+v, %v", info, err)
+	if number, err := second.RestartEpoch(t.Context()); err != nil || number != 1 {
+		t.Errorf("restart epoch %d, %v", number, err)
 	}
 	found, err := filepath.Glob(filepath.Join(sockets, "hr*"))
 	if err != nil || len(found) == 0 {

@@ -104,7 +104,7 @@ func TestMessagesAreBounded(t *testing.T) {
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
 	e := start(t, CommandLine{Epoch: 4, Number: 4, LogLevel: "debug"})
-	if err := e.Quit(t.Context()); err != nil {
+	if _, err := e.Post(t.Context(), "/quitquitquit"); err != nil {
 		t.Fatal(err)
 	}
 	<-e.exited

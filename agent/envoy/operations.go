@@ -28,9 +28,6 @@ func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 // ReopenLogs makes Envoy reopen its access-log files after a rotation.
 func (a *Admin) ReopenLogs(ctx context.Context) error { return a.act(ctx, "/reopen_logs") }
 
-// Quit makes Envoy exit without a drain.
-func (a *Admin) Quit(ctx context.Context) error { return a.act(ctx, "/quitquitquit") }
-
 func (a *Admin) act(ctx context.Context, path string) error {
 	_, err := a.Post(ctx, path)
 	return err

@@ -51,6 +51,10 @@ type Activity struct {
 	Tunnels uint64
 }
 
+// Idle reports whether nothing would be lost by ending Envoy now, except idle keep-alive
+// connections, whose clients retry.
+func (a Activity) Idle() bool { return a.Requests == 0 && a.Tunnels == 0 }
+
 // Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and Activity excludes
 // them.
 const (

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"outrider.org/outrider/agent/envoy"
 )
 
 // probe checks whether the admin interface of an epoch answers.
@@ -113,7 +115,7 @@ func (x *executor) insist(ctx context.Context, id string,
 	return once()
 }
 
-func (x *executor) activity(ctx context.Context, admin Admin) (Activity, error) {
+func (x *executor) activity(ctx context.Context, admin Admin) (envoy.Activity, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return admin.Activity(ctx)
@@ -239,7 +241,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 		if !sleep(ctx, a.options.Minimum) {
 			return nil
 		}
-		err := x.awaitActivity(ctx, admin, 0, func(a Activity) bool { return a.Connections == 0 })
+		err := x.awaitActivity(ctx, admin, 0, func(a envoy.Activity) bool { return a.Connections == 0 })
 		if err != nil {
 			x.logs(slog.LevelWarn, "connections are not known: the listeners close", "error", err)
 		}
@@ -253,12 +255,12 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	if err != nil {
 		return fmt.Errorf("drain the listeners: %w", err)
 	}
-	return x.awaitActivity(ctx, admin, quietFor, Activity.Idle)
+	return x.awaitActivity(ctx, admin, quietFor, envoy.Activity.Idle)
 }
 
 // awaitActivity returns when done has been true for a time, or ctx has ended.
 func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.Duration,
-	done func(Activity) bool) error {
+	done func(envoy.Activity) bool) error {
 	var since time.Time
 	for refused := 0; ctx.Err() == nil; sleep(ctx, pollSlow) {
 		activity, err := x.activity(ctx, admin)

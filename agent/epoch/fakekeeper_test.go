@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"outrider.org/outrider/agent/envoy"
 )
 
 // fakeKeeper is one agent's connection to the keeper.
@@ -316,9 +318,9 @@ func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 	})
 }
 
-func (a fakeAdmin) Activity(ctx context.Context) (activity Activity, err error) {
+func (a fakeAdmin) Activity(ctx context.Context) (activity envoy.Activity, err error) {
 	err = a.with(ctx, func(e *fakeEnvoy) {
-		activity = Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests, Tunnels: e.tunnels}
+		activity = envoy.Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests, Tunnels: e.tunnels}
 	})
 	return activity, err
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"syscall"
 	"time"
+
+	"outrider.org/outrider/agent/envoy"
 )
 
 // Keeper owns the processes. Its methods may be called by several goroutines; the supervisor bounds
@@ -98,7 +100,7 @@ type Admin interface {
 	// DrainListeners is /drain_listeners: closes them at once, or, if graceful, when the drain time
 	// is over. At once no Envoy accepts a new connection any more, even if none answers.
 	DrainListeners(ctx context.Context, graceful bool) error
-	Activity(ctx context.Context) (Activity, error)
+	Activity(ctx context.Context) (envoy.Activity, error)
 }
 
 // ServerState is what an Envoy says of itself.

@@ -98,17 +98,17 @@ func processOf(p keeper.Process) epoch.Process {
 type admin struct{ *envoy.Admin }
 
 func (a admin) State(ctx context.Context) (epoch.ServerState, error) {
-	info, err := a.ServerInfo(ctx)
+	_, state, err := a.Ready(ctx)
+	if err != nil {
+		return epoch.ServerState{}, err
+	}
+	number, err := a.RestartEpoch(ctx)
 	if err != nil {
 		return epoch.ServerState{}, err
 	}
 	stats, err := a.Stats(ctx, "^listener_manager.workers_started$")
-	return epoch.ServerState{Server: info.State, RestartEpoch: info.RestartEpoch, WorkersStarted: stats["listener_manager.workers_started"] == 1}, err
-}
-
-func (a admin) Activity(ctx context.Context) (epoch.Activity, error) {
-	activity, err := a.Admin.Activity(ctx)
-	return epoch.Activity(activity), err
+	return epoch.ServerState{Server: state, RestartEpoch: number,
+		WorkersStarted: stats["listener_manager.workers_started"] == 1}, err
 }
 
 func newReal(t *testing.T) *realRig {
