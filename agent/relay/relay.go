@@ -13,6 +13,9 @@
 // Accepted resources are in the Cache. A session without upstream answers from it. The next
 // upstream stream then starts from the state that Envoy has.
 //
+// The agent's own traffic uses the same streams: a Subscription receives the responses of its type
+// (Options.Subscriptions), Server.Announce sends a request such as the workload's health.
+//
 // Queues are bounded: a session holds one response; upstream is not read while Envoy does not
 // read. If upstream does not read, the link is closed.
 package relay
@@ -29,6 +32,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
@@ -44,6 +48,8 @@ type Options struct {
 	Logger   *slog.Logger
 	// Certificate returns the workload certificate, for Upstream.Workload.
 	Certificate func() (*tls.Certificate, error)
+	// Subscriptions are the types that the agent itself requests from upstream.
+	Subscriptions []Subscription
 	// Roots returns roots that are trusted beside Upstream.RootFile; nil: none.
 	Roots func() []*x509.Certificate
 	Words func(message string) string // redacts Envoy's error messages; nil: no redaction
@@ -60,10 +66,11 @@ type Server struct {
 
 	lost atomic.Uint64 // upstream streams that ended
 
-	mu       sync.Mutex
-	sessions map[*session]state
-	refusals map[string]string // Envoy's error by type
-	shown    Status
+	mu        sync.Mutex
+	sessions  map[*session]state
+	refusals  map[string]string            // error by type
+	announced map[string]*rpcstatus.Status // by type; see Announce
+	shown     Status
 }
 
 // Bounds.
@@ -88,7 +95,8 @@ func New(options Options) *Server {
 	if options.Patience == 0 {
 		options.Patience = defaultPatience
 	}
-	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{}}
+	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{},
+		announced: map[string]*rpcstatus.Status{}}
 	s.shown = Status{State: Connecting, Since: time.Now()}
 	s.upstream.Store(&options.Upstream)
 	return s

@@ -5,6 +5,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -22,6 +23,8 @@ type request struct {
 
 	unsubscribed []string          // incremental
 	initial      map[string]string // incremental: versions by name
+
+	problem *rpcstatus.Status // of a request of the agent; nil = none
 }
 
 func parseRequest(message []byte, delta bool) (*request, error) {
@@ -44,15 +47,16 @@ func parseRequest(message []byte, delta bool) (*request, error) {
 		initial: r.InitialResourceVersions}, nil
 }
 
-// encode returns the request as a message without nonce and error, as the first of its type on a
-// stream.
+// encode returns a request of the agent as a message.
 func (r *request) encode(delta bool) ([]byte, error) {
 	var message proto.Message = &discoveryv3.DiscoveryRequest{Node: r.node, TypeUrl: r.typeURL,
-		VersionInfo: r.version, ResourceNames: r.names}
+		VersionInfo: r.version, ResourceNames: r.names, ResponseNonce: r.nonce,
+		ErrorDetail: r.problem}
 	if delta {
 		message = &discoveryv3.DeltaDiscoveryRequest{Node: r.node, TypeUrl: r.typeURL,
 			ResourceNamesSubscribe: r.names, ResourceNamesUnsubscribe: r.unsubscribed,
-			InitialResourceVersions: r.initial}
+			InitialResourceVersions: r.initial, ResponseNonce: r.nonce,
+			ErrorDetail: r.problem}
 	}
 	text, err := proto.Marshal(message)
 	if err != nil {

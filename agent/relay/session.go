@@ -17,7 +17,7 @@ import (
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
-// reconfigured.
+// reconfigured and announce.
 type session struct {
 	server  *Server
 	stream  grpc.ServerStream
@@ -40,6 +40,7 @@ type session struct {
 	lost     bool // logged; until the next response
 
 	reconfigured chan struct{} // Server.Configure
+	announce     chan struct{} // Server.Announce
 }
 
 // Pauses between attempts to connect, before jitter. The longest is short, because Envoy must have
@@ -58,7 +59,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event), pause: firstPause,
 		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
-		reconfigured: make(chan struct{}, 1)}
+		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1)}
 	defer session.retry.Stop()
 	defer session.patience.Stop()
 	if !s.join(session) {
@@ -98,6 +99,8 @@ func (s *session) run(ctx context.Context) error {
 			err = s.impatient()
 		case <-s.reconfigured:
 			s.reconfigure(*s.server.upstream.Load())
+		case <-s.announce:
+			err = s.sendAnnouncements()
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -124,7 +127,7 @@ func (s *session) reconfigure(upstream Upstream) {
 }
 
 // request handles a message of Envoy.
-func (s *session) request(message []byte) error {
+func (s *session) request(message []byte) (err error) {
 	r, err := parseRequest(message, s.delta)
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -146,6 +149,9 @@ func (s *session) request(message []byte) error {
 		s.order = append(s.order, w)
 		if s.opened && len(s.order) == 1 {
 			s.patience.Reset(slowUpstream)
+		}
+		if r.typeURL == listenerType {
+			defer func() { err = errors.Join(err, s.subscribe()) }()
 		}
 	} else {
 		s.settle(w, r)
@@ -234,15 +240,19 @@ func (s *session) resubscribe() error {
 			return err
 		}
 	}
-	return nil
+	return s.subscribe()
 }
 
-// respond passes a response to Envoy. It blocks while Envoy does not read.
+// respond passes a response to Envoy, or to the agent's subscription. It blocks while Envoy does
+// not read.
 func (s *session) respond(message []byte) error {
 	r, err := parseResponse(message, s.delta)
 	if err != nil {
 		s.drop(err, maxPause)
 		return nil
+	}
+	if own := s.subscription(r.typeURL); own != nil {
+		return s.apply(own, r)
 	}
 	if err := s.stream.SendMsg(&message); err != nil {
 		return err
@@ -323,7 +333,7 @@ func (s *session) impatient() error {
 			return err
 		}
 	}
-	return nil
+	return s.subscribe()
 }
 
 // responded reports whether the current upstream stream has responded, or nothing is subscribed.

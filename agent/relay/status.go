@@ -132,18 +132,18 @@ func (s *Server) Status() Status {
 // Lost returns the number of upstream streams that ended while their Envoy was connected.
 func (s *Server) Lost() uint64 { return s.lost.Load() }
 
-// conditionRefusals is active while an Envoy refuses resources.
+// conditionRefusals is active while an Envoy or a Subscription refuses resources.
 const conditionRefusals = "upstream-resources-refused"
 
-// refused reports a refusal of Envoy.
+// refused reports a refusal.
 func (s *Server) refused(typeURL, version, message string) {
 	if s.options.Words != nil {
 		message = s.options.Words(message)
 	}
-	s.options.Logger.Warn("Envoy refuses resources of the upstream server", "type", typeURL,
+	s.options.Logger.Warn("resources of the upstream server are refused", "type", typeURL,
 		"version", version, "error", message)
 	s.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
-		Sentence: "Envoy refuses resources of the upstream server: " + message,
+		Sentence: "resources of the upstream server are refused: " + message,
 		Fields:   map[string]string{"type": typeURL, "error": message}})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,5 +173,5 @@ func (s *Server) showRefusals() {
 			typeURL[strings.LastIndexByte(typeURL, '.')+1:]+": "+s.refusals[typeURL])
 	}
 	s.options.Board.Raise(conditionRefusals, condition.Error,
-		"Envoy refuses resources of the upstream server: "+strings.Join(all, "; "))
+		"resources of the upstream server are refused: "+strings.Join(all, "; "))
 }

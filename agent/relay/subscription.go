@@ -1,0 +1,135 @@
+package relay
+
+import (
+	"fmt"
+	"maps"
+
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Subscription is a type that the agent requests for itself on each upstream stream, after Envoy's
+// first request for listeners. Envoy does not receive its responses. Accepted resources are cached.
+type Subscription struct {
+	TypeURL string
+	// Apply uses the resources of a response or of the cache; removed has the names of resources
+	// that no longer exist. An error refuses the response. Streams call it concurrently while two
+	// Envoys overlap; it must not block.
+	Apply func(resources []*anypb.Any, removed []string) error
+}
+
+// listenerType is the last type that Envoy requests before it waits: the agent's own requests
+// follow it, so that they delay nothing.
+const listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+
+// Announce makes the agent send a request without resource names on each upstream stream, now and
+// after Envoy's first request for listeners; problem is its error, nil for none. It replaces an
+// earlier announcement of the type. istiod receives the workload's health this way.
+func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announced[typeURL] = problem
+	for session := range s.sessions {
+		select {
+		case session.announce <- struct{}{}:
+		default: // already notified
+		}
+	}
+}
+
+// subscribe sends the agent's subscriptions and announcements on a new upstream stream. Without
+// one, it applies the cache.
+func (s *session) subscribe() error {
+	switch {
+	case s.watches[listenerType] == nil:
+		return nil
+	case !s.opened:
+		if s.offline {
+			s.applyCached()
+		}
+		return nil
+	}
+	for _, own := range s.server.options.Subscriptions {
+		if err := s.forward(&request{typeURL: own.TypeURL}); err != nil {
+			return err
+		}
+	}
+	return s.sendAnnouncements()
+}
+
+func (s *session) sendAnnouncements() error {
+	if s.watches[listenerType] == nil {
+		return nil
+	}
+	s.server.mu.Lock()
+	announced := maps.Clone(s.server.announced)
+	s.server.mu.Unlock()
+	for typeURL, problem := range announced {
+		if err := s.forward(&request{typeURL: typeURL, problem: problem}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// subscription returns the agent's subscription to a type or nil.
+func (s *session) subscription(typeURL string) *Subscription {
+	for i, own := range s.server.options.Subscriptions {
+		if own.TypeURL == typeURL {
+			return &s.server.options.Subscriptions[i]
+		}
+	}
+	return nil
+}
+
+// apply uses a response to a subscription of the agent and answers it.
+func (s *session) apply(own *Subscription, r *response) error {
+	answer := &request{typeURL: r.typeURL, nonce: r.nonce}
+	if err := own.apply(r.resources, r.removed); err != nil {
+		s.server.refused(r.typeURL, r.version, err.Error())
+		answer.problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: err.Error()}
+		return s.forward(answer)
+	}
+	s.server.accepted(r.typeURL)
+	answer.version = r.version
+	if s.server.options.Cache != nil && len(r.resources) > 0 {
+		held := map[string]resource{}
+		for _, one := range r.resources {
+			held[one.name] = one
+		}
+		s.server.options.Cache.put(
+			identityOf(s.node, s.link.upstream.Address), r.typeURL, r.version, held)
+	}
+	return s.forward(answer)
+}
+
+// applyCached uses the cached resources of the agent's subscriptions.
+func (s *session) applyCached() {
+	for _, own := range s.server.options.Subscriptions {
+		known, _ := s.known(own.TypeURL)
+		if known == nil {
+			continue
+		}
+		var resources []resource
+		for _, one := range known {
+			resources = append(resources, one)
+		}
+		if err := own.apply(resources, nil); err != nil {
+			s.log.Warn("cannot use cached resources", "type", own.TypeURL, "error", err)
+		}
+	}
+}
+
+func (o *Subscription) apply(resources []resource, removed []string) error {
+	var decoded []*anypb.Any
+	for _, one := range resources {
+		message := &anypb.Any{}
+		if err := proto.Unmarshal(one.body, message); err != nil {
+			return fmt.Errorf("decode a resource: %w", err)
+		}
+		decoded = append(decoded, message)
+	}
+	return o.Apply(decoded, removed)
+}
