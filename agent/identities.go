@@ -1,14 +1,19 @@
 package agent
 
 import (
+	"context"
+	"crypto/x509"
+	"errors"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/keeper"
@@ -17,12 +22,16 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
+// adminTime bounds a request to Envoy's admin interface.
+const adminTime = 2 * time.Second
+
 // composeIdentity creates the identity manager and the SDS server.
 func (a *Agent) composeIdentity(c *config.Config) error {
 	log := a.logOf("identity")
 	a.seal = a.readSeal(c)
 	a.identity = identity.New(identity.Options{
 		Settings: a.identitySettings(c), Board: a.board, Logger: log, Denied: a.deniedToEnvoy,
+		Observe: a.envoysSecret,
 		Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Logger: log}) // at once: mismatched pairs are not served
 		},
@@ -34,6 +43,17 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 		ControlPlane: "outriderd " + a.options.Version,
 	}))
 	return err
+}
+
+// envoysSecret returns the certificates of a secret that the newest Envoy has.
+func (a *Agent) envoysSecret(ctx context.Context, name string) ([]*x509.Certificate, error) {
+	epochs := a.supervisor.Epochs()
+	if len(epochs) == 0 {
+		return nil, errors.New("Envoy does not run")
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	return driver.NewAdmin(epochs[len(epochs)-1].AdminAddress).Certificates(ctx, name)
 }
 
 // newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.

@@ -42,6 +42,9 @@ func (a *Agent) identitySettings(c *config.Config) identity.Settings {
 	case "istiod":
 		issuer := istiod(c)
 		settings.Issuer, settings.Sealed = issuer, a.sealed(c, issuer)
+	case "spire":
+		settings.Spire = true
+		return settings
 	default:
 		return settings
 	}

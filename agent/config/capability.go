@@ -10,7 +10,6 @@ const (
 	xdsTap           capability = "the xDS tap"
 	registration     capability = "registration with a WorkloadGroup"
 	proxyless        capability = "proxyless gRPC"
-	spire            capability = "certificates from SPIRE"
 	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
 	transparentProxy capability = "interception with TPROXY"
@@ -25,7 +24,6 @@ func missing() map[capability]bool {
 		xdsTap:           true,
 		registration:     true,
 		proxyless:        true,
-		spire:            true,
 		workloadHealth:   true,
 		dnsProxy:         true,
 		transparentProxy: true,

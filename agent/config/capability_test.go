@@ -5,7 +5,6 @@ import "testing"
 // A capability that becomes available enables its own keys and no others.
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
-	c.Identity.Provider = "spire"
 	c.Capture.Mode = "tproxy"
 	c.DNS.Resolved = true
 	refused := func(missing map[capability]bool) map[string]capability {
@@ -22,12 +21,12 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(nil); len(got) > 0 {
 		t.Errorf("nothing is missing, but refused are %v", got)
 	}
-	if got := refused(missing()); len(got) != 3 {
+	if got := refused(missing()); len(got) != 2 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{spire: true, registration: true})
-	if len(got) != 1 || got["identity.provider"] != spire {
-		t.Errorf("only certificates are missing, but refused are %v", got)
+	got := refused(map[capability]bool{dnsProxy: true, registration: true})
+	if len(got) != 1 || got["dns.resolved"] != dnsProxy {
+		t.Errorf("only the DNS proxy is missing, but refused are %v", got)
 	}
 }
 

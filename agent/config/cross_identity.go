@@ -19,7 +19,7 @@ func (x *crossCheck) identity() {
 		case i.Provider == "none" && file.value != "":
 			x.warn([]string{file.key}, `set identity.provider = "files"`,
 				"has no effect without identity.provider")
-		case i.Provider == "istiod" && file.value != "":
+		case i.Provider != "files" && file.value != "":
 			x.warn([]string{file.key}, `remove the key, or set identity.provider = "files"`,
 				"has no effect with identity.provider %s", quote(i.Provider))
 		}

@@ -6,8 +6,7 @@ func identityTable(i *Identity) table {
 	return table{name: "identity", keys: []key{
 		setting("provider", &i.Provider, "none", Epoch, "none | files | istiod | spire").
 			plays("CA_PROVIDER, FILE_MOUNTED_CERTS").
-			must(oneOf("none", "files", "istiod", "spire")).
-			valueNeeds("spire", spire),
+			must(oneOf("none", "files", "istiod", "spire")),
 		setting("cert_file", &i.CertFile, "", Live, "files").file(),
 		setting("key_file", &i.KeyFile, "", Live, "files").file(),
 		setting("root_ca_file", &i.RootCAFile, "", Live, "files; istiod: CA's root").
@@ -51,6 +50,6 @@ func identityTable(i *Identity) table {
 			must(between(0.0, 1.0)),
 		setting("spire_socket", &i.SpireSocket, "/run/spire/agent/public/api.sock", Epoch,
 			"spire: Envoy's SDS goes to it").
-			path().must(notEmpty).needs(spire),
+			path().must(notEmpty),
 	}}
 }

@@ -83,6 +83,7 @@ const (
 	FromFiles  Source = "files"
 	FromIstiod Source = "istiod"
 	FromCache  Source = "cache" // sealed by an earlier run
+	FromSpire  Source = "spire" // Envoy has it from SPIRE; not served by the agent
 )
 
 // Issued is a certificate from an authority.
@@ -111,6 +112,7 @@ type Watcher interface {
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
 	Files Files // provider "files"
+	Spire bool  // provider "spire": Envoy obtains the secrets
 	// Credentials is the directory of the certificates that Gateways and DestinationRules name; ""
 	// means none.
 	Credentials string

@@ -89,7 +89,11 @@ func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
 		return CodeNotRenewed, failure + "; the current one expires in " + coarse(left)
 	case version.pair != nil && version.renewal.IsZero() &&
 		float64(left) < lateShare*float64(until.Sub(from)):
-		return CodeNotRenewed, "the file has not been replaced and expires in " + coarse(left)
+		late := "the file has not been replaced and"
+		if version.source == FromSpire {
+			late = "SPIRE has not renewed it and it"
+		}
+		return CodeNotRenewed, late + " expires in " + coarse(left)
 	}
 	return "", ""
 }

@@ -31,6 +31,8 @@ type Options struct {
 	// Denied returns why Envoy's user cannot read a file, "" if it can. The Manager reads a file that
 	// Envoy requests by its path only if Envoy could: it must not lend Envoy the agent's rights.
 	Denied func(path string) string
+	// Observe reads the secrets that Envoy has from SPIRE. Needed by Settings.Spire.
+	Observe Observe
 }
 
 // Manager holds the current version of each secret. Its methods may be called by any goroutine.
@@ -66,6 +68,7 @@ type entry struct {
 type definition struct {
 	files  Files
 	folder string // of credentials, for the secret of one
+	spire  bool
 	issuer Issuer
 	ratio  float64
 	jitter float64
@@ -179,7 +182,7 @@ func (m *Manager) Unsubscribe(names []string) {
 func (m *Manager) Pair() *pki.Pair {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if version := m.version(Default); version != nil {
+	if version := m.version(Default); version != nil && version.source != FromSpire {
 		return version.pair
 	}
 	return nil
@@ -232,6 +235,9 @@ func (m *Manager) define() {
 		wanted[Default] = definition{files: Files{Cert: files.Cert, Key: files.Key}}
 		wanted[RootCA] = definition{files: Files{Root: files.Root}}
 	}
+	if m.settings.Spire {
+		wanted[Default], wanted[RootCA] = definition{spire: true}, definition{spire: true}
+	}
 	if issuer := m.settings.Issuer; issuer != nil {
 		wanted[Default] = definition{
 			issuer: issuer, ratio: m.settings.Ratio, jitter: m.settings.Jitter,
@@ -281,6 +287,10 @@ func (m *Manager) start(name string) {
 	e.stop, e.started = stop, m.options.Now()
 	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
 	tell := func(version *material, err error) { m.report(ctx, name, version, err) }
+	if d.spire {
+		go m.observe(ctx, name, tell)
+		return
+	}
 	if d.issuer == nil {
 		go m.follow(ctx, from, tell)
 		return

@@ -19,7 +19,7 @@ func (m *Manager) version(name string) *material {
 	if e == nil {
 		return nil
 	}
-	if name != RootCA {
+	if name != RootCA || e.definition.spire {
 		return e.current
 	}
 	base := e.current
@@ -58,6 +58,13 @@ func (m *Manager) publish(missing map[string]bool) {
 				change.Absent = append(change.Absent, keyOf(name))
 				m.published[name] = absent
 			}
+			continue
+		}
+		if version.source == FromSpire { // Envoy has it
+			if e.served == nil || e.served.info(name) != version.info(name) {
+				m.announce(name, version, e.served != nil)
+			}
+			e.served = version
 			continue
 		}
 		encoded, err := encode(name, version)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -200,25 +201,24 @@ func (i *identified) noKey(name string) {
 	}
 }
 
+// awaitCondition returns once an error is active whose sentence has a text.
+func (i *identified) awaitCondition(code, text string) {
+	i.t.Helper()
+	rig.Eventually(i.t, time.Minute, code+" with "+text, func() bool {
+		var status api.Status
+		i.JSON(&status, "status", "--json")
+		return slices.ContainsFunc(status.Conditions, func(c condition.Condition) bool {
+			return c.Code == code && c.Severity == condition.Error && strings.Contains(c.Sentence, text)
+		})
+	})
+}
+
 // Without its files the agent says what Envoy waits for, and serves once they come.
 func TestIdentity_FilesComeLate(t *testing.T) {
 	i := newIdentified(t)
 	i.Start()
-	missing := func() (found bool) {
-		var status api.Status
-		i.JSON(&status, "status", "--json")
-		for _, c := range status.Conditions {
-			found = found || c.Code == "secret-unavailable" && c.Severity == condition.Error &&
-				strings.Contains(c.Sentence, i.path("cert.pem"))
-		}
-		return found
-	}
 	i.InState(api.EpochStarting, time.Minute)
-	for end := time.Now().Add(time.Minute); !missing(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no condition names the missing file\n%s", i.Daemon().Output())
-		}
-	}
+	i.awaitCondition("secret-unavailable", i.path("cert.pem"))
 	i.awaitPresented(i.issue())
 }
 

@@ -1,0 +1,62 @@
+package envoy
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/url"
+	"regexp"
+)
+
+// Certificates returns the certificates of a secret that Envoy has from an SDS server: a chain, or
+// trusted roots. It returns nil if Envoy has none.
+func (a *Admin) Certificates(ctx context.Context, secret string) ([]*x509.Certificate, error) {
+	body, err := a.Get(ctx, "/config_dump?"+url.Values{
+		"resource": {"dynamic_active_secrets"}, "name_regex": {"^" + regexp.QuoteMeta(secret) + "$"},
+	}.Encode())
+	if err != nil {
+		return nil, err
+	}
+	return certificatesOf(body)
+}
+
+// certificatesOf returns the certificates of the first secret of a dump.
+func certificatesOf(dump []byte) ([]*x509.Certificate, error) {
+	type source struct {
+		Bytes []byte `json:"inline_bytes"`
+		Text  string `json:"inline_string"`
+	}
+	var dumped struct {
+		Configs []struct {
+			Secret struct {
+				Certificate struct {
+					Chain source `json:"certificate_chain"`
+				} `json:"tls_certificate"`
+				Validation struct {
+					Roots source `json:"trusted_ca"`
+				} `json:"validation_context"`
+			} `json:"secret"`
+		} `json:"configs"`
+	}
+	if err := json.Unmarshal(dump, &dumped); err != nil {
+		return nil, fmt.Errorf("decode the dump of Envoy's secrets: %w", err)
+	}
+	if len(dumped.Configs) == 0 {
+		return nil, nil
+	}
+	var all []*x509.Certificate
+	secret := dumped.Configs[0].Secret
+	for _, part := range []source{secret.Certificate.Chain, secret.Validation.Roots} {
+		rest := append(part.Bytes, part.Text...)
+		for block, after := pem.Decode(rest); block != nil; block, after = pem.Decode(after) {
+			certificate, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, fmt.Errorf("parse a certificate of Envoy's: %w", err)
+			}
+			all = append(all, certificate)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,56 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// observeInterval is the period in which Envoy is asked for the secrets that it has from SPIRE.
+const observeInterval = 2 * time.Second
+
+// errNotSeen is why a secret of SPIRE is not shown.
+var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the SPIRE agent serves " +
+	"[identity] spire_socket and has an entry for Envoy's user")
+
+// Observe returns the certificates of a secret that Envoy has: a chain, or roots; nil if it has none.
+type Observe func(ctx context.Context, name string) ([]*x509.Certificate, error)
+
+// observe reports the secret that Envoy has from SPIRE, until ctx ends. Its key is never seen.
+func (m *Manager) observe(ctx context.Context, name string, tell report) {
+	for {
+		version, err := m.observed(ctx, name)
+		if ctx.Err() != nil {
+			return
+		}
+		tell(version, err)
+		timer := time.NewTimer(observeInterval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+func (m *Manager) observed(ctx context.Context, name string) (*material, error) {
+	found, err := m.options.Observe(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read Envoy's secrets: %w", err)
+	}
+	if len(found) == 0 {
+		return nil, errNotSeen
+	}
+	version := &material{source: FromSpire, obtained: m.options.Now()}
+	if name == RootCA {
+		version.roots = found
+		return version, nil
+	}
+	version.pair = &pki.Pair{Chain: found, ChainPEM: pki.EncodeCertificates(found)}
+	return version, version.pair.CheckTime(version.obtained)
+}
