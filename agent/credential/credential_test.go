@@ -112,3 +112,22 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 		}
 	}
 }
+
+// FuzzLocate locates arbitrary names: no file is outside the directory of credentials.
+func FuzzLocate(f *testing.F) {
+	for _, name := range []string{"web", "web-cacert", "../web", "a/../../b", "..", "-cacert"} {
+		f.Add(Pair(name))
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, secret string) {
+		files, err := Locate("/c", secret)
+		if err != nil {
+			return
+		}
+		for _, path := range files.All() {
+			if rest, ok := strings.CutPrefix(path, "/c/"); !ok || strings.Count(rest, "/") != 1 {
+				t.Errorf("%q leads to %s", secret, path)
+			}
+		}
+	})
+}

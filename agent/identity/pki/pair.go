@@ -33,8 +33,8 @@ type Pair struct {
 	certificate, key Input
 }
 
-// ParsePair parses a chain and its key, and checks that they belong together, that the chain is in
-// order, and that the key and the signatures are strong enough.
+// ParsePair parses a chain and its key, and checks that they belong together, that the leaf comes
+// first and the chain is complete, and that the key and the signatures are strong enough.
 func ParsePair(certificate, key Input, usage Usage) (*Pair, error) {
 	chain, err := certificate.certificates()
 	if err != nil {
@@ -111,19 +111,38 @@ func (p *Pair) mismatch(key crypto.Signer) error {
 		"the private key is not that of the certificate in %s", p.certificate.File)
 }
 
+// sortChain puts the issuer of each certificate after it, as TLS 1.2 requires. Tools write chains in
+// any order, and servers such as nginx serve them as they are.
+func (p *Pair) sortChain() error {
+	sorted, rest := p.Chain[:1:1], slices.Clone(p.Chain[1:])
+	for i := 0; i < len(sorted); i++ {
+		rest = slices.DeleteFunc(rest, func(c *x509.Certificate) bool {
+			if !issued(c, sorted[i]) {
+				return false
+			}
+			sorted = append(sorted, c)
+			return true
+		})
+	}
+	if len(rest) > 0 {
+		return p.certificate.problem(ErrOrder,
+			"add the missing intermediate certificate, or remove that certificate",
+			"the certificate of %s did not issue any other of the chain", subject(rest[0]))
+	}
+	p.Chain, p.ChainPEM = sorted, EncodeCertificates(sorted)
+	return nil
+}
+
 func (p *Pair) checkChain(usage Usage) error {
 	leaf := p.Leaf()
 	if detail := unusable(leaf, usage); detail != "" {
 		return p.certificate.problem(ErrUsage, "issue a certificate for TLS servers and clients",
 			"%s", detail)
 	}
-	for i, c := range p.Chain {
-		if i+1 < len(p.Chain) && !issued(p.Chain[i+1], c) {
-			return p.certificate.problem(ErrOrder,
-				"write the leaf first and after each certificate its issuer's",
-				"certificate %d (%s) did not issue certificate %d (%s)",
-				i+2, subject(p.Chain[i+1]), i+1, subject(c))
-		}
+	if err := p.sortChain(); err != nil {
+		return err
+	}
+	for _, c := range p.Chain {
 		if detail := weakness(c); detail != "" {
 			return p.certificate.problem(ErrWeak,
 				"use ECDSA P-256 or RSA with 2048 bits or more, and SHA-256",

@@ -123,7 +123,7 @@ func findings(t *testing.T) []finding {
 			pki.Both, one(good), other},
 		{"leaf last", pki.ErrOrder, "the key belongs to certificate 2", pki.Both,
 			[]*x509.Certificate{middle.Certificate, good}, key},
-		{"issuer missing", pki.ErrOrder, "certificate 2 (O=root) did not issue certificate 1",
+		{"intermediate missing", pki.ErrOrder, "the certificate of O=root did not issue any other",
 			pki.Both, []*x509.Certificate{good, root.Certificate}, key},
 		{"server only", pki.ErrUsage, "does not allow TLS clients", pki.Both, one(server), key},
 		{"client only", pki.ErrUsage, "does not allow TLS servers", pki.Both, one(client), key},
@@ -140,6 +140,25 @@ func findings(t *testing.T) []finding {
 			one(middle.Sign(t, pkitest.Leaf("web", time.Hour), short.Public())), short},
 		{"short curve", pki.ErrWeak, "short elliptic curve", pki.Both,
 			one(middle.Sign(t, pkitest.Leaf("web", time.Hour), curve.Public())), curve},
+	}
+}
+
+func TestPair_ChainIsServedInOrder(t *testing.T) {
+	root := pkitest.NewAuthority(t, "root", nil)
+	middle := pkitest.NewAuthority(t, "middle", root)
+	key := pkitest.NewKey(t)
+	leaf := middle.Sign(t, pkitest.Leaf("web", time.Hour), key.Public())
+	ordered := pkitest.PEM(leaf, middle.Certificate, root.Certificate)
+	for _, chain := range [][]byte{
+		ordered, pkitest.PEM(leaf, root.Certificate, middle.Certificate),
+	} {
+		pair, err := parsePair(chain, pkitest.KeyPEM(t, key), pki.Both)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(pair.ChainPEM, ordered) {
+			t.Errorf("served:\n%s", pair.ChainPEM)
+		}
 	}
 }
 
