@@ -35,6 +35,10 @@ func FuzzPair(f *testing.F) {
 			if _, err := tls.X509KeyPair(pair.ChainPEM, pair.KeyPEM); err != nil {
 				t.Errorf("accepted, and not usable: %v", err)
 			}
+			if again, err := parsePair(pair.ChainPEM, pair.KeyPEM, pki.Either); err != nil ||
+				!again.Leaf().Equal(pair.Leaf()) {
+				t.Errorf("refused once encoded: %v", err)
+			}
 			_ = pair.CheckTime(now)
 			_, _ = pair.SpiffeID(), pair.NotAfter()
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/identity/pki"
-	"outrider.org/outrider/agent/identity/pkitest"
 )
 
 func token(payload string) string {
@@ -41,28 +40,6 @@ func TestToken(t *testing.T) {
 			t.Errorf("the message quotes the token: %v", err)
 		}
 	}
-}
-
-func FuzzPair(f *testing.F) {
-	root := pkitest.NewAuthority(f, "root", nil)
-	chain, key := root.Issue(f, pkitest.Leaf("web", time.Hour))
-	f.Add(append(chain, pkitest.PEM(root.Certificate)...), key)
-	f.Add(key, chain)
-	f.Fuzz(func(t *testing.T, chain, key []byte) {
-		pair, err := parsePair(chain, key, pki.Either)
-		if err != nil {
-			if err.Error() == "" {
-				t.Error("an error without words")
-			}
-			return
-		}
-		again, err := parsePair(pair.ChainPEM, pair.KeyPEM, pki.Either)
-		if err != nil || !again.Leaf().Equal(pair.Leaf()) {
-			t.Errorf("what was accepted is refused once encoded: %v", err)
-		}
-		_ = pair.CheckTime(time.Now())
-		_, _ = pki.ParseRoots(pki.Input{PEM: chain}, time.Now())
-	})
 }
 
 func FuzzToken(f *testing.F) {
