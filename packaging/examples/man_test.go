@@ -21,8 +21,9 @@ var kinds = []struct{ name, text string }{
 	{"Gateway", "Where this host listens: ports, host names, TLS. Nginx: `listen`,\n" +
 		"`server_name`, `ssl_certificate`. Protocols: HTTP, HTTPS, HTTP2, GRPC, TCP,\n" +
 		"TLS. TLS modes: SIMPLE, MUTUAL, OPTIONAL_MUTUAL, PASSTHROUGH. Certificates\n" +
-		"are files that the user outrider-envoy can read; renewed ones are used\n" +
-		"about a second after certificate and key are both replaced. Without a selector a Gateway\n" +
+		"are files that the user outrider-envoy can read, or credentials (see above);\n" +
+		"renewed ones are used about a second after certificate and key are both\n" +
+		"replaced. Without a selector a Gateway\n" +
 		"is for every host that reads the file, with one for those whose [node]\n" +
 		"labels match. It needs type = \"router\" in [node]. `bind` is the address of a\n" +
 		"server, 0.0.0.0 (every IPv4 address) by default; for IPv6 add a server with\n" +
@@ -43,6 +44,8 @@ var kinds = []struct{ name, text string }{
 	{"Sidecar", "For type = \"sidecar\" (the default): which services the application on this\n" +
 		"host reaches, on which ports of loopback, and which ports of the application\n" +
 		"are reached from outside."},
+	{"PeerAuthentication", "Whether connections to the application need mutual TLS: STRICT, " +
+		"PERMISSIVE\n(both are accepted) or DISABLE; see MUTUAL TLS."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
 		"kinds cannot say. BOOTSTRAP is refused: use `bootstrap_override` in [envoy]."},
 	{"WorkloadGroup", "Is checked and has no effect yet."},
@@ -69,6 +72,26 @@ var flags = []struct{ name, text string }{
 	{"DPE", "400: the client's request is not valid HTTP, or is TLS on a port without TLS."},
 	{"SI", "408: the stream was idle longer than allowed."},
 	{"DI, FI", "A fault of the VirtualService delayed the request, or answered it."},
+}
+
+// directions are those of connections with mutual TLS.
+var directions = []struct{ name, text string }{
+	{"to other services", "" +
+		"A DestinationRule with tls mode ISTIO_MUTUAL presents the certificate and\n" +
+		"expects one of the mesh. Without a rule, connections to endpoints of a\n" +
+		"ServiceEntry with location MESH_INTERNAL do the same if the endpoint has a\n" +
+		"`serviceAccount` or the label `security.istio.io/tlsMode: istio`, and no\n" +
+		"PeerAuthentication disables it; `enableAutoMtls: false` in MeshConfig turns\n" +
+		"this off. The certificate must have a SPIFFE ID of the service's accounts, or one\n" +
+		"of its `subjectAltNames`; aliases of the trust domain count."},
+	{"from other workloads", "" +
+		"PeerAuthentication counts on the ports of a Sidecar's ingress and on captured\n" +
+		"ports. One in the root namespace (istio-system) is for the mesh, one without a\n" +
+		"selector for its namespace, one with a selector for those workloads, and its\n" +
+		"`portLevelMtls` for a port; the narrowest that is not UNSET counts, and\n" +
+		"without any PERMISSIVE. Clients need a certificate of the mesh's trust domain\n" +
+		"or its aliases. `tls` of a Sidecar's ingress counts with DISABLE, or without a\n" +
+		"PeerAuthentication."},
 }
 
 // TestManPage compares outrider-mesh(5) with the kinds above and the examples.
@@ -132,13 +155,33 @@ and what happens to a request, and which line of which file decides it, with
   outrider mesh explain www.example.com/api/
 
 Every object has apiVersion "networking.istio.io/v1", a kind, a name and a
-spec. The namespace may be left out. Every field is documented in Istio's
+spec; of PeerAuthentication it is "security.istio.io/v1". The namespace may be
+left out. Every field is documented in Istio's
 reference, networking.istio.io; what this version does not support is refused
 or warned about by name.
 
 Responses have the header "server: istio-envoy", as with Istio. An EnvoyFilter
 that sets server_header_transformation: PASS_THROUGH in the connection manager
 (applyTo NETWORK_FILTER, operation MERGE) leaves the header of the server behind.`)
+	p.Section("CREDENTIALS")
+	p.Text("`credentialName` of Gateways and DestinationRules is the name of a folder\n" +
+		`in credentials_dir (/etc/outrider/credentials, see outrider.toml(5))
+with the files of a Kubernetes secret:
+
+  /etc/outrider/credentials/shop/tls.crt     certificate chain
+  /etc/outrider/credentials/shop/tls.key     its key
+  /etc/outrider/credentials/shop/ca.crt      authorities of the other side
+  /etc/outrider/credentials/shop/ca.crl      certificates that these revoked (optional)
+
+Authorities may be in a folder of their own instead, shop-cacert. Only the agent
+reads the files, and it passes them to Envoy without writing them anywhere:
+
+  install -d -m 750 -g outrider /etc/outrider/credentials/shop
+  install -m 640 -g outrider shop.crt /etc/outrider/credentials/shop/tls.crt
+  install -m 640 -g outrider shop.key /etc/outrider/credentials/shop/tls.key
+
+They may be symbolic links, for example to the files of certbot. Folders and files
+must belong to root or to the user outrider, and nobody else may write to them.`)
 	p.Section("KINDS")
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
@@ -152,6 +195,16 @@ where Gateways say. All examples below are of this kind.
 With type = "sidecar", the default, Envoy stands beside an application and
 carries its requests to other services: each port of a ServiceEntry is a
 listener on 127.0.0.1, and the Host header chooses the service.`)
+	p.Section("MUTUAL TLS")
+	p.Text("With a `provider` in [identity] a proxy has a certificate of the mesh, and\n" +
+		"connections between workloads use mutual TLS as with Istio:")
+	for _, direction := range directions {
+		p.Term(direction.name, direction.text)
+	}
+	p.Text(`Without an identity, and before the first certificate, STRICT accepts nothing
+and ISTIO_MUTUAL sends nothing. An invalid PeerAuthentication withholds every
+change of the mesh configuration until it is corrected. STRICT protects the
+ports of Envoy: let the application listen on 127.0.0.1 only.`)
 	p.Section("PRECEDENCE")
 	p.Text(`Of two objects for the same port and host the older counts, as with Istio: the
 one with the earlier metadata.creationTimestamp (none is the earliest), then the
