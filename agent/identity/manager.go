@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -272,6 +273,10 @@ func (m *Manager) start(name string) {
 	e.err, e.failing = nil, time.Time{}
 	var from source
 	from, e.err = m.origin(name, e)
+	if errors.Is(e.err, errNoProvider) && e.current != nil {
+		e.err = nil // the provider was turned off, and an Envoy that drains has the secret
+		return
+	}
 	if e.err == nil && !e.configured && m.requested() >= maxRequested {
 		e.err = errTooMany
 	}
