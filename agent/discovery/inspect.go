@@ -102,13 +102,14 @@ func (c *certificates) run(file *certificateFile) {
 		}
 		missing, denied := reader.access(file.Path)
 		c.mu.Lock()
+		first := !file.inspected
 		file.missing, file.denied, file.inspected = missing, denied, true
 		differs := held != file.held
 		if differs {
 			file.held = held
 			file.changes++
 		}
-		if file.overdue || differs && done == nil {
+		if file.overdue || differs && !first {
 			c.changed = append(c.changed, file.Path)
 			select {
 			case c.signal <- struct{}{}:

@@ -21,7 +21,7 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 	h.Eventually(30*time.Second, "the agent waits for the answer, or has ended without",
 		func() bool {
 			waits := strings.Contains(h.Journal("-u", "outrider.service"),
-				"waiting for systemd to say")
+				"waiting for systemd to report")
 			return waits || h.MainPID("outrider") != agent
 		})
 	h.Serves()

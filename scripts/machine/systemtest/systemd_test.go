@@ -282,8 +282,8 @@ func stop(t *testing.T, h *Host) {
 			t.Errorf("%s still runs: %v", program, left)
 		}
 	}
-	left := h.Script("find /run/outrider /run/outrider-envoy /dev/shm ! -type d")
-	if left != "/run/outrider/keeper.sock" {
+	left := h.Script("find /run/outrider /run/outrider-envoy /dev/shm ! -type d | sort")
+	if left != "/run/outrider/capture.sock\n/run/outrider/keeper.sock" {
 		t.Errorf("left behind: %s", left)
 	}
 }
