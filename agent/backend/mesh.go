@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/identity"
 )
 
 // rescanTime bounds how long the embedded discovery server may take to reread its files.
@@ -69,7 +70,13 @@ func (b *Backend) MeshExplain(
 	for _, h := range request.Headers {
 		query.Headers = append(query.Headers, explain.Header(h))
 	}
-	found, err := b.Discovery.Explain(node, query, b.counted(ctx))
+	state := explain.State{Live: b.counted(ctx)}
+	for _, s := range b.identities() {
+		if s.Name == identity.Default {
+			state.Identity = s.SPIFFEID
+		}
+	}
+	found, err := b.Discovery.Explain(node, query, state)
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}

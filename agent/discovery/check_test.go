@@ -98,7 +98,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 	}
 	server, _ := start(t, discovery.Options{Files: []string{directory}})
 	proxy := node("sidecar", "shop", nil)
-	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, nil)
+	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, explain.State{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,18 +117,18 @@ func TestExplain_NamesObjects(t *testing.T) {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80},
-		nil); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
+		explain.State{}); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
 		t.Errorf("%+v %v", said.Answer, err)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80},
-		nil); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message,
+		explain.State{}); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message,
 		"nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
 	server.Refused(resource.ClusterType,
 		[]discovery.RefusedResource{{Name: "outbound|80|v1|web.test"}}, errors.New("no such thing"))
 	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
-		nil); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
+		explain.State{}); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
 		t.Errorf("of a refused cluster: %q %v %v", said.Unknown, said.Problems, err)
 	}
 

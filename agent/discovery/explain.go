@@ -3,8 +3,10 @@ package discovery
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,11 +28,10 @@ type Explanation struct {
 // mostRelated bounds the problems of an explanation. Steps with more origins do not count.
 const mostRelated = 10
 
-// Explain returns how the proxy that identifies itself as node would handle a request. live has the
-// counters of its Envoy's clusters, nil if unknown. An error says why such a proxy gets no
-// resources.
+// Explain returns how the proxy that identifies itself as node would handle a request. An error
+// says why such a proxy gets no resources.
 func (s *Server) Explain(node *corev3.Node, request explain.Request,
-	live map[string]explain.Live) (Explanation, error) {
+	state explain.State) (Explanation, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return Explanation{}, err
@@ -39,7 +40,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	proxy, refusals := proxyOf(v.View), maps.Clone(s.refusals)
 	request = addressed(request, v.Node(), v.realm.world)
 	proxy.Idle, proxy.IdleCure = idleGateway(v.realm.world, v.Node(), request.Port)
-	problems := s.problems
+	problems, peer := s.problems, peerOf(v.realm.world, v.Node())
 	s.mu.Unlock()
 
 	proxy.Origins = func(routes, domain string) []resource.Origin {
@@ -48,7 +49,12 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return v.HostOrigins(routes, domain)
 	}
 	proxy.Refused = func(key resource.Key) string { return refusals[key].reason }
-	proxy.Live = live
+	proxy.Peer = func(cluster, endpoint string) explain.Peer {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return peer(cluster, endpoint)
+	}
+	proxy.Live, proxy.Identity = state.Live, state.Identity
 	answer := explain.Explain(proxy, request)
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}, nil
 }
@@ -61,7 +67,7 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 		return Explanation{}, err
 	}
 	proxy := proxyOf(c.view)
-	proxy.Origins = c.view.HostOrigins
+	proxy.Origins, proxy.Peer = c.view.HostOrigins, peerOf(c.world, c.view.Node())
 	proxy.Idle, proxy.IdleCure = idleGateway(c.world, c.view.Node(), request.Port)
 	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))
 	return Explanation{Answer: answer, Problems: related(answer, request, c.problems)}, nil
@@ -105,8 +111,35 @@ func addressed(request explain.Request, node model.Node, world *model.World) exp
 	return request
 }
 
+// peerOf returns a function for the mode of mutual TLS of endpoints.
+func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) explain.Peer {
+	return func(cluster, endpoint string) explain.Peer {
+		parts := strings.SplitN(cluster, "|", 4) // outbound|80|v1|reviews.example.com
+		if len(parts) < 4 {
+			return explain.Peer{}
+		}
+		service := world.Service(parts[3], node.Namespace)
+		number, _ := strconv.ParseUint(parts[1], 10, 16)
+		if service == nil || service.Port(uint32(number)) == nil {
+			return explain.Peer{}
+		}
+		port := service.Port(uint32(number))
+		for _, e := range service.Endpoints(port, nil) {
+			if net.JoinHostPort(e.Address, fmt.Sprint(e.Port)) == endpoint && port.Internal() {
+				mode := service.PeerMode(e)
+				if mode.Object == nil {
+					break
+				}
+				return explain.Peer{Mode: mode.Mode.String(), By: mode.Object.Origin().String(),
+					Identity: e.MutualTLS}
+			}
+		}
+		return explain.Peer{}
+	}
+}
+
 // related returns the problems of the objects that decide, and those that mention the request's
-// host: an object may be invalid that would decide.
+// host, or its port if nothing listens there: an object may be invalid that would decide.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	places := map[string]bool{}
 	for _, step := range answer.Steps {
@@ -120,7 +153,9 @@ func related(answer explain.Answer, request explain.Request, problems []Problem)
 	var found []Problem
 	for _, p := range problems {
 		speaks := slices.ContainsFunc(strings.Fields(p.Message),
-			func(word string) bool { return strings.Trim(word, ",;:[]()") == request.Host })
+			func(word string) bool { return strings.Trim(word, ",;:[]()") == request.Host }) ||
+			answer.Outcome == explain.Refused &&
+				strings.Contains(p.Message, fmt.Sprintf("port %d ", request.Port))
 		if p.Severity != condition.Info && (places[p.Object] || speaks) &&
 			len(found) < mostRelated {
 			found = append(found, p)

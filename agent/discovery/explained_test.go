@@ -49,7 +49,7 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	if !ok {
 		return
 	}
-	said, err := e.server.Explain(e.node, request, nil)
+	said, err := e.server.Explain(e.node, request, explain.State{})
 	if err != nil {
 		t.Fatal(err)
 	}

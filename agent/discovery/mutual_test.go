@@ -183,6 +183,7 @@ func TestMutualTLS_ToServicesAsWithIstiod(t *testing.T) {
 				if got != want {
 					t.Errorf("%s: %s, want %s", c.name, got, want)
 				}
+				proxy.explainConnection(t, first+i, c.name, got)
 			}
 		})
 	}

@@ -226,6 +226,7 @@ func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
 						if port == peerOwn || port == peerAlone {
 							mode = step.own
 						}
+						proxy.explainPlain(t, address, port, mode)
 						for _, c := range clients {
 							c.expect(t, fmt.Sprintf("%s:%d", address, port), mode, step)
 						}
@@ -260,6 +261,8 @@ type peer struct {
 	*envoy
 	file    string
 	changes chan<- []string // nil: istiod watches the file
+	kind    string
+	server  *discovery.Server // nil: istiod
 }
 
 // startPeer starts a proxy of a kind (see bootstrapOf) that Outrider's discovery server or an
@@ -267,14 +270,14 @@ type peer struct {
 func startPeer(t *testing.T, kind, by, meshConfig string, pki meshPKI) peer {
 	t.Helper()
 	folder := t.TempDir()
-	p := peer{file: filepath.Join(folder, "mesh.yaml")}
+	p := peer{file: filepath.Join(folder, "mesh.yaml"), kind: kind}
 	with := withIdentity(t, pki.secrets(t, vmID))
 	if by == "outrider" {
 		config := filepath.Join(t.TempDir(), "mesh.yaml")
 		write(t, config, meshConfig)
 		server, changes := start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
 			Settings: discovery.Settings{MeshConfigFile: config}})
-		p.changes = changes
+		p.changes, p.server = changes, server
 		p.envoy = startEnvoyWith(t, kind, server, with)
 		return p
 	}

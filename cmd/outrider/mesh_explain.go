@@ -27,7 +27,8 @@ func (a *app) meshExplainCommand() *cobra.Command {
 		Short: "Explain what happens to a request, and which objects decide it",
 		Long: "Explain follows a request through the configuration that Envoy has: listener,\n" +
 			"filter chain, virtual host, route, clusters, endpoints. It prints the file and\n" +
-			"line behind each step, and what the command line leaves open, such as weights.\n" +
+			"line behind each step, which certificates the sides of a TLS connection present\n" +
+			"and expect, and what the command line leaves open, such as weights.\n" +
 			"It sends no request. If nothing accepts the request, the last lines are the\n" +
 			"reason and the cure, and the exit code is 1.\n\n" +
 			"The port is 80, or 443 with --tls or https://. With --files it needs no agent,\n" +

@@ -23,7 +23,8 @@ var kinds = []struct{ name, text string }{
 		"TLS. TLS modes: SIMPLE, MUTUAL, OPTIONAL_MUTUAL, PASSTHROUGH. Certificates\n" +
 		"are files that the user outrider-envoy can read, or credentials (see above);\n" +
 		"renewed ones are used about a second after certificate and key are both\n" +
-		"replaced. Without a selector a Gateway\n" +
+		"replaced. Port names are unique within a Gateway: hosts with certificates of\n" +
+		"their own are servers with one port number and two names. Without a selector a Gateway\n" +
 		"is for every host that reads the file, with one for those whose [node]\n" +
 		"labels match. It needs type = \"router\" in [node]. `bind` is the address of a\n" +
 		"server, 0.0.0.0 (every IPv4 address) by default; for IPv6 add a server with\n" +
@@ -32,7 +33,10 @@ var kinds = []struct{ name, text string }{
 		"response, headers, timeout, retries, mirror, fault, CORS; TLS by server\n" +
 		"name; TCP. Nginx: `location`, `proxy_pass`, `rewrite`, `return`,\n" +
 		"`split_clients`. Its `gateways` names the Gateways that it belongs to. The\n" +
-		"first match wins. Weights are relative: 9 and 1 are 90 % and 10 %."},
+		"first match wins. Weights are relative: 9 and 1 are 90 % and 10 %. Without\n" +
+		"`retries` a request is tried up to twice more if its connection fails or the\n" +
+		"server refuses it (gRPC: unavailable, cancelled), as with Istio;\n" +
+		"`retries: {attempts: 0}` turns this off."},
 	{"ServiceEntry", "The servers behind: a name for them, their ports, their addresses. Nginx:\n" +
 		"`upstream`. With resolution STATIC the endpoints are addresses, with\n" +
 		"resolution DNS they are names."},
@@ -146,7 +150,10 @@ divided makes no difference.
 
 A changed file takes effect within a second: Envoy is neither restarted nor
 reloaded, and no request is lost. An object with an error, or that Envoy
-refuses, changes nothing: its last good version stays in use. See what is wrong with
+refuses, changes nothing: its last good version stays in use. An object that is
+no longer in its file is removed. A file that is cut off between two objects is
+valid without the second one: write a new file beside it under a name that does
+not end in .yaml, .yml or .json, and rename it. See what is wrong with
 
   outrider mesh check
 
@@ -204,7 +211,9 @@ listener on 127.0.0.1, and the Host header chooses the service.`)
 	p.Text(`Without an identity, and before the first certificate, STRICT accepts nothing
 and ISTIO_MUTUAL sends nothing. An invalid PeerAuthentication withholds every
 change of the mesh configuration until it is corrected. STRICT protects the
-ports of Envoy: let the application listen on 127.0.0.1 only.`)
+ports of Envoy: let the application listen on 127.0.0.1 only. "outrider mesh
+explain" shows which certificates the sides of a connection present and expect,
+and the PeerAuthentication of an endpoint that would refuse the connection.`)
 	p.Section("PRECEDENCE")
 	p.Text(`Of two objects for the same port and host the older counts, as with Istio: the
 one with the earlier metadata.creationTimestamp (none is the earliest), then the

@@ -157,13 +157,21 @@ func (e *explanation) chain(d *door) {
 	if chain == nil {
 		reason, cure := fmt.Sprintf("no filter chain of listener %s takes the connection", d.Name),
 			"add the host to what the listener is for"
-		if names := serverNames(d.Listener); len(names) > 0 {
+		names, encrypted := serverNames(d.Listener), c
+		encrypted.transport = "tls"
+		if len(names) > 0 {
 			reason += "; it has the server names " + list(names)
 			cure = fmt.Sprintf("add %s to the hosts of a server, service or TLS match of port %d",
 				e.request.Host, d.port)
-			if !e.request.TLS {
-				reason, cure = fmt.Sprintf("listener %s takes TLS only, and the request comes without",
-					d.Name), "ask with --tls, or use https"
+		}
+		if !e.request.TLS && (len(names) > 0 || chooseChain(d.FilterChains, encrypted) != nil) {
+			reason, cure = fmt.Sprintf("listener %s takes TLS only, and the request comes without",
+				d.Name), "ask with --tls, or use https"
+			for _, o := range d.resource.Origins {
+				if o.Kind == "PeerAuthentication" {
+					reason += fmt.Sprintf("; mutual TLS by %s", o)
+					cure = "use a client with a certificate of the mesh, or set PERMISSIVE"
+				}
 			}
 		}
 		e.end(Closed, 0, reason, cure)
@@ -171,7 +179,7 @@ func (e *explanation) chain(d *door) {
 	}
 	facts := []string{"matches " + chainWords(chain.FilterChainMatch)}
 	if chain.TransportSocket != nil {
-		facts = append(facts, "ends TLS")
+		facts = append(facts, e.downstream(chain))
 	}
 	e.step("filter chain", chain.Name, d.resource.Origins, facts...)
 	if chain.TransportSocket != nil && !e.request.TLS {

@@ -9,7 +9,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -64,15 +63,7 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 		}
 	}
 	facts := []string{kind + ", " + c.LbPolicy.String()}
-	if s := c.GetTransportSocket(); s != nil {
-		text := "over " + s.Name
-		if context, ok := unpack(s.GetTypedConfig(), &tlsv3.UpstreamTlsContext{}); ok {
-			if text = "over TLS"; context.Sni != "" {
-				text += " with server name " + context.Sni
-			}
-		}
-		facts = append(facts, text)
-	}
+	facts = append(facts, e.upstream(c)...)
 	if o := c.GetOutlierDetection(); o != nil {
 		if n := o.GetConsecutive_5Xx().GetValue(); n > 0 {
 			facts = append(facts, fmt.Sprintf("leaves out endpoints with %d errors in a row", n))
@@ -105,27 +96,33 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 		}
 		origins = endpoints.Origins
 	}
-	reason, cure = e.endpoints(name, assignment, origins)
+	reason, cure = e.endpoints(c, assignment, origins)
 	if found := live.Unresolved(c); counted && reason == "" && found != nil {
 		return found.Message, found.Cure
 	}
 	return reason, cure
 }
 
-func (e *explanation) endpoints(name string, assignment *endpointv3.ClusterLoadAssignment,
+func (e *explanation) endpoints(c *clusterv3.Cluster, assignment *endpointv3.ClusterLoadAssignment,
 	origins []resource.Origin) (reason, cure string) {
 	var facts []string
-	total, usable := 0, 0
+	var misfit mismatch
+	name, total, usable := c.Name, 0, 0
 	for _, place := range assignment.GetEndpoints() {
 		for _, ep := range place.LbEndpoints {
 			total++
-			if ep.HealthStatus != corev3.HealthStatus_UNHEALTHY &&
+			text := endpointWords(place, ep)
+			found := e.mismatch(c, ep)
+			if found.why != "" {
+				misfit, text = found, text+", "+found.why
+			}
+			if !found.certain && ep.HealthStatus != corev3.HealthStatus_UNHEALTHY &&
 				ep.HealthStatus != corev3.HealthStatus_DRAINING &&
 				ep.HealthStatus != corev3.HealthStatus_TIMEOUT {
 				usable++
 			}
 			if total <= mostEndpoints {
-				facts = append(facts, endpointWords(place, ep))
+				facts = append(facts, text)
 			}
 		}
 	}
@@ -135,10 +132,18 @@ func (e *explanation) endpoints(name string, assignment *endpointv3.ClusterLoadA
 	if total > 0 {
 		e.step("endpoints", name, origins, facts...)
 	}
-	if usable > 0 {
-		return "", ""
+	switch {
+	case usable == 0 && misfit.certain:
+		return "the endpoint closes the connection: it " + misfit.why, misfit.cure
+	case usable == 0:
+		return fmt.Sprintf("cluster %s has no endpoint", name), e.cureCluster(name)
+	case misfit.certain:
+		e.unknown("which endpoint is chosen: one that %s answers 503", misfit.why)
+	case misfit.why != "":
+		e.unknown("whether a proxy of the mesh serves an endpoint that %s: it would close the "+
+			"connection; %s", misfit.why, misfit.cure)
 	}
-	return fmt.Sprintf("cluster %s has no endpoint", name), e.cureCluster(name)
+	return "", ""
 }
 
 func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpoint) string {
@@ -148,6 +153,9 @@ func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpo
 	}
 	if weight := ep.GetLoadBalancingWeight().GetValue(); weight > 1 {
 		text += fmt.Sprintf(", weight %d", weight)
+	}
+	if mutual(ep) {
+		text += ", mutual TLS"
 	}
 	if place.Priority > 0 {
 		text += fmt.Sprintf(", priority %d", place.Priority)

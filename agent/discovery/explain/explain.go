@@ -43,9 +43,19 @@ type Proxy struct {
 	Refused func(resource.Key) string
 	// Live has the counters of the running Envoy, by cluster; nil if unknown.
 	Live map[string]Live
+	// Identity is the SPIFFE ID of the proxy's certificate; "" if unknown.
+	Identity string
+	// Peer returns the mode of mutual TLS of an endpoint of a cluster. May be nil.
+	Peer func(cluster, endpoint string) Peer
 	// Idle names a Gateway with a server on the request's port that does not apply to this proxy,
 	// with the reason; "" if there is none.
 	Idle, IdleCure string
+}
+
+// State is what only a running agent knows of a proxy.
+type State struct {
+	Live     map[string]Live // see Proxy
+	Identity string
 }
 
 // Outcome is the result of a request.

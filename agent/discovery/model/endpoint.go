@@ -67,7 +67,7 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 			for _, e := range s.workloads(i, entry) {
 				endpoint := newEndpoint(e, own)
 				endpoint.PlainText = endpoint.MutualTLS &&
-					s.peers.of(s.Namespace, e.Labels).Of(endpoint.Port).Mode == Disable
+					s.PeerMode(endpoint).Mode == Disable
 				if endpoint.isUsable(byDNS) && endpoint.matches(labels) {
 					found = append(found, endpoint)
 				}
@@ -78,6 +78,11 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 		return found[:1] // a round-robin DNS cluster has one endpoint
 	}
 	return found
+}
+
+// PeerMode returns the mode of mutual TLS of an endpoint.
+func (s *Service) PeerMode(e Endpoint) PeerMode {
+	return s.peers.of(s.Namespace, e.Labels).Of(e.Port)
 }
 
 // Accounts returns the service accounts of the service's endpoints.

@@ -1,0 +1,136 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+)
+
+// Istio's names of the secret with the proxy's certificate of the mesh, and of the metadata by
+// which endpoints get a transport socket.
+const (
+	ownCertificate = "default"
+	socketMatch    = "envoy.transport_socket_match"
+)
+
+// Peer is the mode of mutual TLS of a workload.
+type Peer struct {
+	Mode     string // STRICT, PERMISSIVE or DISABLE
+	By       string // the PeerAuthentication with its place
+	Identity bool   // the workload takes part in automatic mutual TLS
+}
+
+// upstream returns how connections to a cluster are encrypted, and with which identities.
+func (e *explanation) upstream(c *clusterv3.Cluster) []string {
+	if len(c.TransportSocketMatches) == 0 {
+		return []string{e.socketWords(c.TransportSocket)}
+	}
+	return []string{"to endpoints with mutual TLS " + e.socketWords(
+		c.TransportSocketMatches[0].TransportSocket), "to others in plain text"}
+}
+
+func (e *explanation) socketWords(s *corev3.TransportSocket) string {
+	if s == nil {
+		return "in plain text"
+	}
+	context, ok := unpack(s.GetTypedConfig(), &tlsv3.UpstreamTlsContext{})
+	if !ok {
+		return "over " + s.Name
+	}
+	text := "over TLS"
+	if context.Sni != "" {
+		text += " with server name " + context.Sni
+	}
+	return text + e.identities(context.CommonTlsContext)
+}
+
+// identities returns which certificates a side of a connection presents and expects.
+func (e *explanation) identities(common *tlsv3.CommonTlsContext) string {
+	var text strings.Builder
+	for _, secret := range common.GetTlsCertificateSdsSecretConfigs() {
+		name := "certificate " + secret.Name
+		if secret.Name == ownCertificate {
+			name = "its certificate of the mesh"
+			if e.proxy.Identity != "" {
+				name = e.proxy.Identity
+			}
+		}
+		text.WriteString(", presents " + name)
+	}
+	check := common.GetCombinedValidationContext()
+	if roots := check.GetValidationContextSdsSecretConfig().GetName(); roots != "" {
+		text.WriteString(", expects a certificate by " + roots)
+		if names := acceptedNames(check.GetDefaultValidationContext()); len(names) > 0 {
+			text.WriteString(" of " + strings.Join(names, " or "))
+		}
+	}
+	return text.String()
+}
+
+// acceptedNames returns the subject alternative names that a peer may have; "*" ends prefixes.
+func acceptedNames(check *tlsv3.CertificateValidationContext) []string {
+	var names []string
+	for _, m := range check.GetMatchTypedSubjectAltNames() {
+		name := m.GetMatcher().GetExact()
+		if prefix := m.GetMatcher().GetPrefix(); prefix != "" {
+			name = prefix + "*"
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// downstream returns which certificates a filter chain that ends TLS presents and expects.
+func (e *explanation) downstream(chain *listenerv3.FilterChain) string {
+	context, _ := unpack(chain.GetTransportSocket().GetTypedConfig(),
+		&tlsv3.DownstreamTlsContext{})
+	kind := "ends TLS"
+	if context.GetRequireClientCertificate().GetValue() {
+		kind = "ends mutual TLS"
+	}
+	return kind + e.identities(context.GetCommonTlsContext())
+}
+
+// mutual reports whether connections to an endpoint use automatic mutual TLS.
+func mutual(ep *endpointv3.LbEndpoint) bool {
+	return ep.GetMetadata().GetFilterMetadata()[socketMatch] != nil
+}
+
+// mismatch is how connections to an endpoint differ from what its PeerAuthentication requires.
+type mismatch struct {
+	why, cure string // "": they do not
+	certain   bool   // the endpoint is known to be a workload of the mesh
+}
+
+func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) mismatch {
+	if e.proxy.Peer == nil {
+		return mismatch{}
+	}
+	peer := e.proxy.Peer(c.Name, addressWords(ep.GetEndpoint().GetAddress()))
+	socket := c.TransportSocket
+	if len(c.TransportSocketMatches) > 0 && mutual(ep) {
+		socket = c.TransportSocketMatches[0].TransportSocket
+	}
+	context, encrypted := unpack(socket.GetTypedConfig(), &tlsv3.UpstreamTlsContext{})
+	secrets := context.GetCommonTlsContext().GetTlsCertificateSdsSecretConfigs()
+	switch {
+	case peer.Mode == "STRICT" && len(secrets) == 0 && (encrypted || socket == nil):
+		cure := "set the DestinationRule's tls mode to ISTIO_MUTUAL, and provider in [identity]"
+		if !peer.Identity {
+			cure = "give the endpoint a serviceAccount or the label security.istio.io/tlsMode: istio"
+		}
+		return mismatch{"requires mutual TLS by " + peer.By + ", and no certificate is presented",
+			cure, peer.Identity}
+	case peer.Mode == "DISABLE" && len(secrets) > 0 && secrets[0].Name == ownCertificate:
+		return mismatch{"does not end mutual TLS by " + peer.By, "remove ISTIO_MUTUAL from the " +
+			"DestinationRule, or DISABLE from the PeerAuthentication", peer.Identity}
+	}
+	return mismatch{}
+}
