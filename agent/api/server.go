@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -17,16 +16,12 @@ import (
 
 // Time limits of one request.
 const (
-	headerTime = 5 * time.Second // to receive the header
-	bodyTime   = 5 * time.Second // to receive the body
+	bodyTime = 5 * time.Second // to receive the body
 	// answerTime limits sending a response that is not a stream.
-	answerTime    = 30 * time.Second
-	lineTime      = 10 * time.Second // to send one line of a stream
-	adminTime     = 2 * time.Minute  // to send a response of Envoy's admin interface
-	idleTime      = time.Minute      // between requests of a connection
-	maximumHeader = 16 << 10
-	maximumBody   = 64 << 10
-	shutdownTime  = 2 * time.Second // for active responses at shutdown
+	answerTime  = 30 * time.Second
+	lineTime    = 10 * time.Second // to send one line of a stream
+	adminTime   = 2 * time.Minute  // to send a response of Envoy's admin interface
+	maximumBody = 64 << 10
 )
 
 // Options configure a Server.
@@ -65,39 +60,17 @@ func (s *Server) Connections() admission.Stats {
 		Refused: stats.Refused + others.Refused}
 }
 
-// Run serves until ctx ends, then lets active responses finish for up to shutdownTime and removes
+// Run serves until ctx ends, then lets active responses finish for up to two seconds and removes
 // the socket. It must be called only once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := listen(s.options.Socket)
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler:           admission.Handler(s.handler),
-		ConnContext:       admission.ConnContext,
-		ConnState:         admission.ConnState,
-		ReadHeaderTimeout: headerTime, // no ReadTimeout: it would end streams
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maximumHeader,
-		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
-	}
-	served := make(chan error, 1)
+	server := admission.NewServer(s.handler, s.options.Logger)
+	server.RegisterOnShutdown(func() { close(s.ending) })
 	s.MarkReady() // connections now queue in the backlog and will be served
-	go func() { served <- server.Serve(s.gate.listen(listener)) }()
-	select {
-	case err = <-served:
-		close(s.ending)
-		_ = server.Close()
-		return fmt.Errorf("serve the private socket: %w", err)
-	case <-ctx.Done():
-	}
-	close(s.ending)
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if err := server.Shutdown(grace); err != nil {
-		_ = server.Close()
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+	if err := admission.Serve(ctx, server, s.gate.listen(listener)); err != nil {
 		return fmt.Errorf("serve the private socket: %w", err)
 	}
 	return nil

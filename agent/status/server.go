@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -80,50 +79,24 @@ func (s *Server) Configure(config Config) { s.config.Store(&config) }
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
 // every second: a missing status address must not stop the proxy. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := s.bind(ctx)
+	listener, err := admission.Bind(ctx, s.options.Address, func(err error) {
+		s.options.Board.Raise(conditionStatus, condition.Error, fmt.Sprintf("nothing answers on "+
+			"[status] address %s (readiness, probes, metrics): %v; it is tried again every second",
+			s.options.Address, err))
+		s.MarkReady()
+	})
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound
 	}
+	s.options.Board.Clear(conditionStatus)
 	address := listener.Addr().String()
 	s.address.Store(&address)
-	server := newHTTPServer(boundBody(s.routes()), s.options.Logger)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(s.gate.listen(listener)) }()
 	s.MarkReady()
-	select {
-	case err := <-served:
-		_ = server.Close()
-		return fmt.Errorf("serve the status address: %w", err)
-	case <-ctx.Done():
-	}
-	shutdown(ctx, server)
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+	server := newHTTPServer(boundBody(s.routes()), s.options.Logger)
+	if err := admission.Serve(ctx, server, s.gate.listen(listener)); err != nil {
 		return fmt.Errorf("serve the status address: %w", err)
 	}
 	return nil
-}
-
-// bind retries until it can listen or ctx ends.
-func (s *Server) bind(ctx context.Context) (net.Listener, error) {
-	var config net.ListenConfig
-	for {
-		listener, err := config.Listen(ctx, "tcp", s.options.Address)
-		if err == nil {
-			s.options.Board.Clear(conditionStatus)
-			return listener, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		s.options.Board.Raise(conditionStatus, condition.Error, fmt.Sprintf(
-			"nothing answers on [status] address %s (readiness, probes, metrics): %v; it is tried again every second", s.options.Address, err))
-		s.MarkReady()
-		select {
-		case <-time.After(bindRetryAfter):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }
 
 func (s *Server) routes() http.Handler {
@@ -196,17 +169,9 @@ func say(w http.ResponseWriter, status int, sentence string) {
 }
 
 func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:     admission.Handler(handler),
-		ConnState:   admission.ConnState,
-		ConnContext: admission.ConnContext,
-		// No ReadTimeout: when it expires, net/http cancels the context of running handlers.
-		ReadHeaderTimeout: headerTime,
-		WriteTimeout:      scrapeTime + answerTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maximumHeader,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-	}
+	server := admission.NewServer(handler, logger)
+	server.WriteTimeout = scrapeTime + answerTime
+	return server
 }
 
 // boundBody limits the time to read a request's body. The handlers ignore it, but net/http drains
@@ -218,13 +183,4 @@ func boundBody(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// shutdown closes the server. Responses in progress have shutdownTime to complete.
-func shutdown(ctx context.Context, server *http.Server) {
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if err := server.Shutdown(grace); err != nil {
-		_ = server.Close()
-	}
 }

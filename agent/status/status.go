@@ -48,11 +48,7 @@ type Probe struct {
 
 // Limits of both servers. The status address is open to the network.
 const (
-	headerTime     = 5 * time.Second
 	bodyTime       = 5 * time.Second
 	answerTime     = 5 * time.Second // for the client to read a complete response
-	idleTime       = time.Minute
-	maximumHeader  = 32 << 10
-	shutdownTime   = 2 * time.Second
 	bindRetryAfter = time.Second
 )

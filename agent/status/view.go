@@ -111,7 +111,7 @@ func (v *View) Run(ctx context.Context) error {
 			v.mu.Lock()
 			v.running = false
 			v.mu.Unlock()
-			shutdown(ctx, v.server)
+			admission.Shutdown(ctx, v.server)
 			v.serving.Wait()
 			return nil
 		}

@@ -14,7 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -106,12 +106,8 @@ const (
 
 // Bounds of connections and requests.
 const (
-	bindRetryAfter = time.Second
-	readTime       = 5 * time.Second
-	exchangeTime   = 10 * time.Second
-	idleTime       = 30 * time.Second
-	shutdownTime   = time.Second
-	maximumHeader  = 16 << 10
+	readTime     = 5 * time.Second
+	exchangeTime = 10 * time.Second
 )
 
 // limits are the limits of connections.
@@ -124,71 +120,33 @@ const refusalBody = `{"error":"access_denied","error_description":` +
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
 // every second. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := s.bind(ctx)
+	listener, err := admission.Bind(ctx, s.options.Address, func(err error) {
+		s.options.Board.Raise(conditionAddress, condition.Error,
+			fmt.Sprintf("no token exchange on [sts] port: %v; it is tried again every second", err))
+		s.MarkReady()
+	})
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound
 	}
-	pools := [2]*admission.Pool{admission.NewPool(admission.Limits{}), admission.NewPool(limits)}
+	s.options.Board.Clear(conditionAddress)
+	trusted, nobody := admission.NewPool(limits), admission.NewPool(admission.Limits{})
 	refusal := fmt.Appendf(nil, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n"+
 		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(refusalBody), refusalBody)
 	bounded := admission.Listen(listener, admission.Options{Refusal: refusal,
 		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
 			key := admission.KeyOfTCP(c)
-			for _, uid := range s.options.Trusted {
-				if key.Local() && key.UID == uid {
-					return pools[1], key
-				}
+			if key.Local() && slices.Contains(s.options.Trusted, key.UID) {
+				return trusted, key
 			}
-			return pools[0], key
+			return nobody, key
 		}})
-	server := &http.Server{
-		Handler:           admission.Handler(s.routes(newCache(ctx, s.exchange))),
-		ConnState:         admission.ConnState,
-		ConnContext:       admission.ConnContext,
-		ReadHeaderTimeout: readTime,
-		WriteTimeout:      2 * exchangeTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maximumHeader,
-		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(bounded) }()
+	server := admission.NewServer(s.routes(newCache(ctx, s.exchange)), s.options.Logger)
+	server.WriteTimeout = 2 * exchangeTime
 	s.MarkReady()
-	select {
-	case err := <-served:
-		_ = server.Close()
-		return fmt.Errorf("serve the token exchange: %w", err)
-	case <-ctx.Done():
-	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if server.Shutdown(grace) != nil {
-		_ = server.Close()
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+	if err := admission.Serve(ctx, server, bounded); err != nil {
 		return fmt.Errorf("serve the token exchange: %w", err)
 	}
 	return nil
-}
-
-// bind retries until it can listen or ctx ends.
-func (s *Server) bind(ctx context.Context) (net.Listener, error) {
-	var config net.ListenConfig
-	for {
-		listener, err := config.Listen(ctx, "tcp", s.options.Address)
-		if err == nil {
-			s.options.Board.Clear(conditionAddress)
-			return listener, nil
-		}
-		s.options.Board.Raise(conditionAddress, condition.Error,
-			fmt.Sprintf("no token exchange on [sts] port: %v; it is tried again every second", err))
-		s.MarkReady()
-		select {
-		case <-time.After(bindRetryAfter):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }
 
 // exchange calls the manager and reports failures.
