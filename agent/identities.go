@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +61,7 @@ func (a *Agent) newSDSSockets(
 	sockets mesh.Options, other *keeper.User,
 ) (*mesh.Sockets, error) {
 	sockets.Key, sockets.Server, sockets.Logger = "sds.socket", a.sds, a.logOf("identity")
-	sockets.Users = []uint32{0, uint32(os.Geteuid())}
+	sockets.Users = trustedUsers(sockets.Start)
 	if other != nil {
 		sockets.Users = append(sockets.Users, other.UID)
 	}

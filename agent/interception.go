@@ -61,6 +61,8 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 		ExcludeOutbound:      networks(c.Capture.ExcludeOutboundCIDRs),
 		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
 		FailClosed:           c.Capture.Fail == "closed",
+		Units:                c.Capture.Units,
+		ExcludeUnits:         c.Capture.ExcludeUnits,
 	}
 	for _, address := range []string{c.Status.Address, c.Status.ReadyAddress(),
 		c.Telemetry.PrometheusAddress} {

@@ -37,7 +37,7 @@ type CaptureRequest struct {
 	To      string `json:"to"`             // address:port
 	UID     uint32 `json:"uid,omitempty"`  // of the caller on this host
 	Inbound bool   `json:"inbound"`        // from another host
-	Unit    string `json:"unit,omitempty"` // control group of the caller
+	Unit    string `json:"unit,omitempty"` // systemd unit of the caller
 }
 
 // CaptureExplanation says whether a connection is captured, by which rule and from which key.

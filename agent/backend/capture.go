@@ -40,7 +40,10 @@ func (b *Backend) CaptureExplain(
 	if err != nil {
 		return api.CaptureExplanation{}, api.Refuse("write ADDRESS:PORT: " + err.Error())
 	}
-	table := b.Interception.Table()
+	table, group := b.Interception.Table(), ""
+	if r.Unit != "" {
+		table, group = b.Interception.TableWith(r.Unit)
+	}
 	if table == nil {
 		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
 			State: string(capture.Off)}, nil
@@ -50,7 +53,7 @@ func (b *Backend) CaptureExplain(
 		return api.CaptureExplanation{}, err
 	}
 	found := table.Explain(capture.Connection{Inbound: r.Inbound, Protocol: "tcp", Destination: to,
-		Local: local, UID: r.UID, CGroup: r.Unit})
+		Local: local, UID: r.UID, CGroup: group})
 	return api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key, Rule: found.Rule,
 		Chain: found.Chain, State: string(b.Interception.State().State)}, nil
 }

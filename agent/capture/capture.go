@@ -46,9 +46,9 @@ type Settings struct {
 	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
 	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
 	OwnPorts []uint16 `json:"own_ports,omitempty"`
-	// Units restricts outbound capture to processes in these control groups, if there are any.
-	Units        []Unit `json:"units,omitempty"`
-	ExcludeUnits []Unit `json:"exclude_units,omitempty"`
+	// Units restricts outbound capture to processes of these systemd units, if there are any.
+	Units        []string `json:"units,omitempty"`
+	ExcludeUnits []string `json:"exclude_units,omitempty"`
 	// FailClosed rejects what would be captured while Envoy does not serve.
 	FailClosed bool `json:"fail_closed,omitempty"`
 }
@@ -59,20 +59,14 @@ type Ports struct {
 	List []uint16 `json:"list,omitempty"`
 }
 
-// Unit is the control group of a systemd unit. ID 0: the unit does not run.
-type Unit struct {
-	Name  string `json:"name"`
-	Path  string `json:"path,omitempty"` // below /sys/fs/cgroup, without a leading slash
-	ID    uint64 `json:"id,omitempty"`   // inode of the directory
-	Level int    `json:"level,omitempty"`
-}
-
 // Users are those whose connections are never captured as outbound ones. They are arguments of the
 // helper, not settings: the agent cannot choose whose listener receives connections.
 type Users struct {
 	Envoy uint32 `json:"envoy"`
 	Agent uint32 `json:"agent"`
 }
+
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)$`)
 
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
@@ -102,14 +96,14 @@ func (s *Settings) Validate() error {
 			}
 		}
 	}
-	for name, units := range map[string][]Unit{"units": s.Units, "exclude_units": s.ExcludeUnits} {
+	for name, units := range map[string][]string{"units": s.Units,
+		"exclude_units": s.ExcludeUnits} {
 		if len(units) > maxUnits {
 			return fmt.Errorf("%s: %d units; at most %d", name, len(units), maxUnits)
 		}
 		for _, u := range units {
-			if u.Level < 0 || u.Level > maxLevel {
-				return fmt.Errorf("%s: %s: level %d of its control group; at most %d", name, u.Name,
-					u.Level, maxLevel)
+			if !unitName.MatchString(u) {
+				return fmt.Errorf("%s: %q is no service, scope or slice", name, u)
 			}
 		}
 	}
@@ -155,6 +149,7 @@ type Status struct {
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`
 	Users    Users     `json:"users"`
+	Units    []Unit    `json:"units,omitempty"` // those of the settings that run
 	Counters []Counter `json:"counters,omitempty"`
 	Version  string    `json:"version,omitempty"` // of the helper
 	PID      int       `json:"pid,omitempty"`

@@ -183,14 +183,14 @@ func TestDecisions(t *testing.T) {
 		tables []*Table // the last explains
 		cases  []decision
 	}{
-		{"all", []*Table{Rules(&captureAll, testUsers, dual)}, decisionsOfAll},
-		{"some", []*Table{Rules(&captureSome, testUsers, dual)}, decisionsOfSome},
-		{"none", []*Table{Rules(&captureNone, testUsers, dual)}, decisionsOfNone},
-		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true})},
+		{"all", []*Table{Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll},
+		{"some", []*Table{Rules(&captureSome, testUsers, dual, nil)}, decisionsOfSome},
+		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone},
+		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil)},
 			decisionsOfIPv4Alone},
-		{"closed", []*Table{closedRules(&captureAll, testUsers)}, decisionsOfClosed},
-		{"closed while Envoy serves", []*Table{closedRules(&captureAll, testUsers),
-			Rules(&captureAll, testUsers, dual)}, decisionsOfAll},
+		{"closed", []*Table{closedRules(&captureAll, testUsers, nil)}, decisionsOfClosed},
+		{"closed while Envoy serves", []*Table{closedRules(&captureAll, testUsers, nil),
+			Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll},
 	} {
 		socket, err := newOwnerSocket()
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -206,15 +207,29 @@ func (f *Follower) Call(
 
 // Table returns the rules of the settings: as installed, else for both address families. It returns
 // nil if nothing is captured.
-func (f *Follower) Table() *Table {
+func (f *Follower) Table() *Table { return f.tableWith(nil) }
+
+// TableWith is Table, as if a unit ran, and returns the unit's control group.
+func (f *Follower) TableWith(unit string) (*Table, string) {
+	running := f.State().Units
+	at := slices.IndexFunc(running, func(u Unit) bool { return u.Name == unit })
+	if at >= 0 {
+		return f.Table(), running[at].Path
+	}
+	u := Unit{Name: unit, Path: "system.slice/" + unit, Level: 2}
+	return f.tableWith([]Unit{u}), u.Path
+}
+
+func (f *Follower) tableWith(more []Unit) *Table {
 	if f.Settings == nil {
 		return nil
 	}
+	now := f.State()
 	users, families := f.Users, Families{true, true}
-	if now := f.State(); now.Families.any() {
+	if now.Families.any() {
 		users, families = now.Users, now.Families
 	}
-	return Rules(f.Settings, users, families)
+	return Rules(f.Settings, users, families, slices.Concat(now.Units, more))
 }
 
 // Withdraw removes the rules before a drain. Established connections stay redirected.

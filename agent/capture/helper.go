@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,8 @@ type helper struct {
 	status     Status
 	generation int // grows with the settings
 	unowned    bool
+	units      *unitWatch // nil: no settings have named units
+	running    []Unit
 	calls      chan call
 	clients    map[*connection]bool
 }
@@ -84,6 +87,7 @@ func (h *helper) logf(format string, arguments ...any) {
 // run serves until the context ends or a client stops the helper. It calls replace for each
 // upgrade.
 func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Signal) {
+	h.follow()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -99,6 +103,9 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 			}
 		case <-upgrade:
 			replace()
+		case <-h.unitsChanged():
+			h.follow()
+			h.tick(time.Now())
 		case c := <-h.calls:
 			if c.Operation == opStop {
 				h.stop()
@@ -168,12 +175,14 @@ func (h *helper) do(r request) error {
 	}
 	h.memory = next
 	h.generation++
+	h.follow()
 	return nil
 }
 
 // tick makes the kernel's tables what they have to be now.
 func (h *helper) tick(now time.Time) {
-	next := Status{State: Off, Users: h.users, Version: h.version, PID: os.Getpid()}
+	next := Status{State: Off, Users: h.users, Version: h.version, PID: os.Getpid(),
+		Units: h.running}
 	if !h.Until.IsZero() && now.After(h.Until) {
 		h.Until, h.Expired = time.Time{}, true
 		if err := h.save(h.path()); err != nil {
@@ -215,7 +224,8 @@ func (h *helper) publish(now time.Time, next Status) {
 	was := h.status
 	was.Since, next.Since = time.Time{}, time.Time{}
 	if was.State == next.State && was.Reason == next.Reason && was.Until.Equal(next.Until) &&
-		was.Families == next.Families && was.Unowned == next.Unowned {
+		was.Families == next.Families && was.Unowned == next.Unowned &&
+		slices.Equal(was.Units, next.Units) {
 		return
 	}
 	if was.State != next.State {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -180,10 +181,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 		echo(t, InboundPort)
 	})
 	r.apply(captureAll)
-	parts.Eventually(t, 5*time.Second, "captured", func() bool {
-		s, err := r.client.Status(t.Context())
-		return err == nil && s.State == On
-	})
+	r.captures(On)
 	connection, err := net.Dial("tcp", net.JoinHostPort(far[0], "80"))
 	if err != nil {
 		t.Fatal(err)
@@ -261,5 +259,57 @@ func TestHelper_RefusesOthers(t *testing.T) {
 		if _, err := r.client.Apply(t.Context(), settings); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
+	}
+}
+
+// Units are followed as they start and stop, whatever slice they are in.
+func TestHelper_FollowsUnits(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	own := ownCGroup(t)
+	defer enter(t, own)
+	slice := newUnit(t, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
+	name := fmt.Sprintf("web-%d.service", os.Getpid())
+	only := captureAll
+	only.Units = []string{name}
+	r.apply(only)
+	r.captures(On)
+	if answer := r.answer(); answer != "far 80" {
+		t.Errorf("the unit does not run: %q", answer)
+	}
+	for range 3 {
+		path := slice.Path + "/" + name
+		folder := filepath.Join(cgroupRoot(t), path)
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		enter(t, path)
+		t.Logf("captured %v after its start", r.answers(time.Second, "15001"))
+		s, err := r.client.Status(t.Context())
+		if err != nil || len(s.Units) != 1 || s.Units[0].Path != path {
+			t.Errorf("%+v, %v", s.Units, err)
+		}
+		enter(t, own)
+		if answer := r.answer(); answer != "far 80" {
+			t.Errorf("another unit: %q", answer)
+		}
+		if err := os.Remove(folder); err != nil {
+			t.Fatal(err)
+		}
+		parts.Eventually(t, time.Second, "the stop of the unit is noticed", func() bool {
+			s, err := r.client.Status(t.Context())
+			return err == nil && len(s.Units) == 0
+		})
+	}
+	except := captureAll
+	except.ExcludeUnits = []string{slice.Name}
+	r.apply(except)
+	r.answers(5*time.Second, "15001")
+	enter(t, slice.Path)
+	if answer := r.answer(); answer != "far 80" {
+		t.Errorf("excluded: %q", answer)
 	}
 }

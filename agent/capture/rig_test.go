@@ -117,6 +117,15 @@ func (r *rig) apply(settings Settings) {
 	}
 }
 
+// captures waits for a state.
+func (r *rig) captures(want State) {
+	r.t.Helper()
+	parts.Eventually(r.t, 10*time.Second, "capture is "+string(want), func() bool {
+		s, err := r.client.Status(r.t.Context())
+		return err == nil && s.State == want
+	})
+}
+
 // answer calls another host as the application.
 func (r *rig) answer() (answer string) {
 	r.t.Helper()

@@ -35,10 +35,11 @@ var fromEnvoy = []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"),
 var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("::1/128")}
 
-// Rules returns the table for the settings. Its number of rules does not depend on the number of
-// ports and networks, and on units only by the number of levels of their control groups.
-func Rules(s *Settings, users Users, families Families) *Table {
-	b := &builder{table: &Table{Name: TableName(s.Instance), Owned: true}}
+// Rules returns the table for the settings; running are the units of the settings that run. The
+// number of rules does not depend on the number of ports and networks, and on units only by the
+// number of levels of their control groups.
+func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
+	b := &builder{table: &Table{Name: TableName(s.Instance), Owned: true}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	b.table.Chains = []Chain{
 		{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
@@ -55,8 +56,8 @@ func Rules(s *Settings, users Users, families Families) *Table {
 }
 
 // closedRules returns the table that rejects what Rules would redirect and that was not redirected.
-func closedRules(s *Settings, users Users) *Table {
-	b := &builder{table: &Table{Name: closedName(s.Instance)}}
+func closedRules(s *Settings, users Users, running []Unit) *Table {
+	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	start := append(b.start(Families{true, true}),
 		rule(ruleRedirected, Direct, port{own}, redirected{}))
@@ -79,7 +80,10 @@ func closedRules(s *Settings, users Users) *Table {
 }
 
 // builder collects the sets of a table.
-type builder struct{ table *Table }
+type builder struct {
+	table   *Table
+	running []Unit
+}
 
 func rule(key string, verdict Verdict, matches ...match) Rule {
 	return Rule{Key: key, Verdict: verdict, Matches: matches}
@@ -215,10 +219,10 @@ func after(n netip.Prefix) []byte {
 }
 
 // units returns a match for each level at which a unit has its control group.
-func (b *builder) units(name string, units []Unit) []match {
+func (b *builder) units(name string, wanted []string) []match {
 	levels := map[int][]Element{}
-	for _, u := range units {
-		if u.ID != 0 {
+	for _, u := range b.running {
+		if slices.Contains(wanted, u.Name) {
 			levels[u.Level] = append(levels[u.Level], Element{Text: strconv.Quote(u.Path),
 				Key: binaryutil.NativeEndian.PutUint64(u.ID)})
 		}

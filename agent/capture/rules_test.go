@@ -65,45 +65,47 @@ func newUnit(t *testing.T, path string) Unit {
 		Level: strings.Count(path, "/") + 1}
 }
 
+// enter moves this process into a control group.
+func enter(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(cgroupRoot(t), path, "cgroup.procs"), []byte("0"),
+		0); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestDecisions_OfUnits(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
 	newHosts(t)
 	own, name := ownCGroup(t), fmt.Sprintf("outrider-test-%d", os.Getpid())
-	enter := func(path string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(cgroupRoot(t), path, "cgroup.procs"),
-			[]byte("0"), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
 	slice := newUnit(t, name+".slice")
 	web, batch := newUnit(t, slice.Path+"/web.service"), newUnit(t, slice.Path+"/batch.service")
-	defer enter(own)
+	defer enter(t, own)
 	for _, test := range []struct {
 		name           string
-		units, exclude []Unit
+		units, exclude []string
 		from           string
 		want           Verdict
 		key            string
 	}{
 		{"every process", nil, nil, web.Path, Outbound, "capture.outbound_cidrs"},
-		{"in units", []Unit{web}, nil, web.Path, Outbound, "capture.units"},
-		{"in the slice of units", []Unit{slice}, nil, batch.Path, Outbound, "capture.units"},
-		{"not in units", []Unit{web}, nil, batch.Path, Direct, "no rule matches"},
-		{"outside the slice", []Unit{slice}, nil, own, Direct, "no rule matches"},
-		{"excluded", nil, []Unit{web}, web.Path, Direct, "capture.exclude_units"},
-		{"other than the excluded", nil, []Unit{web}, batch.Path, Outbound,
+		{"in units", []string{web.Name}, nil, web.Path, Outbound, "capture.units"},
+		{"in the slice of units", []string{slice.Name}, nil, batch.Path, Outbound, "capture.units"},
+		{"not in units", []string{web.Name}, nil, batch.Path, Direct, "no rule matches"},
+		{"outside the slice", []string{slice.Name}, nil, own, Direct, "no rule matches"},
+		{"excluded", nil, []string{web.Name}, web.Path, Direct, "capture.exclude_units"},
+		{"other than the excluded", nil, []string{web.Name}, batch.Path, Outbound,
 			"capture.outbound_cidrs"},
-		{"excluded from a slice", []Unit{slice}, []Unit{batch}, batch.Path, Direct,
+		{"excluded from a slice", []string{slice.Name}, []string{batch.Name}, batch.Path, Direct,
 			"capture.exclude_units"},
-		{"unit that does not run", []Unit{{Name: "none.service"}}, nil, web.Path, Direct,
+		{"unit that does not run", []string{"none.service"}, nil, web.Path, Direct,
 			"no rule matches"},
 	} {
 		settings := captureAll
 		settings.Units, settings.ExcludeUnits = test.units, test.exclude
-		table := Rules(&settings, testUsers, Families{true, true})
+		table := Rules(&settings, testUsers, Families{true, true}, []Unit{slice, web, batch})
 		socket, err := newOwnerSocket()
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +113,7 @@ func TestDecisions_OfUnits(t *testing.T) {
 		if err := socket.install(table); err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
-		enter(test.from)
+		enter(t, test.from)
 		to := netip.AddrPortFrom(netip.MustParseAddr(far[0]), 80)
 		got := table.Explain(Connection{Protocol: "tcp", Destination: to, CGroup: test.from})
 		if got.Verdict != test.want || got.Key != test.key {
@@ -122,7 +124,7 @@ func TestDecisions_OfUnits(t *testing.T) {
 		}
 		_ = socket.Close()
 	}
-	enter(own)
+	enter(t, own)
 }
 
 // A connection that conntrack has not seen, such as one of ssh before the first rule of this host,
@@ -155,7 +157,7 @@ func TestRules_SpareEstablishedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(Rules(&captureAll, testUsers, Families{true, true})); err != nil {
+	if err := socket.install(Rules(&captureAll, testUsers, Families{true, true}, nil)); err != nil {
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 8)
@@ -180,7 +182,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.Do(t, func() { ip(t, "route add default via "+third.Peer) })
-	table := Rules(&captureAll, testUsers, Families{true, true})
+	table := Rules(&captureAll, testUsers, Families{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +206,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 // Ports and networks are elements of sets.
 func TestRules_NumberIsConstant(t *testing.T) {
 	count := func(s *Settings) (rules int) {
-		for _, c := range Rules(s, testUsers, Families{true, true}).Chains {
+		for _, c := range Rules(s, testUsers, Families{true, true}, nil).Chains {
 			rules += len(c.Rules)
 		}
 		return rules
@@ -238,7 +240,7 @@ func TestInstall_OfManyPortsAndNetworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(Rules(&many, testUsers, Families{true, true})); err != nil {
+	if err := socket.install(Rules(&many, testUsers, Families{true, true}, nil)); err != nil {
 		t.Fatal(err)
 	}
 }

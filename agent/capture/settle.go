@@ -8,6 +8,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// follow finds the units of the settings that run. Another set of units makes other rules.
+func (h *helper) follow() {
+	if h.Settings == nil || len(h.Settings.Units)+len(h.Settings.ExcludeUnits) == 0 {
+		h.running = nil
+		return
+	}
+	var err error
+	if h.units == nil {
+		if h.units, err = newUnitWatch(); err != nil {
+			h.logf("%v", err)
+			return
+		}
+	}
+	running, err := h.units.find(slices.Concat(h.Settings.Units, h.Settings.ExcludeUnits))
+	if err != nil {
+		h.logf("%v", err)
+	}
+	if !slices.Equal(running, h.running) {
+		h.running = running
+		h.generation++
+	}
+}
+
+// unitsChanged returns a channel that delivers after a unit has started or stopped.
+func (h *helper) unitsChanged() <-chan struct{} {
+	if h.units == nil {
+		return nil
+	}
+	return h.units.changed
+}
+
 // settle installs or withdraws the rules.
 func (h *helper) settle(now time.Time) (State, string, Families) {
 	reason := ""
@@ -49,7 +80,7 @@ func (h *helper) put(families Families) error {
 	if err := h.keepNAT(); err != nil {
 		return err
 	}
-	table := Rules(h.Settings, h.users, families)
+	table := Rules(h.Settings, h.users, families, h.running)
 	socket := h.rules
 	if socket == nil {
 		var err error
@@ -103,7 +134,7 @@ func (h *helper) settleClosed(now time.Time) {
 	var err error
 	switch {
 	case wanted && h.installed.closed != h.generation:
-		if err = h.plain.install(closedRules(h.Settings, h.users)); err == nil {
+		if err = h.plain.install(closedRules(h.Settings, h.users, h.running)); err == nil {
 			h.installed.closed = h.generation
 		}
 	case !wanted && h.installed.closed >= 0:

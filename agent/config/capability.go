@@ -13,7 +13,6 @@ const (
 	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
 	transparentProxy capability = "interception with TPROXY"
-	captureUnits     capability = "interception by systemd unit"
 )
 
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
@@ -27,7 +26,6 @@ func missing() map[capability]bool {
 		workloadHealth:   true,
 		dnsProxy:         true,
 		transparentProxy: true,
-		captureUnits:     true,
 	}
 }
 

@@ -207,6 +207,14 @@ func systemdUnit(value any) *problem {
 	})(value)
 }
 
+var processUnit = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)$`)
+
+// captureUnit checks the name of a unit that has processes.
+func captureUnit(value any) *problem {
+	return text(`the name of a service, scope or slice, such as "myapp.service"`,
+		processUnit.MatchString)(value)
+}
+
 // userName checks the name or number of a user.
 func userName(value any) *problem {
 	return text("the name of a user",

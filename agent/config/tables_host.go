@@ -33,9 +33,9 @@ func captureTable(c *Capture) table {
 				needs(dnsProxy),
 			setting("units", &c.Units, nil, Start,
 				"only what these systemd units send is captured; [] = every process").
-				needs(captureUnits),
+				must(each(captureUnit)),
 			setting("exclude_units", &c.ExcludeUnits, nil, Start,
-				"what these units send is never captured").needs(captureUnits),
+				"what these units send is never captured").must(each(captureUnit)),
 			setting("fail", &c.Fail, "open", Start, "while no Envoy serves: open = rules are "+
 				"withdrawn, traffic goes direct | closed = new connections are reset").
 				must(oneOf("open", "closed")),

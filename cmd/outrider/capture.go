@@ -104,6 +104,7 @@ func (a *app) captureExplainCommand() *cobra.Command {
 		}),
 	}
 	command.Flags().StringVar(&name, "user", "", "the `user` of the program (default root)")
+	command.Flags().StringVar(&request.Unit, "unit", "", "the systemd `unit` of the program")
 	command.Flags().BoolVar(&request.Inbound, "inbound", false,
 		"the connection comes from another host")
 	return command

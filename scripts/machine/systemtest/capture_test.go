@@ -129,4 +129,28 @@ func TestCapture(t *testing.T) {
 			t.Errorf("left: %s", left)
 		}
 	})
+	t.Run("units", func(t *testing.T) {
+		h.Script("rm /etc/outrider/conf.d/closed.toml")
+		h.Write("/etc/outrider/conf.d/units.toml", "[capture]\nunits = [\"client.service\"]\n")
+		h.Script("systemctl start outrider")
+		state("on")
+		captured := func() string {
+			return strings.TrimSpace(h.Script(
+				`outrider capture show | awk '$1 == "capture.units" {print $2}'`))
+		}
+		works("another unit")
+		if got := captured(); got != "" && got != "0" {
+			t.Errorf("%s connections of other units were captured", got)
+		}
+		h.Script("systemd-run --quiet --wait --unit=client sh -c 'sleep 0.1; " +
+			"curl -sf -o /dev/null http://198.51.100.9/; outrider capture show >/tmp/shown'")
+		if got := strings.TrimSpace(h.Script(
+			`awk '$1 == "capture.units" {n += $2} END {print n}' /tmp/shown`)); got != "1" {
+			t.Errorf("%s connections of the unit were captured: %s", got, h.Script("cat /tmp/shown"))
+		}
+		if got := h.Script("outrider capture explain 198.51.100.9:80 --unit client.service"); !strings.
+			HasPrefix(got, "captured: goes to Envoy's port 15001 (capture.units)") {
+			t.Errorf("explained as %s", got)
+		}
+	})
 }
