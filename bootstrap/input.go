@@ -61,6 +61,7 @@ type Node struct {
 	WorkloadGroup  string // "" = no registration
 	Labels         map[string]string
 
+	Identity         bool   // SDSSocket has a certificate of the mesh
 	InterceptionMode string // REDIRECT, TPROXY, NONE or "" (unspecified)
 	DNSCapture       bool   // a DNS proxy answers for mesh hosts
 	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.

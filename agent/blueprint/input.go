@@ -31,6 +31,7 @@ func (m Maker) input(
 			MeshID: node.MeshID, Network: node.Network, Locality: node.Locality,
 			WorkloadGroup: node.WorkloadGroup, Labels: node.Labels, Metadata: node.Metadata,
 			DisableInternal:  c.Telemetry.DisableInternal,
+			Identity:         c.Identity.Provider != "none",
 			InterceptionMode: strings.ToUpper(c.Capture.Mode),
 		},
 		Discovery:      bootstrap.Discovery{Socket: c.XDS.Socket, Delta: c.Discovery.Delta},

@@ -18,7 +18,7 @@ func defaults() bootstrap.Input {
 			Namespace:      "default",
 			ServiceAccount: "default", ServiceCluster: "istio-proxy",
 			Domain:      "default.svc.cluster.local",
-			TrustDomain: "cluster.local", ClusterID: "Kubernetes",
+			TrustDomain: "cluster.local", ClusterID: "Kubernetes", Identity: true,
 		},
 		AdminSocket:    "/run/outrider-envoy/admin-0.sock",
 		Discovery:      bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true},

@@ -79,7 +79,7 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if b.in.Template.STSPort > 0 {
 		values["STS_PORT"] = fmt.Sprint(b.in.Template.STSPort)
 	}
-	if b.in.SDSSocket != "" {
+	if n.Identity {
 		values["OUTRIDER_IDENTITY"] = "true" // read by the discovery server
 	}
 	if len(n.ProxyConfig) > 0 {

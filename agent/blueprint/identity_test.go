@@ -1,0 +1,30 @@
+package blueprint
+
+import (
+	"context"
+	"testing"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/bootstrap"
+	"outrider.org/outrider/bootstrap/render"
+)
+
+// The SDS socket serves credentials without a provider, too. An Envoy that waits for a certificate
+// of the mesh there starts 15 s late.
+func TestIdentity_NoneWithoutProvider(t *testing.T) {
+	h := newHost(t)
+	loaded, err := config.Load(config.Options{Path: h.write("outrider.toml", "")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maker := thisHost()
+	maker.Render = func(_ context.Context, r bootstrap.Request) (*bootstrap.Rendered, error) {
+		if r.Input.SDSSocket == "" || r.Input.Node.Identity {
+			t.Errorf("socket %q, identity %t", r.Input.SDSSocket, r.Input.Node.Identity)
+		}
+		return render.Render(r)
+	}
+	if _, err := maker.Make(t.Context(), loaded); err != nil {
+		t.Fatal(err)
+	}
+}
