@@ -312,7 +312,7 @@ func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
 		}
 	}
 	for _, arguments := range []string{"address add " + here[0] + "/32 dev lo",
-		"address add " + here[1] + "/128 dev lo", "address add ::6/128 dev lo",
+		"address add " + here[1] + "/128 dev lo nodad", "address add ::6/128 dev lo nodad",
 		"address add 2001:db8:2::1/64 dev " + link + " nodad",
 		"route add default via " + other.Address,
 		"route add default via 2001:db8:2::2 dev " + link} {
