@@ -69,6 +69,13 @@ func Load(options Options) (*Loaded, error) {
 	return loaded, nil
 }
 
+// CheckText checks the text of a file as if it were the whole configuration. It reads no file.
+func CheckText(name, text string) Errors {
+	_, errs := build([]source{{name, text}}, true, place{main: name},
+		Options{CheckOnly: true, Environment: func(string) string { return "" }})
+	return errs
+}
+
 // build decodes and checks sources. complete reports whether all files could be read; otherwise
 // cross-key checks are skipped. The result is non-nil even if there are errors.
 func build(sources []source, complete bool, place place, options Options) (*Loaded, Errors) {

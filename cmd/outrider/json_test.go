@@ -44,7 +44,7 @@ func TestJSON_EveryCommand(t *testing.T) {
 	arguments := map[string][]string{
 		"envoy install": m.installArguments("1.2.4"), "envoy use": {"1.2.3"},
 		"example show": {"canary"}, "capture explain": {"192.0.2.1:80"},
-		"events": {"--no-follow"}, "mesh explain": {"a.test"},
+		"events": {"--no-follow"}, "import istio": {vmFiles}, "mesh explain": {"a.test"},
 		"bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
 	}
 	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {

@@ -70,7 +70,8 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 		unit: func(context.Context, string) unitState { return m.unit }, places: places{
 			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"),
 			keeper:       filepath.Join(m.dir, "keeper"),
-			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib}}
+			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib,
+			state: "/var/lib/outrider", hosts: filepath.Join(m.dir, "hosts")}}
 }
 
 // outrider runs a command line. In its output, $DIR replaces the machine's directory.

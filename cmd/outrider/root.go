@@ -45,6 +45,8 @@ type places struct {
 	processes     string // /proc
 	envoys        string // /usr/lib/outrider
 	capture       string // /run/outrider-capture
+	state         string // /var/lib/outrider
+	hosts         string // /etc/hosts
 }
 
 func newApp(out, err *os.File) *app {
@@ -56,7 +58,7 @@ func newApp(out, err *os.File) *app {
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider",
 			keeper:       "/run/outrider-envoy",
 			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected),
-			capture: "/run/outrider-capture"},
+			capture: "/run/outrider-capture", state: "/var/lib/outrider", hosts: "/etc/hosts"},
 	}
 }
 
@@ -136,7 +138,7 @@ func (a *app) root() *cobra.Command {
 		a.undrainCommand(), a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(),
 		a.analyzeCommand(), a.proxyCommand(), a.proxyStatusAlias(), a.certsCommand(),
 		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(), a.captureCommand(),
-		a.exampleCommand(), a.completionCommand(), a.versionCommand())
+		a.exampleCommand(), a.importCommand(), a.completionCommand(), a.versionCommand())
 	return root
 }
 

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/cmd/outrider/istiovm"
+)
+
+func (a *app) importCommand() *cobra.Command {
+	return group("import", "Convert the configuration of another agent", a.importIstioCommand())
+}
+
+func (a *app) importIstioCommand() *cobra.Command {
+	var apply, replace bool
+	command := &cobra.Command{
+		Use:   "istio DIR",
+		Short: "Convert the files of an Istio VM to a configuration",
+		Long: "Istio reads the directory that \"istioctl x workload entry configure\" wrote\n" +
+			"(cluster.env, mesh.yaml, istio-token, root-cert.pem, hosts; sidecar.env where\n" +
+			"there is one) and prints a configuration file. What has no equivalent, or\n" +
+			"differs, is a comment at its beginning.\n\n" +
+			"With --apply it places the file in conf.d, the token and the root beside it, and\n" +
+			"adds the names of istiod to /etc/hosts. It changes nothing if a file exists with\n" +
+			"other content, except with --replace.",
+		Example: "  outrider import istio vm-files --apply && outrider config check\n" +
+			"  systemctl disable --now istio && systemctl enable --now outrider",
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) (
+			[]string, cobra.ShellCompDirective,
+		) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(_ *cobra.Command, arguments []string) error {
+			return a.importIstio(arguments[0], apply, replace)
+		},
+	}
+	command.Flags().BoolVar(&apply, "apply", false, "place the files on this host")
+	command.Flags().BoolVar(&replace, "replace", false,
+		"with --apply: replace files that have other content")
+	return command
+}
+
+// imported is the JSON of import istio.
+type imported struct {
+	Config string       `json:"config"`
+	Notes  []string     `json:"notes"`
+	Files  []placedFile `json:"files,omitempty"` // with --apply
+}
+
+func (a *app) importIstio(directory string, apply, replace bool) error {
+	source, err := istiovm.Read(directory)
+	if err != nil {
+		return err
+	}
+	base := filepath.Join(a.places.configuration, a.instance) // DIR/NAME.istio of an instance
+	if a.instance != "" {
+		base += "."
+	} else {
+		base += "/"
+	}
+	to := istiovm.Paths{Token: base + "istio/istio-token", Root: base + "istio/root-cert.pem",
+		Certificates: filepath.Join(a.places.state, a.instance, "certificates")}
+	result, err := source.Convert(to)
+	if err != nil {
+		return err
+	}
+	shown := imported{Config: result.Config, Notes: result.Notes}
+	if apply {
+		main := base + "toml"
+		if a.instance == "" {
+			main = base + "outrider.toml"
+		}
+		p := placer{group: main, replace: replace}
+		p.add(to.Root, source.Root, 0o644)
+		p.add(to.Token, source.Token, 0o640)
+		p.addHosts(a.places.hosts, source.Hosts)
+		p.add(base+"conf.d/50-istio.toml", []byte(result.Config), 0o640)
+		if shown.Files, err = p.place(); err != nil {
+			return err
+		}
+	}
+	return a.print(shown, func() {
+		if !apply {
+			fmt.Fprint(a.out, result.Config)
+			return
+		}
+		for _, file := range shown.Files {
+			fmt.Fprintf(a.out, "%s: %s\n", file.Path, file.Result)
+		}
+		for _, note := range result.Notes {
+			fmt.Fprintln(a.out, "note:", note)
+		}
+	})
+}

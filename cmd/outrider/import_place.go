@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/renameio/v2"
+)
+
+// placer places files of an import. The first error is that of place.
+type placer struct {
+	group   string // the file whose group may read the placed files
+	replace bool
+
+	files []placedFile
+	errs  []error
+}
+
+// placedFile is a file and what place did.
+type placedFile struct {
+	Path   string `json:"path"`
+	Result string `json:"result"` // created, replaced, unchanged
+
+	text []byte
+	mode fs.FileMode
+	gid  int // -1: that of group
+}
+
+// add adds a file, unless it is empty.
+func (p *placer) add(path string, text []byte, mode fs.FileMode) {
+	if len(text) == 0 {
+		return
+	}
+	file := placedFile{Path: path, Result: "created", text: text, mode: mode, gid: -1}
+	switch now, err := os.ReadFile(path); {
+	case err == nil && bytes.Equal(now, text):
+		file.Result = "unchanged"
+	case err == nil && !p.replace:
+		p.errs = append(p.errs,
+			fmt.Errorf("%s exists with other content; compare the files, then add --replace", path))
+	case err == nil:
+		file.Result = "replaced"
+	case !errors.Is(err, fs.ErrNotExist):
+		p.errs = append(p.errs, err)
+	}
+	p.files = append(p.files, file)
+}
+
+// addHosts adds lines to the file of host names. A name with another address is an error.
+func (p *placer) addHosts(path string, more []byte) {
+	now, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.errs = append(p.errs, err)
+		return
+	}
+	known := map[string]string{} // address by name
+	for line := range strings.Lines(string(now)) {
+		line, _, _ = strings.Cut(line, "#")
+		if words := strings.Fields(line); len(words) > 1 {
+			for _, name := range words[1:] {
+				known[name] = words[0]
+			}
+		}
+	}
+	text := slices.Clone(now)
+	for line := range strings.Lines(string(more)) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if _, err := netip.ParseAddr(words[0]); err != nil || len(words) != 2 {
+			p.errs = append(p.errs, fmt.Errorf("hosts: %q is not ADDRESS NAME", line))
+			continue
+		}
+		switch known[words[1]] {
+		case words[0]:
+		case "":
+			if len(text) > 0 && text[len(text)-1] != '\n' {
+				text = append(text, '\n')
+			}
+			text = append(text, strings.Join(words, " ")+"\n"...)
+		default:
+			p.errs = append(p.errs, fmt.Errorf("%s: %s is %s there and %s in hosts; remove the line "+
+				"that is wrong", path, words[1], known[words[1]], words[0]))
+		}
+	}
+	file := placedFile{Path: path, Result: "unchanged", text: text, mode: 0o644}
+	if info, err := os.Stat(path); err == nil {
+		file.mode, file.gid = info.Mode().Perm(), groupOf(info)
+	}
+	if !bytes.Equal(now, text) {
+		file.Result = "names added"
+	}
+	if len(more) > 0 {
+		p.files = append(p.files, file)
+	}
+}
+
+func groupOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Gid) }
+
+// place writes the files, each atomically, and the last one only after all others. It writes none if
+// one of them is in the way.
+func (p *placer) place() ([]placedFile, error) {
+	main, err := os.Stat(p.group)
+	if err != nil {
+		p.errs = append(p.errs, fmt.Errorf("%w; install Outrider, or create the file", err))
+	}
+	if err := errors.Join(p.errs...); err != nil {
+		return nil, err
+	}
+	for i, file := range p.files {
+		if file.Result == "unchanged" {
+			continue
+		}
+		if file.gid < 0 {
+			file.gid = groupOf(main)
+		}
+		if err := write(file); err != nil {
+			return p.files[:i], err
+		}
+	}
+	return p.files, nil
+}
+
+func write(file placedFile) error {
+	if err := os.MkdirAll(filepath.Dir(file.Path), 0o755); err != nil {
+		return err
+	}
+	pending, err := renameio.NewPendingFile(file.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pending.Cleanup() }()
+	if _, err = pending.Write(file.text); err == nil {
+		err = pending.Chown(-1, file.gid)
+	}
+	if err == nil {
+		err = pending.Chmod(file.mode)
+	}
+	if err == nil {
+		err = pending.CloseAtomicallyReplace()
+	}
+	return err
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+const vmFiles = "istiovm/testdata/web"
+
+func TestImport_Prints(t *testing.T) {
+	m := newMachine(t, nil)
+	code, out, errors := m.outrider("import", "istio", vmFiles)
+	if code != api.ExitDone || !strings.Contains(out, "\nnamespace = \"vm\" ") {
+		t.Errorf("exit %d: %s%s", code, out, errors)
+	}
+	_, text, _ := m.outrider("import", "istio", vmFiles, "--json")
+	var shown imported
+	if err := json.Unmarshal([]byte(text), &shown); err != nil || shown.Config != out ||
+		len(shown.Notes) == 0 {
+		t.Errorf("--json: %v: %s", err, text)
+	}
+	if code, _, errors := m.outrider("import", "istio", t.TempDir()); code != api.ExitRefused ||
+		!strings.Contains(errors, "neither cluster.env nor mesh.yaml") {
+		t.Errorf("exit %d: %s", code, errors)
+	}
+}
+
+func TestImport_Apply(t *testing.T) {
+	for _, instance := range []string{"", "edge"} {
+		m := newMachine(t, nil)
+		folder, hostsFile, main := filepath.Join(m.dir, "etc"), filepath.Join(m.dir, "hosts"),
+			"outrider.toml"
+		if instance != "" {
+			main = instance + ".toml"
+		}
+		run := func(more ...string) (int, string, string) {
+			return m.outrider(append([]string{"-i", instance, "import", "istio", vmFiles, "--apply"},
+				more...)...)
+		}
+		write := func(path, text string) {
+			t.Helper()
+			if err := os.WriteFile(path, []byte(text), 0o640); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(hostsFile, "127.0.0.1 localhost")
+		if code, _, errors := run(); code != api.ExitRefused || !strings.Contains(errors, main) {
+			t.Errorf("without %s: exit %d: %s", main, code, errors)
+		}
+		write(filepath.Join(folder, main), "")
+		gid := os.Getgid()
+		if os.Geteuid() == 0 {
+			gid = 4242
+		}
+		if err := os.Chown(filepath.Join(folder, main), -1, gid); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errors := run(); code != api.ExitDone || strings.Count(out, ": created\n") != 3 {
+			t.Errorf("exit %d: %s%s", code, out, errors)
+		}
+		hosts, _ := os.ReadFile(hostsFile)
+		if want := "127.0.0.1 localhost\n203.0.113.10 istiod.istio-system.svc\n"; string(hosts) != want {
+			t.Errorf("hosts: %q", hosts)
+		}
+		loaded, err := config.Load(config.Options{Directory: folder, Instance: instance})
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := loaded.Config.Identity.TokenFile
+		for path, mode := range map[string]os.FileMode{token: 0o640,
+			loaded.Config.Identity.RootCAFile: 0o644, loaded.Files[1]: 0o640,
+			hostsFile: 0o640} { // hosts keeps its mode
+			info, err := os.Stat(path)
+			if err != nil || info.Mode() != mode ||
+				path != hostsFile && groupOf(info) != gid {
+				t.Errorf("%s: %v, %v", path, info, err)
+			}
+		}
+		if code, out, _ := run(); code != api.ExitDone || strings.Count(out, ": unchanged\n") != 4 {
+			t.Errorf("again: exit %d: %s", code, out)
+		}
+
+		write(token, "another")
+		if err := os.Remove(loaded.Files[1]); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errors := run(); code != api.ExitRefused || !strings.Contains(errors, "istio-token exists with") {
+			t.Errorf("another token: exit %d: %s", code, errors)
+		}
+		if _, err := os.Stat(loaded.Files[1]); err == nil {
+			t.Error("the configuration was placed beside another token")
+		}
+		if code, out, _ := run("--replace"); code != api.ExitDone ||
+			!strings.Contains(out, "istio-token: replaced\n") {
+			t.Errorf("--replace: exit %d: %s", code, out)
+		}
+		write(hostsFile, "192.0.2.1 istiod.istio-system.svc\n")
+		if code, _, errors := run("--replace"); code != api.ExitRefused ||
+			!strings.Contains(errors, "is 192.0.2.1 there and 203.0.113.10 in hosts") {
+			t.Errorf("another address: exit %d: %s", code, errors)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package istiovm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/config"
+)
+
+// Result is a valid configuration file.
+type Result struct {
+	Config string   // TOML
+	Notes  []string // what has no equivalent, or differs; also in Config as comments
+}
+
+// document is a configuration file under construction.
+type document struct {
+	settings []setting
+	notes    []string
+}
+
+type setting struct {
+	key   string // dotted
+	value any
+	from  string // what it was converted from
+}
+
+// tables is the order of tables in the file, that of outrider.toml(5).
+var tables = []string{"node", "envoy", "discovery", "identity", "status", "health", "dns", "capture",
+	"telemetry", "tracing"}
+
+// set sets a key. It replaces an earlier value.
+func (d *document) set(key string, value any, from string) {
+	new := setting{key, value, from}
+	for i, s := range d.settings {
+		if s.key == key {
+			d.settings[i] = new
+			return
+		}
+	}
+	d.settings = append(d.settings, new)
+}
+
+func (d *document) note(sentence string) { d.notes = append(d.notes, sentence) }
+
+// result renders the file. A setting that this version refuses becomes a comment and a note.
+func (d *document) result() (*Result, error) {
+	lines := d.lines()
+	for {
+		refused := config.CheckText("istio.toml", strings.Join(lines, "\n")+"\n")
+		if len(refused) == 0 {
+			break
+		}
+		for _, e := range refused {
+			if e.Line == 0 || strings.HasPrefix(lines[e.Line-1], "#") {
+				return nil, fmt.Errorf("the files give no valid configuration: %w", e)
+			}
+			d.note(fmt.Sprintf("%s: %s (the key is a comment in the file)", e.Key, e.Message))
+			lines[e.Line-1] = "# " + lines[e.Line-1]
+		}
+	}
+	slices.Sort(d.notes)
+	d.notes = slices.Compact(d.notes)
+	head := []string{"# Made by outrider import istio. Changes of this file are kept: it is not " +
+		"generated again."}
+	if len(d.notes) > 0 {
+		head = append(head, "#", "# What has no equivalent, or differs:")
+	}
+	for _, note := range d.notes {
+		head = append(head, "# - "+oneLine(note))
+	}
+	return &Result{Config: strings.Join(append(head, lines...), "\n") + "\n", Notes: d.notes}, nil
+}
+
+// lines returns one line for each setting, in the order of tables.
+func (d *document) lines() []string {
+	var lines []string
+	for _, table := range tables {
+		head := len(lines)
+		for _, s := range d.settings {
+			of, name, _ := strings.Cut(s.key, ".")
+			if of != table {
+				continue
+			}
+			if head == len(lines) {
+				lines = append(lines, "", "["+table+"]")
+			}
+			line := name + " = " + config.Render(s.value)
+			if s.from != "" {
+				line = fmt.Sprintf("%-44s # %s", line, s.from)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// oneLine makes text fit for a comment.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}

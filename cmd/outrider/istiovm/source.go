@@ -1,0 +1,141 @@
+// Package istiovm converts the files of an Istio VM, which `istioctl x workload entry configure`
+// writes for the istio-sidecar package, to a configuration of Outrider.
+package istiovm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	meshapi "istio.io/api/mesh/v1alpha1"
+	"sigs.k8s.io/yaml"
+)
+
+// maxSize bounds each file in bytes.
+const maxSize = 1 << 20
+
+// Source is the content of the files. A file that does not exist is empty.
+type Source struct {
+	// Environment has the variables of cluster.env, which override those of sidecar.env, which
+	// override proxyMetadata of mesh.yaml.
+	Environment map[string]string
+	Proxy       *meshapi.ProxyConfig // defaultConfig of mesh.yaml
+	Token       []byte               // istio-token
+	Root        []byte               // root-cert.pem
+	Hosts       []byte               // hosts
+
+	unknown []string // notes about fields
+}
+
+// Read reads the files in a directory. It must have cluster.env or mesh.yaml.
+func Read(directory string) (*Source, error) {
+	contents := map[string][]byte{}
+	for _, name := range []string{"sidecar.env", "cluster.env", "mesh.yaml", "istio-token",
+		"root-cert.pem", "hosts"} {
+		text, err := readFile(filepath.Join(directory, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("cannot read the files of the VM: %w", err)
+		}
+		contents[name] = text
+	}
+	if contents["cluster.env"] == nil && contents["mesh.yaml"] == nil {
+		return nil, fmt.Errorf("%s: neither cluster.env nor mesh.yaml is there; "+
+			"name the output directory of istioctl x workload entry configure", directory)
+	}
+	return parse(contents)
+}
+
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
+	if err == nil && len(text) > maxSize {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxSize)
+	}
+	return append([]byte{}, text...), err
+}
+
+// parse parses the contents of files by name.
+func parse(contents map[string][]byte) (*Source, error) {
+	s := &Source{Environment: map[string]string{}, Token: contents["istio-token"],
+		Root: contents["root-cert.pem"], Hosts: contents["hosts"]}
+	if err := s.parseMesh(contents["mesh.yaml"]); err != nil {
+		return nil, err
+	}
+	maps.Copy(s.Environment, s.Proxy.GetProxyMetadata())
+	for _, name := range []string{"sidecar.env", "cluster.env"} {
+		if err := parseEnvironment(name, string(contents[name]), s.Environment); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// parseMesh parses mesh.yaml. Fields that this version does not know become notes.
+func (s *Source) parseMesh(text []byte) error {
+	mesh := &meshapi.MeshConfig{}
+	json, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return fmt.Errorf("mesh.yaml: %w", err)
+	}
+	if string(json) == "null" {
+		return nil
+	}
+	if err := protojson.Unmarshal(json, mesh); err != nil {
+		if lax := (protojson.UnmarshalOptions{DiscardUnknown: true}); lax.Unmarshal(json, mesh) != nil {
+			return fmt.Errorf("mesh.yaml: %w", err)
+		}
+		s.unknown = append(s.unknown, "mesh.yaml has a field that this version does not know: "+err.Error())
+	}
+	s.Proxy = mesh.DefaultConfig
+	return nil
+}
+
+var (
+	assignment = regexp.MustCompile(`^(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
+	// piece is a part of a shell word: in single quotes, in double quotes, escaped, or plain.
+	piece = regexp.MustCompile("(?s)^(?:'([^']*)'|\"((?:[^\"\\\\$`]|\\\\.)*)\"|\\\\(.)|" +
+		"([^\\s'\"\\\\$`;&|<>()]+))")
+	escaped = regexp.MustCompile("(?s)\\\\([\"\\\\$`])")
+)
+
+// parseEnvironment parses assignments of the shell. Expansions are errors, because their values
+// depend on the shell that runs them.
+func parseEnvironment(name, text string, variables map[string]string) error {
+	for rest := text; ; {
+		rest = strings.TrimLeft(rest, " \t\r\n;")
+		if rest == "" {
+			return nil
+		}
+		if rest[0] == '#' {
+			_, rest, _ = strings.Cut(rest, "\n")
+			continue
+		}
+		line := 1 + strings.Count(text[:len(text)-len(rest)], "\n")
+		match := assignment.FindStringSubmatch(rest)
+		if match == nil {
+			return fmt.Errorf("%s:%d: this is no assignment; write NAME='value'", name, line)
+		}
+		rest = rest[len(match[0]):]
+		value := ""
+		for part := piece.FindStringSubmatch(rest); part != nil; part = piece.FindStringSubmatch(rest) {
+			value += part[1] + escaped.ReplaceAllString(part[2], "$1") + part[3] + part[4]
+			rest = rest[len(part[0]):]
+		}
+		if rest != "" && !strings.ContainsRune(" \t\r\n;", rune(rest[0])) {
+			return fmt.Errorf("%s:%d: %s: the value needs a shell; write it in single quotes", name,
+				line, match[1])
+		}
+		variables[match[1]] = value
+	}
+}
