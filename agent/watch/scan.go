@@ -18,20 +18,10 @@ type scan struct {
 	files  map[string][]string // files that count, by path, with their names as reported
 }
 
-// place is a path at the time of the scan.
+// place is what a scan found a path to be.
 type place struct {
-	stamp   stamp // of a folder
-	folder  bool
 	watched bool // a folder whose entries matter
 	listed  bool // a folder whose files count
-}
-
-// same reports whether a folder that now has this stamp is as it was.
-func (p place) same(now stamp) bool {
-	if p.watched {
-		return p.stamp == now && now != stamp{}
-	}
-	return p.stamp.identity() == now.identity()
 }
 
 // scanner scans a root. It has each folder watched before it looks into it, so that a later change
@@ -71,7 +61,7 @@ func (s *scanner) follow(folder, path string) (end string, info fs.FileInfo) {
 			info, err = os.Lstat(here) // it may have changed before it was watched
 		}
 		if _, known := s.places[here]; !known {
-			s.places[here] = place{stamp: stampOf(info), folder: err == nil && info.IsDir()}
+			s.places[here] = place{}
 		}
 		switch {
 		case err != nil:
@@ -113,7 +103,7 @@ func (s *scanner) watch(folder string) bool {
 		return false
 	}
 	s.folders.watch(folder)
-	s.places[folder] = place{stamp: lstat(folder).ifSettled(), folder: true, watched: true}
+	s.places[folder] = place{watched: true}
 	return true
 }
 
@@ -121,9 +111,7 @@ func (s *scanner) watch(folder string) bool {
 // the folders above.
 func (s *scanner) list(name, folder string, above []string) {
 	s.watch(folder)
-	p := s.places[folder]
-	p.listed = true
-	s.places[folder] = p
+	s.places[folder] = place{watched: true, listed: true}
 	above = append(slices.Clip(above), folder)
 	found, err := os.ReadDir(folder)
 	if err != nil {

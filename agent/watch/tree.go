@@ -18,10 +18,7 @@ type tree struct {
 	suffixes []string
 	folders  *folders
 	roots    map[string]*root    // by path as given to Set
-	dirty    map[*entry]struct{} // to be read again
 	pending  map[*entry]struct{} // changed and not delivered
-	heard    map[string]bool     // folders with events since the last check
-	changed  bool                // read found other content
 	// For tests: whether Run has begun, and the number of files hashed so far.
 	attached bool
 	reads    int
@@ -33,7 +30,6 @@ type root struct {
 	recursive  bool
 	suffixes   []string
 	entries    map[string]*entry // by name, always with the root's own
-	stale      bool              // to be scanned again
 	scan                         // the last one
 }
 
@@ -51,9 +47,7 @@ func newTree(suffixes []string, logger *slog.Logger) *tree {
 		suffixes: suffixes,
 		folders:  &folders{logger: logger, watched: map[string]stamp{}, warned: map[string]bool{}},
 		roots:    map[string]*root{},
-		dirty:    map[*entry]struct{}{},
 		pending:  map[*entry]struct{}{},
-		heard:    map[string]bool{},
 	}
 }
 
@@ -93,7 +87,6 @@ func (t *tree) set(paths []string) error {
 		if !wanted[path] {
 			delete(t.roots, path)
 			for _, e := range r.entries {
-				delete(t.dirty, e)
 				delete(t.pending, e)
 			}
 		}
@@ -102,15 +95,13 @@ func (t *tree) set(paths []string) error {
 	return errors.Join(failed...)
 }
 
-// attach starts watching with inner and has everything scanned again. With a nil inner, only the
-// periodic checks find changes.
+// attach makes scans watch folders with inner. With a nil inner, only the periodic scans find changes.
 func (t *tree) attach(inner *fsnotify.Watcher) {
 	t.folders.inner = inner
 	if inner != nil && t.folders.add == nil {
 		t.folders.add = inner.Add
 	}
 	t.attached = true
-	t.restart()
 }
 
 // detach stops watching; the caller closes inner.
@@ -119,95 +110,35 @@ func (t *tree) detach() {
 	clear(t.folders.watched)
 }
 
-// restart watches and scans everything anew.
-func (t *tree) restart() {
-	t.folders.sweep(nil)
-	for _, r := range t.roots {
-		r.stale = true
-	}
-}
-
-// event marks what an event concerns, and reports whether it concerns anything.
-func (t *tree) event(event fsnotify.Event) (concerns bool) {
-	t.heard[filepath.Dir(event.Name)] = true
-	gone := event.Has(fsnotify.Remove | fsnotify.Rename)
+// event takes in an event, and reports whether it concerns anything.
+func (t *tree) event(event fsnotify.Event) bool {
 	leads := false // a new folder or link, below which files may count
-	if gone {
+	if event.Has(fsnotify.Remove | fsnotify.Rename) {
 		t.folders.forget(event.Name) // the watch ended, or is another folder's by now
 	} else if event.Has(fsnotify.Create) { // also of a file renamed over another one
 		info, err := os.Lstat(event.Name)
 		leads = err != nil || !info.Mode().IsRegular()
 	}
 	for _, r := range t.roots {
-		files := r.files[event.Name]
-		switch {
-		case !gone && !leads && len(files) > 0:
-			for _, name := range files {
-				t.dirty[r.entries[name]] = struct{}{}
-			}
-		case r.depends(event.Name, leads):
-			r.stale = true
-		default:
-			continue
+		if r.files[event.Name] != nil || r.depends(event.Name, leads) {
+			return true
 		}
-		concerns = true
 	}
-	return concerns
+	return false
 }
 
-// check reads what changed without an event, and reports whether any content did. It looks at files
-// of directories only if their folder changed or cannot be watched.
-func (t *tree) check() (changed bool) {
-	seen := map[string]stamp{}
-	look := func(path string) stamp {
-		if _, ok := seen[path]; !ok {
-			seen[path] = lstat(path)
-		}
-		return seen[path]
-	}
-	t.changed = false
+// scan follows all paths again, reads the files that may have changed, and reports whether any
+// content did.
+func (t *tree) scan() (changed bool) {
 	for _, r := range t.roots {
-		if r.stale {
-			continue // settle is due
-		}
-		for path, then := range r.places {
-			if then.watched && t.heard[path] && then.stamp.identity() == look(path).identity() {
-				then.stamp = look(path) // events explain the change
-				r.places[path] = then
-			}
-			if then.folder && (then.watched && !t.folders.has(path) || !then.same(look(path))) {
-				r.stale = true
-				break
-			}
-		}
-		if r.stale {
-			t.rescan(r)
-		} else if e := r.entries[r.name]; r.files[e.path] != nil && look(e.path) != e.stamp {
-			t.read(e)
-		}
+		changed = t.rescan(r) || changed
 	}
-	clear(t.heard)
 	t.sweep()
-	return t.changed
+	return changed
 }
 
-// settle scans and reads what may have changed.
-func (t *tree) settle() {
-	for _, r := range t.roots {
-		if r.stale {
-			t.rescan(r)
-		}
-	}
-	for e := range t.dirty {
-		t.read(e)
-	}
-	clear(t.dirty)
-	t.sweep()
-}
-
-// rescan follows the root's path again and reads every file that may have changed.
-func (t *tree) rescan(r *root) {
-	r.stale = false
+// rescan is scan for one root, without ending watches.
+func (t *tree) rescan(r *root) (changed bool) {
 	r.scan = scanRoot(r, t.folders)
 	paths := map[string]string{r.name: r.end}
 	for path, names := range r.files {
@@ -222,12 +153,13 @@ func (t *tree) rescan(r *root) {
 	}
 	for name, e := range r.entries {
 		e.path = paths[name]
-		t.read(e)
+		changed = t.read(e) || changed
 	}
+	return changed
 }
 
-// read looks at what e holds now.
-func (t *tree) read(e *entry) {
+// read looks at what e holds now, and reports whether that changed.
+func (t *tree) read(e *entry) bool {
 	before := e.now
 	switch {
 	case e.path == "":
@@ -241,8 +173,8 @@ func (t *tree) read(e *entry) {
 			t.reads++
 		}
 	}
-	t.changed = t.changed || e.now != before
 	t.compare(e)
+	return e.now != before
 }
 
 // compare decides whether e is pending, and drops the entry of a removed file once delivered.

@@ -4,22 +4,18 @@
 // SHA-256. Touching a file, or replacing it with an equal one, is no change.
 // A file that cannot be read counts by inode, size and change time.
 //
-// Paths need not exist. The watcher follows each path link by link and has inotify watch the
-// folders in which a link, a file or a missing name was found, and the listed directories. What
-// inotify does not report is found every checkInterval by comparing the folders on each path, and
-// the files given by name, with their state at the last look: replaced parents, mounts, changes by
-// other clients of a network file system, lost events.
+// Paths need not exist. A scan follows each path link by link, has inotify watch the folders in
+// which a link, a file or a missing name was found, and the listed directories, and reads the files
+// whose inode, size or change time differs from the last scan. An event that concerns a path causes
+// a scan. So does every checkInterval, for what inotify does not report: replaced parents, mounts,
+// changes by other clients of a network file system, lost events.
 //
-//	Set, fsnotify event, periodic check ──► tree: dirty files, stale roots
-//	debouncer ──► settle: scan stale roots, hash dirty files ──► Changes
+//	fsnotify event, periodic scan ──► debouncer ──► scan ──► Changes
 //
 // In directories, names that start with a dot are ignored (swap files, locks, Kubernetes' ..data),
 // as are files without one of Options.Suffixes.
 //
 // A File is compared on demand, without a Watcher: for files that other processes read.
-//
-// Not seen: writes in place to a file of a directory through a hard link elsewhere, through
-// another mount of the folder, or by another client of a network file system.
 package watch
 
 import (
@@ -35,8 +31,12 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// checkInterval is the period of the check for changes that inotify does not report.
-const checkInterval = 2 * time.Second
+// checkInterval is the period of the scans for changes that inotify does not report. checkFactor
+// bounds their share of time: the next one waits at least checkFactor times as long as one took.
+const (
+	checkInterval = 2 * time.Second
+	checkFactor   = 100
+)
 
 // restFactor bounds the share of time spent on scans while many files change: after a scan the
 // next one waits at least restFactor times as long as that scan took.
@@ -146,7 +146,7 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 	debounce := debouncer{delays: &w.delays}
 	settle := time.NewTimer(debounce.touch(time.Now()))
 	defer settle.Stop()
-	check := time.NewTicker(w.interval)
+	check := time.NewTimer(w.interval)
 	defer check.Stop()
 
 	var offered batch
@@ -167,14 +167,16 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			w.locked(func(t *tree) { touched = t.event(event) })
 		case err := <-lost:
 			w.options.Logger.Info("file events were lost, scanning all watched files", "error", err)
-			w.locked((*tree).restart)
+			w.locked(func(t *tree) { t.folders.sweep(nil) }) // the scan watches them anew
 			touched = true
 		case <-check.C:
-			w.locked(func(t *tree) { touched = t.check() })
+			began := time.Now()
+			w.locked(func(t *tree) { touched = t.scan() })
+			check.Reset(max(w.interval, checkFactor*time.Since(began)))
 		case <-settle.C:
 			debounce.reset()
 			began := time.Now()
-			w.locked(func(t *tree) { t.settle(); offered = t.batch() })
+			w.locked(func(t *tree) { t.scan(); offered = t.batch() })
 			rest = restFactor * time.Since(began)
 		case <-w.wake:
 			if len(offered.names) > 0 {

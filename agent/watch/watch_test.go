@@ -188,7 +188,7 @@ func TestWithoutInotify_FilesArePolled(t *testing.T) {
 			}
 			start(t, watcher, dir+"/f", dir+"/d/...")
 			for _, name := range []string{dir + "/f", dir + "/d/sub/f.yaml"} {
-				write(t, name, "new")
+				replace(t, name, "new")
 				if diff := cmp.Diff([]string{name}, next(t, watcher)); diff != "" {
 					t.Errorf("changes (-want +got):\n%s", diff)
 				}
