@@ -85,6 +85,9 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config) (*listenerv3.
 		return out, nil
 	}
 	context := downstreamTLS(c.TLS, m)
+	if UsesMeshIdentity(c.TLS) {
+		context = gatewayMutualTLS(c.TLS, c.RouteName != "")
+	}
 	if err := context.Validate(); err != nil {
 		return nil, fmt.Errorf("TLS of %s: %w", c.Name, err)
 	}

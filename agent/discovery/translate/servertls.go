@@ -16,9 +16,10 @@ import (
 // Envoy's default.
 const secretWait = 15 * time.Second
 
-// ServerSecrets returns the file secrets of a server; none for PASSTHROUGH.
+// ServerSecrets returns the file secrets of a server; none for PASSTHROUGH and
+// ISTIO_MUTUAL.
 func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
-	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH {
+	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH || UsesMeshIdentity(in) {
 		return nil
 	}
 	secrets := serverCertificates(in, m)
@@ -69,6 +70,28 @@ func requestsClientCertificate(in *networking.ServerTLSSettings) bool {
 		in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
 }
 
+// UsesMeshIdentity reports whether a server presents the proxy's certificate of the mesh.
+func UsesMeshIdentity(in *networking.ServerTLSSettings) bool {
+	return in.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL
+}
+
+// gatewayMutualTLS returns the TLS settings of a gateway's server with ISTIO_MUTUAL. As with istiod
+// it has Envoy's protocol versions and cipher suites, and without names accepts all certificates of
+// the mesh's CA. http reports whether the server routes requests.
+func gatewayMutualTLS(in *networking.ServerTLSSettings, http bool) *tlsv3.DownstreamTlsContext {
+	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
+	if !http {
+		common.AlpnProtocols = []string{"istio-peer-exchange", "h2", "http/1.1"}
+	}
+	meshCertificates(common, anyOfNames(in.SubjectAltNames))
+	if in.InsecureSkipVerify.GetValue() {
+		common.GetCombinedValidationContext().DefaultValidationContext.TrustChainVerification =
+			tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	return &tlsv3.DownstreamTlsContext{CommonTlsContext: common,
+		RequireClientCertificate: wrapperspb.Bool(true)}
+}
+
 // downstreamTLS returns the TLS settings of a server. The mesh's settings fill in the protocol
 // parameters that the server omits.
 func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.DownstreamTlsContext {
@@ -109,7 +132,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 // SpeaksAny reports whether the mesh's minimum version leaves the server any version. It does not
 // check the server's own range.
 func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
-	return in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
+	return UsesMeshIdentity(in) || in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
 		lowestVersion(m.TLS) == tlsv3.TlsParameters_TLSv1_2 ||
 		tlsVersion(in.GetMaxProtocolVersion(),
 			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3

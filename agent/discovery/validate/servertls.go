@@ -49,11 +49,13 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 			c.fail(field, "ISTIO_MUTUAL takes the workload's certificate and excludes others",
 				"remove them")
 		}
-		c.fail(field+".mode", "ISTIO_MUTUAL is not carried out by this version of Outrider",
-			"write MUTUAL with the files of the certificates")
+		c.idleTLS(field, &networking.ServerTLSSettings{MinProtocolVersion: t.MinProtocolVersion,
+			MaxProtocolVersion: t.MaxProtocolVersion, CipherSuites: t.CipherSuites,
+			VerifyCertificateSpki: t.VerifyCertificateSpki,
+			VerifyCertificateHash: t.VerifyCertificateHash}, "ISTIO_MUTUAL does not take it")
 	default:
 		c.fail(field+".mode", fmt.Sprintf("%d is no mode", t.Mode),
-			"write SIMPLE, MUTUAL, OPTIONAL_MUTUAL or PASSTHROUGH")
+			"write SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL or PASSTHROUGH")
 	}
 }
 

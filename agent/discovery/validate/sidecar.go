@@ -102,10 +102,14 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 						"and caCertificates")
 			}
 		}
-		if l.Tls.Mode == networking.ServerTLSSettings_PASSTHROUGH {
+		switch l.Tls.Mode {
+		case networking.ServerTLSSettings_PASSTHROUGH:
 			c.fail(field+".tls.mode", "PASSTHROUGH ends no TLS",
 				"remove tls: what comes in is passed on as it is")
-		} else {
+		case networking.ServerTLSSettings_ISTIO_MUTUAL:
+			c.fail(field+".tls.mode", "ISTIO_MUTUAL is not taken in a Sidecar",
+				"remove tls, and set STRICT in a PeerAuthentication")
+		default:
 			c.serverTLS(field+".tls", l.Tls)
 		}
 	}

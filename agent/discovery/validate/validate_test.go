@@ -353,7 +353,7 @@ func TestSpecs(t *testing.T) {
 		{gw, httpsPort + "{mode: MUTUAL, serverCertificate: /c, privateKey: /k, caCertificates: /a, verifyCertificateHash: [x]}", "!servers[0].tls.verifyCertificateHash[0]: hexadecimal"},
 		{gw, httpsPort + "{mode: MUTUAL, serverCertificate: /c, privateKey: /k, caCertificates: /a, verifyCertificateHash: ['" + strings.Repeat("Ab", 32) + "']}", ""},
 		{gw, httpsPort + "{mode: MUTUAL, serverCertificate: /c, privateKey: /k, caCertificates: /a, credentialNames: [x]}", "?servers[0].tls: no effect"},
-		{gw, httpsPort + "{mode: ISTIO_MUTUAL}", "!servers[0].tls.mode: not carried out"},
+		{gw, httpsPort + "{mode: ISTIO_MUTUAL, subjectAltNames: [a], cipherSuites: [ECDHE-RSA-AES128-GCM-SHA256]}", "?servers[0].tls.cipherSuites: does not take"},
 		{gw, httpsPort + "{mode: ISTIO_MUTUAL, serverCertificate: /c}", "!servers[0].tls: excludes others"},
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, cipherSuites: [ECDHE-RSA-AES128-GCM-SHA256, NONE-SUCH]}", "?servers[0].tls.cipherSuites[1]: no cipher suite"},
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, cipherSuites: [AES128-SHA, AES128-SHA]}", "?servers[0].tls.cipherSuites[1]: given twice"},

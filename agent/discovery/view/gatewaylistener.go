@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -86,6 +87,12 @@ func (l *gatewayListener) publish(v *View, name string) {
 				"raise it, or write a minProtocolVersion of the server's own"))
 		}
 		switch {
+		case translate.UsesMeshIdentity(s.spec.Tls) && !v.node.Identity:
+			problem := s.problem("tls.mode", "the server accepts no connections: ISTIO_MUTUAL "+
+				"needs a certificate of the mesh, and this proxy has no identity",
+				"set provider in [identity], or write MUTUAL with certificates")
+			problem.Severity = condition.Error
+			c.problems = append(c.problems, problem)
 		case s.class() == model.HTTP:
 			c.chains = []translate.GatewayChain{{RouteName: s.routeName()}}
 		case s.routesRequests():
