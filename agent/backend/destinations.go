@@ -9,6 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // countTime bounds the request to Envoy for its cluster statistics.
@@ -63,7 +64,8 @@ func (b *Backend) problems(ctx context.Context) []discovery.Problem {
 	if node == nil {
 		return found
 	}
-	live, err := b.Discovery.LiveProblems(node, b.counted(ctx))
+	live, err := b.Discovery.LiveProblems(node, b.counted(ctx),
+		sockdiag.ListeningAddresses())
 	if err != nil || len(live) == 0 {
 		return found
 	}

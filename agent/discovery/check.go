@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"outrider.org/outrider/agent/discovery/mesh"
@@ -21,6 +22,8 @@ type CheckOptions struct {
 	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken // addresses where the mesh cannot listen
 	Credentials    Credentials
+
+	Listening []netip.AddrPort // the host's listening addresses; nil: unknown
 
 	Here   bool   // certificate files are on this host; missing ones are reported
 	Denied Denied // reports those that the proxy cannot read; nil: unknown
@@ -76,6 +79,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	v.Update(touched)
 	refs, views := references{}, map[string]*served{"": {View: v}}
 	refs.update(world, touched)
-	problems = slices.Concat(problems, refs.problems(), unselected(world, views))
+	problems = slices.Concat(problems, refs.problems(), unselected(world, views),
+		v.Exposed(options.Listening))
 	return checked{world, v, gather(s.Problems(), problems, views, nil)}, nil
 }

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -13,15 +14,18 @@ import (
 )
 
 // LiveProblems returns the problems of a proxy's clusters that the counters of its Envoy show:
-// names that do not resolve, servers whose certificates are not accepted. live has the counters by
-// cluster.
-func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) ([]Problem, error) {
+// names that do not resolve, servers whose certificates are not accepted; and applications that are
+// reachable past Envoy. live has the counters by cluster, listening the host's listening addresses.
+func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live,
+	listening []netip.AddrPort) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err
 	}
 	snapshot, _ := v.Feed().Current()
-	var problems []Problem
+	s.mu.Lock()
+	problems := v.Exposed(listening)
+	s.mu.Unlock()
 	for r, findings := range explain.Findings(snapshot, live) {
 		for _, f := range findings {
 			if origin, ok := writtenIn(r, f.Rule); ok {

@@ -88,6 +88,15 @@ func Listening() ([]Socket, error) {
 	return all, err
 }
 
+// ListeningAddresses returns the addresses of Listening; nil if they cannot be listed.
+func ListeningAddresses() []netip.AddrPort {
+	var all []netip.AddrPort
+	_ = Each(TCP, func(s Socket) {
+		all = append(all, netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port()))
+	}, Listen)
+	return all
+}
+
 // Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
 // socket may appear twice if the kernel's table changes meanwhile.
 func Each(protocol Protocol, visit func(Socket), states ...State) error {

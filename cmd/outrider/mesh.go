@@ -14,6 +14,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 func (a *app) meshCommand() *cobra.Command {
@@ -99,7 +100,7 @@ func (a *app) checkOptions(ctx context.Context,
 				Envoy: claim.Envoy})
 		}
 	}
-	options.Here = true
+	options.Here, options.Listening = true, sockdiag.ListeningAddresses()
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
 		a.instance)+".service").reader(); reader != nil {
 		options.Denied = reader.Denied

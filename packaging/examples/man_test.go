@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write the manual page anew")
 var kinds = []struct{ name, text string }{
 	{"Gateway", "Where this host listens: ports, host names, TLS. Nginx: `listen`,\n" +
 		"`server_name`, `ssl_certificate`. Protocols: HTTP, HTTPS, HTTP2, GRPC, TCP,\n" +
-		"TLS. TLS modes: SIMPLE, MUTUAL, OPTIONAL_MUTUAL, PASSTHROUGH. Certificates\n" +
+		"TLS. TLS modes: SIMPLE, MUTUAL, OPTIONAL_MUTUAL, PASSTHROUGH, and ISTIO_MUTUAL\n" +
+		"for clients with a certificate of the mesh. Certificates\n" +
 		"are files that the user outrider-envoy can read, or credentials (see above);\n" +
 		"renewed ones are used about a second after certificate and key are both\n" +
 		"replaced. Port names are unique within a Gateway: hosts with certificates of\n" +
@@ -211,7 +212,8 @@ listener on 127.0.0.1, and the Host header chooses the service.`)
 	p.Text(`Without an identity, and before the first certificate, STRICT accepts nothing
 and ISTIO_MUTUAL sends nothing. An invalid PeerAuthentication withholds every
 change of the mesh configuration until it is corrected. STRICT protects the
-ports of Envoy: let the application listen on 127.0.0.1 only. "outrider mesh
+ports of Envoy: let the application listen on 127.0.0.1 only; "outrider mesh
+check" warns if it listens elsewhere without interception. "outrider mesh
 explain" shows which certificates the sides of a connection present and expect,
 and the PeerAuthentication of an endpoint that would refuse the connection.`)
 	p.Section("PRECEDENCE")

@@ -37,6 +37,7 @@ type inboundPort struct {
 	object *object.Object
 	field  string
 	host   string // of the service; "" with a Sidecar
+	peer   model.PeerMode
 }
 
 func newInbound() inbound {

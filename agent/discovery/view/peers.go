@@ -2,8 +2,10 @@ package view
 
 import (
 	"fmt"
+	"net/netip"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 )
@@ -12,7 +14,7 @@ import (
 func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	node model.Node) (model.PeerMode, []object.Problem) {
 	mode := peers.Of(d.Port)
-	d.Mutual, d.Identity = mode.Mode, node.Identity
+	d.peer, d.Mutual, d.Identity = mode, mode.Mode, node.Identity
 	var problems []object.Problem
 	if d.TLS != nil && mode.Object != nil && mode.Mode != model.Disable {
 		problems = append(problems, d.object.Problem(object.Finding{Field: d.field + ".tls",
@@ -30,6 +32,35 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 			Cure: "set provider in [identity], or write PERMISSIVE or DISABLE"}))
 	}
 	return mode, problems
+}
+
+// Exposed reports applications that clients reach without the mutual TLS that Envoy requires, as
+// one of the host's listening addresses is not loopback's. Interception redirects such connections.
+func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
+	s, ok := v.kind.(*sidecar)
+	if !ok || v.node.Captured() {
+		return nil
+	}
+	var problems []object.Problem
+	for _, d := range s.inbound.own {
+		endpoint, err := netip.ParseAddrPort(d.Endpoint)
+		if d.Mutual != model.Strict || err != nil {
+			continue
+		}
+		for _, at := range listening {
+			if at.Port() == endpoint.Port() && !at.Addr().IsLoopback() &&
+				!(uint32(at.Port()) == d.Port && mesh.SameAddress(at.Addr().String(), d.Bind)) {
+				problems = append(problems, d.object.Problem(object.Finding{
+					Field: d.field + ".defaultEndpoint", Severity: condition.Warning,
+					Message: fmt.Sprintf("the application listens on %s, where clients reach it "+
+						"without the mutual TLS that %s at %s:%d requires", at, d.peer.Object.Key,
+						d.peer.Object.File, d.peer.Object.Line),
+					Cure: `let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`}))
+				break
+			}
+		}
+	}
+	return problems
 }
 
 // shadowedPeers reports PeerAuthentications without effect.
