@@ -98,6 +98,13 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	if result := u.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
+	restart := func(state string) { // Envoy serves on and connects to the new agent
+		t.Helper()
+		u.KillAgent()
+		u.StartReady()
+		u.awaitState(state)
+	}
+	restart("connected")
 	u.killIstiod()
 	u.awaitState("connecting")
 	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
@@ -108,6 +115,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 		t.Fatalf("reload without istiod: %+v\n%s", result, u.Daemon().Output())
 	}
 	u.awaitState("cached")
+	restart("cached")
 	u.startIstiod()
 	u.awaitState("connected")
 	if report := load.Stop(); report.Lost > 0 {
