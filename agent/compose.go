@@ -21,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/systemd"
@@ -166,6 +167,10 @@ func (a *Agent) composeViews(c *config.Config) error {
 			Trusted:   trusted, Board: a.board, Logger: a.logOf("sts"),
 		})
 		a.optional = append(a.optional, a.sts)
+	}
+	if c.Discovery.Address != "" && c.Discovery.DebugAddress != "" {
+		a.optional = append(a.optional, &relay.Tap{Server: a.relay, Users: trusted,
+			Address: c.Discovery.DebugAddress, Board: a.board, Logger: a.logOf("relay")})
 	}
 	a.backend = &backend.Backend{
 		Version: a.options.Version, Options: a.options.Config, Started: a.started, Level: a.level,

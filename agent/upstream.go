@@ -6,11 +6,19 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/xds"
 )
 
 // relayCacheName is the file in the state directory with what Envoy accepted from upstream last.
@@ -20,7 +28,8 @@ const relayCacheName = "xds-cache"
 func upstreamOf(c *config.Config) relay.Upstream {
 	d, i := c.Discovery, c.Identity
 	u := relay.Upstream{Address: d.Address, ConnectTimeout: d.ConnectTimeout,
-		ClusterID: c.Node.ClusterID}
+		ClusterID: c.Node.ClusterID, Namespace: c.Node.Namespace,
+		ServiceAccount: c.Node.ServiceAccount}
 	if !d.TLS() {
 		return u
 	}
@@ -42,7 +51,9 @@ func upstreamOf(c *config.Config) relay.Upstream {
 func (a *Agent) newRelay(c *config.Config) *relay.Server {
 	options := relay.Options{Upstream: upstreamOf(c), Board: a.board, Logger: a.logOf("relay"),
 		Words: envoy.RedactMessage, Certificate: a.workloadCertificate,
-		Roots: func() []*x509.Certificate { return a.identity.AnnouncedRoots() }}
+		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
+		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
+		Subscriptions: []relay.Subscription{{TypeURL: proxyConfigType, Apply: a.applyProxyConfig}}}
 	if c.Discovery.Cache {
 		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), a.board)
 	}
@@ -59,9 +70,34 @@ func (a *Agent) offerUpstream(c *config.Config) {
 // useUpstream does the same for all streams of the relay.
 func (a *Agent) useUpstream(c *config.Config) {
 	a.offerUpstream(c)
-	if c.Discovery.Address != "" {
-		a.relay.Configure(upstreamOf(c))
+	if c.Discovery.Address == "" {
+		a.identity.SetTrustBundle(nil)
+		return
 	}
+	a.relay.Configure(upstreamOf(c))
+}
+
+// proxyConfigType is the type of Istio's ProxyConfig (PCDS).
+const proxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+
+// applyProxyConfig trusts the roots of a ProxyConfig beside those of the identity provider.
+func (a *Agent) applyProxyConfig(resources []*anypb.Any, _ []string) error {
+	for _, one := range resources {
+		var proxy meshapi.ProxyConfig
+		if err := one.UnmarshalTo(&proxy); err != nil {
+			return fmt.Errorf("decode a ProxyConfig: %w", err)
+		}
+		var roots []*x509.Certificate
+		if all := proxy.GetCaCertificatesPem(); len(all) > 0 {
+			var err error
+			if roots, err = pki.ParseRoots(pki.Input{File: "ProxyConfig of the upstream server",
+				PEM: []byte(strings.Join(all, "\n"))}, time.Now()); err != nil {
+				return err
+			}
+		}
+		a.identity.SetTrustBundle(roots)
+	}
+	return nil
 }
 
 // workloadCertificate returns the current certificate of the identity provider.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 
 	"outrider.org/outrider/agent/condition"
@@ -66,6 +67,8 @@ type Viewer interface {
 	// response. path is one of AdminPaths; query is URL-encoded. The caller closes the body.
 	Admin(ctx context.Context, path, query string) (AdminResponse, error)
 	ResourceTypes(ctx context.Context) ([]ResourceType, error)
+	// UpstreamDebug returns istiod's response to GET /debug/NAME; name may have a query.
+	UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error)
 }
 
 // AdminResponse is a response of Envoy's admin interface.

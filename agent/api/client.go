@@ -101,6 +101,11 @@ func (c *Client) ResourceTypes(ctx context.Context) ([]ResourceType, error) {
 	return get[[]ResourceType](ctx, c, "/resource-types")
 }
 
+// UpstreamDebug returns istiod's response to GET /debug/NAME; name may have a query.
+func (c *Client) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
+	return call[json.RawMessage](ctx, c, http.MethodPost, "/upstream-debug", name)
+}
+
 // MeshProblems returns the problems in the files of the embedded discovery server.
 func (c *Client) MeshProblems(ctx context.Context) ([]MeshProblem, error) {
 	return get[[]MeshProblem](ctx, c, "/mesh-problems")

@@ -84,6 +84,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET "+Prefix+"/config/diff", s.entitled(shows, read(backend.ConfigDiff)))
 	mux.Handle("GET "+Prefix+"/log-level", read(backend.LogLevels))
 	mux.Handle("GET "+Prefix+"/resource-types", read(backend.ResourceTypes))
+	mux.Handle("POST "+Prefix+"/upstream-debug", s.entitled(shows, ask(backend.UpstreamDebug)))
 	mux.Handle("GET "+Prefix+"/mesh-problems", read(backend.MeshProblems))
 	mux.Handle("GET "+Prefix+"/mesh/origins", read(backend.MeshOrigins))
 	mux.HandleFunc("POST "+Prefix+"/mesh/explain", s.explain)

@@ -2,11 +2,13 @@ package backend
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/relay"
 )
 
 // statusTime bounds reading the state of the xDS streams.
@@ -47,5 +49,39 @@ func (b *Backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error)
 			types = append(types, shown)
 		}
 	}
+	for _, t := range b.Relay.Types(ctx) {
+		if number, ours := numbers[int(t.PID)]; ours {
+			types = append(types, relayedType(number, t))
+		}
+	}
 	return types, nil
+}
+
+// relayedType describes a type that comes from the upstream server or its cache.
+func relayedType(number int, t relay.Type) api.ResourceType {
+	shown := api.ResourceType{Epoch: number, Type: t.URL, Version: t.Version,
+		Resources: t.Resources, State: "accepted", Since: t.Accepted, Source: "upstream",
+		Refused: t.Refused, RefusedVersion: t.RefusedVersion}
+	if t.Cached {
+		shown.Source = "cache"
+	}
+	switch {
+	case t.Refused != "":
+		shown.State, shown.Since = "refused", t.Sent
+	case t.Pending || t.Accepted.IsZero():
+		shown.State, shown.Since = "pending", t.Sent
+	}
+	return shown
+}
+
+// UpstreamDebug returns debug information of the upstream server.
+func (b *Backend) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
+	text, err := b.Relay.Debug(ctx, name)
+	if err != nil {
+		return nil, api.Refuse(err.Error())
+	}
+	if !json.Valid(text) {
+		return json.Marshal(string(text))
+	}
+	return text, nil
 }

@@ -104,8 +104,12 @@ func (b *Backend) identities() []api.Identity {
 // discoveryStatus returns the state of the upstream server, or of the embedded discovery server with
 // the number of its problems.
 func (b *Backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
-	if address := b.Reloader.InForce().Config.Discovery.Address; address != "" {
-		return upstreamStatus(address, b.Relay.Status())
+	switch d := b.Reloader.InForce().Config.Discovery; {
+	case d.Address != "" && !d.Proxy:
+		return api.Discovery{State: "direct", Address: d.Address, Since: b.Started,
+			Detail: "Envoy connects to it itself"}
+	case d.Address != "":
+		return upstreamStatus(d.Address, b.Relay.Status())
 	}
 	var errors, warnings int
 	for _, p := range problems {

@@ -1,13 +1,16 @@
 package blueprint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/bootstrap"
@@ -55,6 +58,9 @@ func (m Maker) input(
 	}
 	if c.Discovery.Address != "" { // as istiod expects; a change starts an epoch
 		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Address}
+		if !c.Discovery.Proxy {
+			input.Discovery.Socket, input.Discovery.Upstream = "", upstream(c)
+		}
 	}
 	input.SDSSocket = c.SDS.Socket
 	if c.Identity.Provider == "spire" {
@@ -80,6 +86,29 @@ func (m Maker) input(
 	}
 	return input, errs
 }
+
+// upstream returns the xDS server to which Envoy connects itself ([discovery] proxy = false).
+func upstream(c *config.Config) *bootstrap.Service {
+	d, i := c.Discovery, c.Identity
+	s := &bootstrap.Service{Address: d.Address, Keepalive: upstreamKeepalive}
+	if !d.TLS() {
+		return s
+	}
+	s.TLS = bootstrap.TLS{Mode: bootstrap.Simple, CAFile: cmp.Or(d.RootCAFile, i.RootCAFile),
+		ServerName: d.ServerName}
+	switch {
+	case i.ProvCertDir != "":
+		s.TLS.Mode = bootstrap.Mutual
+		s.TLS.CertFile = filepath.Join(i.ProvCertDir, "cert-chain.pem")
+		s.TLS.KeyFile = filepath.Join(i.ProvCertDir, "key.pem")
+	case d.Auth == "mtls":
+		s.TLS.Mode, s.TLS.SDS = bootstrap.Mutual, true
+	}
+	return s
+}
+
+// upstreamKeepalive is Istio's value.
+const upstreamKeepalive = 300 * time.Second
 
 // systemRoots returns the path of this system's CA bundle, or "".
 func systemRoots() string {

@@ -5,9 +5,7 @@ package config
 type capability string
 
 const (
-	directUpstream   capability = "an Envoy that connects to an upstream xDS server itself"
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
-	xdsTap           capability = "the xDS tap"
 	registration     capability = "registration with a WorkloadGroup"
 	proxyless        capability = "proxyless gRPC"
 	workloadHealth   capability = "the workload's readiness reported upstream"
@@ -18,9 +16,7 @@ const (
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
 func missing() map[capability]bool {
 	return map[capability]bool{
-		directUpstream:   true,
 		dynamicBootstrap: true,
-		xdsTap:           true,
 		registration:     true,
 		proxyless:        true,
 		workloadHealth:   true,

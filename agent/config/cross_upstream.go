@@ -34,6 +34,15 @@ func (x *crossCheck) upstream() {
 		}
 	}
 	i := x.Identity
+	token := i.TokenFile != "" && d.TLS() && d.Auth != "mtls"
+	switch {
+	case !d.Proxy && d.PilotIdentity != "":
+		x.refuse([]string{"discovery.proxy"}, "remove discovery.pilot_identity or discovery.proxy",
+			"Envoy cannot check the suffix of an identity (discovery.pilot_identity)")
+	case !d.Proxy && token:
+		x.refuse([]string{"discovery.proxy"}, `set discovery.auth = "mtls", or remove the key`,
+			"Envoy cannot send the token of identity.token_file to the upstream server")
+	}
 	switch {
 	case d.Auth == "mtls" && i.Provider == "none" && i.ProvCertDir == "":
 		x.refuse([]string{"discovery.auth"}, "set identity.provider or identity.prov_cert_dir",

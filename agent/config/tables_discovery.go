@@ -46,9 +46,9 @@ func discoveryTable(d *Discovery) table {
 			plays("--mixerIdentity"),
 		setting("debug_address", &d.DebugAddress, "127.0.0.1:15004", Start,
 			`tap: /debug/<type> forwarded upstream; "" = off`).
-			plays("PROXY_XDS_DEBUG_VIA_AGENT").must(optional(listenAddress)).needs(xdsTap),
+			plays("PROXY_XDS_DEBUG_VIA_AGENT").must(optional(listenAddress)),
 		setting("proxy", &d.Proxy, true, Epoch, "false: Envoy connects to address itself").
-			plays("PROXY_XDS_VIA_AGENT").needs(directUpstream),
+			plays("PROXY_XDS_VIA_AGENT"),
 	}}
 }
 

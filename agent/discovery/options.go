@@ -61,6 +61,7 @@ type Settings struct {
 	AccessLog      AccessLog     // "" = as MeshConfig has it
 	DebounceAfter  time.Duration // quiet time before a push; 0: at once
 	DebounceMax    time.Duration // longest delay of a push
+	Unused         bool          // no Envoy uses the server: problems are listed, but not reported
 }
 
 func fill(o *Options) {

@@ -28,7 +28,7 @@ func (s *Server) Problems() []Problem {
 // reportProblems gathers the problems, publishes the new ones as events and updates the condition.
 // Callers hold mu.
 func (s *Server) reportProblems() {
-	before := s.problems
+	before := s.reported
 	s.forgetRefusals()
 	views := maps.Clone(s.views)
 	// views of other realms would report the same problems twice
@@ -36,7 +36,10 @@ func (s *Server) reportProblems() {
 	s.closed.Store(s.here.whyClosed())
 	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
 		s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
-	if s.options.Board == nil || slices.Equal(before, s.problems) {
+	if s.reported = s.problems; s.settings.Unused {
+		s.reported = nil
+	}
+	if s.options.Board == nil || slices.Equal(before, s.reported) {
 		return
 	}
 	known := make(map[Problem]bool, len(before))
@@ -44,7 +47,7 @@ func (s *Server) reportProblems() {
 		known[p] = true
 	}
 	fresh := 0
-	for _, p := range s.problems {
+	for _, p := range s.reported {
 		if known[p] || p.Severity == condition.Info {
 			continue
 		}
@@ -69,7 +72,7 @@ func (s *Server) reportProblems() {
 func (s *Server) raise() {
 	counts := map[condition.Severity]int{}
 	first := map[condition.Severity]Problem{}
-	for _, p := range s.problems {
+	for _, p := range s.reported {
 		if counts[p.Severity]++; counts[p.Severity] == 1 {
 			first[p.Severity] = p
 		}

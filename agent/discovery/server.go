@@ -61,7 +61,8 @@ type Server struct {
 	meshProblems []Problem
 	refusedMesh  *lastgood.RefusedMesh // nil: none
 	refusals     map[resource.Key]refusal
-	problems     []Problem // all, as last reported
+	problems     []Problem // all
+	reported     []Problem // those in the condition and in events
 }
 
 // New returns a server. It reads MeshConfig and Options.LastGood; Run reads the other files.

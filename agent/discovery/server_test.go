@@ -234,6 +234,13 @@ func TestProblems_ReportedOnceAndBounded(t *testing.T) {
 	if got := count(); got != 21 {
 		t.Errorf("%d events after nothing new", got)
 	}
+	for _, unused := range []bool{true, false} {
+		err := server.Configure(discovery.Settings{Unused: unused})
+		if got := board.Conditions(); err != nil || len(got) > 0 == unused ||
+			len(server.Problems()) != 50 {
+			t.Errorf("unused %v: %v, %d problems, %v", unused, got, len(server.Problems()), err)
+		}
+	}
 	for i := range 50 {
 		if err := os.Remove(filepath.Join(directory, fmt.Sprintf("%02d.yaml", i))); err != nil {
 			t.Fatal(err)

@@ -154,6 +154,7 @@ func (m *Manager) SetTrustBundle(roots []*x509.Certificate) {
 	defer m.mu.Unlock()
 	m.bundle = roots
 	m.judge()
+	m.changed()
 }
 
 // Subscribe implements xds.Subscriber. A secret that is not configured is read as long as somebody

@@ -21,6 +21,7 @@ func Settings(c *config.Config) discovery.Settings {
 		Taken:          takenByAgent(c),
 		Credentials:    credentials(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
+		Unused: c.Discovery.Address != "",
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
 			Format: c.Telemetry.AccessLogFormat},
 	}

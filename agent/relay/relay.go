@@ -53,6 +53,7 @@ type Options struct {
 	// Roots returns roots that are trusted beside Upstream.RootFile; nil: none.
 	Roots func() []*x509.Certificate
 	Words func(message string) string // redacts Envoy's error messages; nil: no redaction
+	PID   func(net.Addr) int32        // returns the PID of an Envoy; nil: none is known
 	// Patience is how long a new stream waits for the connection to upstream before it is served
 	// from the cache; 0: 500 ms.
 	Patience time.Duration

@@ -17,7 +17,7 @@ import (
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
-// reconfigured and announce.
+// reconfigured, announce and query.
 type session struct {
 	server  *Server
 	stream  grpc.ServerStream
@@ -41,6 +41,7 @@ type session struct {
 
 	reconfigured chan struct{} // Server.Configure
 	announce     chan struct{} // Server.Announce
+	query        chan chan<- []Type
 }
 
 // Pauses between attempts to connect, before jitter. The longest is short, because Envoy must have
@@ -59,7 +60,8 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event), pause: firstPause,
 		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
-		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1)}
+		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
+		query: make(chan chan<- []Type)}
 	defer session.retry.Stop()
 	defer session.patience.Stop()
 	if !s.join(session) {
@@ -101,6 +103,8 @@ func (s *session) run(ctx context.Context) error {
 			s.reconfigure(*s.server.upstream.Load())
 		case <-s.announce:
 			err = s.sendAnnouncements()
+		case reply := <-s.query:
+			reply <- s.types()
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
 				return nil

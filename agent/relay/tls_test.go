@@ -1,7 +1,11 @@
 package relay
 
 import (
+	"context"
 	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,6 +86,41 @@ func TestUpstream_Authentication(t *testing.T) {
 			}
 		})
 	}
+	t.Run("debug", func(t *testing.T) {
+		upstream := good
+		upstream.Namespace, upstream.ServiceAccount = "default", "web"
+		r := startRelayWith(t, Options{Upstream: upstream})
+		envoy := r.connect(t, true, false)
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+		envoy.next()
+		if _, err := r.Debug(t.Context(), "syncz"); err == nil ||
+			!strings.Contains(err.Error(), "not available for current identity") {
+			t.Errorf("syncz: %v", err)
+		}
+		tap := &Tap{Server: r.Server, Address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)),
+			Users: []uint32{uint32(os.Getuid())}, Board: r.board, Logger: r.options.Logger}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- tap.Run(ctx) }()
+		<-tap.Ready()
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		response, err := client.Get("http://" + tap.Address +
+			"/debug/config_dump?proxyID=web.default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != 200 ||
+			!strings.Contains(string(body), "BootstrapConfigDump") &&
+				!strings.Contains(string(body), "ClustersConfigDump") {
+			t.Errorf("config_dump: %s, %.200s, %v", response.Status, body, err)
+		}
+		_ = response.Body.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("rotation", func(t *testing.T) {
 		upstream := good
 		upstream.RootFile = file("rotated.pem", pkitest.PEM(pkitest.NewAuthority(t, "before",

@@ -32,6 +32,8 @@ type Upstream struct {
 	KeyFile        string
 	Workload       bool // the client certificate is that of the workload
 	ClusterID      string
+	Namespace      string // of the workload, for Debug
+	ServiceAccount string
 	ConnectTimeout time.Duration
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // watch is what an Envoy subscribes to and has of one type.
@@ -18,6 +19,7 @@ type watch struct {
 	held    map[string]resource // accepted; without body if the Envoy had it before this stream
 	pending []pending           // responses without an answer, oldest first
 	served  bool                // a response was sent on this stream
+	shown   Type
 
 	// of the current upstream stream
 	nonces   []string // last responses
@@ -86,6 +88,7 @@ func (w *watch) subscribe(r *request) bool {
 // sent records a response that was sent to Envoy.
 func (w *watch) sent(r *response, from *link) {
 	w.served = true
+	w.shown.Sent = time.Now()
 	if from != nil {
 		w.answered = true
 		w.nonces = append(w.nonces, r.nonce)
@@ -108,9 +111,13 @@ func (w *watch) settle(r *request) (answered pending, ok bool) {
 	} else {
 		w.pending = slices.Delete(w.pending, 0, i+1) // the latest answer counts
 	}
-	if !r.refused {
-		w.accept(answered.response)
+	if r.refused {
+		w.shown.Refused, w.shown.RefusedVersion = r.refusal, answered.version
+		return answered, true
 	}
+	w.accept(answered.response)
+	w.shown = Type{Version: answered.version, Sent: w.shown.Sent, Accepted: time.Now(),
+		Cached: answered.from == nil}
 	return answered, true
 }
 

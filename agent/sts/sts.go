@@ -13,8 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -104,14 +102,11 @@ const (
 	conditionFailed = "token-exchange-failed"
 )
 
-// Bounds of connections and requests.
+// Bounds of requests.
 const (
 	readTime     = 5 * time.Second
 	exchangeTime = 10 * time.Second
 )
-
-// limits are the limits of connections.
-var limits = admission.Limits{Total: 64, PerKey: 32}
 
 // refusalBody is the response to connections of other users and beyond the limits.
 const refusalBody = `{"error":"access_denied","error_description":` +
@@ -120,33 +115,18 @@ const refusalBody = `{"error":"access_denied","error_description":` +
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
 // every second. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := admission.Bind(ctx, s.options.Address, func(err error) {
-		s.options.Board.Raise(conditionAddress, condition.Error,
-			fmt.Sprintf("no token exchange on [sts] port: %v; it is tried again every second", err))
-		s.MarkReady()
-	})
-	if err != nil {
-		return nil //nolint:nilerr // ctx ended before the address could be bound
-	}
-	s.options.Board.Clear(conditionAddress)
-	trusted, nobody := admission.NewPool(limits), admission.NewPool(admission.Limits{})
-	refusal := fmt.Appendf(nil, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n"+
-		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(refusalBody), refusalBody)
-	bounded := admission.Listen(listener, admission.Options{Refusal: refusal,
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-			key := admission.KeyOfTCP(c)
-			if key.Local() && slices.Contains(s.options.Trusted, key.UID) {
-				return trusted, key
+	return admission.Service{Address: s.options.Address, Users: s.options.Trusted,
+		Handler: s.routes(newCache(ctx, s.exchange)), Refusal: refusalBody,
+		WriteTimeout: 2 * exchangeTime, Logger: s.options.Logger,
+		Bound: func(err error) {
+			s.MarkReady()
+			if err == nil {
+				s.options.Board.Clear(conditionAddress)
+				return
 			}
-			return nobody, key
-		}})
-	server := admission.NewServer(s.routes(newCache(ctx, s.exchange)), s.options.Logger)
-	server.WriteTimeout = 2 * exchangeTime
-	s.MarkReady()
-	if err := admission.Serve(ctx, server, bounded); err != nil {
-		return fmt.Errorf("serve the token exchange: %w", err)
-	}
-	return nil
+			s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
+				"no token exchange on [sts] port: %v; it is tried again every second", err))
+		}}.Serve(ctx)
 }
 
 // exchange calls the manager and reports failures.

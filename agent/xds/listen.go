@@ -190,7 +190,9 @@ func (peerAddress) Network() string { return "unix" }
 // String implements net.Addr.
 func (p peerAddress) String() string { return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID) }
 
-func peerOf(address net.Addr) Peer {
+// PeerOf returns the client with the remote address of a connection that a listener of this package
+// accepted.
+func PeerOf(address net.Addr) Peer {
 	if p, ok := address.(peerAddress); ok {
 		return Peer(p)
 	}

@@ -130,7 +130,7 @@ func TestListen_OnlyAllowedUsersConnect(t *testing.T) {
 			}
 			c := <-accepted
 			defer func() { _ = c.Close() }()
-			if p := peerOf(c.RemoteAddr()); p.UID != self || p.PID != int32(os.Getpid()) ||
+			if p := PeerOf(c.RemoteAddr()); p.UID != self || p.PID != int32(os.Getpid()) ||
 				p.Address != path {
 				t.Errorf("peer: %+v", p)
 			}

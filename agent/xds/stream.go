@@ -56,7 +56,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		inspect: make(chan func(*stream)), done: make(chan struct{}),
 	}
 	if from, ok := peer.FromContext(ctx); ok {
-		st.Peer = peerOf(from.Addr)
+		st.Peer = PeerOf(from.Addr)
 	}
 	if err := s.join(st); err != nil {
 		return err

@@ -19,12 +19,20 @@ func (a *app) proxyStatusAlias() *cobra.Command {
 }
 
 func (a *app) proxyStatusCommand(use string, aliases []string) *cobra.Command {
-	return a.listing(&cobra.Command{
+	upstream := ""
+	command := a.listing(&cobra.Command{
 		Use:     use,
 		Aliases: aliases,
 		Short:   "List xDS types: version, accepted or refused and why, age, source",
 		Args:    cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			if upstream != "" {
+				text, err := client.UpstreamDebug(ctx, upstream)
+				if err != nil {
+					return err
+				}
+				return a.printJSON(text)
+			}
 			types, err := client.ResourceTypes(ctx)
 			if err != nil {
 				return err
@@ -35,6 +43,10 @@ func (a *app) proxyStatusCommand(use string, aliases []string) *cobra.Command {
 			return a.print(types, func() { a.printTypes(types) })
 		}),
 	})
+	command.Flags().StringVar(&upstream, "upstream", "", "print istiod's /debug/`NAME`, for example "+
+		"config_dump?proxyID=ID; without NAME syncz; istiod decides what this host may read")
+	command.Flags().Lookup("upstream").NoOptDefVal = "syncz"
+	return command
 }
 
 func (a *app) printTypes(types []api.ResourceType) {

@@ -3,6 +3,7 @@ package main_test
 import (
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
@@ -22,6 +24,8 @@ type upstreamed struct {
 	ports   [3]int
 	address string
 	istiod  *exec.Cmd
+	mesh    string   // MeshConfig of istiod
+	env     []string // further variables of istiod
 }
 
 func newUpstreamed(t *testing.T) *upstreamed {
@@ -32,7 +36,8 @@ func newUpstreamed(t *testing.T) *upstreamed {
 	}
 	u.address = fmt.Sprintf("127.0.0.1:%d", u.ports[0])
 	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
-	u.Write("mesh.d/web.yaml", "")
+	u.Write("mesh.d/web.yaml", "not: [valid") // no problem while istiod is in use
+	u.mesh, u.env = "enableAutoMtls: false\n", nil
 	u.startIstiod()
 	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
 	return u
@@ -40,11 +45,12 @@ func newUpstreamed(t *testing.T) *upstreamed {
 
 func (u *upstreamed) startIstiod() {
 	u.t.Helper()
-	command, err := parts.IstiodCommand(filepath.Join(u.Dir, "istio.d"), "enableAutoMtls: false\n",
+	command, err := parts.IstiodCommand(filepath.Join(u.Dir, "istio.d"), u.mesh,
 		u.t.TempDir(), u.ports)
 	if err != nil {
 		u.t.Fatal(err)
 	}
+	command.Env = append(command.Env, u.env...)
 	if err := command.Start(); err != nil {
 		u.t.Fatal(err)
 	}
@@ -93,6 +99,14 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	u.serves()
 	if d := u.awaitState("connected"); d.Address != u.address {
 		t.Errorf("%+v", d)
+	}
+	var status api.Status
+	if u.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
+		t.Errorf("conditions %+v", status.Conditions)
+	}
+	if out := u.Outrider("proxy", "status", "-o", "wide").Out; strings.Count(out, "upstream") < 4 ||
+		!strings.Contains(out, "listeners  accepted") {
+		t.Errorf("outrider proxy status:\n%s", out)
 	}
 	load := u.StartLoad(0.2)
 	if result := u.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
@@ -159,5 +173,48 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 	}
 	if report := load.Stop(); report.Lost > 0 {
 		t.Errorf("%d of %d requests were lost: %+v", report.Lost, report.Total, report.Classes)
+	}
+}
+
+func TestUpstream_EnvoyConnectsItself(t *testing.T) {
+	u := newUpstreamed(t)
+	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\nproxy = false\n", u.address))
+	u.StartReady()
+	u.serves()
+	if d := u.awaitState("direct"); d.Address != u.address {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A root of istiod's mesh configuration (PCDS) is trusted beside that of the identity's files.
+func TestUpstream_TrustBundleIsMerged(t *testing.T) {
+	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)
+	u := newUpstreamed(t)
+	u.killIstiod()
+	u.env = []string{"ISTIO_MULTIROOT_MESH=true"}
+	u.mesh += "caCertificates:\n- pem: |\n    " + strings.ReplaceAll(strings.TrimSpace(string(
+		pkitest.PEM(other.Certificate))), "\n", "\n    ") + "\n"
+	u.startIstiod()
+	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	u.Write("cert.pem", string(chain))
+	u.Write("key.pem", string(key))
+	u.Write("root.pem", string(pkitest.PEM(root.Certificate)))
+	output := filepath.Join(u.Dir, "output")
+	if err := os.Mkdir(output, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[identity]\nprovider = \"files\"\n"+
+		"cert_file = %[2]q\nkey_file = %[3]q\nroot_ca_file = %[4]q\noutput_dir = %[5]q\n", u.address,
+		filepath.Join(u.Dir, "cert.pem"), filepath.Join(u.Dir, "key.pem"),
+		filepath.Join(u.Dir, "root.pem"), output))
+	u.StartReady()
+	want := string(pkitest.PEM(root.Certificate, other.Certificate))
+	rig.Eventually(t, 20*time.Second, "both roots are trusted", func() bool {
+		text, err := os.ReadFile(filepath.Join(output, "root-cert.pem"))
+		return err == nil && string(text) == want
+	})
+	u.Set("")
+	if result := u.Outrider("reload"); result.Exit != 0 {
+		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
 }

@@ -3,6 +3,8 @@ package apitest
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -190,6 +192,11 @@ func (b *Backend) Admin(ctx context.Context, path, query string) (api.AdminRespo
 // ResourceTypes implements api.Backend.
 func (b *Backend) ResourceTypes(context.Context) ([]api.ResourceType, error) {
 	return b.Types, b.Err
+}
+
+// UpstreamDebug implements api.Backend.
+func (b *Backend) UpstreamDebug(_ context.Context, name string) (json.RawMessage, error) {
+	return json.RawMessage(fmt.Sprintf("{%q:{}}", name)), b.Err
 }
 
 // MeshProblems implements api.Backend.

@@ -1,0 +1,51 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// Service is an HTTP service on loopback for some local users.
+type Service struct {
+	Address      string // host:port
+	Handler      http.Handler
+	Users        []uint32 // that may connect
+	Refusal      string   // JSON, for connections of other users and beyond the limits
+	WriteTimeout time.Duration
+	Bound        func(error) // receives the result of each attempt to bind the address
+	Logger       *slog.Logger
+}
+
+// serviceLimits are the limits of connections.
+var serviceLimits = Limits{Total: 64, PerKey: 32}
+
+// Serve serves until ctx ends. While the address cannot be bound, it retries every second.
+func (s Service) Serve(ctx context.Context) error {
+	listener, err := Bind(ctx, s.Address, s.Bound)
+	if err != nil {
+		return nil //nolint:nilerr // ctx ended before the address could be bound
+	}
+	s.Bound(nil)
+	allowed, refused := NewPool(serviceLimits), NewPool(Limits{})
+	refusal := fmt.Appendf(nil, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n"+
+		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(s.Refusal), s.Refusal)
+	bounded := Listen(listener, Options{Refusal: refusal,
+		Admit: func(c net.Conn) (*Pool, Key) {
+			key := KeyOfTCP(c)
+			if key.Local() && slices.Contains(s.Users, key.UID) {
+				return allowed, key
+			}
+			return refused, key
+		}})
+	server := NewServer(s.Handler, s.Logger)
+	server.WriteTimeout = s.WriteTimeout
+	if err := Serve(ctx, server, bounded); err != nil {
+		return fmt.Errorf("serve on %s: %w", s.Address, err)
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Fetch returns the resources of the first response to a request, on a stream of its own.
+func (u Upstream) Fetch(
+	ctx context.Context, options Options, request *discoveryv3.DiscoveryRequest,
+) ([]*anypb.Any, error) {
+	ctx, cancel := context.WithCancel(u.outgoing(ctx))
+	defer cancel() // ends the stream
+	dial, err := u.dialOptions(options)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := grpc.NewClient("dns:///"+u.Address, dial...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", u.Address, err)
+	}
+	defer func() { _ = connection.Close() }()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
+		StreamAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxResponseBytes))
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", u.Address, err)
+	}
+	_ = stream.Send(request) // Recv has the error
+	response, err := stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", u.Address, err)
+	}
+	return response.Resources, nil
+}
+
+// debugType is the type of istiod's debug information. A resource's name is the path of an HTTP
+// request below /debug/, its value the body of the response.
+const debugType = "istio.io/debug"
+
+// Debug returns debug information of istiod, such as syncz or config_dump?proxyID=ID. istiod
+// requires TLS and a client that it can authenticate.
+func (s *Server) Debug(ctx context.Context, name string) ([]byte, error) {
+	upstream := *s.upstream.Load()
+	if upstream.Address == "" {
+		return nil, errors.New("there is no upstream server: [discovery] address is empty")
+	}
+	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": upstream.Namespace,
+		"SERVICE_ACCOUNT": upstream.ServiceAccount, "CLUSTER_ID": upstream.ClusterID})
+	if err != nil {
+		return nil, fmt.Errorf("node of a debug request: %w", err)
+	}
+	found, err := upstream.Fetch(ctx, s.options, &discoveryv3.DiscoveryRequest{TypeUrl: debugType,
+		Node: &corev3.Node{Metadata: metadata, Id: fmt.Sprintf(
+			"sidecar~0.0.0.0~outrider.%s~%[1]s.svc.cluster.local", upstream.Namespace)},
+		ResourceNames: []string{name}})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s has no %s", upstream.Address, name)
+	}
+	return found[0].Value, nil
+}

@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/peer"
+)
+
+// Type is the state of a resource type on the stream of an Envoy.
+type Type struct {
+	PID            int32 // of the Envoy; 0 = unknown
+	URL            string
+	Version        string // accepted
+	Resources      int    // accepted
+	Sent, Accepted time.Time
+	Cached         bool // the accepted version came from the cache
+	Pending        bool // a response is unanswered
+	Refused        string
+	RefusedVersion string
+}
+
+// Types returns the types that Envoys subscribe to. A stream that is busy until ctx ends is left
+// out.
+func (s *Server) Types(ctx context.Context) (all []Type) {
+	s.mu.Lock()
+	var sessions []*session
+	for session := range s.sessions {
+		sessions = append(sessions, session)
+	}
+	s.mu.Unlock()
+	for _, session := range sessions {
+		reply := make(chan []Type, 1)
+		select {
+		case session.query <- reply:
+			all = append(all, <-reply...)
+		case <-session.stream.Context().Done():
+		case <-ctx.Done():
+		}
+	}
+	return all
+}
+
+// types returns the state of all types.
+func (s *session) types() []Type {
+	var pid int32
+	if from, ok := peer.FromContext(s.stream.Context()); ok && s.server.options.PID != nil {
+		pid = s.server.options.PID(from.Addr)
+	}
+	all := make([]Type, 0, len(s.order))
+	for _, w := range s.order {
+		t := w.shown
+		t.PID, t.URL, t.Resources, t.Pending = pid, w.typeURL, len(w.held), len(w.pending) > 0
+		if t.Refused != "" && s.server.options.Words != nil {
+			t.Refused = s.server.options.Words(t.Refused)
+		}
+		all = append(all, t)
+	}
+	return all
+}
