@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/watch"
@@ -53,6 +54,19 @@ func (a *Agent) envoysSecret(ctx context.Context, name string) ([]*x509.Certific
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
 	return driver.NewAdmin(epochs[len(epochs)-1].AdminAddress).Certificates(ctx, name)
+}
+
+// trust makes Envoy trust the CA certificates of MeshConfig, which discovery has validated, in
+// addition to the provider's.
+func (a *Agent) trust(authorities []string) {
+	var roots []*x509.Certificate
+	for _, text := range authorities {
+		in := pki.Input{File: "caCertificates", PEM: []byte(text)}
+		if found, err := pki.ParseRoots(in, time.Now()); err == nil { // the expired ones add nothing
+			roots = append(roots, found...)
+		}
+	}
+	a.identity.SetTrustBundle(roots)
 }
 
 // newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.

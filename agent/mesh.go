@@ -18,8 +18,8 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
 		Settings: mesh.Settings(c), Here: true, Denied: a.deniedToEnvoy,
-		Namespaces: a.namespaces,
-		LastGood:   filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
+		Namespaces: a.namespaces, TrustBundle: a.trust,
+		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
 	}
 }

@@ -42,6 +42,10 @@ type Options struct {
 	// of the settings. It must not block.
 	Namespaces func() []string
 
+	// TrustBundle receives the CA certificates (PEM) that the mesh configuration in force adds, when
+	// it is applied. nil: nobody needs them. It must not block.
+	TrustBundle func(authorities []string)
+
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 

@@ -62,7 +62,7 @@ func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
 	if e.err != nil && now.Sub(e.failing).Abs() >= settle {
 		failure = e.err.Error()
 	}
-	if e.err == nil && version == nil && e.stop != nil && now.Sub(e.started).Abs() >= settle {
+	if e.err == nil && version == nil && e.worker != nil && now.Sub(e.started).Abs() >= settle {
 		failure = "no answer yet from where it comes from"
 		if files := e.definition.files; !files.empty() {
 			failure = cmp.Or(files.Cert, files.Root) + ": reading takes long; check its file system"

@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
@@ -57,22 +55,13 @@ type entry struct {
 	configured  bool
 	subscribers int
 	definition  definition
-	stop        context.CancelFunc // of its worker; nil: none runs
-	current     *material
+	worker      *worker   // nil: none runs
+	former      *worker   // of the settings before; it ends when worker has a version
+	current     *material // of ROOTCA without what the mesh configuration adds
 	served      *material // in the feed; roots are merged anew each time
 	started     time.Time // when the worker was, by the wall clock
 	err         error     // of the last attempt
 	failing     time.Time // since when, by the wall clock; zero: not
-}
-
-// definition is what a worker was started for.
-type definition struct {
-	files  Files
-	folder string // of credentials, for the secret of one
-	spire  bool
-	issuer Issuer
-	ratio  float64
-	jitter float64
 }
 
 // New returns a Manager. Nothing is read before Run.
@@ -108,7 +97,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.feed.Publish(resource.Change{})
 	m.mu.Lock()
 	if last != nil {
-		m.entry(Default).current = last
+		m.entry(RootCA)
+		m.accept(m.entry(Default), last)
 	}
 	m.define()
 	m.judge()
@@ -253,139 +243,14 @@ func (m *Manager) define() {
 		if name == Default || name == RootCA {
 			d, configured := wanted[name]
 			if e.definition != d {
-				m.end(e)
+				e.supersede()
 			}
 			e.definition, e.configured = d, configured
 		} else if folder := e.definition.folder; folder != "" && folder != m.settings.Credentials {
-			m.end(e)
+			e.supersede()
 		}
 		if !m.forget(name) {
 			m.start(name)
 		}
-	}
-}
-
-// start starts the worker of a secret, unless it runs or something else provides the secret.
-func (m *Manager) start(name string) {
-	e := m.entries[name]
-	if m.running == nil || e.stop != nil {
-		return
-	}
-	e.err, e.failing = nil, time.Time{}
-	var from source
-	from, e.err = m.origin(name, e)
-	if errors.Is(e.err, errNoProvider) && e.current != nil {
-		e.err = nil // the provider was turned off, and an Envoy that drains has the secret
-		return
-	}
-	if e.err == nil && !e.configured && m.requested() >= maxRequested {
-		e.err = errTooMany
-	}
-	if e.err != nil {
-		e.failing = m.options.Now().Add(-settle) // waiting does not help
-		return
-	}
-	d := e.definition
-	if d == (definition{}) {
-		return // the roots, which come with the certificate
-	}
-	ctx, stop := context.WithCancel(m.running)
-	e.stop, e.started = stop, m.options.Now()
-	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
-	tell := func(version *material, err error) { m.report(ctx, name, version, err) }
-	if d.spire {
-		go m.observe(ctx, name, tell)
-		return
-	}
-	if d.issuer == nil {
-		go m.follow(ctx, from, tell)
-		return
-	}
-	var last *Issued
-	if v := e.current; v != nil && v.pair != nil && v.issuer == d.issuer {
-		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
-	}
-	go m.renew(ctx, m.settings, last, tell)
-}
-
-// origin returns what a worker has to read for a secret, and records it in the entry's definition.
-func (m *Manager) origin(name string, e *entry) (from source, err error) {
-	switch {
-	case credential.Is(name) && m.settings.Credentials != "":
-		found, err := credential.Locate(m.settings.Credentials, name)
-		if err != nil {
-			return source{}, err
-		}
-		from = source{usage: pki.Either, credential: &found, files: Files{
-			Cert: found.Cert, Key: found.Key, Root: found.Authorities(),
-		}}
-		e.definition = definition{files: from.files, folder: m.settings.Credentials}
-		return from, nil
-	case name != Default && name != RootCA:
-		e.definition.files, err = parseName(name)
-		return source{files: e.definition.files, usage: pki.Either, denied: m.options.Denied}, err
-	case !e.configured:
-		return source{}, errNoProvider
-	case e.definition == (definition{}) && m.settings.Issuer == nil:
-		return source{}, errNoRoots
-	}
-	return source{files: e.definition.files, usage: pki.Both}, nil
-}
-
-// requested returns the number of workers of secrets that are not configured.
-func (m *Manager) requested() (count int) {
-	for _, e := range m.entries {
-		if !e.configured && e.stop != nil {
-			count++
-		}
-	}
-	return count
-}
-
-// end stops the worker of a secret.
-func (m *Manager) end(e *entry) {
-	if e.stop != nil {
-		e.stop()
-		e.stop = nil
-	}
-	e.err, e.failing = nil, time.Time{}
-}
-
-// forget drops a secret that is neither configured nor subscribed to, and reports whether it did.
-func (m *Manager) forget(name string) bool {
-	e := m.entries[name]
-	if e.configured || e.subscribers > 0 {
-		return false
-	}
-	m.end(e)
-	delete(m.entries, name)
-	return true
-}
-
-// report accepts what a worker found. It takes mu.
-func (m *Manager) report(ctx context.Context, name string, version *material, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if ctx.Err() != nil {
-		return // replaced or forgotten meanwhile
-	}
-	e := m.entries[name]
-	if e.err = err; err == nil {
-		e.current, e.failing = version, time.Time{}
-		m.changed()
-	} else {
-		m.stats.Failures[Failure{Resource: name, Reason: reason(err)}]++
-		if e.failing.IsZero() {
-			e.failing = m.options.Now()
-		}
-	}
-	m.judge()
-}
-
-// changed has the stores written.
-func (m *Manager) changed() {
-	select {
-	case m.dirty <- struct{}{}:
-	default:
 	}
 }

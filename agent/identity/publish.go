@@ -19,20 +19,12 @@ func (m *Manager) version(name string) *material {
 	if e == nil {
 		return nil
 	}
-	if name != RootCA || e.definition.spire {
+	if name != RootCA || e.current == nil || e.current.source == FromSpire {
 		return e.current
 	}
-	base := e.current
-	if m.settings.Issuer != nil && m.entries[Default] != nil {
-		base = m.entries[Default].current
-	}
-	if base == nil || len(base.roots) == 0 {
-		return nil
-	}
-	return &material{
-		roots:  pki.MergeRoots(base.roots, m.bundle),
-		source: base.source, obtained: base.obtained,
-	}
+	merged := *e.current
+	merged.roots = pki.MergeRoots(merged.roots, m.bundle)
+	return &merged
 }
 
 // absent is the version of secrets that are known not to exist.

@@ -38,7 +38,7 @@ func (m *Manager) storeOnce() error {
 	}
 	pair, roots := m.version(Default), m.version(RootCA)
 	m.mu.Unlock()
-	if pair == nil || pair.pair == nil || roots == nil {
+	if pair == nil || pair.source == FromSpire || roots == nil {
 		return nil
 	}
 	var errs []error

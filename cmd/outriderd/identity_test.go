@@ -273,3 +273,28 @@ func TestIdentity_RestartOnChange(t *testing.T) {
 	})
 	i.awaitPresented(chain)
 }
+
+// CA certificates of MeshConfig are trusted beside the provider's, and follow the file.
+func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
+	i := newIdentified(t)
+	other := pkitest.NewAuthority(t, "other", nil)
+	pem := strings.ReplaceAll(string(pkitest.PEM(other.Certificate)), "\n", "\n    ")
+	i.Write("mesh.yaml", "")
+	i.Write("conf.d/60-mesh.toml", "[discovery]\nmesh_config_file = \""+i.path("mesh.yaml")+"\"\n")
+	chain := i.issue()
+	i.StartReady()
+	i.awaitPresented(chain)
+	accepts := func(client *pkitest.Authority) bool {
+		_, err := i.presentedTo(client, i.root)
+		return err == nil
+	}
+	if accepts(other) {
+		t.Error("a foreign certificate is accepted")
+	}
+	i.Write("mesh.yaml", "caCertificates:\n- pem: |\n    "+pem+"\n")
+	rig.Eventually(t, time.Minute, "both roots are trusted",
+		func() bool { return accepts(other) && accepts(i.root) })
+	i.Write("mesh.yaml", "")
+	rig.Eventually(t, time.Minute, "the added root is gone",
+		func() bool { return !accepts(other) && accepts(i.root) })
+}
