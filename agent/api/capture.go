@@ -54,23 +54,6 @@ type CaptureTrial struct {
 	For time.Duration `json:"for"` // nanoseconds
 }
 
-// ask decodes a request, calls the backend and sends the answer.
-func ask[In, Out any](call func(context.Context, In) (Out, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var request In
-		if err := decode(w, r, &request); err != nil {
-			fail(w, err)
-			return
-		}
-		answer, err := call(r.Context(), request)
-		if err != nil {
-			fail(w, err)
-			return
-		}
-		send(w, http.StatusOK, answer)
-	}
-}
-
 // Capture returns the state of the interception.
 func (c *Client) Capture(ctx context.Context) (Capture, error) {
 	return get[Capture](ctx, c, "/capture")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,52 +11,50 @@ import (
 	"time"
 )
 
-func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
-	var request ReloadRequest
-	if err := decode(w, r, &request); err != nil {
-		fail(w, err)
-		return
+// ask decodes a request, calls the backend and sends the answer.
+func ask[In, Out any](call func(context.Context, In) (Out, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var request In
+		if err := decode(w, r, &request); err != nil {
+			fail(w, err)
+			return
+		}
+		answer, err := call(r.Context(), request)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		send(w, http.StatusOK, answer)
 	}
-	s.stream(w, r, func(line *lines) (any, error) {
-		return s.options.Backend.Reload(line.context, request, line.progress)
-	})
 }
 
-func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
-	var request DrainRequest
-	if err := decode(w, r, &request); err != nil {
-		fail(w, err)
-		return
+// begin decodes the request of a long operation and streams its progress and result.
+func begin[In, Out any](
+	s *Server, operation func(context.Context, In, func(Progress)) (Out, error),
+) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var request In
+		if err := decode(w, r, &request); err != nil {
+			fail(w, err)
+			return
+		}
+		s.stream(w, r, func(ctx context.Context, progress func(Progress)) (any, error) {
+			return operation(ctx, request, progress)
+		})
 	}
-	s.stream(w, r, func(line *lines) (any, error) {
-		return s.options.Backend.Drain(line.context, request, line.progress)
-	})
 }
 
+// undrain streams the progress and result of an undrain.
 func (s *Server) undrain(w http.ResponseWriter, r *http.Request) {
-	s.stream(w, r, func(line *lines) (any, error) {
-		return s.options.Backend.Undrain(line.context, line.progress)
+	s.stream(w, r, func(ctx context.Context, progress func(Progress)) (any, error) {
+		return s.options.Backend.Undrain(ctx, progress)
 	})
-}
-
-func (s *Server) setLogLevels(w http.ResponseWriter, r *http.Request) {
-	var request LogLevels
-	if err := decode(w, r, &request); err != nil {
-		fail(w, err)
-		return
-	}
-	levels, err := s.options.Backend.SetLogLevels(r.Context(), request)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	send(w, http.StatusOK, levels)
 }
 
 // wait responds once the proxy is ready or the client disconnects.
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
-	s.stream(w, r, func(line *lines) (any, error) {
-		if err := s.options.Backend.WaitReady(line.context, line.progress); err != nil {
+	s.stream(w, r, func(ctx context.Context, progress func(Progress)) (any, error) {
+		if err := s.options.Backend.WaitReady(ctx, progress); err != nil {
 			return WaitResult{Reason: err.Error()}, nil //nolint:nilerr // it is the answer
 		}
 		return WaitResult{Ready: true}, nil

@@ -94,18 +94,3 @@ func (c *Client) MeshExplain(ctx context.Context, request MeshRequest) (MeshExpl
 func (c *Client) MeshOrigins(ctx context.Context) ([]MeshOrigin, error) {
 	return get[[]MeshOrigin](ctx, c, "/mesh/origins")
 }
-
-// explain is read-only but uses POST, because a request does not fit into a URL.
-func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
-	var request MeshRequest
-	if err := decode(w, r, &request); err != nil {
-		fail(w, err)
-		return
-	}
-	answer, err := s.options.Backend.MeshExplain(r.Context(), request)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	send(w, http.StatusOK, answer)
-}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -44,71 +44,47 @@ func (l *lineWriter) flush() error {
 	return l.controller.Flush()
 }
 
-// lines passes progress from an operation to the response. Only the newest progress is retained, so
-// the operation never waits for the client.
-type lines struct {
-	context context.Context
-
-	mu     sync.Mutex
-	newest *Progress
-	woken  chan struct{} // holds one token if newest is set
-}
-
-func (l *lines) progress(p Progress) {
-	l.mu.Lock()
-	l.newest = &p
-	l.mu.Unlock()
-	select {
-	case l.woken <- struct{}{}:
-	default:
-	}
-}
-
-func (l *lines) take() *Progress {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p := l.newest
-	l.newest = nil
-	return p
-}
-
-// stream runs an operation and writes its progress and result. The operation's context ends when
-// the client disconnects or the server ends.
+// stream runs an operation and writes its progress and result. Only the newest progress is written,
+// so that the operation never waits for the client. The operation's context ends when the client
+// disconnects or the server ends.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request,
-	operation func(*lines) (any, error)) {
+	operation func(ctx context.Context, progress func(Progress)) (any, error)) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	go func() {
-		select {
-		case <-s.ending:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	told := &lines{context: ctx, woken: make(chan struct{}, 1)}
+	var newest atomic.Pointer[Progress]
+	woken := make(chan struct{}, 1)
 	type end struct {
 		result any
 		err    error
 	}
 	ended := make(chan end, 1)
 	go func() {
-		result, err := operation(told)
+		result, err := operation(ctx, func(p Progress) {
+			newest.Store(&p)
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		})
 		ended <- end{result, err}
 	}()
 	out := newLineWriter(w)
+	write := func() {
+		if p := newest.Swap(nil); p != nil && out.write(streamLine[any]{Progress: p}) != nil {
+			cancel()
+		}
+	}
 	_ = out.flush() // the header confirms that the request was accepted
+	ending := s.ending
 	for {
 		select {
-		case <-told.woken:
-			if p := told.take(); p != nil {
-				if out.write(streamLine[any]{Progress: p}) != nil {
-					cancel()
-				}
-			}
+		case <-woken:
+			write()
+		case <-ending:
+			cancel()
+			ending = nil
 		case end := <-ended:
-			if p := told.take(); p != nil {
-				_ = out.write(streamLine[any]{Progress: p})
-			}
+			write()
 			if end.err != nil {
 				_ = out.write(streamLine[any]{Error: asError(end.err)})
 				return
