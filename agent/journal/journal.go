@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // DefaultSocket is the socket of journald.
@@ -114,10 +116,9 @@ func (j *Journal) constant(entry []byte, level int, component string) []byte {
 // Connected reports whether file is connected to the journal according to $JOURNAL_STREAM, so that
 // output to it is logged there anyway.
 func Connected(file *os.File, environment func(string) string) bool {
-	device, inode, ok := stream(environment("JOURNAL_STREAM"))
-	if !ok {
-		return false
-	}
-	foundDevice, foundInode, err := identity(file)
-	return err == nil && device == foundDevice && inode == foundInode
+	var device, inode uint64 // systemd.exec(5)
+	_, err := fmt.Sscanf(environment("JOURNAL_STREAM"), "%d:%d", &device, &inode)
+	var status unix.Stat_t
+	return err == nil && unix.Fstat(int(file.Fd()), &status) == nil &&
+		status.Dev == device && status.Ino == inode
 }

@@ -301,12 +301,12 @@ func TestConnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	device, inode, err := identity(file)
-	if err != nil {
+	var status unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]bool{fmt.Sprintf("%d:%d", device, inode): true,
-		fmt.Sprintf("%d:%d", device, inode+1): false, "": false, "x:y": false, "1:y": false} {
+	for text, want := range map[string]bool{fmt.Sprintf("%d:%d", status.Dev, status.Ino): true,
+		fmt.Sprintf("%d:%d", status.Dev, status.Ino+1): false, "": false, "x:y": false, "1:y": false} {
 		if got := Connected(file, func(string) string { return text }); got != want {
 			t.Errorf("%q: %v", text, got)
 		}

@@ -81,12 +81,6 @@ func (c *checker) warn(field, message, cure string) {
 		Message: message, Cure: cure})
 }
 
-// note adds a note on fields that files for Istio often have and that are rarely missed.
-func (c *checker) note(field, message, cure string) {
-	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Info,
-		Message: message, Cure: cure})
-}
-
 // absent refuses an unsupported field whose absence would change where requests go or who may see
 // them.
 func (c *checker) absent(field string) {
