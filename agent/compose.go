@@ -47,8 +47,8 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		return err
 	}
 	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xdsSwitch,
-		Supervisor: a.supervisor, Logger: a.logOf("xds"),
-		Path: func(c *config.Config) string { return c.XDS.Socket }}
+		Logger: a.logOf("xds"),
+		Path:   func(c *config.Config) string { return c.XDS.Socket }}
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}

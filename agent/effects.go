@@ -43,10 +43,10 @@ func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.offerUpstream(read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
 	e.identity.Configure(e.identitySettings(read.loaded.Config))
-	if err := e.sdsSockets.Hold(id, read.wanted.spec.Hash, read.loaded); err != nil {
+	if err := e.sdsSockets.Hold(id, read.loaded); err != nil {
 		return err
 	}
-	return e.xdsSockets.Hold(id, read.wanted.spec.Hash, read.loaded)
+	return e.xdsSockets.Hold(id, read.loaded)
 }
 
 func (e reloadEffects) Release(id uint64, refused bool) {
@@ -74,8 +74,8 @@ func (e reloadEffects) Enact(
 	step("xDS sockets")
 	e.useUpstream(c)
 	e.identity.Configure(e.identitySettings(c))
-	e.sdsSockets.Configure(won.wanted.spec.Hash, c)
-	e.xdsSockets.Configure(won.wanted.spec.Hash, c)
+	e.sdsSockets.Configure(c)
+	e.xdsSockets.Configure(c)
 	if c.Log.Level != old.Config.Log.Level { // otherwise a request may have set another level
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
