@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/probe"
 )
 
 // Values of the label source: the sources of the merged metrics.
@@ -61,7 +62,7 @@ type merger struct {
 func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string) *merger {
 	m := &merger{
 		agent: agent, proxy: proxy, application: application,
-		client: &http.Client{CheckRedirect: sameHost,
+		client: &http.Client{CheckRedirect: probe.SameHost,
 			Transport: &http.Transport{DisableKeepAlives: true}},
 		places: admission.NewPool(admission.Limits{Total: scrapesAtATime, PerKey: scrapesOfOne}),
 		own:    prometheus.NewPedanticRegistry(),

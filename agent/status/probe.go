@@ -2,10 +2,8 @@ package status
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -14,23 +12,17 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"outrider.org/outrider/agent/probe"
 )
 
-const (
-	defaultProbeTime = time.Second
-	redirectsAtMost  = 10 // like Kubernetes
-	probeBodyRead    = 10 << 10
-)
+const defaultProbeTime = time.Second
 
 // probe runs the probe that the path names. Like Istio's agent, it answers with the status of the
 // application, or with 500 if the application does not answer.
 func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	config := s.config.Load()
-	probe, ok := config.Probes[name]
+	p, ok := config.Probes[name]
 	if !ok {
 		known := "none is configured"
 		if len(config.Probes) > 0 {
@@ -40,7 +32,7 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 			name, known))
 		return
 	}
-	timeout := probe.Timeout
+	timeout := p.Timeout
 	if timeout <= 0 {
 		timeout = defaultProbeTime
 	}
@@ -55,7 +47,7 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 			probesAtATime))
 		return
 	}
-	code, err := run(ctx, probe, r)
+	code, err := run(ctx, p, r)
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		say(w, http.StatusInternalServerError, fmt.Sprintf("probe %s: no answer within %s",
@@ -71,20 +63,14 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 }
 
 // run returns the status code of the application's answer.
-func run(ctx context.Context, probe Probe, incoming *http.Request) (int, error) {
+func run(ctx context.Context, p Probe, incoming *http.Request) (int, error) {
 	switch {
-	case probe.HTTP != "":
-		return probeHTTP(ctx, probe, incoming)
-	case probe.TCP != "":
-		var dialer net.Dialer
-		connection, err := dialer.DialContext(ctx, "tcp", probe.TCP)
-		if err != nil {
-			return 0, err
-		}
-		_ = connection.Close()
-		return http.StatusOK, nil
-	case probe.GRPC != "":
-		return probeGRPC(ctx, probe.GRPC)
+	case p.HTTP != "":
+		return probeHTTP(ctx, p, incoming)
+	case p.TCP != "":
+		return http.StatusOK, probe.TCP(ctx, p.TCP)
+	case p.GRPC != "":
+		return http.StatusOK, probe.GRPC(ctx, p.GRPC)
 	}
 	return 0, errors.New("it has none of http, tcp and grpc")
 }
@@ -94,8 +80,8 @@ func run(ctx context.Context, probe Probe, incoming *http.Request) (int, error) 
 var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade"}
 
-func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, probe.HTTP, nil)
+func probeHTTP(ctx context.Context, p Probe, incoming *http.Request) (int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.HTTP, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -104,32 +90,14 @@ func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, e
 		request.Header.Del(name)
 	}
 	request.Host = hostFor(incoming, request.URL)
-	for name, value := range probe.Headers {
+	for name, value := range p.Headers {
 		if strings.EqualFold(name, "Host") {
 			request.Host = value
 			continue
 		}
 		request.Header.Set(name, value)
 	}
-	client := http.Client{
-		Transport: &http.Transport{
-			DisableKeepAlives:  true,
-			DisableCompression: true,
-			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // checks no identity
-		},
-		CheckRedirect: sameHost,
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err
-		}
-		return 0, err
-	}
-	defer response.Body.Close()
-	// Read the body, so that the application can complete its answer.
-	_, _ = io.CopyN(io.Discard, response.Body, probeBodyRead)
-	return response.StatusCode, nil
+	return probe.HTTP(request)
 }
 
 // hostFor returns the Host header for the application: the prober's, with the status port replaced
@@ -150,35 +118,4 @@ func hostFor(incoming *http.Request, target *url.URL) string {
 		return host
 	}
 	return net.JoinHostPort(host, target.Port())
-}
-
-// sameHost follows redirects on the same host only. A redirect to another host is the final answer.
-func sameHost(request *http.Request, via []*http.Request) error {
-	if request.URL.Hostname() != via[0].URL.Hostname() {
-		return http.ErrUseLastResponse
-	}
-	if len(via) >= redirectsAtMost {
-		return fmt.Errorf("%d redirects", redirectsAtMost)
-	}
-	return nil
-}
-
-// probeGRPC queries the standard health service (grpc.health.v1) at host:port/service.
-func probeGRPC(ctx context.Context, target string) (int, error) {
-	address, service, _ := strings.Cut(target, "/")
-	connection, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("outrider"))
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = connection.Close() }()
-	answer, err := healthv1.NewHealthClient(connection).Check(ctx,
-		&healthv1.HealthCheckRequest{Service: service})
-	if err != nil {
-		return 0, err
-	}
-	if answer.Status != healthv1.HealthCheckResponse_SERVING {
-		return 0, fmt.Errorf("the health service says %s", answer.Status)
-	}
-	return http.StatusOK, nil
 }

@@ -153,6 +153,20 @@ func (m Manager) jobType(ctx context.Context, unit string) (string, error) {
 	return kind, err
 }
 
+// ActiveState returns the state of a unit: active, inactive, failed and others of systemd(1).
+func (m Manager) ActiveState(ctx context.Context, unit string) (state string, err error) {
+	bus, err := m.connect(ctx)
+	if err == nil {
+		defer func() { _ = bus.Close() }()
+		err = property(ctx, bus, unitsPath+dbus.ObjectPath(escapeLabel(unit)), unitInterface,
+			"ActiveState", &state)
+	}
+	if err != nil {
+		return "", fmt.Errorf("ask systemd for the state of %s: %w", unit, err)
+	}
+	return state, nil
+}
+
 // connect opens a private bus connection that is closed when ctx ends.
 func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 	path := m.Bus

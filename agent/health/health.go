@@ -1,0 +1,162 @@
+// Package health determines whether the workload may receive traffic, with the semantics of a
+// Kubernetes readiness probe, and reports each change to the control plane.
+//
+// The proxy is part of the workload: before it is ready, probes do not run and nothing is reported;
+// later, each check requires that it is ready. A drain makes the workload unhealthy at once, and so
+// does Leave, for good.
+package health
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// Settings is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set; without, the health is
+// that of the proxy.
+type Settings struct {
+	Enabled bool
+
+	HTTP string // URL
+	TCP  string // host:port
+	GRPC string // host:port or host:port/service
+	Exec []string
+	Unit string
+
+	InitialDelay, Period, Timeout      time.Duration
+	SuccessThreshold, FailureThreshold int
+}
+
+// Proxy is the proxy beside the workload.
+type Proxy interface {
+	// WaitReady returns "" once the proxy is ready, else the reason why not at the end of ctx.
+	WaitReady(ctx context.Context, progress func(reason string)) string
+	ReadyContext(ctx context.Context) (ready bool, reason string)
+	Drains() bool             // on request
+	Changed() <-chan struct{} // closed when Drains may have changed
+}
+
+// Options configures a Checker.
+type Options struct {
+	Settings Settings
+	Proxy    Proxy
+	// Report passes a change on to the control plane; reason is why the workload is unhealthy. It
+	// must not block.
+	Report func(healthy bool, reason string)
+	// UnitState returns the ActiveState of a systemd unit.
+	UnitState func(ctx context.Context, unit string) (string, error)
+	Board     *condition.Board
+	Logger    *slog.Logger
+}
+
+// State is the result of the checks.
+type State string
+
+// The states.
+const (
+	Off       State = ""        // nothing is checked
+	Unknown   State = "unknown" // no threshold was reached yet
+	Healthy   State = "healthy"
+	Unhealthy State = "unhealthy"
+)
+
+// Status is the health of the workload.
+type Status struct {
+	State  State
+	Since  time.Time
+	Reason string // why it is unhealthy
+}
+
+// Checker checks the workload. Its methods are safe for concurrent use.
+type Checker struct {
+	part.Readiness
+	options  Options
+	restart  chan struct{} // settings or leaving have changed
+	mu       sync.Mutex
+	settings Settings
+	status   Status
+	leaving  bool
+}
+
+// conditionUnhealthy is active while the workload is unhealthy.
+const conditionUnhealthy = "workload-unhealthy"
+
+// New returns a Checker.
+func New(options Options) *Checker {
+	c := &Checker{options: options, settings: options.Settings, restart: make(chan struct{}, 1)}
+	c.reset()
+	return c
+}
+
+// Name returns the name of the part.
+func (c *Checker) Name() string { return "health" }
+
+// Run checks the workload until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
+	c.MarkReady()
+	for ctx.Err() == nil {
+		round, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.follow(round) }()
+		select {
+		case <-c.restart:
+		case <-ctx.Done():
+		}
+		cancel()
+		<-ended
+	}
+	return nil
+}
+
+// Configure applies other settings. The state remains until the new probe has reached a threshold.
+func (c *Checker) Configure(s Settings) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reflect.DeepEqual(c.settings, s) {
+		return
+	}
+	c.settings = s
+	c.reset()
+	c.again()
+}
+
+// Leave makes the workload unhealthy for good: the proxy stops.
+func (c *Checker) Leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settings.Enabled && !c.leaving {
+		c.set(Unhealthy, "the proxy is stopping")
+	}
+	c.leaving = true
+	c.again()
+}
+
+// Status returns the health of the workload.
+func (c *Checker) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// reset adapts the state to other settings. Callers hold mu.
+func (c *Checker) reset() {
+	switch {
+	case !c.settings.Enabled:
+		c.status = Status{}
+		c.options.Board.Clear(conditionUnhealthy)
+	case c.status.State == Off:
+		c.status = Status{State: Unknown, Since: time.Now()}
+	}
+}
+
+func (c *Checker) again() {
+	select {
+	case c.restart <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,257 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// proxy is a Proxy whose state a test sets.
+type proxy struct {
+	mu      sync.Mutex
+	ready   bool
+	drains  bool
+	changed chan struct{}
+}
+
+func (p *proxy) become(ready, drains bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready, p.drains = ready, drains
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *proxy) WaitReady(ctx context.Context, _ func(string)) string {
+	for {
+		changed := p.Changed()
+		if ready, _ := p.ReadyContext(ctx); ready {
+			return ""
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return "not ready"
+		}
+	}
+}
+
+func (p *proxy) ReadyContext(context.Context) (bool, string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ready && !p.drains, "epoch 0 is starting"
+}
+
+func (p *proxy) Drains() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drains
+}
+
+func (p *proxy) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// world is a running Checker of the unit app.service.
+type world struct {
+	*Checker
+	*proxy
+	board   *condition.Board
+	start   time.Time
+	state   atomic.Value // of the unit
+	checks  int
+	reports []string // with seconds since the start
+}
+
+// during runs a test with a Checker; time is simulated.
+func during(t *testing.T, s Settings, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{proxy: &proxy{ready: true, changed: make(chan struct{})},
+			board: condition.NewBoard(), start: time.Now()}
+		w.state.Store("active")
+		w.Checker = New(Options{Settings: s, Proxy: w.proxy, Board: w.board,
+			Logger: slog.New(slog.DiscardHandler),
+			UnitState: func(ctx context.Context, unit string) (string, error) {
+				w.checks++
+				state, _ := w.state.Load().(string)
+				if state == "hangs" {
+					<-ctx.Done()
+					return "", ctx.Err()
+				}
+				return state, nil
+			},
+			Report: func(healthy bool, reason string) {
+				w.reports = append(w.reports, strings.TrimSpace(fmt.Sprintf("%v %v %s",
+					time.Since(w.start).Seconds(), healthy, reason)))
+			}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		synctest.Wait()
+		test(w)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// after continues until a time after the start.
+func (w *world) after(seconds float64) {
+	time.Sleep(time.Until(w.start.Add(time.Duration(seconds * float64(time.Second)))))
+	synctest.Wait()
+}
+
+func (w *world) expect(t *testing.T, reports ...string) {
+	t.Helper()
+	if got, want := strings.Join(w.reports, "; "), strings.Join(reports, "; "); got != want {
+		t.Errorf("reports %q, want %q", got, want)
+	}
+}
+
+func unit() Settings {
+	return Settings{Enabled: true, Unit: "app.service", InitialDelay: 2 * time.Second,
+		Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 2, FailureThreshold: 3}
+}
+
+func TestHealth_Thresholds(t *testing.T) {
+	during(t, unit(), func(w *world) {
+		w.after(1.9)
+		if w.checks != 0 {
+			t.Error("checked during the initial delay")
+		}
+		w.after(3)
+		if s := w.Status(); s.State != Unknown || w.checks != 1 {
+			t.Errorf("%+v after %d checks", s, w.checks)
+		}
+		w.after(15) // checks at 2, 12
+		w.expect(t, "12 true")
+		w.state.Store("failed")
+		w.after(35) // 22, 32
+		w.state.Store("active")
+		w.after(45) // 42 resets the count
+		w.state.Store("failed")
+		w.after(71) // 52, 62
+		w.expect(t, "12 true")
+		if s := w.Status(); s.State != Healthy || len(w.board.Conditions()) != 0 {
+			t.Errorf("%+v, %v", s, w.board.Conditions())
+		}
+		w.after(100) // 72, 82, 92: reported once
+		w.expect(t, "12 true", "72 false app.service is failed")
+		if s := w.Status(); s.State != Unhealthy || len(w.board.Conditions()) != 1 {
+			t.Errorf("%+v, %v", s, w.board.Conditions())
+		}
+		w.state.Store("reloading")
+		w.after(125) // 102, 112
+		w.expect(t, "12 true", "72 false app.service is failed", "112 true")
+		if len(w.board.Conditions()) != 0 {
+			t.Errorf("%v", w.board.Conditions())
+		}
+	})
+}
+
+func TestHealth_ProxyCounts(t *testing.T) {
+	s := unit()
+	s.InitialDelay, s.SuccessThreshold = 0, 1
+	during(t, s, func(w *world) {
+		w.become(true, true)
+		w.after(4)
+		w.expect(t, "0 true", "0 false the proxy drains")
+		w.become(true, false) // undrain: checked at once
+		w.after(5)
+		w.become(false, false)
+		w.after(35) // checks at 14, 24, 34
+		w.expect(t, "0 true", "0 false the proxy drains", "4 true",
+			"34 false the proxy is not ready: epoch 0 is starting")
+	})
+}
+
+func TestHealth_NothingIsReportedBeforeTheProxyIsReady(t *testing.T) {
+	s := unit()
+	s.InitialDelay, s.SuccessThreshold = 0, 1
+	during(t, Settings{}, func(w *world) {
+		w.become(false, false)
+		w.Configure(s)
+		w.after(1000)
+		if w.checks > 0 || w.Status().State != Unknown {
+			t.Errorf("%+v after %d checks", w.Status(), w.checks)
+		}
+		w.expect(t)
+		w.become(true, false)
+		w.after(1000)
+		w.expect(t, "1000 true")
+	})
+}
+
+func TestHealth_TimeoutAndConfigure(t *testing.T) {
+	s := unit()
+	s.InitialDelay, s.SuccessThreshold, s.FailureThreshold = 0, 1, 1
+	during(t, s, func(w *world) {
+		w.state.Store("hangs")
+		w.after(15) // checked at 10
+		w.expect(t, "0 true", "11 false the probe has no answer within 1s")
+		s.Unit = ""
+		w.Configure(s) // without a probe, the proxy alone counts
+		w.after(15)
+		w.expect(t, "0 true", "11 false the probe has no answer within 1s", "15 true")
+		w.Configure(s) // no change
+		w.after(20)
+		w.Configure(Settings{})
+		w.after(50)
+		if w.Status().State != Off || len(w.reports) != 3 {
+			t.Errorf("%+v, %q", w.Status(), w.reports)
+		}
+	})
+}
+
+func TestHealth_LeaveIsFinal(t *testing.T) {
+	s := unit()
+	s.InitialDelay, s.SuccessThreshold = 0, 1
+	during(t, s, func(w *world) {
+		w.after(1)
+		w.Leave()
+		w.Leave()
+		w.after(100)
+		w.expect(t, "0 true", "1 false the proxy is stopping")
+	})
+}
+
+func TestHealth_ProbesOfServers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(map[string]int{"/ok": 204, "/moved": 304, "/broken": 503}[r.URL.Path])
+	}))
+	defer server.Close()
+	c := New(Options{Board: condition.NewBoard(), UnitState: func(context.Context, string) (string, error) {
+		return "", errors.New("no bus")
+	}})
+	for _, test := range []struct {
+		settings Settings
+		want     string
+	}{
+		{Settings{HTTP: server.URL + "/ok"}, ""}, {Settings{HTTP: server.URL + "/moved"}, ""},
+		{Settings{HTTP: server.URL + "/broken"}, "the application answered 503"},
+		{Settings{TCP: server.Listener.Addr().String()}, ""},
+		{Settings{GRPC: "127.0.0.1:1"}, "refused"}, {Settings{Exec: []string{"false"}}, "status 1"},
+		{Settings{Unit: "a.service"}, "no bus"}, {Settings{}, ""},
+	} {
+		err := c.probe(t.Context(), test.settings)
+		if (err == nil) != (test.want == "") ||
+			err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v", test.settings, err)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// Package probe runs single probes of an application, with Kubernetes' rules.
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+const (
+	redirectsAtMost = 10
+	bodyRead        = 10 << 10
+	outputRead      = 256 // bytes of a command's output that its error has
+	outputWait      = time.Second
+)
+
+// HTTP sends a request and returns the status code of the response. Certificates are not verified;
+// redirects are followed as SameHost says.
+func HTTP(request *http.Request) (int, error) {
+	client := http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives:  true,
+			DisableCompression: true,
+			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // checks no identity
+		},
+		CheckRedirect: SameHost,
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		if e, ok := errors.AsType[*url.Error](err); ok {
+			err = e.Err
+		}
+		return 0, err
+	}
+	defer response.Body.Close()
+	// Read the body, so that the application can complete its answer.
+	_, _ = io.CopyN(io.Discard, response.Body, bodyRead)
+	return response.StatusCode, nil
+}
+
+// SameHost is the CheckRedirect of a client that follows redirects on the same host only. One to
+// another host is the response.
+func SameHost(request *http.Request, via []*http.Request) error {
+	if request.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= redirectsAtMost {
+		return fmt.Errorf("%d redirects", redirectsAtMost)
+	}
+	return nil
+}
+
+// TCP connects to host:port.
+func TCP(ctx context.Context, address string) error {
+	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
+}
+
+// GRPC queries the standard health service (grpc.health.v1) at host:port/service.
+func GRPC(ctx context.Context, target string) error {
+	address, service, _ := strings.Cut(target, "/")
+	connection, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("outrider"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	answer, err := healthv1.NewHealthClient(connection).Check(ctx,
+		&healthv1.HealthCheckRequest{Service: service})
+	if err != nil {
+		return err
+	}
+	if answer.Status != healthv1.HealthCheckResponse_SERVING {
+		return fmt.Errorf("the health service says %s", answer.Status)
+	}
+	return nil
+}
+
+// Exec runs a command, which succeeds with exit status 0. At the end of ctx it is killed with the
+// processes of its group.
+func Exec(ctx context.Context, arguments []string) error {
+	var output limited
+	command := exec.CommandContext(ctx, arguments[0], arguments[1:]...)
+	command.Stdout, command.Stderr = &output, &output
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = outputWait // a process outside the group may have the pipe
+	err := command.Run()
+	if text := strings.TrimSpace(string(output.text)); err != nil && text != "" {
+		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(text, "?"))
+	}
+	return err
+}
+
+// limited holds the first bytes of an output.
+type limited struct{ text []byte }
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	l.text = append(l.text, p[:min(len(p), outputRead-len(l.text))]...)
+	return len(p), nil
+}
