@@ -25,6 +25,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/mesh"
@@ -66,6 +67,7 @@ type Agent struct {
 	meshPorts  *mesh.Ports
 	xds        *xds.Server
 	relay      *relay.Server
+	health     *health.Checker
 	xdsSwitch  *mesh.Switch // between xds and relay
 	xdsSockets *mesh.Sockets
 	identity   *identity.Manager
@@ -165,7 +167,7 @@ func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signal
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
 		group.Start(a.identity, a.sdsSockets, a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch,
-			a.meshPorts, a.capture)
+			a.meshPorts, a.capture, a.health)
 		group.Start(a.optional...)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.

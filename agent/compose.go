@@ -18,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
@@ -142,6 +143,9 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board)
 	a.relay = a.newRelay(c)
+	a.health = health.New(health.Options{Settings: healthSettings(c), Proxy: a.proxy,
+		Report: a.reportHealth, UnitState: systemd.Manager{}.ActiveState, Board: a.board,
+		Logger: a.logOf("health")})
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
@@ -177,7 +181,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Log: a.log, Board: a.board, Agent: process{a}, Reloader: a.reloader, Keeper: a.keeper,
 		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: driver.Runner{Link: a.keeper}},
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
-		XDS: a.xds, Relay: a.relay, Identity: a.identity, STS: a.sts, View: a.view,
+		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, View: a.view,
 		Interception: a.capture,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}

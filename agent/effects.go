@@ -73,6 +73,7 @@ func (e reloadEffects) Enact(
 	e.serving.Store(won.wanted.binary)
 	step("xDS sockets")
 	e.useUpstream(c)
+	e.health.Configure(healthSettings(c))
 	e.identity.Configure(e.identitySettings(c))
 	e.sdsSockets.Configure(c)
 	e.xdsSockets.Configure(c)

@@ -49,6 +49,8 @@ type Status struct {
 	CurrentEpoch *int      `json:"current_epoch,omitempty"`
 	Epochs       []Epoch   `json:"epochs"`
 	Discovery    Discovery `json:"discovery"`
+	// Health is nil if no health is reported upstream.
+	Health *Health `json:"health,omitempty"`
 	// Capture is the state of the interception: off, on, withdrawn or trial.
 	Capture    string      `json:"capture,omitempty"`
 	Identities []Identity  `json:"identities"`
@@ -83,6 +85,13 @@ type Discovery struct {
 	Address string    `json:"address,omitempty"` // of the upstream server; empty if embedded
 	Since   time.Time `json:"since,omitzero"`
 	Detail  string    `json:"detail,omitempty"` // in words: "12 files, 1 problem"
+}
+
+// Health is the health of the workload that is reported upstream.
+type Health struct {
+	State  string    `json:"state"` // unknown, healthy, unhealthy
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"` // why it is unhealthy
 }
 
 // Epoch is one Envoy process and its restart epoch.

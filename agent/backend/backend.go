@@ -20,6 +20,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
@@ -48,6 +49,7 @@ type Backend struct {
 	Discovery    *discovery.Server
 	Ports        *mesh.Ports
 	XDS          *xds.Server
+	Health       *health.Checker
 	Relay        *relay.Server // in use if the configuration has an upstream server
 	Identity     *identity.Manager
 	STS          *sts.Server // nil if disabled
@@ -119,6 +121,9 @@ func (b *Backend) State(ctx context.Context) api.Status {
 	}
 	if live, ok := b.Proxy.Epoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
+	}
+	if h := b.Health.Status(); h.State != health.Off {
+		status.Health = &api.Health{State: string(h.State), Since: h.Since, Reason: h.Reason}
 	}
 	if binary := b.Agent.Binary(); binary != nil {
 		status.Envoy.Path, status.Envoy.Version = binary.Path, binary.Version

@@ -5,6 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/relay"
@@ -60,6 +61,13 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 	gauge("upstream_connected", "1 if each Envoy has a stream of the upstream xDS server.",
 		func() float64 {
 			if b.Relay.Status().State == relay.Connected {
+				return 1
+			}
+			return 0
+		})
+	gauge("workload_healthy", "1 if the workload is reported as healthy to the upstream server.",
+		func() float64 {
+			if b.Health.Status().State == health.Healthy {
 				return 1
 			}
 			return 0

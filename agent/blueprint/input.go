@@ -62,6 +62,9 @@ func (m Maker) input(
 			input.Discovery.Socket, input.Discovery.Upstream = "", upstream(c)
 		}
 	}
+	if c.ReportsHealth() { // istiod then waits for the first report
+		input.Node.ProxyConfig["readinessProbe"] = map[string]any{}
+	}
 	input.SDSSocket = c.SDS.Socket
 	if c.Identity.Provider == "spire" {
 		input.SDSSocket, input.CredentialSocket = c.Identity.SpireSocket, c.SDS.Socket

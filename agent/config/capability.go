@@ -6,9 +6,7 @@ type capability string
 
 const (
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
-	registration     capability = "registration with a WorkloadGroup"
 	proxyless        capability = "proxyless gRPC"
-	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
 	transparentProxy capability = "interception with TPROXY"
 )
@@ -17,9 +15,7 @@ const (
 func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,
-		registration:     true,
 		proxyless:        true,
-		workloadHealth:   true,
 		dnsProxy:         true,
 		transparentProxy: true,
 	}

@@ -24,7 +24,7 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(missing()); len(got) != 2 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{dnsProxy: true, registration: true})
+	got := refused(map[capability]bool{dnsProxy: true, proxyless: true})
 	if len(got) != 1 || got["dns.resolved"] != dnsProxy {
 		t.Errorf("only the DNS proxy is missing, but refused are %v", got)
 	}

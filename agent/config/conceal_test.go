@@ -70,7 +70,8 @@ func TestWhatIsWrongWithASecretDoesNotShowIt(t *testing.T) {
 		"[status.probe.app]\nhttp = \"http:/127.0.0.1?hidden\"\n",
 		"[status.probe.app]\nheaders = \"hidden\"\n",
 		"[status.probe.app]\nheaders = { A = [\"hidden\"] }\n",
-		"[health]\nexec = \"hidden\"\n", "[health]\nexec = [\"program\", \"hidden\"]\n",
+		"[health]\nexec = \"hidden\"\n",
+		"[health]\nexec = [\"program\", \"hidden\"]\nunit = \"a.service\"\n",
 	} {
 		path := filepath.Join(t.TempDir(), "outrider.toml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -187,6 +187,14 @@ type Health struct {
 	FailureThreshold int
 }
 
+// ReportsHealth reports whether the upstream server is sent the workload's health. A workload that
+// registers itself always has one: that of the proxy, without a probe.
+func (c *Config) ReportsHealth() bool {
+	d, h := c.Discovery, c.Health
+	return d.Address != "" && d.Proxy && (c.Node.WorkloadGroup != "" || h.HTTP != "" ||
+		h.TCP != "" || h.GRPC != "" || len(h.Exec) > 0 || h.Unit != "")
+}
+
 // DNS is [dns].
 type DNS struct {
 	Listen   string // "" = off

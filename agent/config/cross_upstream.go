@@ -1,8 +1,10 @@
 package config
 
+import "strings"
+
 // upstream checks the keys of the connection to an upstream server.
 func (x *crossCheck) upstream() {
-	d := x.Discovery
+	d, h := x.Discovery, x.Health
 	const address = "discovery.address"
 	keys := []struct {
 		key string
@@ -13,12 +15,19 @@ func (x *crossCheck) upstream() {
 		{"discovery.root_ca_file", d.RootCAFile != "", true},
 		{"discovery.server_name", d.ServerName != "", true},
 		{"discovery.pilot_identity", d.PilotIdentity != "", true},
+		{"node.workload_group", x.Node.WorkloadGroup != "", false},
+		{"health.http", h.HTTP != "", false}, {"health.tcp", h.TCP != "", false},
+		{"health.grpc", h.GRPC != "", false}, {"health.exec", len(h.Exec) > 0, false},
+		{"health.unit", h.Unit != "", false},
 	}
 	for _, k := range keys {
 		switch {
 		case !k.set || x.Envoy.TemplateFile != "": // a template may use each of them
 		case d.Address == "" && !x.signs(k.key):
 			x.warn([]string{k.key}, "set "+address, "has no effect without %s", address)
+		case !d.Proxy && strings.HasPrefix(k.key, "health."):
+			x.warn([]string{k.key}, "remove it, or discovery.proxy",
+				"has no effect: Envoy connects to the upstream server itself")
 		case d.Address != "" && k.tls && !d.TLS():
 			x.warn([]string{k.key, address}, `set discovery.auth = "tls"`,
 				"has no effect: the upstream server is reached without TLS")

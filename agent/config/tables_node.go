@@ -46,7 +46,7 @@ func nodeTable(n *Node) table {
 			must(optional(localityName)),
 		setting("workload_group", &n.WorkloadGroup, "", Epoch,
 			"a WorkloadGroup to register with (auto-registration)").
-			plays("ISTIO_META_AUTO_REGISTER_GROUP").needs(registration),
+			plays("ISTIO_META_AUTO_REGISTER_GROUP"),
 		setting("labels", &n.Labels, nil, Epoch, "").
 			plays("ISTIO_METAJSON_LABELS"),
 		setting("metadata", &n.Metadata, nil, Epoch, "any further node metadata").

@@ -46,23 +46,23 @@ func healthTable(h *Health) table {
 		doc: "[live] the workload's own readiness, reported upstream (WorkloadGroup probe)",
 		keys: []key{
 			setting("http", &h.HTTP, "", Live, "one of http, tcp, grpc, exec and unit").
-				must(optional(httpURL)).needs(workloadHealth).conceals(concealURL),
-			setting("tcp", &h.TCP, "", Live, "").must(optional(dialAddress)).needs(workloadHealth),
-			setting("grpc", &h.GRPC, "", Live, "").must(optional(grpcTarget)).needs(workloadHealth),
+				must(optional(httpURL)).conceals(concealURL),
+			setting("tcp", &h.TCP, "", Live, "").must(optional(dialAddress)),
+			setting("grpc", &h.GRPC, "", Live, "").must(optional(grpcTarget)),
 			setting("exec", &h.Exec, nil, Live,
-				`["cmd", "arg"]`).needs(workloadHealth).conceals(concealAll),
+				`["cmd", "arg"], run as the agent's user in the sandbox of its unit`).conceals(concealAll),
 			setting("unit", &h.Unit, "", Live,
 				`"myapp.service" (systemd's ActiveState over D-Bus)`).
-				must(optional(systemdUnit)).needs(workloadHealth),
+				must(optional(systemdUnit)),
 			duration("initial_delay", &h.InitialDelay, "0s", Live,
-				"").must(atLeast(0)).needs(workloadHealth),
+				"").must(atLeast(0)),
 			duration("period", &h.Period, "10s", Live,
-				"").must(atLeast(time.Millisecond)).needs(workloadHealth),
+				"").must(atLeast(time.Millisecond)),
 			duration("timeout", &h.Timeout, "1s", Live,
-				"").must(atLeast(time.Millisecond)).needs(workloadHealth),
+				"").must(atLeast(time.Millisecond)),
 			setting("success_threshold", &h.SuccessThreshold, 1, Live, "").
-				must(between(1, math.MaxInt32)).needs(workloadHealth),
+				must(between(1, math.MaxInt32)),
 			setting("failure_threshold", &h.FailureThreshold, 3, Live, "").
-				must(between(1, math.MaxInt32)).needs(workloadHealth),
+				must(between(1, math.MaxInt32)),
 		}}
 }

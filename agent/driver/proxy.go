@@ -42,6 +42,12 @@ func (p *Proxy) Number() int {
 	return -1
 }
 
+// Drains reports whether the epoch that serves drains on request.
+func (p *Proxy) Drains() bool {
+	e, ok := p.Epoch()
+	return ok && e.Drained
+}
+
 // Changed returns a channel that is closed at the next change of an epoch.
 func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 

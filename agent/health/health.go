@@ -147,8 +147,10 @@ func (c *Checker) Status() Status {
 func (c *Checker) reset() {
 	switch {
 	case !c.settings.Enabled:
+		if c.status.State == Unhealthy { // nobody would report otherwise
+			c.set(Healthy, "")
+		}
 		c.status = Status{}
-		c.options.Board.Clear(conditionUnhealthy)
 	case c.status.State == Off:
 		c.status = Status{State: Unknown, Since: time.Now()}
 	}

@@ -69,10 +69,12 @@ func (p *proxy) Changed() <-chan struct{} {
 type world struct {
 	*Checker
 	*proxy
-	board   *condition.Board
-	start   time.Time
-	state   atomic.Value // of the unit
-	checks  int
+	board  *condition.Board
+	start  time.Time
+	state  atomic.Value // of the unit
+	checks atomic.Int32
+
+	guard   sync.Mutex
 	reports []string // with seconds since the start
 }
 
@@ -86,7 +88,7 @@ func during(t *testing.T, s Settings, test func(w *world)) {
 		w.Checker = New(Options{Settings: s, Proxy: w.proxy, Board: w.board,
 			Logger: slog.New(slog.DiscardHandler),
 			UnitState: func(ctx context.Context, unit string) (string, error) {
-				w.checks++
+				w.checks.Add(1)
 				state, _ := w.state.Load().(string)
 				if state == "hangs" {
 					<-ctx.Done()
@@ -95,6 +97,8 @@ func during(t *testing.T, s Settings, test func(w *world)) {
 				return state, nil
 			},
 			Report: func(healthy bool, reason string) {
+				w.guard.Lock()
+				defer w.guard.Unlock()
 				w.reports = append(w.reports, strings.TrimSpace(fmt.Sprintf("%v %v %s",
 					time.Since(w.start).Seconds(), healthy, reason)))
 			}})
@@ -118,6 +122,8 @@ func (w *world) after(seconds float64) {
 
 func (w *world) expect(t *testing.T, reports ...string) {
 	t.Helper()
+	w.guard.Lock()
+	defer w.guard.Unlock()
 	if got, want := strings.Join(w.reports, "; "), strings.Join(reports, "; "); got != want {
 		t.Errorf("reports %q, want %q", got, want)
 	}
@@ -131,12 +137,12 @@ func unit() Settings {
 func TestHealth_Thresholds(t *testing.T) {
 	during(t, unit(), func(w *world) {
 		w.after(1.9)
-		if w.checks != 0 {
+		if w.checks.Load() != 0 {
 			t.Error("checked during the initial delay")
 		}
 		w.after(3)
-		if s := w.Status(); s.State != Unknown || w.checks != 1 {
-			t.Errorf("%+v after %d checks", s, w.checks)
+		if s := w.Status(); s.State != Unknown || w.checks.Load() != 1 {
+			t.Errorf("%+v after %d checks", s, w.checks.Load())
 		}
 		w.after(15) // checks at 2, 12
 		w.expect(t, "12 true")
@@ -187,8 +193,8 @@ func TestHealth_NothingIsReportedBeforeTheProxyIsReady(t *testing.T) {
 		w.become(false, false)
 		w.Configure(s)
 		w.after(1000)
-		if w.checks > 0 || w.Status().State != Unknown {
-			t.Errorf("%+v after %d checks", w.Status(), w.checks)
+		if w.checks.Load() > 0 || w.Status().State != Unknown {
+			t.Errorf("%+v after %d checks", w.Status(), w.checks.Load())
 		}
 		w.expect(t)
 		w.become(true, false)
@@ -212,8 +218,9 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 		w.after(20)
 		w.Configure(Settings{})
 		w.after(50)
-		if w.Status().State != Off || len(w.reports) != 3 {
-			t.Errorf("%+v, %q", w.Status(), w.reports)
+		w.expect(t, "0 true", "11 false the probe has no answer within 1s", "15 true")
+		if w.Status().State != Off {
+			t.Errorf("%+v", w.Status())
 		}
 	})
 }

@@ -37,7 +37,7 @@ func testNode(t testing.TB) *corev3.Node {
 type testStream struct {
 	t        testing.TB
 	stream   messages
-	end      func(error) // ends a stream of an upstream server
+	end      func(error) // the error is that of an upstream server
 	received chan []byte
 	ended    chan error
 }
@@ -89,7 +89,9 @@ func (r *running) connect(t testing.TB, delta, slow bool) *testStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newTestStream(t, stream, slow)
+	s := newTestStream(t, stream, slow)
+	s.end = func(error) { cancel() }
+	return s
 }
 
 // send sends a message and returns its bytes.

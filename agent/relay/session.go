@@ -17,7 +17,7 @@ import (
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
-// reconfigured, announce and query.
+// reconfigured, announce, query and renewed.
 type session struct {
 	server  *Server
 	stream  grpc.ServerStream
@@ -42,6 +42,7 @@ type session struct {
 	reconfigured chan struct{} // Server.Configure
 	announce     chan struct{} // Server.Announce
 	query        chan chan<- []Type
+	renewed      chan struct{} // Server.renew
 }
 
 // Pauses between attempts to connect, before jitter. The longest is short, because Envoy must have
@@ -61,7 +62,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event), pause: firstPause,
 		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
-		query: make(chan chan<- []Type)}
+		query: make(chan chan<- []Type), renewed: make(chan struct{}, 1)}
 	defer session.retry.Stop()
 	defer session.patience.Stop()
 	if !s.join(session) {
@@ -105,6 +106,10 @@ func (s *session) run(ctx context.Context) error {
 			err = s.sendAnnouncements()
 		case reply := <-s.query:
 			reply <- s.types()
+		case <-s.renewed:
+			if s.registers() {
+				s.drop(nil, 0)
+			}
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -228,6 +233,7 @@ func (s *session) event(e event) error {
 // resubscribe continues on a new upstream stream.
 func (s *session) resubscribe() error {
 	s.opened = true
+	s.server.connected(s)
 	if !s.offline {
 		s.patience.Reset(slowUpstream)
 	}

@@ -70,6 +70,10 @@ func (a *app) printStatus(s api.Status) {
 	d.add("envoy", plain, "%s", envoyLine(s.Envoy))
 	a.addEpochs(&d, s.Epochs)
 	d.add("discovery", plain, "%s", discoveryLine(s.Discovery))
+	if h := s.Health; h != nil {
+		d.add("health", healthStyle(h.State), "%s",
+			strings.Join(nonEmpty(h.State+" for "+a.since(h.Since), h.Reason), ": "))
+	}
 	for _, identity := range s.Identities {
 		d.add("identities", plain, "%s from %s, valid for %s", identity.Name, identity.Source,
 			age(identity.NotAfter.Sub(a.now())))
@@ -103,6 +107,16 @@ func stateStyle(state api.State) style {
 	case api.StateRunning:
 		return green
 	case api.StateFailed:
+		return red
+	}
+	return yellow
+}
+
+func healthStyle(state string) style {
+	switch state {
+	case "healthy":
+		return green
+	case "unhealthy":
 		return red
 	}
 	return yellow

@@ -1,0 +1,31 @@
+package agent
+
+import (
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/health"
+)
+
+// healthType is the type of the requests in which istiod expects the workload's health: their error
+// is why it is unhealthy.
+const healthType = "type.googleapis.com/istio.v1.HealthInformation"
+
+// reportHealth reports the workload's health to the upstream server.
+func (a *Agent) reportHealth(healthy bool, reason string) {
+	var problem *rpcstatus.Status
+	if !healthy {
+		problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
+	}
+	a.relay.Announce(healthType, problem)
+}
+
+// healthSettings returns the settings of the health that is reported to the upstream server.
+func healthSettings(c *config.Config) health.Settings {
+	h := c.Health
+	return health.Settings{Enabled: c.ReportsHealth(), HTTP: h.HTTP, TCP: h.TCP, GRPC: h.GRPC,
+		Exec: h.Exec, Unit: h.Unit, InitialDelay: h.InitialDelay, Period: h.Period,
+		Timeout: h.Timeout, SuccessThreshold: h.SuccessThreshold,
+		FailureThreshold: h.FailureThreshold}
+}

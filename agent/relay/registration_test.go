@@ -1,0 +1,51 @@
+package relay
+
+import (
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// expect checks the type of the next incremental request.
+func (s *testStream) expect(typeURL string) {
+	s.t.Helper()
+	if r := decode(s, &discoveryv3.DeltaDiscoveryRequest{}); r.TypeUrl != typeURL {
+		s.t.Fatalf("%v instead of %s", r, typeURL)
+	}
+}
+
+func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
+	up := startUpstream(t, "127.0.0.1:0")
+	r := startRelay(t, Upstream{Address: up.address}, "")
+	node := testNode(t)
+	node.Metadata.Fields["AUTO_REGISTER_GROUP"] = structpb.NewStringValue("web")
+	subscribe := func() (*testStream, *testStream) {
+		t.Helper()
+		envoy := r.connect(t, true, false)
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: clusterType})
+		above := up.accept()
+		above.expect(clusterType)
+		above.send(deltaResponse("1", "a"))
+		envoy.next()
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
+		above.expect(clusterType)
+		return envoy, above
+	}
+	old, aboveOld := subscribe()
+	next, aboveNext := subscribe()
+	next.end(nil)
+	<-aboveNext.ended
+	<-aboveOld.ended
+	renewed := up.accept()
+	renewed.expect(clusterType)
+	if r.condition(conditionAway) != "" {
+		t.Error(r.condition(conditionAway))
+	}
+
+	third, above := subscribe()
+	old.end(nil) // the end of an older stream renews nothing
+	<-renewed.ended
+	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType})
+	above.expect(listenerType)
+}
