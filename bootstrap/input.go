@@ -62,6 +62,7 @@ type Node struct {
 	Labels         map[string]string
 
 	Identity         bool   // SDSSocket has a certificate of the mesh
+	IPv6             bool   // captured connections may be IPv6
 	InterceptionMode string // REDIRECT, TPROXY, NONE or "" (unspecified)
 	DNSCapture       bool   // a DNS proxy answers for mesh hosts
 	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/bootstrap"
 )
@@ -35,6 +37,7 @@ func (m Maker) input(
 			WorkloadGroup: node.WorkloadGroup, Labels: node.Labels, Metadata: node.Metadata,
 			DisableInternal:  c.Telemetry.DisableInternal,
 			Identity:         c.Identity.Provider != "none",
+			IPv6:             c.Capture.Mode != "none" && hasIPv6(),
 			InterceptionMode: strings.ToUpper(c.Capture.Mode),
 		},
 		Discovery:      bootstrap.Discovery{Socket: c.XDS.Socket, Delta: c.Discovery.Delta},
@@ -164,6 +167,15 @@ func nodeAddresses(node config.Node) ([]netip.Addr, error) {
 		addresses = append(addresses, address)
 	}
 	return addresses, nil
+}
+
+// hasIPv6 reports whether the kernel has IPv6. Envoy refuses listeners of a family that it lacks.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	return unix.Close(fd) == nil
 }
 
 // loopback returns the address at which this host reaches a listener of the agent.

@@ -32,7 +32,8 @@ type both [2]string
 var (
 	loopbackAddress = both{"127.0.0.1", "::1"}
 	loopbackOther   = both{"127.0.0.9", ""}
-	fromEnvoyOwn    = both{"127.0.0.6", "::6"}
+	fromEnvoyOwn    = both{"127.0.0.6", "::1"}
+	fromIstiosEnvoy = both{"", "::6"}
 	here            = both{"198.51.100.1", "2001:db8:1::1"}
 	far             = both{"10.2.0.1", "fd02::1"}
 	excludedNetwork = both{"10.1.0.1", "fd01::1"}
@@ -91,6 +92,8 @@ var decisionsOfAll = []decision{
 		want: Inbound, key: ruleEnvoyToHost},
 	{name: "Envoy to the application", user: envoyUser, source: fromEnvoyOwn, to: here, port: 80,
 		want: Direct, key: ruleEnvoy},
+	{name: "Envoy of an istiod to the application", user: envoyUser, source: fromIstiosEnvoy,
+		to: both{"", here[1]}, port: 80, want: Direct, key: ruleEnvoy},
 	{name: "Envoy to loopback", user: envoyUser, to: loopbackAddress, port: 80, want: Direct,
 		key: ruleEnvoy},
 	{name: "Envoy to another loopback address", user: envoyUser, to: loopbackOther, port: 80,

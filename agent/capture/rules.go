@@ -28,9 +28,10 @@ const (
 	ruleForwarded   = "not an address of this host"
 )
 
-// fromEnvoy are Istio's source addresses of Envoy's calls to the application.
+// fromEnvoy are source addresses of Envoy's calls to the application: Istio's, and ::1, which every
+// host has.
 var fromEnvoy = []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"),
-	netip.MustParsePrefix("::6/128")}
+	netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("::6/128")}
 
 var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("::1/128")}

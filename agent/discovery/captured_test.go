@@ -3,6 +3,7 @@ package discovery_test
 import (
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
@@ -19,8 +20,8 @@ import (
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
 // TestCaptured runs the cases in testdata/conformance/captured with a sidecar with interception. It
-// runs itself again in a network namespace that redirects connections to 10.9.0.0/16 as outbound,
-// and those to 10.8.0.1 as inbound.
+// runs itself again in a network namespace that redirects connections to 10.9.0.0/16 and fd09::/16 as
+// outbound, and those to 10.8.0.1 and fd08::1 as inbound.
 func TestCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -39,12 +40,15 @@ func (s *suite) onMachine(t *testing.T) {
 	t.Helper()
 	for name, address := range map[string]string{"here": capturedAddress,
 		"unknown": capturedAddress, "far": "10.9.0.7"} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-		if err != nil {
-			t.Fatal(err)
+		port := "0"
+		for _, address := range []string{address, capturedAddress6} {
+			listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			port = strconv.Itoa(run(t, &http.Server{Handler: &backend{name: name}}, listener))
 		}
-		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t,
-			&http.Server{Handler: &backend{name: name}}, listener))
+		s.variables[strings.ToUpper(name)] = port
 	}
 }
 
@@ -73,7 +77,8 @@ func inNetwork(t *testing.T) bool {
 		return false
 	}
 	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress +
-		"/32 dev lo", "address add 10.9.0.0/16 dev lo"} {
+		"/32 dev lo", "address add 10.9.0.0/16 dev lo",
+		"address add " + capturedAddress6 + "/128 dev lo nodad", "route add local fd09::/16 dev lo"} {
 		if said, err := exec.Command("ip",
 			strings.Fields(arguments)...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %s: %v: %s", arguments, err, said)
@@ -83,29 +88,39 @@ func inNetwork(t *testing.T) bool {
 }
 
 // redirect sets up interception for all connections except those that the proxy makes from
-// 127.0.0.6.
+// 127.0.0.6 and ::1.
 func redirect(t *testing.T) {
 	t.Helper()
 	c := &nftables.Conn{}
-	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "captured"})
-	chain := c.AddChain(&nftables.Chain{Name: "output", Table: table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
-	const source, destination = 12, 16 // offsets in the header of IPv4
-	address := func(offset, length uint32, ip string) []expr.Any {
-		return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader,
-			Offset: offset, Len: length},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: net.ParseIP(ip).To4()[:length]}}
-	}
 	to := func(port uint16) []expr.Any {
 		return []expr.Any{&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 			&expr.Redir{RegisterProtoMin: 1}}
 	}
-	for _, rule := range [][]expr.Any{
-		append(address(source, 4, "127.0.0.6"), &expr.Verdict{Kind: expr.VerdictReturn}),
-		append(address(destination, 4, capturedAddress), to(15006)...),
-		append(address(destination, 2, "10.9.0.0"), to(15001)...),
+	for _, f := range []struct {
+		family                      nftables.TableFamily
+		source, destination, length uint32 // of addresses in the header
+		envoy, here, others         string
+	}{
+		{nftables.TableFamilyIPv4, 12, 16, 4, "127.0.0.6", capturedAddress, "10.9.0.0"},
+		{nftables.TableFamilyIPv6, 8, 24, 16, "::1", capturedAddress6, "fd09::"},
 	} {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
+		table := c.AddTable(&nftables.Table{Family: f.family, Name: "captured"})
+		chain := c.AddChain(&nftables.Chain{Name: "output", Table: table,
+			Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput,
+			Priority: nftables.ChainPriorityNATDest})
+		address := func(offset, length uint32, ip string) []expr.Any {
+			all := netip.MustParseAddr(ip).AsSlice()
+			return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader,
+				Offset: offset, Len: length},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: all[:length]}}
+		}
+		for _, rule := range [][]expr.Any{
+			append(address(f.source, f.length, f.envoy), &expr.Verdict{Kind: expr.VerdictReturn}),
+			append(address(f.destination, f.length, f.here), to(15006)...),
+			append(address(f.destination, 2, f.others), to(15001)...),
+		} {
+			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
+		}
 	}
 	if err := c.Flush(); err != nil {
 		t.Fatalf("redirect connections: %v", err)

@@ -47,6 +47,7 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	}
 	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(),
 		fields["ISTIO_VERSION"].GetStringValue()
+	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
 	n.Identity = fields[model.IdentityKey].GetStringValue() == "true"
 	for key, value := range fields {
 		if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !model.OfOneProxy(key) {

@@ -104,17 +104,25 @@ func (r *refusals) Cured(_ xds.Stream, typeURL string, names []string) {
 	r.Server.Cured(typeURL, names)
 }
 
-// capturedAddress is the host address of proxies with interception.
-const capturedAddress = "10.8.0.1"
+// Addresses of the host of proxies with interception.
+const (
+	capturedAddress  = "10.8.0.1"
+	capturedAddress6 = "fd08::1"
+)
 
-// bootstrapOf returns the bootstrap of an Envoy of a kind: sidecar, router, or REDIRECT or TPROXY
-// for a sidecar with interception.
+// bootstrapOf returns the bootstrap of an Envoy of a kind: sidecar, router, or REDIRECT, REDIRECT6
+// (IPv6 as well) or TPROXY for a sidecar with interception.
 func bootstrapOf(kind, admin, server string) string {
+	dual := ""
+	if kind == "REDIRECT6" {
+		kind = "REDIRECT"
+		dual = `"OUTRIDER_IPV6": "true", "INSTANCE_IPS": "` + capturedAddress6 + `", `
+	}
 	if kind != "REDIRECT" && kind != "TPROXY" {
 		return fmt.Sprintf(bootstrap, kind, admin, server, "")
 	}
 	return strings.NewReplacer("~127.0.0.1~", "~"+capturedAddress+"~",
-		`"INTERCEPTION_MODE": "NONE"`, `"INTERCEPTION_MODE": "`+kind+`"`).
+		`"INTERCEPTION_MODE": "NONE"`, dual+`"INTERCEPTION_MODE": "`+kind+`"`).
 		Replace(fmt.Sprintf(bootstrap, "sidecar", admin, server, ""))
 }
 

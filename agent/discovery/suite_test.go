@@ -184,6 +184,8 @@ func nodeFor(folder, name string) string {
 		return "router"
 	case folder == "captured" && strings.HasPrefix(name, "tproxy"):
 		return "TPROXY" // that Envoy takes it; routing connections to it is the machine's
+	case folder == "captured" && strings.HasPrefix(name, "ipv6"):
+		return "REDIRECT6"
 	case folder == "captured":
 		return "REDIRECT"
 	}

@@ -79,6 +79,9 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if b.in.Template.STSPort > 0 {
 		values["STS_PORT"] = fmt.Sprint(b.in.Template.STSPort)
 	}
+	if n.IPv6 {
+		values["OUTRIDER_IPV6"] = "true" // read by the discovery server
+	}
 	if n.Identity {
 		values["OUTRIDER_IDENTITY"] = "true" // read by the discovery server
 	}

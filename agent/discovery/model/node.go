@@ -22,6 +22,7 @@ type Node struct {
 	Metadata     map[string]string // other metadata
 	Network      string            // "" is the default network
 	Identity     bool              // it gets a certificate of the mesh over SDS
+	IPv6         bool              // captured connections may be IPv6
 
 	Interception Interception
 	// IP addresses of the machine; nil if unknown or irrelevant
@@ -48,6 +49,9 @@ var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubern
 
 // IdentityKey is the metadata key of proxies that get a certificate of the mesh over SDS.
 const IdentityKey = "OUTRIDER_IDENTITY"
+
+// IPv6Key is the metadata key of proxies whose listeners for captured connections serve IPv6.
+const IPv6Key = "OUTRIDER_IPV6"
 
 // NetworkLabel is the label for the network.
 const NetworkLabel = "topology.istio.io/network"

@@ -79,6 +79,9 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 	l.Name = virtualOutbound
 	l.UseOriginalDst = wrapperspb.Bool(true)
 	l.Transparent = transparent(node)
+	if node.IPv6 {
+		dualStack(l, m.OutboundPort)
+	}
 	return resource.New(l.Name, l)
 }
 
@@ -101,6 +104,9 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy mod
 	l.Name = virtualInbound
 	l.TrafficDirection = corev3.TrafficDirection_INBOUND
 	l.Transparent = transparent(node)
+	if node.IPv6 {
+		dualStack(l, m.InboundPort)
+	}
 	l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_dst",
 		&originaldstv3.OriginalDst{}))
 	if node.Interception == model.Tproxy {

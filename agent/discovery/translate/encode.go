@@ -21,6 +21,7 @@ import (
 const (
 	unlimited = math.MaxUint32
 	anyIPv4   = "0.0.0.0"
+	anyIPv6   = "::"
 	loopback  = "127.0.0.1"
 )
 

@@ -47,6 +47,9 @@ func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||",
 // exempts it. The value is Istio's.
 const passthroughSource = "127.0.0.6"
 
+// passthroughSource6 is the same for IPv6. Istio's ::6 would have to be an address of the host.
+const passthroughSource6 = "::1"
+
 // Cluster returns the cluster for the application.
 func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
@@ -80,6 +83,11 @@ func toOriginalDestination(c *clusterv3.Cluster, node model.Node) {
 		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
 			Address:       passthroughSource,
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}}
+		if node.IPv6 {
+			c.UpstreamBindConfig.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{
+				Address: &corev3.SocketAddress{Address: passthroughSource6,
+					PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}}}
+		}
 	}
 }
 

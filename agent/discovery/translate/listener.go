@@ -29,12 +29,19 @@ func newListener(address string, port uint32,
 	}
 }
 
+// dualStack makes a listener for captured connections receive those over IPv6 as well, as istiod
+// does for proxies with addresses of both families.
+func dualStack(l *listenerv3.Listener, port uint32) {
+	l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{Address: socketAddress(anyIPv6, port)}}
+}
+
 // Outbound is a listener of a sidecar for outbound traffic.
 type Outbound struct {
 	Address string
 	Port    uint32
 	// not bound; captured connections to the address and port are handed to it
 	Captured    bool
+	IPv6        bool         // with Captured and every IPv4 address: every IPv6 address, too
 	Routes      string       // name of the route configuration; "": no HTTP
 	Sniff       bool         // detect HTTP; other connections are forwarded
 	Connections []Connection // connections that are not parsed as HTTP
@@ -65,6 +72,9 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	inspect(l, m)
 	if o.Captured {
 		l.BindToPort = wrapperspb.Bool(false)
+		if o.IPv6 && o.Address == anyIPv4 {
+			dualStack(l, o.Port)
+		}
 		rest, err := passOn(m, o.Rest)
 		if err != nil {
 			return nil, err
