@@ -66,7 +66,7 @@ func (a *Agent) trust(authorities []string) {
 			roots = append(roots, found...)
 		}
 	}
-	a.identity.SetTrustBundle(roots)
+	a.identity.SetTrustBundle("MeshConfig", roots)
 }
 
 // newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.

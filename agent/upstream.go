@@ -71,7 +71,7 @@ func (a *Agent) offerUpstream(c *config.Config) {
 func (a *Agent) useUpstream(c *config.Config) {
 	a.offerUpstream(c)
 	if c.Discovery.Address == "" {
-		a.identity.SetTrustBundle(nil)
+		a.identity.SetTrustBundle(proxyConfigType, nil)
 		return
 	}
 	a.relay.Configure(upstreamOf(c))
@@ -95,7 +95,7 @@ func (a *Agent) applyProxyConfig(resources []*anypb.Any, _ []string) error {
 				return err
 			}
 		}
-		a.identity.SetTrustBundle(roots)
+		a.identity.SetTrustBundle(proxyConfigType, roots)
 	}
 	return nil
 }

@@ -188,7 +188,7 @@ func TestRoots_MergeAndRotate(t *testing.T) {
 	r.write("root.pem", pkitest.PEM(r.root.Certificate, next.Certificate))
 	both := pemOf(r.root.Certificate, next.Certificate)
 	r.await("old and new", func() bool { return r.roots() == both })
-	r.SetTrustBundle([]*x509.Certificate{mesh.Certificate, next.Certificate})
+	r.SetTrustBundle("mesh", []*x509.Certificate{mesh.Certificate, next.Certificate})
 	if got := r.roots(); got != both+pemOf(mesh.Certificate) {
 		t.Errorf("with the mesh's bundle: %d roots", strings.Count(got, "BEGIN"))
 	}

@@ -45,8 +45,8 @@ type Manager struct {
 	running   context.Context // of Run; nil before
 	settings  Settings
 	entries   map[string]*entry
-	bundle    []*x509.Certificate // of the mesh configuration
-	published map[string]string   // name → version in the feed; absent: known not to exist
+	bundles   map[string][]*x509.Certificate // of mesh configurations, by where they come from
+	published map[string]string              // name → version in the feed; absent: known not to exist
 	stats     Stats
 }
 
@@ -75,7 +75,8 @@ func New(options Options) *Manager {
 	return &Manager{
 		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
-		stats: Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
+		bundles: map[string][]*x509.Certificate{},
+		stats:   Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
 	}
 }
 
@@ -138,11 +139,12 @@ func (m *Manager) Configure(settings Settings) {
 	m.changed()
 }
 
-// SetTrustBundle sets the roots of the mesh configuration, which are trusted beside the provider's.
-func (m *Manager) SetTrustBundle(roots []*x509.Certificate) {
+// SetTrustBundle sets the roots of a mesh configuration, which are trusted beside the provider's and
+// those of others. from names where it comes from.
+func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bundle = roots
+	m.bundles[from] = roots
 	m.judge()
 	m.changed()
 }

@@ -2,6 +2,8 @@ package identity
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -23,7 +25,9 @@ func (m *Manager) version(name string) *material {
 		return e.current
 	}
 	merged := *e.current
-	merged.roots = pki.MergeRoots(merged.roots, m.bundle)
+	for _, from := range slices.Sorted(maps.Keys(m.bundles)) {
+		merged.roots = pki.MergeRoots(merged.roots, m.bundles[from])
+	}
 	return &merged
 }
 

@@ -294,6 +294,10 @@ func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
 	i.Write("mesh.yaml", "caCertificates:\n- pem: |\n    "+pem+"\n")
 	rig.Eventually(t, time.Minute, "both roots are trusted",
 		func() bool { return accepts(other) && accepts(i.root) })
+	i.Write("conf.d/70-log.toml", "[log]\nlevel = \"info\"\n")
+	if result := i.Outrider("reload"); result.Exit != 0 || !accepts(other) {
+		t.Errorf("after a reload the added root is gone: %+v", result)
+	}
 	i.Write("mesh.yaml", "")
 	rig.Eventually(t, time.Minute, "the added root is gone",
 		func() bool { return !accepts(other) && accepts(i.root) })
