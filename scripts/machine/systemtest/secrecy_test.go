@@ -2,9 +2,12 @@ package systemtest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/agent/api"
 )
 
 // Agent, keeper and Envoy dump no core, and no other process of the agent's or the keeper's user
@@ -59,7 +62,8 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 }
 
 // Secrets are objects on the bus, and a renewal is a signal. The private key is nowhere but in the
-// files that output_dir asks for: not on disk, in the journal, on the bus or in a bug report.
+// files that output_dir asks for: not on disk, in the journal, on the bus, in a bug report, in a core
+// file, or in what another user reads of /proc.
 func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	c := newCertified(t)
 	c.startIstiod()
@@ -101,6 +105,18 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 		t.Errorf("a renewal started epoch %d", live.Number)
 	}
 
+	// Crashes leave no core files, in which the keys would be.
+	crashed := c.Live().PID
+	c.MustRun(t, "kill", "-s", "SEGV", fmt.Sprint(crashed))
+	c.Eventually(time.Minute, "another Envoy is live", func() bool {
+		return slices.ContainsFunc(c.Status().Epochs, func(e api.Epoch) bool {
+			return e.State == api.EpochLive && e.PID != crashed
+		})
+	})
+	c.MustRun(t, "kill", "-s", "ABRT", fmt.Sprint(c.MainPID("outrider.service")))
+	c.OnBus(busName)
+	c.Serves()
+
 	key := c.Script("sed -n 2p " + output + "/key.pem")
 	if len(key) != 64 {
 		t.Fatalf("no line of a key: %q", key)
@@ -112,6 +128,11 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	c.Write("/run/key", key)
 	found := c.Script("grep -rlF -D skip -f /run/key /etc /var /run /tmp /dev/shm 2>/dev/null " +
 		"| grep -v -e ^/run/key$ || true")
+	if seen := c.Script("chmod 644 /run/key; runuser -u nobody -- sh -c 'grep -alF -D skip -f /run/key " +
+		"/proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/mem /proc/[0-9]*/fd/* " +
+		"2>/dev/null' || true"); seen != "" {
+		t.Errorf("another user finds the private key in %s", seen)
+	}
 	for path := range strings.Lines(found) {
 		if !strings.HasPrefix(path, output+"/") {
 			t.Errorf("the private key is in %s", path)
