@@ -150,7 +150,7 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 	defer check.Stop()
 
 	var offered batch
-	var rest time.Duration
+	var rest time.Time // no scan before
 	for {
 		var changes chan<- []string
 		if len(offered.names) > 0 {
@@ -177,7 +177,7 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			debounce.reset()
 			began := time.Now()
 			w.locked(func(t *tree) { t.scan(); offered = t.batch() })
-			rest = restFactor * time.Since(began)
+			rest = time.Now().Add(restFactor * time.Since(began))
 		case <-w.wake:
 			if len(offered.names) > 0 {
 				w.locked(func(t *tree) { offered = t.batch() })
@@ -187,7 +187,7 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			offered = batch{}
 		}
 		if touched {
-			settle.Reset(max(rest, debounce.touch(time.Now())))
+			settle.Reset(max(time.Until(rest), debounce.touch(time.Now())))
 		}
 	}
 }
