@@ -130,7 +130,8 @@ func istioAgent(t *stage) *sdsAgent {
 		"discoveryAddress": fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)), "concurrency": 2,
 		"controlPlaneAuthPolicy": "NONE", "statusPort": parts.FreePort(t), "binaryPath": parts.Envoy(t),
 		"proxyAdminPort": parts.FreePort(t), "configPath": "./proxy", "terminationDrainDuration": "1s",
-		"proxyBootstrapTemplatePath": filepath.Join(source, "tools/packaging/common/envoy_bootstrap.json"),
+		"proxyBootstrapTemplatePath": filepath.Join(source,
+			"tools/packaging/common/envoy_bootstrap.json"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +161,7 @@ func istioAgent(t *stage) *sdsAgent {
 
 func (a *sdsAgent) path(name string) string { return filepath.Join(a.folder, "etc", "certs", name) }
 
-// issue replaces root, key and certificate by renames, and returns when the last one was done.
+// issue replaces root, key and certificate by renames, and returns when the last one began.
 func (a *sdsAgent) issue(t *stage, root *pkitest.Authority) (chain []byte, renamed time.Time) {
 	t.Helper()
 	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
@@ -173,9 +174,10 @@ func (a *sdsAgent) issue(t *stage, root *pkitest.Authority) (chain []byte, renam
 	texts := [][]byte{pkitest.PEM(root.Certificate), key, chain}
 	for i, name := range []string{"root-cert.pem", "key.pem", "cert-chain.pem"} {
 		must(os.WriteFile(a.path(name+".next"), texts[i], 0o600))
+		renamed = time.Now()
 		must(os.Rename(a.path(name+".next"), a.path(name)))
 	}
-	return chain, time.Now()
+	return chain, renamed
 }
 
 // sdsWatch is a subscription to the workload's certificate.
