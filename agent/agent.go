@@ -22,6 +22,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -75,6 +76,7 @@ type Agent struct {
 	sds        *xds.Server // serves the secrets of identity
 	sdsSockets *mesh.Sockets
 	sts        *sts.Server    // nil if disabled
+	dns        *dns.Server    // nil if disabled
 	status     *status.Server // nil if disabled
 	view       *status.View
 	backend    *backend.Backend // behind api, bus and status

@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -161,6 +162,16 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
 	a.capture = a.newCapture(c)
+	if c.DNS.Listen != "" {
+		node, err := c.Node.Resolve(config.ThisHost())
+		if err != nil {
+			return err
+		}
+		a.dns = dns.New(dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
+			Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
+			Board: a.board, Logger: a.logOf("dns")})
+		a.optional = append(a.optional, a.dns)
+	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
 		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})
 	if c.STS.Port != 0 {
@@ -181,7 +192,8 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Log: a.log, Board: a.board, Agent: process{a}, Reloader: a.reloader, Keeper: a.keeper,
 		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: driver.Runner{Link: a.keeper}},
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
-		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, View: a.view,
+		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, DNS: a.dns,
+		View:         a.view,
 		Interception: a.capture,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}

@@ -102,6 +102,10 @@ func (e reloadEffects) Enact(
 	if err := e.discovery.Configure(mesh.Settings(c)); err != nil {
 		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)
 	}
+	if e.dns != nil {
+		e.dns.Configure(dnsSettings(c))
+		e.publishNames()
+	}
 	step("watch of the configuration")
 	if e.watched != nil {
 		e.watched.configure(won.loaded, won.wanted.files)

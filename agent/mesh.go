@@ -15,13 +15,17 @@ const lastGoodName = "mesh-last-good.json"
 
 // discoveryOptions returns the options of the embedded discovery server.
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
-	return discovery.Options{
+	options := discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
 		Settings: mesh.Settings(c), Here: true, Denied: a.deniedToEnvoy,
 		Namespaces: a.namespaces, TrustBundle: a.trust,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
 	}
+	if c.DNS.Listen != "" {
+		options.Pushed = a.publishNames
+	}
+	return options
 }
 
 // namespaces returns those of the running epochs. An earlier agent may have started some with

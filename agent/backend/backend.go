@@ -17,6 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -53,6 +54,7 @@ type Backend struct {
 	Relay        *relay.Server // in use if the configuration has an upstream server
 	Identity     *identity.Manager
 	STS          *sts.Server // nil if disabled
+	DNS          *dns.Server // nil if disabled
 	View         *status.View
 	Interception *capture.Follower
 	Presence     *neighbour.Presence

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
@@ -77,6 +78,20 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 			func() float64 { return float64(b.STS.Stats().Exchanges) })
 		counter("token_exchange_failures_total", "Token exchanges that failed.",
 			func() float64 { return float64(b.STS.Stats().Failures) })
+	}
+	if b.DNS != nil {
+		for result, value := range map[string]func(dns.Stats) uint64{
+			"table":     func(s dns.Stats) uint64 { return s.Table },
+			"cached":    func(s dns.Stats) uint64 { return s.Cached },
+			"forwarded": func(s dns.Stats) uint64 { return s.Forwarded },
+			"failed":    func(s dns.Stats) uint64 { return s.Failed },
+		} {
+			registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Namespace: "outrider", Name: "dns_queries_total",
+				Help:        "Queries of the DNS proxy, by the source of the response.",
+				ConstLabels: prometheus.Labels{"result": result}},
+				func() float64 { return float64(value(b.DNS.Stats())) }))
+		}
 	}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
 		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},

@@ -39,6 +39,7 @@ func (m Maker) input(
 			Identity:         c.Identity.Provider != "none",
 			IPv6:             c.Capture.Mode != "none" && hasIPv6(),
 			InterceptionMode: strings.ToUpper(c.Capture.Mode),
+			DNSCapture:       c.DNS.Listen != "",
 		},
 		Discovery:      bootstrap.Discovery{Socket: c.XDS.Socket, Delta: c.Discovery.Delta},
 		ConnectTimeout: c.Envoy.ConnectTimeout,

@@ -7,7 +7,8 @@ type capability string
 const (
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
 	proxyless        capability = "proxyless gRPC"
-	dnsProxy         capability = "the DNS proxy"
+	resolvedRouting  capability = "routing through systemd-resolved"
+	captureDNS       capability = "interception of DNS"
 	transparentProxy capability = "interception with TPROXY"
 )
 
@@ -16,7 +17,8 @@ func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,
 		proxyless:        true,
-		dnsProxy:         true,
+		resolvedRouting:  true,
+		captureDNS:       true,
 		transparentProxy: true,
 	}
 }

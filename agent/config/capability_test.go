@@ -24,9 +24,9 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(missing()); len(got) != 2 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{dnsProxy: true, proxyless: true})
-	if len(got) != 1 || got["dns.resolved"] != dnsProxy {
-		t.Errorf("only the DNS proxy is missing, but refused are %v", got)
+	got := refused(map[capability]bool{resolvedRouting: true, proxyless: true})
+	if len(got) != 1 || got["dns.resolved"] != resolvedRouting {
+		t.Errorf("only routing is missing, but refused are %v", got)
 	}
 }
 

@@ -199,6 +199,7 @@ func (c *Config) ReportsHealth() bool {
 type DNS struct {
 	Listen   string // "" = off
 	Upstream []string
+	Parallel bool
 	Resolved bool
 }
 

@@ -3,12 +3,14 @@ package config
 func dnsTable(d *DNS) table {
 	return table{name: "dns", keys: []key{
 		setting("listen", &d.Listen, "", Start, `"127.0.0.1:15053" turns the DNS proxy on`).
-			plays("ISTIO_META_DNS_CAPTURE").must(optional(listenAddress)).needs(dnsProxy),
+			plays("ISTIO_META_DNS_CAPTURE").must(optional(listenAddress)),
 		setting("upstream", &d.Upstream, nil, Live, "[] = /etc/resolv.conf").
-			must(each(resolverAddress)).needs(dnsProxy),
+			must(each(resolverAddress)),
+		setting("parallel", &d.Parallel, false, Live, "query all of them at once; false = the next one after an "+
+			"error or a second").plays("DNS_FORWARD_PARALLEL"),
 		setting("resolved", &d.Resolved, false, Start,
 			"route the mesh's domains to it through systemd-resolved").
-			needs(dnsProxy),
+			needs(resolvedRouting),
 	}}
 }
 
@@ -30,7 +32,7 @@ func captureTable(c *Capture) table {
 			setting("exclude_outbound_ports", &c.ExcludeOutboundPorts, nil, Start, "").
 				must(ports),
 			setting("dns", &c.DNS, false, Start, "also redirect port 53 to the DNS proxy").
-				needs(dnsProxy),
+				needs(captureDNS),
 			setting("units", &c.Units, nil, Start,
 				"only what these systemd units send is captured; [] = every process").
 				must(each(captureUnit)),

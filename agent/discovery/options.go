@@ -49,6 +49,10 @@ type Options struct {
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 
+	// Pushed is called after each change that may be one of Names. It must not block. nil: nobody
+	// needs it.
+	Pushed func()
+
 	Here   bool   // proxies are on this host: the server follows their certificate files
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
 

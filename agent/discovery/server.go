@@ -116,6 +116,9 @@ func (s *Server) Run(ctx context.Context) error {
 	rescan := s.rescan
 	var rested <-chan time.Time
 	for {
+		if s.options.Pushed != nil {
+			s.options.Pushed()
+		}
 		s.persist()
 		select {
 		case <-ctx.Done():

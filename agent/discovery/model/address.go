@@ -29,6 +29,17 @@ func entryAddresses(o *object.Object) []string {
 	return slices.Compact(found)
 }
 
+// Addresses returns the single IP addresses of the service's entries, sorted.
+func (s *Service) Addresses() (all []netip.Addr) {
+	for _, o := range s.Entries {
+		for _, text := range entryAddresses(o) {
+			all = append(all, netip.MustParseAddr(text))
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
 // changeAddresses indexes a changed ServiceEntry and adds to hosts every host that shares an
 // address with it, before or after the change.
 func (w *World) changeAddresses(c Change, hosts map[string]struct{}) {

@@ -269,6 +269,9 @@ func (w *World) IsReached(host string) bool {
 // Hosts returns the number of hosts that have a service.
 func (w *World) Hosts() int { return len(w.services) }
 
+// ServiceHosts returns the hosts that have a service, sorted.
+func (w *World) ServiceHosts() []string { return slices.Sorted(maps.Keys(w.services)) }
+
 // Bindings returns the gateways ("namespace/name") named by VirtualServices, sorted.
 func (w *World) Bindings() []string { return slices.Sorted(maps.Keys(w.bound)) }
 

@@ -1,0 +1,34 @@
+package discovery
+
+import (
+	"net/netip"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// Name is a host with addresses that a DNS server answers for.
+type Name struct {
+	Host      string
+	Addresses []netip.Addr
+	Ports     []model.Port
+}
+
+// Names returns the hosts with addresses that a sidecar of the settings' namespace with these labels
+// imports, sorted.
+func (s *Server) Names(labels map[string]string) []Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.here.world
+	scope := w.Scope(model.Node{Type: model.Sidecar, Namespace: s.here.namespace, Labels: labels})
+	var all []Name
+	for _, host := range w.ServiceHosts() {
+		service := scope.Imports(w, host)
+		if service == nil {
+			continue
+		}
+		if addresses := service.Addresses(); len(addresses) > 0 {
+			all = append(all, Name{host, addresses, service.Ports})
+		}
+	}
+	return all
+}

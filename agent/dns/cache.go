@@ -1,0 +1,160 @@
+package dns
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Bounds of a cache.
+const (
+	maxEntries  = 4096
+	maxCached   = 2048 // bytes of a response
+	maxPositive = time.Hour
+	maxNegative = 5 * time.Minute
+	maxOrders   = 16 // of the addresses in a response
+)
+
+// cache holds encoded responses by their query without its ID: everything else that the response
+// depends on (name, type, flags, EDNS) is in the query.
+type cache struct {
+	mu      sync.RWMutex
+	entries map[string]*entry
+}
+
+type entry struct {
+	made, expires time.Time // expires is zero for responses that do not expire
+	orders        [][]byte  // the response with its addresses in several orders
+	next          atomic.Uint32
+}
+
+func newCache() *cache { return &cache{entries: map[string]*entry{}} }
+
+// get appends the response to a query to b; it returns nil if there is none.
+func (c *cache) get(b, query []byte) []byte {
+	c.mu.RLock()
+	e := c.entries[string(query[2:])]
+	c.mu.RUnlock()
+	if e == nil {
+		return nil
+	}
+	order := e.orders[0]
+	if len(e.orders) > 1 {
+		order = e.orders[e.next.Add(1)%uint32(len(e.orders))]
+	}
+	if !e.expires.IsZero() {
+		now := time.Now()
+		if !now.Before(e.expires) {
+			return nil
+		}
+		if age := uint32(now.Sub(e.made) / time.Second); age > 0 {
+			order = aged(order, age)
+		}
+	}
+	b = append(b, order...)
+	copy(b, query[:2])
+	return b
+}
+
+// aged returns a response with its TTLs reduced.
+func aged(response []byte, seconds uint32) []byte {
+	var m dns.Msg
+	if m.Unpack(response) != nil {
+		return response // unreachable: it was packed here
+	}
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if h := rr.Header(); h.Rrtype != dns.TypeOPT {
+				h.Ttl -= min(h.Ttl, seconds)
+			}
+		}
+	}
+	m.Compress = true
+	if packed, err := m.Pack(); err == nil {
+		return packed
+	}
+	return response
+}
+
+// put stores a response. A lifetime of 0 means that it does not expire. If the cache is full, any
+// entry makes room.
+func (c *cache) put(query []byte, lifetime time.Duration, orders ...[]byte) {
+	for _, o := range orders {
+		if len(o) > maxCached {
+			return
+		}
+	}
+	e := &entry{orders: orders}
+	if lifetime > 0 {
+		e.made = time.Now()
+		e.expires = e.made.Add(lifetime)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.entries) >= maxEntries {
+		for any := range c.entries {
+			delete(c.entries, any)
+			break
+		}
+	}
+	c.entries[string(query[2:])] = e
+}
+
+// lifetime returns how long a response of an upstream may be cached (RFC 2308 for negative ones), 0
+// if it must not be.
+func lifetime(m *dns.Msg) time.Duration {
+	if m.Truncated || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		return 0
+	}
+	positive := m.Rcode == dns.RcodeSuccess && len(m.Answer) > 0
+	shortest, found := uint32(maxPositive/time.Second), positive
+	if !positive {
+		shortest = uint32(maxNegative / time.Second)
+	}
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue
+			}
+			shortest = min(shortest, rr.Header().Ttl)
+			if soa, ok := rr.(*dns.SOA); ok && !positive {
+				shortest, found = min(shortest, soa.Minttl), true
+			}
+		}
+	}
+	if !found {
+		return 0
+	}
+	return time.Duration(shortest) * time.Second
+}
+
+// rotated packs a response with each of its first maxOrders addresses in the first place, so that
+// clients that use the first one spread over all.
+func rotated(m *dns.Msg, size int) ([][]byte, error) {
+	var first int // of the addresses: a CNAME may precede them
+	for first < len(m.Answer) && m.Answer[first].Header().Rrtype == dns.TypeCNAME {
+		first++
+	}
+	addresses := m.Answer[first:]
+	var orders [][]byte
+	for range min(max(len(addresses), 1), maxOrders) {
+		packed, err := fit(m.Copy(), size)
+		if err != nil {
+			return nil, err
+		}
+		orders = append(orders, packed)
+		if len(addresses) > 1 {
+			addresses = append(addresses[1:len(addresses):len(addresses)], addresses[0])
+			m.Answer = append(m.Answer[:first:first], addresses...)
+		}
+	}
+	return orders, nil
+}
+
+// fit packs a response, truncated to size.
+func fit(m *dns.Msg, size int) ([]byte, error) {
+	m.Truncate(size)
+	return m.Pack()
+}

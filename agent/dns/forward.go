@@ -1,0 +1,253 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sync/singleflight"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+const (
+	forwardTime = 5 * time.Second // for all upstreams together, the patience of most clients
+	// hedgeAfter is how long an upstream may take before the next one is queried as well.
+	hedgeAfter = time.Second
+)
+
+// Conditions of forwarding.
+const (
+	conditionNone   = "dns-upstream-missing" // until there is an upstream
+	conditionFailed = "dns-upstream-failed"  // until one responds
+	conditionLoop   = "dns-upstream-loop"    // until the upstreams change
+)
+
+// forwarder sends queries to upstreams. Equal queries at the same time share a response.
+type forwarder struct {
+	board *condition.Board
+	group singleflight.Group
+	cache atomic.Pointer[cache]
+
+	mu        sync.Mutex
+	upstreams []*upstream
+	parallel  bool
+	// inFlight counts the names in queries to upstreams. Their letters have random case: a query
+	// for exactly such a name comes from an upstream that forwards to this proxy.
+	inFlight map[string]int
+}
+
+func newForwarder(board *condition.Board) *forwarder {
+	f := &forwarder{board: board, inFlight: map[string]int{}}
+	f.forget()
+	return f
+}
+
+// use replaces the upstreams, which are addresses with port. Those that remain keep their
+// connections.
+func (f *forwarder) use(addresses []string, parallel bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.parallel = parallel
+	before := f.upstreams
+	if slices.EqualFunc(before, addresses,
+		func(u *upstream, address string) bool { return u.address == address }) && before != nil {
+		return
+	}
+	f.upstreams = []*upstream{}
+	for _, address := range addresses {
+		i := slices.IndexFunc(before, func(u *upstream) bool { return u.address == address })
+		if i < 0 {
+			f.upstreams = append(f.upstreams, newUpstream(address))
+			continue
+		}
+		f.upstreams = append(f.upstreams, before[i])
+		before = slices.Delete(slices.Clone(before), i, i+1)
+	}
+	for _, u := range before {
+		u.close()
+	}
+	f.forget() // the new ones may have other answers
+	f.board.Clear(conditionLoop)
+	f.board.Clear(conditionFailed)
+	if len(addresses) > 0 {
+		f.board.Clear(conditionNone)
+		return
+	}
+	f.board.Raise(conditionNone, condition.Error, "the DNS proxy has no upstream: names outside the "+
+		"mesh are not resolved; set [dns] upstream, or a nameserver in /etc/resolv.conf")
+}
+
+// close closes the idle connections.
+func (f *forwarder) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, u := range f.upstreams {
+		u.close()
+	}
+}
+
+// forget empties the cache.
+func (f *forwarder) forget() { f.cache.Store(newCache()) }
+
+// candidates returns the upstreams in the order of use: those that failed lately last.
+func (f *forwarder) candidates() (all []*upstream, parallel bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var failed []*upstream
+	limit := time.Now().Add(-avoided).UnixNano()
+	for _, u := range f.upstreams {
+		if u.failed.Load() > limit {
+			failed = append(failed, u)
+		} else {
+			all = append(all, u)
+		}
+	}
+	return append(all, failed...), f.parallel
+}
+
+// errLoop is the error of a query that an upstream sent back.
+var errLoop = errors.New("the query is one of this proxy's own, sent back by an upstream")
+
+// forward returns the response of an upstream. The query is not modified.
+func (f *forwarder) forward(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
+	q := query.Question[0]
+	if f.isOwn(q.Name) {
+		return nil, errLoop
+	}
+	key := query.Copy()
+	key.Id, key.Question[0].Name = 0, strings.ToLower(q.Name)
+	text, err := key.Pack()
+	if err != nil {
+		return nil, fmt.Errorf("encode the query: %w", err)
+	}
+	shared, err, _ := f.group.Do(string(text), func() (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, forwardTime)
+		defer cancel()
+		return f.race(ctx, key)
+	})
+	if err != nil {
+		return nil, err
+	}
+	reply := shared.(*dns.Msg).Copy()
+	sent := reply.Question[0].Name
+	reply.Id, reply.Question = query.Id, []dns.Question{q}
+	for _, rr := range reply.Answer {
+		if h := rr.Header(); strings.EqualFold(h.Name, sent) {
+			h.Name = q.Name
+		}
+	}
+	return reply, nil
+}
+
+// race queries the upstreams until one responds: one after the other, or all at once.
+func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
+	upstreams, parallel := f.candidates()
+	if len(upstreams) == 0 {
+		return nil, errors.New("no upstream")
+	}
+	mixed := query.Copy()
+	mixed.Question[0].Name = randomCase(mixed.Question[0].Name)
+	if mixed.Question[0].Name != query.Question[0].Name { // else it has no letters
+		defer f.track(mixed.Question[0].Name)()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		reply *dns.Msg
+		err   error
+	}
+	results := make(chan result, len(upstreams))
+	pending := 0
+	next := func() {
+		if len(upstreams) == 0 {
+			return
+		}
+		u := upstreams[0]
+		upstreams = upstreams[1:]
+		pending++
+		go func() {
+			reply, err := u.exchange(ctx, mixed)
+			results <- result{reply, err}
+		}()
+	}
+	next()
+	for parallel && len(upstreams) > 0 {
+		next()
+	}
+	hedge := time.NewTicker(hedgeAfter)
+	defer hedge.Stop()
+	var last *dns.Msg
+	var errs []error
+	for pending > 0 {
+		select {
+		case r := <-results:
+			pending--
+			switch {
+			case r.err != nil:
+				errs = append(errs, r.err)
+			case r.reply.Rcode == dns.RcodeSuccess || r.reply.Rcode == dns.RcodeNameError:
+				f.board.Clear(conditionFailed)
+				return r.reply, nil
+			default:
+				last = r.reply
+			}
+			next()
+			hedge.Reset(hedgeAfter)
+		case <-hedge.C:
+			next()
+		}
+	}
+	if last != nil {
+		return last, nil
+	}
+	err := errors.Join(errs...)
+	f.board.Raise(conditionFailed, condition.Warning, "no upstream of the DNS proxy responds: "+
+		strings.ReplaceAll(err.Error(), "\n", "; "))
+	return nil, err
+}
+
+// track records a name in flight until the returned function is called.
+func (f *forwarder) track(name string) (end func()) {
+	add := func(n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.inFlight[name] += n; f.inFlight[name] == 0 {
+			delete(f.inFlight, name)
+		}
+	}
+	add(1)
+	return func() { add(-1) }
+}
+
+// isOwn reports whether an upstream forwards a query of this proxy back to it.
+func (f *forwarder) isOwn(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.inFlight[name] == 0 {
+		return false
+	}
+	f.board.Raise(conditionLoop, condition.Warning, "an upstream of the DNS proxy forwards queries "+
+		"back to it; set [dns] upstream to resolvers that do not")
+	return true
+}
+
+// randomCase changes the case of letters at random, that of the first one always.
+func randomCase(name string) string {
+	b := []byte(name)
+	changed := false
+	for i, c := range b {
+		if c >= 'a' && c <= 'z' && (!changed || rand.IntN(2) == 0) {
+			b[i] = c - 'a' + 'A'
+			changed = true
+		}
+	}
+	return string(b)
+}

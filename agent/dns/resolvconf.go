@@ -1,0 +1,83 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"outrider.org/outrider/agent/watch"
+)
+
+// The files with the host's resolvers. If the first has systemd-resolved's stub only, the second,
+// which resolved writes, has its upstreams. Queries to the stub could return from there.
+const (
+	resolvConf  = "/etc/resolv.conf"
+	resolvedOwn = "/run/systemd/resolve/resolv.conf"
+)
+
+// isStub reports whether an address is a stub of systemd-resolved.
+func isStub(a netip.Addr) bool {
+	return a == netip.AddrFrom4([4]byte{127, 0, 0, 53}) || a == netip.AddrFrom4([4]byte{127, 0, 0, 54})
+}
+
+// resolvers are the host's settings.
+type resolvers struct {
+	addresses []string // with port
+	search    string   // first search domain
+}
+
+// readResolvers reads the host's resolvers without those for which own is true.
+func readResolvers(files []string, own func(netip.AddrPort) bool) (resolvers, error) {
+	var r resolvers
+	for _, file := range files {
+		c, err := dns.ClientConfigFromFile(file)
+		if err != nil {
+			if r.addresses == nil && file == files[0] {
+				return r, fmt.Errorf("read resolvers: %w", err)
+			}
+			continue
+		}
+		if len(c.Search) > 0 && r.search == "" {
+			r.search = c.Search[0]
+		}
+		for _, server := range c.Servers {
+			address, err := netip.ParseAddr(server)
+			if err != nil || isStub(address) || own(netip.AddrPortFrom(address, 53)) {
+				continue
+			}
+			r.addresses = append(r.addresses, net.JoinHostPort(server, "53"))
+		}
+		if len(r.addresses) > 0 {
+			break
+		}
+	}
+	return r, nil
+}
+
+// resolvDelays merge the events of one change.
+var resolvDelays = watch.Delays{Debounce: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}
+
+// follow calls changed when one of the files changes, until ctx ends.
+func follow(ctx context.Context, files []string, log *slog.Logger, changed func()) error {
+	w := watch.New(watch.Options{Delays: resolvDelays, Logger: log})
+	if err := w.Set(files); err != nil {
+		return fmt.Errorf("watch resolvers: %w", err)
+	}
+	go func() {
+		for {
+			select {
+			case <-w.Changes():
+				changed()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	changed()
+	return w.Run(ctx)
+}

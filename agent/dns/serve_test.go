@@ -1,0 +1,184 @@
+package dns
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestServe_FailsBeforeTheFirstTable(t *testing.T) {
+	r := start(t, startResolver(t).address)
+	if got := summary(r.query("a.example.org.", dns.TypeA)); got != "SERVFAIL" || r.Answers() {
+		t.Errorf("got %s", got)
+	}
+	r.SetNames(nil)
+	if got := summary(r.query("a.example.org.", dns.TypeA)); got != found || !r.Answers() {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestServe_EDNS(t *testing.T) {
+	r := start(t)
+	var many []netip.Addr
+	for i := range 60 {
+		many = append(many, netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}))
+	}
+	r.SetNames([]Name{{Host: "many.example", Addresses: many}})
+	edns := func(size uint16, version uint8) func(*dns.Msg) {
+		return func(m *dns.Msg) {
+			m.SetEdns0(size, false)
+			m.IsEdns0().SetVersion(version)
+		}
+	}
+	plain := r.query("many.example.", dns.TypeA)
+	if !plain.Truncated || plain.IsEdns0() != nil {
+		t.Errorf("without EDNS: %v", plain)
+	}
+	m := r.query("many.example.", dns.TypeA, edns(4096, 0))
+	if m.Truncated || len(m.Answer) != 60 || m.IsEdns0() == nil {
+		t.Errorf("with EDNS: %v", m)
+	}
+	if m := r.over("tcp", "many.example.", dns.TypeA); len(m.Answer) != 60 {
+		t.Errorf("over TCP: %v", m)
+	}
+	if m := r.query("many.example.", dns.TypeA, edns(1232, 1)); m.Rcode != dns.RcodeBadVers {
+		t.Errorf("version 1: %v", m)
+	}
+}
+
+func TestServe_Refuses(t *testing.T) {
+	r := start(t)
+	r.SetNames(meshNames())
+	for name, test := range map[string]struct {
+		want   int
+		change func(*dns.Msg)
+	}{
+		"transfer": {dns.RcodeRefused, func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeAXFR }},
+		"class":    {dns.RcodeRefused, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }},
+		"update":   {dns.RcodeNotImplemented, func(m *dns.Msg) { m.Opcode = dns.OpcodeUpdate }},
+		"two questions": {dns.RcodeFormatError,
+			func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }},
+	} {
+		got := r.query("reviews.", dns.TypeA, test.change)
+		if got.Rcode != test.want || len(got.Answer) > 0 {
+			t.Errorf("%s: got %s, want %s", name, summary(got), dns.RcodeToString[test.want])
+		}
+	}
+}
+
+func TestServe_RefusesRemoteQueriers(t *testing.T) {
+	other := parts.NewOtherHost(t)
+	r := start(t, "listen "+other.Peer)
+	r.SetNames(meshNames())
+	if got := summary(r.query("reviews.", dns.TypeA)); got != "NOERROR aa; reviews. A 10.96.0.1" {
+		t.Errorf("from this host: %s", got)
+	}
+	raw, err := new(dns.Msg).SetQuestion("reviews.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange := func(network string) (*dns.Msg, error) {
+		var c net.Conn
+		other.Do(t, func() { c, err = net.Dial(network, r.address) })
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		d := &dns.Conn{Conn: c}
+		if _, err := d.Write(raw); err != nil {
+			return nil, err
+		}
+		return d.ReadMsg()
+	}
+	if m, err := exchange("udp"); err != nil || m.Rcode != dns.RcodeRefused || len(m.Answer) > 0 {
+		t.Errorf("over UDP: %v, %v", m, err)
+	}
+	if m, err := exchange("tcp"); err == nil { // the connection is closed
+		t.Errorf("over TCP: %v", m)
+	}
+	if r.Stats().Refused < 2 {
+		t.Errorf("%d queries refused", r.Stats().Refused)
+	}
+}
+
+func TestServe_WaitsForItsAddress(t *testing.T) {
+	first := start(t)
+	other := New(Options{Listen: first.address, Board: first.board, Logger: first.options.Logger,
+		ResolvConf: first.options.ResolvConf})
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- other.Run(ctx) }()
+	<-other.Ready()
+	if !first.has(conditionAddress) || other.Answers() {
+		t.Error("no condition for an address that is taken")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Nothing remains open after a server has ended.
+func TestServe_ClosesItsFiles(t *testing.T) {
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := count()
+	t.Run("server", func(t *testing.T) {
+		r := start(t, startResolver(t).address)
+		r.SetNames(meshNames())
+		for i := range 50 {
+			r.query(fmt.Sprintf("n%d.example.org.", i), dns.TypeA)
+			r.over("tcp", "big.example.org.", dns.TypeTXT)
+		}
+	})
+	parts.Eventually(t, 5*time.Second, "files are closed", func() bool { return count() <= before })
+}
+
+func FuzzAnswer(f *testing.F) {
+	s := New(Options{Listen: "127.0.0.1:15053"})
+	s.SetNames(meshNames())
+	for _, kind := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT} {
+		m := new(dns.Msg).SetQuestion("_http._tcp.reviews.shop.svc.cluster.local.", kind)
+		m.SetEdns0(1232, true)
+		raw, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw, false)
+		f.Add(raw[:len(raw)-5], true)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, tcp bool) {
+		if len(raw) < headerSize {
+			return
+		}
+		reply, rest := s.answer(nil, raw, netip.MustParseAddr("127.0.0.1"), tcp)
+		if reply != nil && rest != nil {
+			t.Error("answered and forwarded")
+		}
+		if rest != nil {
+			reply = s.fail(rest, dns.RcodeServerFailure)
+		}
+		if reply == nil {
+			return
+		}
+		var m dns.Msg
+		if err := m.Unpack(reply); err != nil || !m.Response || !bytes.Equal(reply[:2], raw[:2]) {
+			t.Errorf("%v: %v", err, &m)
+		}
+	})
+}

@@ -1,0 +1,255 @@
+// Package dns is the DNS proxy: it answers for names of the mesh and forwards other queries to the
+// host's resolvers.
+//
+//	UDP, TCP --> Server -- table (names of the mesh)
+//	                   \-- forwarder -- cache, upstreams
+//
+// SetNames replaces the table, which is immutable. Before the first table, all queries fail,
+// because an upstream would deny names of the mesh; on port 53 they are forwarded, as in Istio. Only
+// this host may query. Encoded responses are cached by query, so that most are not decoded.
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// Options configures a Server.
+type Options struct {
+	Listen   string // host:port; 127.0.0.1 and localhost also stand for ::1
+	Node     Node
+	Settings Settings
+	Board    *condition.Board
+	Logger   *slog.Logger
+
+	// ResolvConf replaces the host's files, in tests.
+	ResolvConf []string
+}
+
+// Settings can change while the server runs.
+type Settings struct {
+	Upstream []string // IP or IP:port; none = those of the host
+	Parallel bool     // query all upstreams at once
+}
+
+// Stats are counters since the start.
+type Stats struct {
+	Table, Forwarded, Cached, Refused, Failed uint64
+}
+
+// Server is the DNS proxy. It is ready once it listens, or has raised the condition that it cannot
+// yet. Its methods are safe for concurrent use.
+type Server struct {
+	part.Readiness
+	options  Options
+	port     uint16
+	local    localAddresses
+	forwards *forwarder
+	slots    chan struct{} // of queries to upstreams
+
+	listening atomic.Bool
+	table     atomic.Pointer[table] // nil: unknown yet
+
+	tableHits, forwarded, cached, refused, failed atomic.Uint64
+
+	mu       sync.Mutex // guards the following fields
+	settings Settings
+	names    []Name
+	known    bool // SetNames was called
+	host     resolvers
+}
+
+// New returns a server without names.
+func New(options Options) *Server {
+	if options.ResolvConf == nil {
+		options.ResolvConf = []string{resolvConf, resolvedOwn}
+	}
+	s := &Server{options: options, settings: options.Settings,
+		slots: make(chan struct{}, maxForwards), forwards: newForwarder(options.Board)}
+	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
+		number, _ := strconv.ParseUint(port, 10, 16)
+		s.port = uint16(number)
+	}
+	return s
+}
+
+// Name returns the name of the part.
+func (s *Server) Name() string { return "dns" }
+
+// Answers reports whether the server listens and has a table.
+func (s *Server) Answers() bool { return s.listening.Load() && s.table.Load() != nil }
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	return Stats{Table: s.tableHits.Load(), Forwarded: s.forwarded.Load(), Cached: s.cached.Load(),
+		Refused: s.refused.Load(), Failed: s.failed.Load()}
+}
+
+// SetNames replaces the names of the mesh.
+func (s *Server) SetNames(names []Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.known || !reflect.DeepEqual(s.names, names) {
+		s.names, s.known = names, true
+		s.rebuild()
+	}
+}
+
+// Configure applies new settings.
+func (s *Server) Configure(settings Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settings = settings
+	s.apply()
+}
+
+// rebuild makes the table. Callers hold mu.
+func (s *Server) rebuild() {
+	if s.known {
+		s.table.Store(newTable(s.names, s.options.Node, s.host.search))
+		s.forwards.forget() // a forwarded name may be one of the mesh now
+	}
+}
+
+// apply chooses the upstreams. Callers hold mu.
+func (s *Server) apply() {
+	var addresses []string
+	for _, text := range s.settings.Upstream {
+		if address, err := netip.ParseAddr(text); err == nil {
+			text = netip.AddrPortFrom(address, 53).String()
+		}
+		addresses = append(addresses, text)
+	}
+	if addresses == nil {
+		addresses = s.host.addresses
+	}
+	s.forwards.use(addresses, s.settings.Parallel)
+}
+
+// readHost follows the host's resolv.conf.
+func (s *Server) readHost() {
+	found, err := readResolvers(s.options.ResolvConf, func(a netip.AddrPort) bool {
+		return a.Port() == s.port && s.local.has(a.Addr())
+	})
+	if err != nil {
+		s.options.Logger.Warn("cannot read the host's resolvers", "error", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if found.search != s.host.search {
+		defer s.rebuild()
+	}
+	if !slices.Equal(found.addresses, s.host.addresses) {
+		s.options.Logger.Info("resolvers of the host", "addresses", found.addresses)
+	}
+	s.host = found
+	s.apply()
+}
+
+// conditionAddress is active while the address cannot be bound.
+const conditionAddress = "dns-address-unavailable"
+
+const bindRetryAfter = time.Second
+
+// Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
+// every second. Run may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.forwards.close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return follow(ctx, s.options.ResolvConf, s.options.Logger, s.readHost)
+	})
+	group.Go(func() error {
+		sockets, err := s.bind(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // ctx ended before the address could be bound
+		}
+		s.listening.Store(true)
+		defer s.listening.Store(false)
+		s.MarkReady()
+		return s.serve(ctx, sockets)
+	})
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("serve DNS on %s: %w", s.options.Listen, err)
+	}
+	return nil
+}
+
+// sockets are the listeners of one address.
+type sockets struct {
+	udp *net.UDPConn
+	tcp net.Listener
+}
+
+// bind retries until it can listen or ctx ends.
+func (s *Server) bind(ctx context.Context) ([]sockets, error) {
+	for {
+		bound, err := s.listen(ctx)
+		if err == nil {
+			s.options.Board.Clear(conditionAddress)
+			return bound, nil
+		}
+		s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
+			"no DNS proxy on [dns] listen: %v; it is tried again every second", err))
+		s.MarkReady()
+		select {
+		case <-time.After(bindRetryAfter):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// listen binds the address, and ::1 beside 127.0.0.1 where the host has IPv6.
+func (s *Server) listen(ctx context.Context) (all []sockets, err error) {
+	host, port, err := net.SplitHostPort(s.options.Listen)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []string{host}
+	if host == "localhost" || host == "127.0.0.1" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	for i, host := range hosts {
+		one, err := listenOne(ctx, net.JoinHostPort(host, port))
+		if err != nil && i == 0 {
+			return nil, err
+		}
+		if err != nil {
+			s.options.Logger.Info("no DNS proxy on IPv6", "error", err)
+			continue
+		}
+		all = append(all, one)
+		port = strconv.Itoa(one.udp.LocalAddr().(*net.UDPAddr).Port)
+	}
+	return all, nil
+}
+
+func listenOne(ctx context.Context, address string) (sockets, error) {
+	var config net.ListenConfig
+	packets, err := config.ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return sockets{}, err
+	}
+	udp := packets.(*net.UDPConn)
+	tcp, err := config.Listen(ctx, "tcp", udp.LocalAddr().String())
+	if err != nil {
+		return sockets{}, errors.Join(err, udp.Close())
+	}
+	return sockets{udp, tcp}, nil
+}

@@ -1,0 +1,155 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// upstream is a resolver to which queries are forwarded. Its connections are used again, each by one
+// query at a time.
+type upstream struct {
+	address string
+	failed  atomic.Int64 // Unix time in ns of the last failure; 0: the last query succeeded
+
+	mu   sync.Mutex
+	idle map[string][]*connection // by network
+}
+
+type connection struct {
+	*dns.Conn
+	uses int
+	last time.Time
+}
+
+const (
+	maxIdle = 64              // connections of a network
+	maxUses = 256             // then a UDP socket is replaced, so that its port changes
+	maxRest = 5 * time.Second // of an idle connection; servers close theirs after some seconds
+	// avoided is how long an upstream that failed comes after the others.
+	avoided = 10 * time.Second
+)
+
+func newUpstream(address string) *upstream {
+	return &upstream{address: address, idle: map[string][]*connection{}}
+}
+
+// exchange sends a query and returns the response. A truncated one is requested again over TCP.
+func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
+	begun := time.Now()
+	reply, err := u.over(ctx, "udp", query)
+	if err == nil && reply.Truncated {
+		reply, err = u.over(ctx, "tcp", query)
+	}
+	switch {
+	case err == nil:
+		u.failed.Store(0)
+	case !errors.Is(ctx.Err(), context.Canceled) || time.Since(begun) >= hedgeAfter:
+		// otherwise another upstream was faster
+		u.failed.Store(time.Now().UnixNano())
+	}
+	return reply, err
+}
+
+func (u *upstream) over(ctx context.Context, network string, query *dns.Msg) (*dns.Msg, error) {
+	for {
+		c, err := u.connect(ctx, network)
+		if err != nil {
+			return nil, fmt.Errorf("connect to %s: %w", u.address, err)
+		}
+		reply, err := c.exchange(ctx, query)
+		if err == nil {
+			u.release(network, c)
+			return reply, nil
+		}
+		_ = c.Close()
+		if c.uses == 1 || ctx.Err() != nil {
+			return nil, fmt.Errorf("query to %s: %w", u.address, err)
+		}
+		// The server may have closed the connection while it was idle.
+	}
+}
+
+// connect returns an idle connection or a new one.
+func (u *upstream) connect(ctx context.Context, network string) (*connection, error) {
+	u.mu.Lock()
+	idle := u.idle[network]
+	for len(idle) > 0 {
+		c := idle[len(idle)-1]
+		idle = idle[:len(idle)-1]
+		u.idle[network] = idle
+		if time.Since(c.last) < maxRest {
+			u.mu.Unlock()
+			c.uses++
+			return c, nil
+		}
+		_ = c.Close()
+	}
+	u.mu.Unlock()
+	var dialer net.Dialer
+	plain, err := dialer.DialContext(ctx, network, u.address)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Conn: &dns.Conn{Conn: plain, UDPSize: dns.MaxMsgSize}, uses: 1}, nil
+}
+
+func (u *upstream) release(network string, c *connection) {
+	c.last = time.Now()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.idle[network]) >= maxIdle || c.uses >= maxUses || u.idle == nil {
+		_ = c.Close()
+		return
+	}
+	u.idle[network] = append(u.idle[network], c)
+}
+
+// close closes the connections, those in use after their query.
+func (u *upstream) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, idle := range u.idle {
+		for _, c := range idle {
+			_ = c.Close()
+		}
+	}
+	u.idle = nil
+}
+
+// exchange sends a query with an ID of its own. It ignores messages that do not answer it.
+func (c *connection) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
+	own := *query // its sections are shared and not modified
+	own.Id = dns.Id()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil { // it may have ended before the deadline was reset
+		return nil, err
+	}
+	if err := c.WriteMsg(&own); err != nil {
+		return nil, err
+	}
+	for {
+		reply, err := c.ReadMsg()
+		switch {
+		case reply == nil:
+			return nil, err
+		case reply.Id != own.Id || !reply.Response || len(reply.Question) != 1 ||
+			!strings.EqualFold(reply.Question[0].Name, own.Question[0].Name) ||
+			reply.Question[0].Qtype != own.Question[0].Qtype:
+			continue
+		case err != nil:
+			return nil, err
+		}
+		return reply, nil
+	}
+}

@@ -1,0 +1,28 @@
+package agent
+
+import (
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/dns"
+)
+
+func dnsSettings(c *config.Config) dns.Settings {
+	return dns.Settings{Upstream: c.DNS.Upstream, Parallel: c.DNS.Parallel}
+}
+
+// publishNames passes the hosts of the embedded discovery server to the DNS proxy, unless an
+// upstream server is in use.
+func (a *Agent) publishNames() {
+	c := a.reloader.InForce().Config
+	if c.Discovery.Address != "" {
+		return
+	}
+	names := []dns.Name{}
+	for _, found := range a.discovery.Names(c.Node.Labels) {
+		n := dns.Name{Host: found.Host, Addresses: found.Addresses}
+		for _, p := range found.Ports {
+			n.Ports = append(n.Ports, dns.Port{Name: p.Name, Number: uint16(p.Number)})
+		}
+		names = append(names, n)
+	}
+	a.dns.SetNames(names)
+}
