@@ -88,7 +88,7 @@ func (c *Checker) set(state State, reason string) {
 	}
 	c.status = Status{State: state, Since: time.Now(), Reason: reason}
 	c.options.Logger.Info("health of the workload has changed", "health", state, "reason", reason)
-	if state == Healthy {
+	if state == Healthy || reason == reasonDrains || reason == reasonStops { // as requested
 		c.options.Board.Clear(conditionUnhealthy)
 	} else {
 		c.options.Board.Raise(conditionUnhealthy, condition.Error,
@@ -97,7 +97,13 @@ func (c *Checker) set(state State, reason string) {
 	c.options.Report(state == Healthy, reason)
 }
 
-var errDrains = errors.New("the proxy drains")
+// Reasons that somebody requested.
+const (
+	reasonDrains = "the proxy drains"
+	reasonStops  = "the proxy is stopping"
+)
+
+var errDrains = errors.New(reasonDrains)
 
 // check returns why the workload is unhealthy now, or nil.
 func (c *Checker) check(ctx context.Context, s Settings) error {

@@ -83,7 +83,7 @@ type Checker struct {
 	leaving  bool
 }
 
-// conditionUnhealthy is active while the workload is unhealthy.
+// conditionUnhealthy is active while the workload is unhealthy and nobody requested it.
 const conditionUnhealthy = "workload-unhealthy"
 
 // New returns a Checker.
@@ -130,7 +130,7 @@ func (c *Checker) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.settings.Enabled && !c.leaving {
-		c.set(Unhealthy, "the proxy is stopping")
+		c.set(Unhealthy, reasonStops)
 	}
 	c.leaving = true
 	c.again()

@@ -177,6 +177,9 @@ func TestHealth_ProxyCounts(t *testing.T) {
 		w.become(true, true)
 		w.after(4)
 		w.expect(t, "0 true", "0 false the proxy drains")
+		if len(w.board.Conditions()) != 0 {
+			t.Errorf("%v", w.board.Conditions())
+		}
 		w.become(true, false) // undrain: checked at once
 		w.after(5)
 		w.become(false, false)

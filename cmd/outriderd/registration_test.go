@@ -1,0 +1,216 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts/cluster"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// workloadGroup has the host's WorkloadEntry in a service of its own.
+const workloadGroup = `apiVersion: networking.istio.io/v1
+kind: WorkloadGroup
+metadata: {name: web, namespace: vm}
+spec:
+  metadata: {labels: {app: web}}
+  template: {serviceAccount: web, ports: {http: 8080}}
+`
+
+// entry is a WorkloadEntry.
+type entry struct {
+	Metadata struct {
+		UID         string
+		Labels      map[string]string
+		Annotations map[string]string
+	}
+	Status struct {
+		Conditions []struct{ Type, Status, Message string }
+	}
+}
+
+func (e entry) connectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
+
+// health returns the status of the condition Healthy with its message.
+func (e entry) health() string {
+	for _, c := range e.Status.Conditions {
+		if c.Type == "Healthy" {
+			return strings.TrimSpace(c.Status + " " + c.Message)
+		}
+	}
+	return "unknown"
+}
+
+// registered is an agent that registers itself with a real istiod, as web-127.0.0.1. Its workload is
+// healthy while the file up exists.
+type registered struct {
+	*rig.Rig
+	t       *testing.T
+	cluster *cluster.Cluster
+}
+
+func newRegistered(t *testing.T) *registered {
+	t.Helper()
+	c := cluster.Start(t)
+	r := &registered{t: t, cluster: c, Rig: rig.New(t, rig.Options{Race: true})}
+	c.Create("/api/v1/namespaces", "metadata: {name: vm}")
+	c.Create("/api/v1/namespaces/vm/serviceaccounts", "metadata: {name: web}")
+	c.Create("/apis/networking.istio.io/v1/namespaces/vm/workloadgroups", workloadGroup)
+	c.Create("/apis/networking.istio.io/v1/namespaces/default/serviceentries",
+		r.WebYAML(r.Ports.Backend))
+	address := c.Istiod()
+	r.Write("root.pem", c.Root("vm"))
+	r.Write("token", c.Token("vm", "web"))
+	r.Write("mesh.d/web.yaml", "")
+	r.Write("up", "")
+	r.Set(fmt.Sprintf(`[node]
+ip = "127.0.0.1"
+namespace = "vm"
+service_account = "web"
+workload_group = "web"
+[discovery]
+address = %q
+auth = "tls"
+root_ca_file = %q
+server_name = %q
+[identity]
+provider = "istiod"
+token_file = %q
+[health]
+exec = ["test", "-e", %q]
+period = "200ms"
+timeout = "10s"
+`, address, r.path("root.pem"), cluster.ServerName, r.path("token"), r.path("up")))
+	return r
+}
+
+func (r *registered) path(name string) string { return filepath.Join(r.Dir, name) }
+
+const entryPath = "/apis/networking.istio.io/v1/namespaces/vm/workloadentries/web-127.0.0.1"
+
+// entry returns the WorkloadEntry, nil if there is none.
+func (r *registered) entry() *entry {
+	var e entry
+	if !r.cluster.Get(entryPath, &e) {
+		return nil
+	}
+	return &e
+}
+
+// await waits until the WorkloadEntry has a health, and returns it.
+func (r *registered) await(limit time.Duration, prefix string) *entry {
+	r.t.Helper()
+	var e *entry
+	rig.Eventually(r.t, limit, "the WorkloadEntry's health is "+prefix, func() bool {
+		e = r.entry()
+		return e != nil && strings.HasPrefix(e.health(), prefix)
+	})
+	return e
+}
+
+// follow records every different health of the WorkloadEntry, "none" without, until it is called.
+func (r *registered) follow() func() []string {
+	stop := make(chan struct{})
+	var seen []string
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			now := "none"
+			if e := r.entry(); e != nil {
+				now = e.Metadata.UID + " " + e.health()
+			}
+			if len(seen) == 0 || seen[len(seen)-1] != now {
+				seen = append(seen, now)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	return func() []string { close(stop); group.Wait(); return seen }
+}
+
+func TestRegistration_HealthReachesIstiod(t *testing.T) {
+	r := newRegistered(t)
+	daemon := r.StartReady()
+	e := r.await(20*time.Second, "True")
+	if e.Metadata.Annotations["istio.io/autoRegistrationGroup"] != "web" ||
+		e.Metadata.Annotations["proxy.istio.io/health-checks-enabled"] != "true" ||
+		e.Metadata.Labels["app"] != "web" {
+		t.Errorf("%+v", e)
+	}
+	var status api.Status
+	if r.JSON(&status, "status", "--json"); status.Health == nil ||
+		status.Health.State != "healthy" {
+		t.Errorf("%+v", status.Health)
+	}
+	if err := os.Remove(r.path("up")); err != nil {
+		t.Fatal(err)
+	}
+	r.await(10*time.Second, "False exit status 1")
+	out := r.Outrider("status").Out
+	for _, want := range []string{"unhealthy for", "exit status 1", "workload-unhealthy"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("outrider status does not show %q:\n%s", want, out)
+		}
+	}
+	r.Write("up", "")
+	r.await(10*time.Second, "True")
+	if result := r.Outrider("drain"); result.Exit != 0 {
+		t.Fatalf("%+v", result)
+	}
+	r.await(5*time.Second, "False the proxy drains")
+	if result := r.Outrider("undrain"); result.Exit != 0 {
+		t.Fatalf("%+v", result)
+	}
+	r.await(10*time.Second, "True")
+
+	r.Signal(daemon.Process.Pid, syscall.SIGTERM)
+	r.await(5*time.Second, "False the proxy is stopping")
+	if !daemon.Running() {
+		t.Error("the agent ended before the WorkloadEntry was unhealthy")
+	}
+	daemon.Wait(t, time.Minute)
+	rig.Eventually(t, 20*time.Second, "istiod removes the WorkloadEntry",
+		func() bool { return r.entry() == nil })
+}
+
+// The WorkloadEntry stays, and stays healthy, whatever restarts. istiod would remove it ten seconds
+// after its last connection, so that in the end it must be connected.
+func TestRegistration_SurvivesRestarts(t *testing.T) {
+	r := newRegistered(t)
+	r.StartReady()
+	now := r.await(20*time.Second, "True")
+	seen := r.follow()
+	load := r.StartLoad(0.2)
+	for range 2 {
+		if result := r.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
+			t.Fatalf("reload: %+v\n%s", result, r.Daemon().Output())
+		}
+		r.KillAgent()
+		r.StartReady()
+		before := now
+		rig.Eventually(t, 10*time.Second, "the WorkloadEntry is connected again", func() bool {
+			if now = r.entry(); now == nil {
+				t.Fatal("the WorkloadEntry has disappeared")
+			}
+			return now.connectedAt() != "" && now.connectedAt() != before.connectedAt()
+		})
+	}
+	if report := load.Stop(); report.Lost > 0 {
+		t.Errorf("%d of %d requests were lost: %+v", report.Lost, report.Total, report.Classes)
+	}
+	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
+		t.Errorf("the WorkloadEntry was %q, not always %q", got, want)
+	}
+}

@@ -1,0 +1,233 @@
+// Package cluster runs a control plane on loopback for tests: etcd, the Kubernetes API server and a
+// real istiod that uses it.
+package cluster
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// ServerName is in istiod's certificate.
+const ServerName = "istiod.istio-system.svc"
+
+// Cluster is a running control plane.
+type Cluster struct {
+	t       testing.TB
+	api     string // URL of the API server
+	client  *http.Client
+	work    string
+	istiods int
+}
+
+// startTime bounds the start of each program.
+const startTime = time.Minute
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "%s", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: secret}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+`
+
+// Start starts etcd and the API server, with Istio's resource definitions. They end with the test.
+func Start(t testing.TB) *Cluster {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-kubernetes")).Output()
+	if err != nil {
+		t.Fatalf("get Kubernetes: %v", err)
+	}
+	programs := strings.TrimSpace(string(out))
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig.InsecureSkipVerify = true
+	t.Cleanup(transport.CloseIdleConnections)
+	port := parts.FreePort(t)
+	c := &Cluster{t: t, api: fmt.Sprintf("https://127.0.0.1:%d", port), work: t.TempDir(),
+		client: &http.Client{Timeout: startTime, Transport: transport}}
+	etcd, peers := fmt.Sprintf("http://127.0.0.1:%d", parts.FreePort(t)),
+		fmt.Sprintf("http://127.0.0.1:%d", parts.FreePort(t))
+	c.run(programs+"/etcd", nil, "--data-dir", c.work+"/etcd", "--listen-client-urls", etcd,
+		"--advertise-client-urls", etcd, "--listen-peer-urls", peers,
+		"--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
+		Bytes: x509.MarshalPKCS1PrivateKey(key)})))
+	c.write("tokens.csv", "secret,admin,admin,system:masters\n")
+	c.write("kubeconfig", fmt.Sprintf(kubeconfig, c.api))
+	const issuer = "https://kubernetes.default.svc"
+	c.run(programs+"/kube-apiserver", nil, "--etcd-servers", etcd, "--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+c.work+"/tls",
+		"--service-account-issuer="+issuer, "--service-account-key-file="+c.work+"/sa.key",
+		"--service-account-signing-key-file="+c.work+"/sa.key",
+		"--api-audiences="+issuer+",istio-ca", "--token-auth-file="+c.work+"/tokens.csv",
+		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
+		"--disable-admission-plugins=ServiceAccount")
+	parts.Eventually(t, startTime, "the API server is ready", func() bool {
+		code, _ := c.request(http.MethodGet, "/readyz", "")
+		return code == http.StatusOK
+	})
+	source, err := parts.IstioSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := os.ReadFile(source + "/manifests/charts/base/files/crd-all.gen.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for definition := range strings.SplitSeq(string(all), "\n---\n") {
+		c.Create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+	}
+	c.Create("/api/v1/namespaces", "metadata: {name: istio-system}")
+	return c
+}
+
+// Istiod starts an istiod and returns its address with TLS. It ends with the test.
+func (c *Cluster) Istiod(environment ...string) string {
+	c.t.Helper()
+	path, err := parts.Istiod()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var ports [4]string
+	for i := range ports {
+		ports[i] = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(c.t))
+	}
+	c.istiods++
+	c.run(path, append([]string{fmt.Sprintf("POD_NAME=istiod-%d", c.istiods),
+		"POD_NAMESPACE=istio-system", "PILOT_ENABLE_METADATA_EXCHANGE=false",
+		"PILOT_ENABLE_ALPN_FILTER=false", "INJECT_ENABLED=false", "JWT_POLICY=third-party-jwt",
+		"CLUSTER_ID=Kubernetes", "VALIDATION_WEBHOOK_CONFIG_NAME=", "ISTIOD_ADDR=" + ports[1]},
+		environment...), "discovery", "--kubeconfig", c.work+"/kubeconfig",
+		"--grpcAddr", ports[0], "--secureGRPCAddr", ports[1], "--httpAddr", ports[2],
+		"--httpsAddr=", "--monitoringAddr", ports[3], "--ctrlz_port", "0")
+	parts.Eventually(c.t, startTime, "istiod is ready", func() bool {
+		response, err := c.client.Get("http://" + ports[2] + "/ready")
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		return err == nil && response.StatusCode == http.StatusOK
+	})
+	return ports[1]
+}
+
+// run starts a program that ends with the test. Its output is shown if the test fails.
+func (c *Cluster) run(path string, environment []string, arguments ...string) {
+	c.t.Helper()
+	log, err := os.CreateTemp(c.work, filepath.Base(path)+"-*.log")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	command := exec.Command(path, arguments...)
+	command.Dir, command.Env = c.work, append(os.Environ(), environment...)
+	command.Stdout, command.Stderr = log, log
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		_ = log.Close()
+		if text, err := os.ReadFile(log.Name()); err == nil && c.t.Failed() {
+			c.t.Logf("%s: %s", filepath.Base(path), text[max(0, len(text)-4000):])
+		}
+	})
+}
+
+func (c *Cluster) write(name, text string) {
+	c.t.Helper()
+	if err := os.WriteFile(filepath.Join(c.work, name), []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// request returns the status code and the body of a response; 0 and the error if there is none.
+func (c *Cluster) request(method, path, body string) (int, []byte) {
+	request, err := http.NewRequest(method, c.api+path, strings.NewReader(body))
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	request.Header.Set("Authorization", "Bearer secret")
+	request.Header.Set("Content-Type", "application/yaml")
+	response, err := c.client.Do(request)
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	defer func() { _ = response.Body.Close() }()
+	var text bytes.Buffer
+	if _, err := io.Copy(&text, response.Body); err != nil {
+		return 0, []byte(err.Error())
+	}
+	return response.StatusCode, text.Bytes()
+}
+
+// Create creates an object, in YAML, and returns it as JSON. It waits for the definition of its
+// type.
+func (c *Cluster) Create(path, object string) []byte {
+	c.t.Helper()
+	var text []byte
+	parts.Eventually(c.t, startTime, path+" is served", func() (done bool) {
+		var code int
+		code, text = c.request(http.MethodPost, path, object)
+		if code != http.StatusCreated && code != http.StatusNotFound {
+			c.t.Fatalf("create %s: %d %s", path, code, text)
+		}
+		return code == http.StatusCreated
+	})
+	return text
+}
+
+// Get reads an object. It reports whether the object exists.
+func (c *Cluster) Get(path string, into any) bool {
+	code, text := c.request(http.MethodGet, path, "")
+	if code == http.StatusOK {
+		if err := json.Unmarshal(text, into); err != nil {
+			c.t.Errorf("%s: %v", path, err)
+		}
+	} else if code != http.StatusNotFound {
+		c.t.Errorf("get %s: %d %s", path, code, text)
+	}
+	return code == http.StatusOK
+}
+
+// Root returns istiod's root certificates for proxies in a namespace.
+func (c *Cluster) Root(namespace string) string {
+	c.t.Helper()
+	var roots struct{ Data map[string]string }
+	parts.Eventually(c.t, startTime, "istiod publishes its roots", func() bool {
+		return c.Get("/api/v1/namespaces/"+namespace+"/configmaps/istio-ca-root-cert", &roots)
+	})
+	return roots.Data["root-cert.pem"]
+}
+
+// Token returns a token for istiod of a service account.
+func (c *Cluster) Token(namespace, account string) string {
+	c.t.Helper()
+	text := c.Create("/api/v1/namespaces/"+namespace+"/serviceaccounts/"+account+"/token",
+		"apiVersion: authentication.k8s.io/v1\nkind: TokenRequest\n"+
+			"spec: {audiences: [istio-ca], expirationSeconds: 3600}")
+	var request struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(text, &request); err != nil {
+		c.t.Fatal(err)
+	}
+	return request.Status.Token
+}
