@@ -6,7 +6,6 @@ type capability string
 
 const (
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
-	proxyless        capability = "proxyless gRPC"
 	resolvedRouting  capability = "routing through systemd-resolved"
 	captureDNS       capability = "interception of DNS"
 	transparentProxy capability = "interception with TPROXY"
@@ -16,7 +15,6 @@ const (
 func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,
-		proxyless:        true,
 		resolvedRouting:  true,
 		captureDNS:       true,
 		transparentProxy: true,
