@@ -71,10 +71,10 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	a.maker = &specMaker{Maker: blueprints(c, a.options.Version, a.logOf("reload")),
 		link: a.keeper, log: a.log, cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
 	a.composeEpochs(c)
-	if err := a.composeDiscovery(c); err != nil {
+	if err := a.composeIdentity(c); err != nil {
 		return err
 	}
-	if err := a.composeIdentity(c); err != nil {
+	if err := a.composeDiscovery(c); err != nil { // passes MeshConfig's authorities to the identity
 		return err
 	}
 	a.levels = driver.NewLevels(a.supervisor, a.keeper, a.board, a.logOf("epoch"))

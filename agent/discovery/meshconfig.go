@@ -61,9 +61,7 @@ func (s *Server) reconfigure() bool {
 	if changed {
 		s.dropCertificates()
 	}
-	if s.options.TrustBundle != nil {
-		s.options.TrustBundle(m.Authorities)
-	}
+	s.options.TrustBundle(m.Authorities)
 	s.reportProblems()
 	return changed
 }

@@ -42,8 +42,8 @@ type Options struct {
 	// of the settings. It must not block.
 	Namespaces func() []string
 
-	// TrustBundle receives the CA certificates (PEM) that the mesh configuration in force adds, when
-	// it is applied. nil: nobody needs them. It must not block.
+	// TrustBundle receives the CA certificates (PEM) that the mesh configuration in force adds, as it
+	// is read and applied. nil: nobody needs them. It must not block.
 	TrustBundle func(authorities []string)
 
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
@@ -84,6 +84,9 @@ func fill(o *Options) {
 	}
 	if o.MaxViews == 0 {
 		o.MaxViews = defaultMaxViews
+	}
+	if o.TrustBundle == nil {
+		o.TrustBundle = func([]string) {}
 	}
 	if o.SystemRoots == "" {
 		o.SystemRoots = systemRoots()

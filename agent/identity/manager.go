@@ -145,7 +145,9 @@ func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bundles[from] = roots
-	m.judge()
+	if m.running != nil {
+		m.judge()
+	}
 	m.changed()
 }
 
