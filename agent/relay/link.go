@@ -17,20 +17,23 @@ type link struct {
 	cancel   context.CancelFunc
 	requests chan []byte // bounded; see session.send
 	events   chan<- event
+	modules  *modules
 }
 
 // event is what a link reports to its session.
 type event struct {
-	link    *link
-	message []byte // a response; nil: err, or the stream is open
-	err     error  // why the link has ended
+	link     *link
+	message  []byte // a response; nil: err, or the stream is open
+	response *response
+	refused  error // why Envoy cannot receive the response
+	err      error // why the link has ended
 }
 
 // open starts a link. Its first event is that it is open, its last one an error, unless ctx ends.
 func (s *session) open(ctx context.Context) *link {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &link{upstream: s.upstream, server: s.server.options, cancel: cancel,
-		requests: make(chan []byte, maxRequests), events: s.events}
+		requests: make(chan []byte, maxRequests), events: s.events, modules: s.server.modules}
 	go func() {
 		defer cancel()
 		l.report(ctx, event{link: l, err: l.run(ctx, s.delta)})
@@ -80,6 +83,8 @@ func (l *link) run(ctx context.Context, delta bool) error {
 			}
 		}
 	}()
+	extensions := make(chan struct{})
+	close(extensions)
 	for {
 		var message []byte
 		switch err := stream.RecvMsg(&message); {
@@ -88,6 +93,33 @@ func (l *link) run(ctx context.Context, delta bool) error {
 		case err != nil:
 			return fmt.Errorf("stream of %s: %w", l.upstream.Address, err)
 		}
-		l.report(ctx, event{link: l, message: message})
+		r, err := parseResponse(message, delta)
+		if err != nil {
+			return err
+		}
+		e := event{link: l, message: message, response: r}
+		if r.typeURL == extensionType {
+			extensions = l.extensions(ctx, e, delta, extensions)
+			continue
+		}
+		l.report(ctx, e)
 	}
+}
+
+// extensions reports a response with extension configurations once their Wasm modules are there and
+// the one before was reported (after). Responses of other types do not wait.
+func (l *link) extensions(
+	ctx context.Context, e event, delta bool, after <-chan struct{},
+) (reported chan struct{}) {
+	reported = make(chan struct{})
+	go func() {
+		defer close(reported)
+		changed, err := l.modules.inline(ctx, e.response)
+		if e.refused = err; changed {
+			e.message = e.response.encode(delta)
+		}
+		<-after
+		l.report(ctx, e)
+	}()
+	return reported
 }

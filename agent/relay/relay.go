@@ -22,6 +22,7 @@ package relay
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -65,6 +66,8 @@ type Server struct {
 	options  Options
 	upstream atomic.Pointer[Upstream]
 
+	modules *modules
+
 	lost atomic.Uint64 // upstream streams that ended
 
 	mu        sync.Mutex
@@ -98,7 +101,8 @@ func New(options Options) *Server {
 		options.Patience = defaultPatience
 	}
 	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{},
-		announced: map[string]*rpcstatus.Status{}}
+		announced: map[string]*rpcstatus.Status{},
+		modules:   &modules{known: map[[sha256.Size]byte][]byte{}}}
 	s.shown = Status{State: Connecting, Since: time.Now()}
 	s.upstream.Store(&options.Upstream)
 	return s

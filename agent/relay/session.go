@@ -225,7 +225,7 @@ func (s *session) event(e event) error {
 	case e.message == nil:
 		return s.resubscribe()
 	default:
-		return s.respond(e.message)
+		return s.respond(e)
 	}
 	return nil
 }
@@ -255,16 +255,15 @@ func (s *session) resubscribe() error {
 
 // respond passes a response to Envoy, or to the agent's subscription. It blocks while Envoy does
 // not read.
-func (s *session) respond(message []byte) error {
-	r, err := parseResponse(message, s.delta)
-	if err != nil {
-		s.drop(err, maxPause)
-		return nil
+func (s *session) respond(e event) error {
+	r := e.response
+	if e.refused != nil {
+		return s.refuse(r, e.refused)
 	}
 	if own := s.subscription(r.typeURL); own != nil {
 		return s.apply(own, r)
 	}
-	if err := s.stream.SendMsg(&message); err != nil {
+	if err := s.stream.SendMsg(&e.message); err != nil {
 		return err
 	}
 	if w := s.watches[r.typeURL]; w != nil {

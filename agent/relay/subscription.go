@@ -88,9 +88,7 @@ func (s *session) subscription(typeURL string) *Subscription {
 func (s *session) apply(own *Subscription, r *response) error {
 	answer := &request{typeURL: r.typeURL, nonce: r.nonce}
 	if err := own.apply(r.resources, r.removed); err != nil {
-		s.server.refused(r.typeURL, r.version, err.Error())
-		answer.problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: err.Error()}
-		return s.forward(answer)
+		return s.refuse(r, err)
 	}
 	s.server.accepted(r.typeURL)
 	answer.version = r.version
@@ -103,6 +101,13 @@ func (s *session) apply(own *Subscription, r *response) error {
 			identityOf(s.node, s.link.upstream.Address), r.typeURL, r.version, held)
 	}
 	return s.forward(answer)
+}
+
+// refuse refuses a response that Envoy does not receive.
+func (s *session) refuse(r *response, why error) error {
+	s.server.refused(r.typeURL, r.version, why.Error())
+	return s.forward(&request{typeURL: r.typeURL, nonce: r.nonce, problem: &rpcstatus.Status{
+		Code: int32(codes.Internal), Message: why.Error()}})
 }
 
 // applyCached uses the cached resources of the agent's subscriptions.

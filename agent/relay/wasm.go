@@ -1,0 +1,174 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	netwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// extensionType is the type of extension configurations (ECDS).
+const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+
+// modules puts remote Wasm modules into the extension configurations that name them. Envoy then
+// needs neither a cluster for their servers nor access to a file, and the Cache holds the modules,
+// too.
+type modules struct {
+	mu    sync.Mutex
+	known map[[sha256.Size]byte][]byte // resource with its module, by the resource's hash
+}
+
+// Bounds of modules.
+const (
+	maxModules        = 16
+	maxModuleBytes    = 64 << 20
+	moduleTime        = 30 * time.Second // to fetch one, unless the resource says otherwise
+	moduleAttempts    = 5
+	firstModulePause  = 500 * time.Millisecond
+	internalVariables = "ISTIO_META_" // from istiod to the agent, including pull secrets
+)
+
+// inline replaces the modules of a response. It reports whether there are any.
+func (m *modules) inline(ctx context.Context, r *response) (changed bool, err error) {
+	for i, one := range r.resources {
+		body, err := m.resource(ctx, one.body)
+		if err != nil {
+			return false, fmt.Errorf("extension %s: %w", one.name, err)
+		}
+		changed = changed || !bytes.Equal(body, one.body)
+		r.resources[i].body = body
+	}
+	return changed, nil
+}
+
+// resource returns an extension configuration with its module.
+func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
+	key := sha256.Sum256(body)
+	m.mu.Lock()
+	known := m.known[key]
+	m.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	var packed anypb.Any
+	var extension corev3.TypedExtensionConfig
+	if proto.Unmarshal(body, &packed) != nil || packed.UnmarshalTo(&extension) != nil {
+		return body, nil // Envoy refuses it
+	}
+	filter, err := extension.GetTypedConfig().UnmarshalNew()
+	if err != nil {
+		return body, nil //nolint:nilerr // not a type of the agent
+	}
+	vm := vmOf(filter)
+	remote := vm.GetCode().GetRemote()
+	if remote == nil {
+		return body, nil
+	}
+	code, err := fetchModule(ctx, remote)
+	if err != nil {
+		return nil, err
+	}
+	vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
+		Local: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}
+	maps.DeleteFunc(vm.GetEnvironmentVariables().GetKeyValues(), func(name, _ string) bool {
+		return strings.HasPrefix(name, internalVariables)
+	})
+	if err := extension.TypedConfig.MarshalFrom(filter); err != nil {
+		return nil, fmt.Errorf("encode the filter: %w", err)
+	}
+	if err := packed.MarshalFrom(&extension); err != nil {
+		return nil, fmt.Errorf("encode the extension: %w", err)
+	}
+	if body, err = proto.Marshal(&packed); err != nil {
+		return nil, fmt.Errorf("encode the extension: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.known) >= maxModules {
+		clear(m.known)
+	}
+	m.known[key] = body
+	return body, nil
+}
+
+// vmOf returns the VM of a Wasm filter, nil for other filters.
+func vmOf(filter proto.Message) *wasmv3.VmConfig {
+	switch f := filter.(type) {
+	case *httpwasmv3.Wasm:
+		return f.GetConfig().GetVmConfig()
+	case *netwasmv3.Wasm:
+		return f.GetConfig().GetVmConfig()
+	}
+	return nil
+}
+
+// fetchModule fetches a module over HTTP and checks its hash.
+func fetchModule(ctx context.Context, remote *corev3.RemoteDataSource) ([]byte, error) {
+	from, limit := remote.GetHttpUri().GetUri(), moduleTime
+	if timeout := remote.GetHttpUri().GetTimeout(); timeout != nil {
+		limit = timeout.AsDuration()
+	}
+	if !strings.HasPrefix(from, "http://") && !strings.HasPrefix(from, "https://") {
+		return nil, fmt.Errorf("Wasm module %q: only http:// and https:// are supported", from)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var code []byte
+	var err error
+	for attempt, pause := 1, firstModulePause; ; attempt, pause = attempt+1, 2*pause {
+		if code, err = get(ctx, from); err == nil || attempt == moduleAttempts {
+			break
+		}
+		select {
+		case <-time.After(pause):
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	sum := sha256.Sum256(code)
+	got, want := hex.EncodeToString(sum[:]), remote.GetSha256()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("Wasm module: %w", err)
+	case want != "" && want != "nil" && !strings.EqualFold(got, want): // istiod sends nil for none
+		return nil, fmt.Errorf("Wasm module %s has the SHA-256 %s instead of %s", from, got, want)
+	case !bytes.HasPrefix(code, []byte("\x00asm")):
+		return nil, fmt.Errorf("%s is not a Wasm module", from)
+	}
+	return code, nil
+}
+
+func get(ctx context.Context, from string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s", from, response.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxModuleBytes+1))
+	if err == nil && len(body) > maxModuleBytes {
+		err = fmt.Errorf("%s has more than %d MB", from, maxModuleBytes>>20)
+	}
+	return body, err
+}
