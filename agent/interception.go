@@ -60,6 +60,7 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 		Outbound:             networks(c.Capture.OutboundCIDRs),
 		ExcludeOutbound:      networks(c.Capture.ExcludeOutboundCIDRs),
 		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
+		Transparent:          c.Capture.Mode == "tproxy",
 		FailClosed:           c.Capture.Fail == "closed",
 		Units:                c.Capture.Units,
 		ExcludeUnits:         c.Capture.ExcludeUnits,

@@ -193,10 +193,7 @@ func (r *reloader) applied(
 	}
 	enact := r.commit(ctx, won)
 	r.compare(request, &result)
-	result.Mode = string(outcome.Mode)
-	if outcome.Epoch >= 0 { // there is none without Envoy
-		result.Epoch = &outcome.Epoch
-	}
+	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
 	result.Outcome = api.OutcomeRestarted
 	switch {
 	case outcome.Mode == epoch.Unchanged && len(result.Changes) > 0:

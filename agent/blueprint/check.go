@@ -72,10 +72,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	}
 	defer place.remove()
 	how.readable(loaded, &report)
-	var binary *envoy.Binary
-	if loaded.Config.Envoy.Enabled {
-		binary = place.find(ctx, loaded, &report)
-	}
+	binary := place.find(ctx, loaded, &report)
 	if key, credential := secretElsewhere(loaded.Config); credential != "" {
 		report.warn(loaded,
 			fmt.Sprintf("the bootstrap was not checked: %s is %s, which only the unit has", key,
@@ -89,9 +86,6 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 		}
 		report.refuse(err)
 		return report
-	}
-	if _, err := plan.GRPCBootstrap(); err != nil && how.Agent == nil {
-		report.refuse(err)
 	}
 	if binary == nil {
 		return report

@@ -49,6 +49,8 @@ type Settings struct {
 	// Units restricts outbound capture to processes of these systemd units, if there are any.
 	Units        []string `json:"units,omitempty"`
 	ExcludeUnits []string `json:"exclude_units,omitempty"`
+	// Transparent keeps the client's address in inbound connections.
+	Transparent bool `json:"transparent,omitempty"`
 	// FailClosed rejects what would be captured while Envoy does not serve.
 	FailClosed bool `json:"fail_closed,omitempty"`
 }

@@ -36,6 +36,12 @@ func Cleanup(instance, state string) ([]string, error) {
 			return done, err
 		}
 	}
+	var left memory
+	if left.load(state) == nil && left.Settings != nil && left.Settings.Transparent {
+		if err := policyRoutes(false); err != nil {
+			return done, err
+		}
+	}
 	if err := os.Remove(state); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return done, err
 	}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -48,8 +47,14 @@ var (
 		ExcludeOutbound: prefixes("10.1.0.0/16", "10.1.7.0/24", "fd01::/16")}
 	captureSome = Settings{Inbound: Ports{List: []uint16{8080, 22}}, ExcludeInbound: []uint16{22},
 		Outbound: prefixes("10.2.0.0/16", "10.2.0.0/24", "fd02::/16")}
-	captureNone = Settings{}
+	captureNone        = Settings{}
+	captureTransparent = transparentSettings(captureAll)
 )
+
+func transparentSettings(s Settings) Settings {
+	s.Transparent = true
+	return s
+}
 
 func prefixes(texts ...string) []netip.Prefix {
 	var all []netip.Prefix
@@ -187,6 +192,10 @@ func TestDecisions(t *testing.T) {
 		cases  []decision
 	}{
 		{"all", []*Table{Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll},
+		{"transparent", []*Table{Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll},
+		{"transparent and closed while Envoy serves", []*Table{
+			closedRules(&captureTransparent, testUsers, nil),
+			Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll},
 		{"some", []*Table{Rules(&captureSome, testUsers, dual, nil)}, decisionsOfSome},
 		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone},
 		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil)},
@@ -286,112 +295,4 @@ func dial(t *testing.T, protocol string, source netip.Addr, to netip.AddrPort) s
 		t.Errorf("read from %s: %v", to, err)
 	}
 	return string(answer[:n])
-}
-
-// newHosts is newHostsWithoutEnvoy with servers of Envoy's user, whose answers are their ports.
-func newHosts(t *testing.T) *parts.OtherHost {
-	t.Helper()
-	other := newHostsWithoutEnvoy(t)
-	parts.As(t, envoyUser, func() {
-		serve(t, OutboundPort, fmt.Sprint(OutboundPort))
-		serve(t, InboundPort, fmt.Sprint(InboundPort))
-	})
-	return other
-}
-
-// newHostsWithoutEnvoy makes another host, and servers here and there, whose answers are where they
-// are and their ports.
-func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
-	t.Helper()
-	other := parts.NewOtherHost(t)
-	link := ""
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, i := range interfaces {
-		if strings.HasPrefix(i.Name, "ot") {
-			link = i.Name
-		}
-	}
-	for _, arguments := range []string{"address add " + here[0] + "/32 dev lo",
-		"address add " + here[1] + "/128 dev lo nodad", "address add ::6/128 dev lo nodad",
-		"address add 2001:db8:2::1/64 dev " + link + " nodad",
-		"route add default via " + other.Address,
-		"route add default via 2001:db8:2::2 dev " + link} {
-		ip(t, arguments)
-	}
-	other.Do(t, func() {
-		for _, arguments := range []string{"link set lo up",
-			"address add 2001:db8:2::2/64 dev eth0 nodad", "route add default via " + other.Peer,
-			"route add default via 2001:db8:2::1 dev eth0",
-			"route add local 10.0.0.0/8 dev lo", "route add local fd00::/8 dev lo",
-			"address add " + far[1] + "/128 dev lo nodad"} {
-			ip(t, arguments)
-		}
-		for _, port := range otherPorts {
-			serve(t, port, fmt.Sprintf("far %d", port))
-		}
-		serveDatagrams(t, "far 80", far[:]...)
-	})
-	for _, port := range herePorts {
-		serve(t, port, fmt.Sprintf("here %d", port))
-	}
-	serveDatagrams(t, "here 80", append(here[:], loopbackAddress[:]...)...)
-	return other
-}
-
-// serve answers TCP on all addresses until the test ends.
-func serve(t *testing.T, port int, answer string) {
-	t.Helper()
-	listen(t, port, func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
-}
-
-// echo returns what it reads until the test ends.
-func echo(t *testing.T, port int) {
-	t.Helper()
-	listen(t, port, func(c net.Conn) { _, _ = io.Copy(c, c) })
-}
-
-func listen(t *testing.T, port int, answer func(net.Conn)) {
-	t.Helper()
-	streams, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = streams.Close() })
-	go func() {
-		for {
-			c, err := streams.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				answer(c)
-				_ = c.Close()
-			}()
-		}
-	}()
-}
-
-// serveDatagrams answers UDP on port 80 of the addresses until the test ends.
-func serveDatagrams(t *testing.T, answer string, addresses ...string) {
-	t.Helper()
-	for _, address := range addresses {
-		datagrams, err := net.ListenPacket("udp", net.JoinHostPort(address, "80"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = datagrams.Close() })
-		go func() {
-			buffer := make([]byte, 64)
-			for {
-				_, from, err := datagrams.ReadFrom(buffer)
-				if err != nil {
-					return
-				}
-				_, _ = datagrams.WriteTo([]byte(answer), from)
-			}
-		}()
-	}
 }

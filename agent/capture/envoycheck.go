@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"syscall"
 	"time"
@@ -127,12 +128,25 @@ func connect(families Families, port uint16) {
 	}
 }
 
-// capturedConnections reports whether Envoy has connections that were redirected to it.
-func capturedConnections() (bool, error) {
+// capturedConnections reports whether Envoy has connections that were captured: at its ports, or
+// with a client's address.
+func capturedConnections(envoy uint32) (bool, error) {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return false, err
+	}
+	here := map[netip.Addr]bool{}
+	for _, a := range own {
+		if network, err := netip.ParsePrefix(a.String()); err == nil {
+			here[network.Addr()] = true
+		}
+	}
 	found := false
-	err := sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
+	err = sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
 		port := s.Address.Port()
-		found = found || port == OutboundPort || port == InboundPort
+		address := s.Address.Addr().Unmap()
+		found = found || port == OutboundPort || port == InboundPort ||
+			s.UID == envoy && !address.IsLoopback() && !here[address]
 	}, sockdiag.Established, sockdiag.FinWait1, sockdiag.FinWait2, sockdiag.CloseWait)
 	return found, err
 }

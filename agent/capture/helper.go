@@ -46,9 +46,9 @@ type helper struct {
 
 // installed says from what the tables were made.
 type installed struct {
-	generation, closed int // 0: not installed
-	families           Families
-	table              *Table
+	generation, closed, nat int // 0: not installed
+	families                Families
+	table                   *Table
 }
 
 // call is a request of a connection.
@@ -210,6 +210,11 @@ func (h *helper) quit() {
 // stop removes all tables and forgets the settings.
 func (h *helper) stop() {
 	h.withdraw()
+	if h.Settings != nil && h.Settings.Transparent {
+		if err := policyRoutes(false); err != nil {
+			h.logf("%v", err)
+		}
+	}
 	h.memory = memory{}
 	h.settleClosed(time.Now())
 	h.dropNAT()

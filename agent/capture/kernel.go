@@ -84,6 +84,9 @@ func (r *Rule) exprs() []expr.Any {
 		all = append(all, m.exprs()...)
 	}
 	all = append(all, &expr.Counter{})
+	if r.Action != nil {
+		return append(all, r.Action.exprs()...)
+	}
 	port := func(number uint16) []expr.Any {
 		return []expr.Any{&expr.Immediate{Register: register,
 			Data: binaryutil.BigEndian.PutUint16(number)},

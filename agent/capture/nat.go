@@ -2,25 +2,39 @@ package capture
 
 import "time"
 
-// keepNAT makes a table that translates nothing. The kernel translates established connections only
+// keepNAT makes a table that captures nothing, and policy routes for Settings.Transparent. The kernel translates established connections only
 // while there is a nat chain, and tracks them only while a rule refers to conntrack.
 func (h *helper) keepNAT() error {
-	if h.nat != nil {
+	if h.nat != nil && h.installed.nat == h.generation {
 		return nil
 	}
-	socket, err := newOwnerSocket()
-	if err != nil {
-		return err
+	socket := h.nat
+	if socket == nil {
+		var err error
+		if socket, err = newOwnerSocket(); err != nil {
+			return err
+		}
 	}
 	table := &Table{Name: natName(h.instance), Owned: !h.unowned,
 		Chains: []Chain{{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
 			Rules: []Rule{rule(ruleRedirected, Direct, redirected{})}}}}
+	if h.Settings.Transparent {
+		if err := policyRoutes(true); err != nil {
+			return err
+		}
+		table.Chains = append(table.Chains, answersChain())
+	}
 	if err := socket.install(table); err != nil {
 		_ = socket.Close()
+		h.nat = nil
 		if h.unowned {
 			return err
 		}
 		h.logf("established connections would not survive a withdrawal: %v", err)
+		return nil
+	}
+	h.installed.nat = h.generation
+	if h.nat == socket {
 		return nil
 	}
 	h.nat = socket
@@ -39,7 +53,7 @@ func (h *helper) settleNAT(now time.Time) {
 	if h.nat == nil || h.rules != nil {
 		return
 	}
-	if left, err := capturedConnections(); err != nil {
+	if left, err := capturedConnections(h.users.Envoy); err != nil {
 		h.logf("%v", err)
 	} else if !left {
 		h.dropNAT()

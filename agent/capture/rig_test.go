@@ -38,12 +38,15 @@ type rig struct {
 	helper  *exec.Cmd
 	envoy   *exec.Cmd
 	client  *Client
+
+	bootstrap    string    // of Envoy
+	capabilities []uintptr // of Envoy
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, program: filepath.Join(t.TempDir(), "outrider-capture"),
-		folder: parts.ShortDir(t)}
+		folder: parts.ShortDir(t), bootstrap: bootstrap}
 	run(t, "", "go", "build", "-o", r.program, "outrider.org/outrider/cmd/outrider-capture")
 	r.other = newHostsWithoutEnvoy(t)
 	r.start()
@@ -74,10 +77,10 @@ func (r *rig) startEnvoy() {
 	}
 	defer func() { _ = program.Close() }()
 	r.envoy = exec.Command("/proc/self/fd/3", "--disable-hot-restart", "--concurrency", "2",
-		"--config-yaml", bootstrap, "--log-level", "error")
+		"--config-yaml", r.bootstrap, "--log-level", "error")
 	r.envoy.ExtraFiles = []*os.File{program}
 	r.envoy.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: envoyUser,
-		Gid: envoyUser}}
+		Gid: envoyUser}, AmbientCaps: r.capabilities}
 	r.begin(r.envoy)
 }
 

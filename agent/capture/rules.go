@@ -15,17 +15,18 @@ const natPriority = -105
 
 // Names of rules that follow from no key.
 const (
-	ruleEstablished = "established connection"
-	ruleFamily      = "Envoy does not listen on this address family"
-	ruleAgent       = "user of the agent"
-	ruleEnvoy       = "user of Envoy"
-	ruleEnvoyToHost = "Envoy calls this host"
-	ruleLoopback    = "address of this host"
-	ruleOwnPorts    = "port of Outrider"
-	ruleProbe       = "check of outrider-capture"
-	ruleRedirected  = "redirected connection"
-	ruleDirect      = "direct connection to a capture port"
-	ruleForwarded   = "not an address of this host"
+	ruleEstablished    = "established connection"
+	ruleFamily         = "Envoy does not listen on this address family"
+	ruleAgent          = "user of the agent"
+	ruleEnvoy          = "user of Envoy"
+	ruleEnvoyToHost    = "Envoy calls this host"
+	ruleLoopback       = "address of this host"
+	ruleOwnPorts       = "port of Outrider"
+	ruleProbe          = "check of outrider-capture"
+	ruleRedirected     = "redirected connection"
+	ruleDirect         = "direct connection to a capture port"
+	ruleOriginalSource = "Envoy calls the application from the client's address"
+	ruleForwarded      = "not an address of this host"
 )
 
 // fromEnvoy are source addresses of Envoy's calls to the application: Istio's, and ::1, which every
@@ -53,6 +54,9 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 			rule(ruleDirect, Refused, port{own}),
 		}},
 	}
+	if s.Transparent {
+		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)
+	}
 	return b.table
 }
 
@@ -61,7 +65,8 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	start := append(b.start(Families{true, true}),
-		rule(ruleRedirected, Direct, port{own}, redirected{}))
+		rule(ruleRedirected, Direct, port{own}, redirected{}),
+		rule(ruleRedirected, Direct, transparent{}))
 	reject := func(rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Verdict != Direct {
@@ -104,6 +109,9 @@ func (b *builder) start(families Families) []Rule {
 // outbound returns the rules for connections that this host makes.
 func (b *builder) outbound(s *Settings, users Users) []Rule {
 	rules := []Rule{rule(ruleAgent, Direct, user{b.users("agent", users.Agent)})}
+	if s.Transparent {
+		rules = append(rules, rule(ruleOriginalSource, Direct, marked{}))
+	}
 	envoy := user{b.users("envoy", users.Envoy)}
 	sources4, sources6 := b.networks("from_envoy", fromEnvoy)
 	loop4, loop6 := b.networks("loopback", loopbackNetworks)

@@ -42,7 +42,7 @@ func (k setKind) interval() bool { return k == setIPv4 || k == setIPv6 }
 // A Chain is a base chain with policy accept.
 type Chain struct {
 	Name     string
-	Type     string // nat, filter
+	Type     string // nat, filter, route
 	Hook     string // output, prerouting, input
 	Priority int
 	Rules    []Rule
@@ -54,6 +54,7 @@ type Rule struct {
 	Key     string
 	Matches []match
 	Verdict Verdict
+	Action  action // nil: that of the verdict
 }
 
 // Verdict is what happens to a connection.
@@ -120,10 +121,13 @@ func (t *Table) String() string {
 
 // String renders the rule as nft reads it.
 func (r Rule) String() string {
-	words := make([]string, 0, len(r.Matches)+3)
+	words, statement := make([]string, 0, len(r.Matches)+3), r.Verdict.text()
+	if r.Action != nil {
+		statement = r.Action.text()
+	}
 	for _, m := range r.Matches {
 		words = append(words, m.text())
 	}
-	return strings.Join(append(words, "counter", r.Verdict.text(),
+	return strings.Join(append(words, "counter", statement,
 		fmt.Sprintf("comment %q", r.Key)), " ")
 }

@@ -6,18 +6,18 @@ type capability string
 
 const (
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
+	proxyless        capability = "proxyless gRPC"
 	resolvedRouting  capability = "routing through systemd-resolved"
 	captureDNS       capability = "interception of DNS"
-	transparentProxy capability = "interception with TPROXY"
 )
 
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
 func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,
+		proxyless:        true,
 		resolvedRouting:  true,
 		captureDNS:       true,
-		transparentProxy: true,
 	}
 }
 
@@ -26,9 +26,6 @@ func missing() map[capability]bool {
 func (k key) unavailable(missing map[capability]bool) capability {
 	if k.isDefault() || k.derived != nil && k.get() == k.derived() {
 		return ""
-	}
-	if text, ok := k.get().(string); ok && missing[k.valueCapability[text]] {
-		return k.valueCapability[text]
 	}
 	if missing[k.capability] {
 		return k.capability

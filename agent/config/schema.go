@@ -48,9 +48,8 @@ type key struct {
 	checks  []check
 	derived func() string // computes the value that replaces an empty one
 
-	capability        capability            // required by every value except the default
-	valueCapability   map[string]capability // required by individual values
-	credentialAllowed bool                  // accepts "credential:NAME"
+	capability        capability // required by every value except the default
+	credentialAllowed bool       // accepts "credential:NAME"
 	// conceal returns the part of a value that everyone may see; nil: the whole value. The values
 	// of a table with conceal are all redacted.
 	conceal func(value any) any
@@ -102,16 +101,6 @@ func (k key) or(derived func() string) key { k.derived = derived; return k }
 
 // needs sets the capability that every value except the default requires.
 func (k key) needs(c capability) key { k.capability = c; return k }
-
-// valueNeeds sets the capability that one value requires.
-func (k key) valueNeeds(value string, c capability) key {
-	needs := map[string]capability{value: c}
-	for v, c := range k.valueCapability {
-		needs[v] = c
-	}
-	k.valueCapability = needs
-	return k
-}
 
 // conceals sets the function that removes secrets from a value.
 func (k key) conceals(how func(value any) any) key { k.conceal = how; return k }

@@ -20,7 +20,7 @@ func captureTable(c *Capture) table {
 		keys: []key{
 			setting("mode", &c.Mode, "none", Start, "none | redirect | tproxy").
 				plays("ISTIO_INBOUND_INTERCEPTION_MODE").must(
-				oneOf("none", "redirect", "tproxy")).valueNeeds("tproxy", transparentProxy),
+				oneOf("none", "redirect", "tproxy")),
 			setting("inbound_ports", &c.InboundPorts, Ports{}, Start, `[] = none, ["*"] = all`).
 				plays("ISTIO_INBOUND_PORTS").must(ports),
 			setting("exclude_inbound_ports", &c.ExcludeInboundPorts, []int{22}, Start, "").

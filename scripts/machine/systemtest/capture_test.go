@@ -85,7 +85,7 @@ func TestCapture(t *testing.T) {
 			h.Script("kill -9 " + strconv.Itoa(helper))
 			began := time.Now()
 			works("killed")
-			h.Eventually(2*time.Second, "the rules are back", rules)
+			h.Eventually(10*time.Second, "the rules are back", rules)
 			t.Logf("back after %v", time.Since(began))
 		}
 		works("back")
@@ -152,5 +152,31 @@ func TestCapture(t *testing.T) {
 			HasPrefix(got, "captured: goes to Envoy's port 15001 (capture.units)") {
 			t.Errorf("explained as %s", got)
 		}
+	})
+	t.Run("tproxy keeps the client's address", func(t *testing.T) {
+		h.Script("systemctl stop outrider outrider-envoy.service; rm /etc/outrider/conf.d/units.toml")
+		h.Write("/etc/outrider/conf.d/tproxy.toml", "[capture]\nmode = \"tproxy\"\n"+
+			"inbound_ports = [9100]\n")
+		h.Script(`mkdir -p /etc/systemd/system/outrider-envoy.service.d
+printf '[Service]\nAmbientCapabilities=CAP_NET_ADMIN\nCapabilityBoundingSet=CAP_NET_ADMIN\n' \
+	>/etc/systemd/system/outrider-envoy.service.d/tproxy.conf
+systemctl daemon-reload
+systemctl start outrider
+systemd-run --quiet --unit=here /opt/programs/backend -http 127.0.0.1:9101 -tcp 198.51.100.1:9100`)
+		state("on")
+		works("outbound with tproxy")
+		h.Script(`systemd-run --quiet --unit=caller --property=NetworkNamespacePath=/run/netns/far \
+	bash -c 'exec 3<>/dev/tcp/198.51.100.1/9100; echo hello >&3; read -r answer <&3; sleep 600'`)
+		h.Eventually(10*time.Second, "the application sees the client's address", func() bool {
+			peers := h.Script("ss -Htnp state established 'sport = :9100'")
+			return strings.Count(peers, " 198.51.100.9:") == 2 && // Envoy's and the application's
+				strings.Contains(peers, `"envoy"`) && strings.Contains(peers, `"backend"`)
+		})
+		h.Script("systemctl stop caller outrider")
+		if left := h.Script("nft list ruleset; ip rule show fwmark 1337; ip route show table all |" +
+			" grep 133 || true"); left != "" {
+			t.Errorf("left: %s", left)
+		}
+		works("stopped")
 	})
 }

@@ -1,0 +1,154 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// With Settings.Transparent Envoy calls the application from the client's address and marks these
+// connections. The mark returns with the answers, and routes them to Envoy instead of the client.
+// Mark and routing table are Istio's.
+const (
+	originalSourceMark = 1337
+	routeTable         = 133
+	manglePriority     = -150
+)
+
+// An action replaces the statement of a rule's verdict.
+type action interface {
+	text() string
+	exprs() []expr.Any
+}
+
+// toProxy hands a connection to Envoy's inbound listener without translation.
+type toProxy struct{}
+
+func (toProxy) text() string { return fmt.Sprintf("tproxy to :%d", InboundPort) }
+
+func (toProxy) exprs() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: register,
+		Data: binaryutil.BigEndian.PutUint16(InboundPort)}, &expr.TProxy{RegPort: register}}
+}
+
+// marked holds for packets, or connections, with the mark.
+type marked struct{ connection bool }
+
+func (m marked) text() string { return fmt.Sprintf("%s mark %#x", m.of(), originalSourceMark) }
+
+func (m marked) of() string {
+	if m.connection {
+		return "ct"
+	}
+	return "meta"
+}
+
+func (m marked) exprs() []expr.Any {
+	load := expr.Any(&expr.Meta{Key: expr.MetaKeyMARK, Register: register})
+	if m.connection {
+		load = &expr.Ct{Key: expr.CtKeyMARK, Register: register}
+	}
+	return []expr.Any{load, equal(binaryutil.NativeEndian.PutUint32(originalSourceMark)...)}
+}
+
+func (marked) holds(*Connection) bool { return false }
+
+// setMark marks the packet, or its connection.
+type setMark struct{ marked }
+
+func (m setMark) text() string {
+	return fmt.Sprintf("%s mark set %#x", m.of(), originalSourceMark)
+}
+
+func (m setMark) exprs() []expr.Any {
+	store := expr.Any(&expr.Meta{Key: expr.MetaKeyMARK, Register: register, SourceRegister: true})
+	if m.connection {
+		store = &expr.Ct{Key: expr.CtKeyMARK, Register: register, SourceRegister: true}
+	}
+	return []expr.Any{&expr.Immediate{Register: register,
+		Data: binaryutil.NativeEndian.PutUint32(originalSourceMark)}, store}
+}
+
+// transparent holds for packets to a socket that accepts connections to any address.
+type transparent struct{}
+
+func (transparent) text() string { return "socket transparent 1" }
+
+func (transparent) exprs() []expr.Any {
+	return []expr.Any{&expr.Socket{Key: expr.SocketKeyTransparent, Register: register}, equal(1)}
+}
+
+func (transparent) holds(*Connection) bool { return false }
+
+// transparentChain is the chain of inbound rules that translates nothing.
+func transparentChain(rules []Rule) Chain {
+	for i := range rules {
+		if rules[i].Verdict == Inbound {
+			rules[i].Action = toProxy{}
+		}
+	}
+	return Chain{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: manglePriority,
+		Rules: append([]Rule{rule(ruleLoopback, Direct, loopback{arriving: true})}, rules...)}
+}
+
+// answersChain marks answers of the application.
+func answersChain() Chain {
+	return Chain{Name: "answers", Type: "route", Hook: "output", Priority: manglePriority,
+		Rules: []Rule{
+			{Key: ruleOriginalSource, Matches: []match{marked{}},
+				Action: setMark{marked{connection: true}}},
+			{Key: ruleOriginalSource, Matches: []match{marked{connection: true}},
+				Action: setMark{}},
+		}}
+}
+
+// policyRoutes adds, or deletes, the rules and routes by which marked packets stay on this host.
+// Their protocol is the kernel's, since systemd-networkd deletes others.
+func policyRoutes(add bool) error {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return fmt.Errorf("policy routes: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	rule, route := uint16(unix.RTM_DELRULE), uint16(unix.RTM_DELROUTE)
+	flags, done := netlink.Request|netlink.Acknowledge, []error{unix.ENOENT, unix.ESRCH}
+	if add {
+		rule, route = unix.RTM_NEWRULE, unix.RTM_NEWROUTE
+		flags, done = flags|netlink.Create|netlink.Excl, []error{unix.EEXIST}
+	}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		rules, routes := netlink.NewAttributeEncoder(), netlink.NewAttributeEncoder()
+		rules.Uint32(unix.FRA_FWMARK, originalSourceMark)
+		rules.Uint32(unix.FRA_TABLE, routeTable)
+		rules.Uint8(unix.FRA_PROTOCOL, unix.RTPROT_KERNEL)
+		routes.Uint32(unix.RTA_TABLE, routeTable)
+		routes.Uint32(unix.RTA_OIF, loopbackIndex)
+		for _, m := range []struct {
+			kind    uint16
+			header  []byte // struct fib_rule_hdr, struct rtmsg
+			encoder *netlink.AttributeEncoder
+		}{
+			{rule, []byte{family, 0, 0, 0, routeTable, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0}, rules},
+			{route, []byte{family, 0, 0, 0, routeTable, unix.RTPROT_KERNEL, unix.RT_SCOPE_HOST,
+				unix.RTN_LOCAL, 0, 0, 0, 0}, routes},
+		} {
+			attributes, err := m.encoder.Encode()
+			if err != nil {
+				return err
+			}
+			_, err = conn.Execute(netlink.Message{Data: append(m.header, attributes...),
+				Header: netlink.Header{Type: netlink.HeaderType(m.kind), Flags: flags}})
+			withoutIPv6 := family == unix.AF_INET6 && (errors.Is(err, unix.EAFNOSUPPORT) ||
+				errors.Is(err, unix.EOPNOTSUPP))
+			if err != nil && !withoutIPv6 && !errors.Is(err, done[0]) &&
+				!errors.Is(err, done[len(done)-1]) {
+				return fmt.Errorf("policy routes: %w", err)
+			}
+		}
+	}
+	return nil
+}

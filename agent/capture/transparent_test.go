@@ -1,0 +1,128 @@
+package capture
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// transparentBootstrap makes an Envoy that passes captured inbound connections to the application
+// from the client's address, like the listeners of the embedded discovery server.
+const transparentBootstrap = `
+static_resources:
+  listeners:
+  - name: outbound
+    address: {socket_address: {address: "::", port_value: 15001, ipv4_compat: true}}
+    filter_chains: [{filters: [{name: answer, typed_config: {
+      "@type": type.googleapis.com/envoy.extensions.filters.network.direct_response.v3.Config,
+      response: {inline_string: "15001"}}}]}]
+  - name: inbound
+    address: {socket_address: {address: 0.0.0.0, port_value: 15006}}
+    additional_addresses: [{address: {socket_address: {address: "::", port_value: 15006}}}]
+    transparent: true
+    listener_filters:
+    - {name: original_dst, typed_config: {
+        "@type": type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst}}
+    - {name: original_src, typed_config: {
+        "@type": type.googleapis.com/envoy.extensions.filters.listener.original_src.v3.OriginalSrc,
+        mark: 1337}}
+    filter_chains: [{filters: [{name: proxy, typed_config: {
+      "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy,
+      stat_prefix: inbound, cluster: original}}]}]
+  clusters:
+  - {name: original, type: ORIGINAL_DST, lb_policy: CLUSTER_PROVIDED, connect_timeout: 2s}
+`
+
+// The application sees the client's address, though Envoy is between, and established connections
+// survive a kill of the helper, a withdrawal and an upgrade.
+func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	const port = 9090
+	listen(t, port, func(c net.Conn) {
+		_, _ = io.WriteString(c, c.RemoteAddr().(*net.TCPAddr).IP.String()+"\n")
+		_, _ = io.Copy(c, c)
+	})
+	r.bootstrap, r.capabilities = transparentBootstrap, []uintptr{unix.CAP_NET_ADMIN}
+	r.startEnvoy()
+	r.apply(captureTransparent)
+	r.captures(On)
+	clients := both{r.other.Address, "2001:db8:2::2"}
+	var connections []net.Conn
+	exchange := func(c net.Conn, send, want string) {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+		if _, err := io.WriteString(c, send); err != nil {
+			t.Fatal(err)
+		}
+		answer := make([]byte, len(want))
+		if n, err := io.ReadFull(c, answer); err != nil || string(answer) != want {
+			t.Fatalf("%q, %v; want %q", answer[:n], err, want)
+		}
+	}
+	r.other.Do(t, func() {
+		for family, address := range here {
+			c, err := net.DialTimeout("tcp", net.JoinHostPort(address, "9090"), 3*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			connections = append(connections, c)
+			exchange(c, "", clients[family]+"\n")
+		}
+	})
+	s, err := r.client.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Counters {
+		if c.Rule == "capture.inbound_ports" && c.Packets != 2 {
+			t.Errorf("%d connections were captured", c.Packets)
+		}
+	}
+	still := func() {
+		t.Helper()
+		for _, c := range connections {
+			exchange(c, "hello", "hello")
+		}
+	}
+	if _, err := r.client.Withdraw(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	still()
+	if left, err := capturedConnections(envoyUser); err != nil || !left {
+		t.Errorf("%t, %v: the table that marks answers would be removed", left, err)
+	}
+	if err := r.client.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.helper.Wait()
+	for _, family := range []string{"-4", "-6"} {
+		left := run(t, "", "ip", family, "rule") + run(t, "", "ip", family, "route", "show", "table",
+			"all")
+		if strings.Contains(left, "133") || strings.Contains(left, "fwmark") {
+			t.Errorf("left: %s", left)
+		}
+	}
+	if left := run(t, "", "nft", "list", "ruleset"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+	parts.Eventually(t, time.Second, "connections are direct", func() (direct bool) {
+		r.other.Do(t, func() {
+			c, err := net.DialTimeout("tcp", net.JoinHostPort(here[0], "80"), time.Second)
+			direct = err == nil
+			if direct {
+				_ = c.Close()
+			}
+		})
+		return direct
+	})
+}
