@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 )
 
@@ -144,8 +145,8 @@ func (m Manager) jobType(ctx context.Context, unit string) (string, error) {
 		ID   uint32
 		Path dbus.ObjectPath
 	}
-	if err := property(ctx, bus, unitsPath+dbus.ObjectPath(escapeLabel(unit)), unitInterface, "Job",
-		&job); err != nil || job.ID == 0 {
+	if err := property(ctx, bus, pathOf(unit), unitInterface, "Job", &job); err != nil ||
+		job.ID == 0 {
 		return "", err
 	}
 	var kind string
@@ -158,13 +159,16 @@ func (m Manager) ActiveState(ctx context.Context, unit string) (state string, er
 	bus, err := m.connect(ctx)
 	if err == nil {
 		defer func() { _ = bus.Close() }()
-		err = property(ctx, bus, unitsPath+dbus.ObjectPath(escapeLabel(unit)), unitInterface,
-			"ActiveState", &state)
+		err = property(ctx, bus, pathOf(unit), unitInterface, "ActiveState", &state)
 	}
 	if err != nil {
 		return "", fmt.Errorf("ask systemd for the state of %s: %w", unit, err)
 	}
 	return state, nil
+}
+
+func pathOf(unit string) dbus.ObjectPath {
+	return unitsPath + dbus.ObjectPath(systemd.PathBusEscape(unit))
 }
 
 // connect opens a private bus connection that is closed when ctx ends.
@@ -204,23 +208,4 @@ func property(ctx context.Context, bus *dbus.Conn, path dbus.ObjectPath, of, nam
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return found.Store(value)
-}
-
-// escapeLabel escapes a name for an object path, like bus_label_escape in src/basic/bus-label.c:
-// every byte except letters and digits, and a leading digit, becomes _ and two hexadecimal digits.
-func escapeLabel(name string) string {
-	if name == "" {
-		return "_"
-	}
-	var escaped strings.Builder
-	for i := range len(name) {
-		c := name[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if letter || i > 0 && c >= '0' && c <= '9' {
-			escaped.WriteByte(c)
-		} else {
-			fmt.Fprintf(&escaped, "_%02x", c)
-		}
-	}
-	return escaped.String()
 }

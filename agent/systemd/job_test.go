@@ -37,15 +37,6 @@ func TestUnitOf(t *testing.T) {
 	}
 }
 
-func TestEscapeLabel(t *testing.T) {
-	for name, want := range map[string]string{"outrider.service": "outrider_2eservice",
-		"outrider@a-b.service": "outrider_40a_2db_2eservice", "9a": "_39a", "": "_"} {
-		if got := escapeLabel(name); got != want {
-			t.Errorf("%q: %q, want %q", name, got, want)
-		}
-	}
-}
-
 const busConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>session</type><listen>unix:path=SOCKET</listen><auth>EXTERNAL</auth>
