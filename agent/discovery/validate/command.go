@@ -2,108 +2,17 @@ package validate
 
 import (
 	"fmt"
-	"regexp"
-	"slices"
-	"strings"
+
+	"outrider.org/outrider/agent/operator"
 )
 
-// Commands of header values, by Envoy 1.40's access log documentation; each was checked with its
-// --mode validate. Envoy refuses a whole route configuration for an unknown command. plainCommands
-// have no argument, optionalCommands may have one, and askingCommands need one.
-const (
-	plainCommands = `
-	ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS
-	CUSTOM_FLAGS DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_SENT
-	DOWNSTREAM_DETECTED_CLOSE_TYPE DOWNSTREAM_DIRECT_LOCAL_ADDRESS DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT
-	DOWNSTREAM_DIRECT_LOCAL_PORT DOWNSTREAM_DIRECT_REMOTE_ADDRESS DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT
-	DOWNSTREAM_DIRECT_REMOTE_PORT DOWNSTREAM_HANDSHAKE_DURATION DOWNSTREAM_HEADER_BYTES_RECEIVED
-	DOWNSTREAM_HEADER_BYTES_SENT DOWNSTREAM_LOCAL_ADDRESS DOWNSTREAM_LOCAL_ADDRESS_ENDPOINT_ID
-	DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT DOWNSTREAM_LOCAL_CLOSE_REASON DOWNSTREAM_LOCAL_DNS_SAN
-	DOWNSTREAM_LOCAL_EMAIL_SAN DOWNSTREAM_LOCAL_IP_SAN DOWNSTREAM_LOCAL_OTHERNAME_SAN DOWNSTREAM_LOCAL_PORT
-	DOWNSTREAM_LOCAL_SUBJECT DOWNSTREAM_LOCAL_URI_SAN DOWNSTREAM_PEER_CERT DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_1
-	DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_256 DOWNSTREAM_PEER_CHAIN_SERIALS DOWNSTREAM_PEER_DNS_SAN DOWNSTREAM_PEER_EMAIL_SAN
-	DOWNSTREAM_PEER_FINGERPRINT_1 DOWNSTREAM_PEER_FINGERPRINT_256 DOWNSTREAM_PEER_IP_SAN DOWNSTREAM_PEER_ISSUER
-	DOWNSTREAM_PEER_OTHERNAME_SAN DOWNSTREAM_PEER_SERIAL DOWNSTREAM_PEER_SUBJECT DOWNSTREAM_PEER_URI_SAN
-	DOWNSTREAM_REMOTE_ADDRESS DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT DOWNSTREAM_REMOTE_PORT DOWNSTREAM_TLS_CIPHER
-	DOWNSTREAM_TLS_GROUP DOWNSTREAM_TLS_SESSION_ID DOWNSTREAM_TLS_VERSION DOWNSTREAM_TRANSPORT_FAILURE_REASON
-	DOWNSTREAM_WIRE_BYTES_RECEIVED DOWNSTREAM_WIRE_BYTES_SENT DURATION FILTER_CHAIN_NAME GRPC_STATUS_NUMBER HOSTNAME
-	LOCAL_REPLY_BODY PACKETS_RETRANSMITTED PROTOCOL REQUEST_DURATION REQUEST_HEADERS_BYTES REQUEST_TX_DURATION
-	RESPONSE_CODE RESPONSE_DURATION RESPONSE_FLAGS RESPONSE_FLAGS_LONG RESPONSE_HEADERS_BYTES RESPONSE_TRAILERS_BYTES
-	RESPONSE_TX_DURATION ROUNDTRIP_DURATION ROUTE_NAME SPAN_ID STREAM_ID TLS_JA3_FINGERPRINT TLS_JA4_FINGERPRINT TRACE_ID
-	UNIQUE_ID UPSTREAM_CLUSTER UPSTREAM_CLUSTER_RAW UPSTREAM_CONNECTION_ID UPSTREAM_CONNECTION_IDS_ATTEMPTED
-	UPSTREAM_CONNECTION_POOL_READY_DURATION UPSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED
-	UPSTREAM_DECOMPRESSED_HEADER_BYTES_SENT UPSTREAM_DETECTED_CLOSE_TYPE UPSTREAM_HEADER_BYTES_RECEIVED
-	UPSTREAM_HEADER_BYTES_SENT UPSTREAM_HOST UPSTREAM_HOSTS_ATTEMPTED UPSTREAM_HOST_NAME UPSTREAM_HOST_NAME_WITHOUT_PORT
-	UPSTREAM_LOCAL_ADDRESS UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT UPSTREAM_LOCAL_CLOSE_REASON UPSTREAM_LOCAL_DNS_SAN
-	UPSTREAM_LOCAL_IP_SAN UPSTREAM_LOCAL_PORT UPSTREAM_LOCAL_URI_SAN UPSTREAM_PEER_CERT UPSTREAM_PEER_DNS_SAN
-	UPSTREAM_PEER_IP_SAN UPSTREAM_PEER_ISSUER UPSTREAM_PEER_SUBJECT UPSTREAM_PEER_URI_SAN UPSTREAM_PROTOCOL
-	UPSTREAM_REMOTE_ADDRESS UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT UPSTREAM_REMOTE_PORT
-	UPSTREAM_REQUEST_ATTEMPT_COUNT UPSTREAM_TLS_CIPHER UPSTREAM_TLS_GROUP UPSTREAM_TLS_SESSION_ID UPSTREAM_TLS_VERSION
-	UPSTREAM_TRANSPORT_FAILURE_REASON UPSTREAM_WIRE_BYTES_RECEIVED UPSTREAM_WIRE_BYTES_SENT VIRTUAL_CLUSTER_NAME`
-	optionalCommands = `
-	DOWNSTREAM_PEER_CERT_V_END DOWNSTREAM_PEER_CERT_V_START EMIT_TIME EMIT_TIME_LOCAL GRPC_STATUS PATH QUERY_PARAMS
-	REQUESTED_SERVER_NAME RESPONSE_CODE_DETAILS START_TIME START_TIME_LOCAL UPSTREAM_PEER_CERT_V_END
-	UPSTREAM_PEER_CERT_V_START`
-	askingCommands = `
-	CLUSTER_METADATA COALESCE COMMON_DURATION DYNAMIC_METADATA ENVIRONMENT FILTER_STATE METADATA PER_REQUEST_STATE
-	QUERY_PARAM REQ RESP STREAM_INFO_REQ TRAILER UPSTREAM_FILTER_STATE UPSTREAM_METADATA`
-)
-
-// command is NAME, NAME(argument) or NAME(argument):length.
-var command = regexp.MustCompile(`^([A-Z0-9_]+)(\(.*\))?(:[0-9]+)?$`)
-
-// whyNoHeaderValue returns why a header's value is invalid in Envoy's format, "" if it is valid.
-// %NAME% and %NAME(argument):7% are commands, %% is a percent sign.
-func whyNoHeaderValue(value string) string {
+// headerValue returns why Envoy refuses a header's value, and the cure; "" if it is valid. Envoy
+// refuses a whole route configuration for an unknown command operator.
+func headerValue(value string) (why, cure string) {
 	for i := range len(value) {
 		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
-			return fmt.Sprintf("the value %q has a control character", value)
+			return fmt.Sprintf("the value %q has a control character", value), "remove it"
 		}
 	}
-	for rest := value; ; {
-		_, after, found := strings.Cut(rest, "%")
-		if !found {
-			return ""
-		}
-		end := strings.Index(after, "%")
-		// an argument may contain percent signs
-		if open := strings.Index(after, "("); open >= 0 && open < end {
-			closing := strings.Index(after[open:], ")")
-			if closing < 0 {
-				return fmt.Sprintf("the value %q has a ( without )", value)
-			}
-			if end = strings.Index(after[open+closing:], "%"); end >= 0 {
-				end += open + closing
-			}
-		}
-		if end < 0 {
-			return fmt.Sprintf("the value %q has a single %%", value)
-		}
-		if end > 0 {
-			if why := whyNoCommand(after[:end]); why != "" {
-				return why
-			}
-		}
-		rest = after[end+1:]
-	}
-}
-
-func whyNoCommand(text string) string {
-	parts := command.FindStringSubmatch(text)
-	if parts == nil {
-		return fmt.Sprintf("%%%s%% is nothing that stands for something", text)
-	}
-	among := func(names string) bool { return slices.Contains(strings.Fields(names), parts[1]) }
-	switch argument, length := parts[2] != "", parts[3] != ""; {
-	case among(optionalCommands):
-	case among(askingCommands):
-		if !argument {
-			return fmt.Sprintf("%%%s%% needs an argument in parentheses", text)
-		}
-	case !among(plainCommands):
-		return fmt.Sprintf("%%%s%% is nothing that Envoy knows", text)
-	case argument || length:
-		return fmt.Sprintf("%%%s%% takes no argument and no length", text)
-	}
-	return ""
+	return operator.Check(value, "PER_REQUEST_STATE") // not in access logs
 }

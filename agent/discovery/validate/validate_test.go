@@ -278,7 +278,7 @@ func TestSpecs(t *testing.T) {
 		{vs, http(to + "\nrewrite: {uriRegexRewrite: {match: a}}"), "!http[0].rewrite.uriRegexRewrite.rewrite: is empty"},
 		{vs, http(to + "\nrewrite: {authority: a}\nheaders: {request: {set: {host: b}}}"), "!http[0]: set more than once"},
 		{vs, http(to + "\nheaders: {request: {set: {'a b': c}}}"), "?http[0].headers.request.set[\"a b\"]: no header's name"},
-		{vs, http(to + "\nheaders: {request: {add: {a: '%NOTHING%'}}}"), "!http[0].headers.request.add[\"a\"]: nothing that Envoy knows"},
+		{vs, http(to + "\nheaders: {request: {add: {a: '%NOTHING%'}}}"), "!http[0].headers.request.add[\"a\"]: is not a command operator"},
 		{vs, http(to + "\nheaders: {response: {remove: [host]}}"), "!http[0].headers.response.remove[0]: cannot be changed"},
 		{vs, http(to + "\nfault: {abort: {httpStatus: 500}}"), "?http[0].fault.abort.percentage: no request meets"},
 		{vs, http(to + "\nfault: {abort: {httpStatus: 500, percentage: {value: 0.00001}}}"), "!http[0].fault.abort.percentage.value: too small"},
