@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -53,6 +55,10 @@ func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 		// The session makes the pauses: a connection is used for one attempt.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig,
 			MinConnectTimeout: u.ConnectTimeout}),
+	}
+	target := &http.Request{URL: &url.URL{Scheme: "https", Host: u.Address}}
+	if proxy, err := http.ProxyFromEnvironment(target); proxy == nil && err == nil {
+		options = append(options, grpc.WithContextDialer(dial)) // gRPC's own one uses the proxy
 	}
 	if !u.TLS {
 		return append(options, grpc.WithTransportCredentials(insecure.NewCredentials())), nil

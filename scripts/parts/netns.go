@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -78,4 +79,23 @@ func (h *OtherHost) Do(t testing.TB, do func()) {
 	enter(other)
 	defer enter(own)
 	do()
+}
+
+// Filter applies an nftables rule to all packets that the other host receives and sends, and removes
+// an earlier one; "" = none.
+func (h *OtherHost) Filter(t testing.TB, rule string) {
+	t.Helper()
+	commands := "add table inet bad\ndelete table inet bad\n"
+	if rule != "" {
+		for _, hook := range []string{"input", "output"} {
+			commands += fmt.Sprintf("add table inet bad\n"+
+				"add chain inet bad %s { type filter hook %[1]s priority 0; }\n"+
+				"add rule inet bad %[1]s %s\n", hook, rule)
+		}
+	}
+	command := exec.Command("nsenter", "-t", fmt.Sprint(h.process.Pid), "-n", "nft", "-f", "-")
+	command.Stdin = strings.NewReader(commands)
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v: %s", err, out)
+	}
 }

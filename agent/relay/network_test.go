@@ -1,0 +1,90 @@
+package relay
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// elsewhere forwards a port of another host to a server of this one.
+func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
+	t.Helper()
+	var listener net.Listener
+	host.Do(t, func() {
+		var err error
+		if listener, err = net.Listen("tcp", net.JoinHostPort(host.Address, "0")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", address)
+			if err != nil {
+				_ = from.Close()
+				continue
+			}
+			t.Cleanup(func() { _, _ = from.Close(), to.Close() })
+			go func() { _, _ = io.Copy(from, to); _ = from.Close() }()
+			go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// A host that stops answering, without closing connections, and packet loss lose no request;
+// changes arrive within two seconds after the network is well.
+func TestIstiod_BadNetworks(t *testing.T) {
+	for name, rule := range map[string]string{
+		"silent host": "drop", "30 % loss": "numgen random mod 100 < 30 drop",
+	} {
+		t.Run(name, func(t *testing.T) {
+			i, port := startIstiod(t), parts.FreePort(t)
+			first, second := startBackend(t, "first"), startBackend(t, "second")
+			i.service("a", port, first)
+			host := parts.NewOtherHost(t)
+			r := startRelay(t, Upstream{Address: elsewhere(t, host, i.address)}, "")
+			startEnvoy(t, r.socket, true)
+			answers(t, 20*time.Second, port, "a.test", "first answers")
+			run, err := load.Start(context.Background(), load.Config{
+				HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad := time.Now()
+			host.Filter(t, rule)
+			i.service("a", port, second)
+			if rule == "drop" {
+				parts.Eventually(t, time.Minute, "the loss is noticed", func() bool {
+					return strings.Contains(r.condition(conditionAway), "upstream")
+				})
+				t.Logf("noticed after %v", time.Since(bad).Round(time.Millisecond))
+				parts.Eventually(t, time.Minute, "connecting times out", func() bool {
+					return strings.Contains(r.Status().Error, "cannot connect")
+				})
+				host.Filter(t, "")
+			}
+			well := time.Now()
+			answers(t, time.Minute, port, "a.test", "second answers")
+			took := time.Since(well).Round(time.Millisecond)
+			t.Logf("the change arrived after %v", took)
+			if rule == "drop" && took > 2*time.Second {
+				t.Errorf("%v until Envoy had caught up", took)
+			}
+			if report := run.Stop(); report.Lost > 0 {
+				t.Errorf("%+v", report)
+			}
+		})
+	}
+}
