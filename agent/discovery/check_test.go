@@ -117,12 +117,13 @@ func TestExplain_NamesObjects(t *testing.T) {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80},
-		explain.State{}); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
+		explain.State{}); err != nil || said.Status != 502 ||
+		!strings.Contains(said.Cure, "ServiceEntry") {
 		t.Errorf("%+v %v", said.Answer, err)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80},
-		explain.State{}); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message,
-		"nothing listens for host late.test") {
+		explain.State{}); err != nil || len(said.Problems) != 1 ||
+		!strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
 	server.Refused(resource.ClusterType,

@@ -41,6 +41,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	request = addressed(request, v.Node(), v.realm.world)
 	proxy.Idle, proxy.IdleCure = idleGateway(v.realm.world, v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.realm.world, v.Node())
+	why, cure := lostGateway(v.realm.world, request.Host)
 	s.mu.Unlock()
 
 	proxy.Origins = func(routes, domain string) []resource.Origin {
@@ -55,8 +56,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return peer(cluster, endpoint)
 	}
 	proxy.Live, proxy.Identity = state.Live, state.Identity
-	answer := explain.Explain(proxy, request)
-	return Explanation{Answer: answer, Problems: related(answer, request, problems)}, nil
+	return explained(explain.Explain(proxy, request), request, problems, why, cure), nil
 }
 
 // Explain returns how a proxy that is configured by files and directories would handle a request.
@@ -69,8 +69,18 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	proxy := proxyOf(c.view)
 	proxy.Origins, proxy.Peer = c.view.HostOrigins, peerOf(c.world, c.view.Node())
 	proxy.Idle, proxy.IdleCure = idleGateway(c.world, c.view.Node(), request.Port)
+	why, cure := lostGateway(c.world, request.Host)
 	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))
-	return Explanation{Answer: answer, Problems: related(answer, request, c.problems)}, nil
+	return explained(answer, request, c.problems, why, cure), nil
+}
+
+// explained adds problems to an answer, and if the request fails, what lostGateway returned.
+func explained(answer explain.Answer, request explain.Request, problems []Problem,
+	why, cure string) Explanation {
+	if answer.Reason != "" && why != "" {
+		answer.Reason, answer.Cure = answer.Reason+"; "+why, cure
+	}
+	return Explanation{Answer: answer, Problems: related(answer, request, problems)}
 }
 
 // proxyOf returns the current resources and the addresses of a view's proxies.
@@ -139,7 +149,8 @@ func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) 
 }
 
 // related returns the problems of the objects that decide, and those that mention the request's
-// host, or its port if nothing listens there: an object may be invalid that would decide.
+// host, or if the request fails, its port or a file that cannot be read: an object may be invalid
+// that would decide.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	places := map[string]bool{}
 	for _, step := range answer.Steps {
@@ -155,7 +166,8 @@ func related(answer explain.Answer, request explain.Request, problems []Problem)
 		speaks := slices.ContainsFunc(strings.Fields(p.Message),
 			func(word string) bool { return strings.Trim(word, ",;:[]()") == request.Host }) ||
 			answer.Outcome == explain.Refused &&
-				strings.Contains(p.Message, fmt.Sprintf("port %d ", request.Port))
+				strings.Contains(p.Message, fmt.Sprintf("port %d ", request.Port)) ||
+			answer.Reason != "" && p.Object == ""
 		if p.Severity != condition.Info && (places[p.Object] || speaks) &&
 			len(found) < mostRelated {
 			found = append(found, p)

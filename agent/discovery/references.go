@@ -192,6 +192,24 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string
 	return "", ""
 }
 
+// lostGateway names a VirtualService for a host that belongs to a Gateway that does not exist, with
+// the remedy.
+func lostGateway(w *model.World, host string) (why, cure string) {
+	for _, o := range slices.SortedFunc(w.VirtualServices(), object.Age) {
+		spec := o.Spec.(*networking.VirtualService)
+		for _, written := range spec.Gateways {
+			name := model.GatewayName(written, o.Namespace)
+			if written == model.MeshGateway || w.HasGateway(name) || !slices.ContainsFunc(spec.Hosts,
+				func(h string) bool { return model.Covers(h, host) }) {
+				continue
+			}
+			return fmt.Sprintf("%s at %s:%d has the host, and there is no Gateway %s", o.Key, o.File,
+				o.Line, name), "add the Gateway, or correct its name"
+		}
+	}
+	return "", ""
+}
+
 // labels formats labels as key=value pairs, separated by commas.
 func labels(of map[string]string) string {
 	var all []string

@@ -99,6 +99,10 @@ func TestMeshCheck(t *testing.T) {
 		out != "$DIR/gateway.yaml: valid, with 1 warning\n" {
 		t.Errorf("a warning: %d %s %s", code, out, errors)
 	}
+	if code, out, errors := m.outrider("mesh", "check", "--strict", gateway); code != 1 ||
+		!strings.Contains(errors, "warning: ") {
+		t.Errorf("a warning with --strict: %d %s %s", code, out, errors)
+	}
 	if code, out, errors := m.outrider("mesh", "check", m.dir+"/missing"); code != 1 || out != "" ||
 		errors != "outrider: cannot read $DIR/missing: no such file or directory\n" {
 		t.Errorf("a path that is not there: %d %s %s", code, out, errors)

@@ -30,6 +30,7 @@ func (a *app) analyzeCommand() *cobra.Command {
 
 func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 	var meshConfig string
+	var strict bool
 	command := &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -39,14 +40,14 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			"agent [discovery] files are checked. The MeshConfig is that of --mesh-config, or of " +
 			"[discovery] mesh_config_file.\n\n" +
 			"Problems are printed on standard error with file, line, object and field. The exit " +
-			"code is 1 if one is an error.",
+			"code is 1 if one is an error, with --strict also if one is a warning.",
 		RunE: func(command *cobra.Command, paths []string) error {
 			if len(paths) == 0 && meshConfig == "" {
 				// The agent also knows what Envoy refused.
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
 					return a.printProblems([]string{"the mesh configuration in effect"},
-						problemsOf(found))
+						problemsOf(found), strict)
 				}
 				if _, absent := errors.AsType[*api.NotRunningError](err); !absent {
 					return err
@@ -72,9 +73,10 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printProblems(paths, problems)
+			return a.printProblems(paths, problems, strict)
 		},
 	}
+	command.Flags().BoolVar(&strict, "strict", false, "warnings are errors for the exit code")
 	command.Flags().StringVar(&meshConfig, "mesh-config", "",
 		"`file` with Istio's MeshConfig (default that of the configuration)")
 	return command
@@ -118,7 +120,7 @@ func problemsOf(found []api.MeshProblem) []discovery.Problem {
 	return problems
 }
 
-func (a *app) printProblems(paths []string, problems []discovery.Problem) error {
+func (a *app) printProblems(paths []string, problems []discovery.Problem, strict bool) error {
 	bad, warnings := 0, 0
 	for _, p := range problems {
 		switch p.Severity {
@@ -143,7 +145,7 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem) error 
 			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict(warnings))
 		}
 	}
-	if bad > 0 {
+	if bad > 0 || strict && warnings > 0 {
 		return silentError{api.ExitRefused}
 	}
 	return nil

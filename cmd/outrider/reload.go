@@ -20,7 +20,9 @@ func (a *app) reloadCommand() *cobra.Command {
 		Short: "Reload the configuration and start a new epoch; returns once it is live",
 		Long: "Reload does what SIGHUP does, but it waits: it returns once the new epoch is\n" +
 			"live, and prints what changed. A reload that is refused changes nothing: the\n" +
-			"reasons are on standard error, and the exit code is 1.",
+			"reasons are on standard error, and the exit code is 1.\n\n" +
+			"A broken file of the mesh does not refuse a reload: its objects stay as they\n" +
+			"were, and the result and the journal name it. \"outrider mesh check\" fails.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			reload := func(ctx context.Context, tell func(api.Progress)) (api.ReloadResult, error) {
