@@ -171,6 +171,9 @@ func (a *Agent) composeViews(c *config.Config) error {
 			Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
 			Board: a.board, Logger: a.logOf("dns")})
 		a.optional = append(a.optional, a.dns)
+		if c.Discovery.Address != "" {
+			a.relay.ApplyCached(dns.NameTableType)
+		}
 	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
 		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})

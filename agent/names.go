@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/dns"
 )
@@ -25,4 +27,16 @@ func (a *Agent) publishNames() {
 		names = append(names, n)
 	}
 	a.dns.SetNames(names)
+}
+
+// applyNameTable passes the hosts of an upstream server to the DNS proxy.
+func (a *Agent) applyNameTable(resources []*anypb.Any, _ []string) error {
+	for _, one := range resources {
+		names, err := dns.ParseNameTable(one.GetValue())
+		if err != nil {
+			return err
+		}
+		a.dns.SetNames(names)
+	}
+	return nil
 }

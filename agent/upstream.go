@@ -15,6 +15,7 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/relay"
@@ -54,6 +55,10 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
 		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
 		Subscriptions: []relay.Subscription{{TypeURL: proxyConfigType, Apply: a.applyProxyConfig}}}
+	if c.DNS.Listen != "" {
+		options.Subscriptions = append(options.Subscriptions,
+			relay.Subscription{TypeURL: dns.NameTableType, Apply: a.applyNameTable})
+	}
 	if c.Discovery.Cache {
 		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), a.board)
 	}

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +23,7 @@ const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v
 // identity identifies a node at an upstream server. Resources of another one are not served.
 type identity string
 
-// identityOf leaves out what changes with Envoy's version.
+// identityOf begins with the address. It leaves out what changes with Envoy's version.
 func identityOf(node *corev3.Node, address string) identity {
 	reduced := &corev3.Node{Id: node.GetId(), Cluster: node.GetCluster(),
 		Metadata: node.GetMetadata(), Locality: node.GetLocality()}
@@ -29,8 +31,8 @@ func identityOf(node *corev3.Node, address string) identity {
 	if err != nil {
 		text = []byte(node.GetId()) // unreachable: the node was decoded from a message
 	}
-	sum := sha256.Sum256(append([]byte(address+"\n"), text...))
-	return identity(hex.EncodeToString(sum[:]))
+	sum := sha256.Sum256(text)
+	return identity(address + "#" + hex.EncodeToString(sum[:]))
 }
 
 // snapshot is what a node accepted last. Its maps are never modified.
@@ -124,6 +126,18 @@ func (c *Cache) get(of identity, typeURL string) (map[string]resource, string) {
 	}
 	found := node.types[typeURL]
 	return found.resources, found.version
+}
+
+// newest returns the resources of a type that a node accepted last from an upstream server.
+func (c *Cache) newest(address, typeURL string) (all []resource) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, node := range c.nodes {
+		if strings.HasPrefix(string(node.identity), address+"#") {
+			return slices.Collect(maps.Values(node.types[typeURL].resources))
+		}
+	}
+	return nil
 }
 
 // savedAt returns when the node last accepted resources, zero if it is unknown.

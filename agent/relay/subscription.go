@@ -127,6 +127,23 @@ func (s *session) applyCached() {
 	}
 }
 
+// ApplyCached uses the cached resources of a subscription before an Envoy has connected. They may be
+// those of an earlier node at the same upstream server.
+func (s *Server) ApplyCached(typeURL string) {
+	if s.options.Cache == nil {
+		return
+	}
+	for _, own := range s.options.Subscriptions {
+		known := s.options.Cache.newest(s.upstream.Load().Address, typeURL)
+		if own.TypeURL != typeURL || len(known) == 0 {
+			continue
+		}
+		if err := own.apply(known, nil); err != nil {
+			s.options.Logger.Warn("cannot use cached resources", "type", typeURL, "error", err)
+		}
+	}
+}
+
 func (o *Subscription) apply(resources []resource, removed []string) error {
 	var decoded []*anypb.Any
 	for _, one := range resources {

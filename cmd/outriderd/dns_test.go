@@ -1,4 +1,4 @@
-package main
+package main_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,45 +14,78 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The DNS proxy answers for hosts of mesh.d as they are now.
-func TestDNS_FollowsTheMeshFiles(t *testing.T) {
-	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
-	entry := func(host, address string) string {
-		return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+func shopEntry(address string) string {
+	return `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: shop}
+metadata: {name: shop, namespace: default}
 spec:
-  hosts: [%s]
-  addresses: [%s]
+  hosts: [shop.test]
+  addresses: [` + address + `]
   resolution: STATIC
   ports: [{number: 9080, name: http, protocol: HTTP}]
   endpoints: [{address: 127.0.0.1}]
-`, host, address)
-	}
-	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf("[dns]\nlisten = %q\n", address),
-		Mesh: map[string]string{"shop.yaml": entry("shop.test", "240.240.0.1")}})
-	r.StartReady()
-	client := &net.Resolver{PreferGo: true,
+`
+}
+
+// resolverAt returns Go's resolver with the DNS proxy as its server.
+func resolverAt(address string) *net.Resolver {
+	return &net.Resolver{PreferGo: true,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}
-	resolves := func(host, want string) bool {
+}
+
+// resolves waits until a name has one address.
+func resolves(t *testing.T, proxy, host, want string) {
+	t.Helper()
+	rig.Eventually(t, 20*time.Second, host+" resolves to "+want, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		found, err := client.LookupHost(ctx, host)
+		found, err := resolverAt(proxy).LookupHost(ctx, host)
 		return err == nil && slices.Equal(found, []string{want})
-	}
-	rig.Eventually(t, 10*time.Second, "the name resolves",
-		func() bool { return resolves("shop.test", "240.240.0.1") })
-	if _, srv, err := client.LookupSRV(t.Context(), "http", "tcp", "shop.test"); err != nil ||
-		len(srv) != 1 || srv[0].Port != 9080 {
+	})
+}
+
+// The DNS proxy answers for hosts of mesh.d as they are now.
+func TestDNS_FollowsTheMeshFiles(t *testing.T) {
+	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
+	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf("[dns]\nlisten = %q\n", address),
+		Mesh: map[string]string{"shop.yaml": shopEntry("240.240.0.1")}})
+	r.StartReady()
+	resolves(t, address, "shop.test", "240.240.0.1")
+	_, srv, err := resolverAt(address).LookupSRV(t.Context(), "http", "tcp", "shop.test")
+	if err != nil || len(srv) != 1 || srv[0].Port != 9080 {
 		t.Errorf("SRV: %v, %v", srv, err)
 	}
-	r.Write("mesh.d/shop.yaml", entry("shop.test", "240.240.0.2"))
-	rig.Eventually(t, 10*time.Second, "the changed name resolves",
-		func() bool { return resolves("shop.test", "240.240.0.2") })
+	r.Write("mesh.d/shop.yaml", shopEntry("240.240.0.2"))
+	resolves(t, address, "shop.test", "240.240.0.2")
 	code, text, err := r.GetHost("127.0.0.1", r.Ports.Status, "/stats/prometheus")
-	if err != nil || code != 200 || !strings.Contains(text, `outrider_dns_queries_total{result="table"}`) {
+	if err != nil || code != 200 ||
+		!strings.Contains(text, `outrider_dns_queries_total{result="table"}`) {
 		t.Errorf("metrics: %d, %v", code, err)
 	}
+}
+
+// The DNS proxy answers for names of a real istiod, and from the cache while istiod is away.
+func TestDNS_FollowsIstiod(t *testing.T) {
+	u := newUpstreamed(t)
+	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
+	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[dns]\nlisten = %q\n", u.address,
+		address))
+	entry := func(address string) { u.Write("istio.d/shop.yaml", shopEntry(address)) }
+	entry("240.240.0.1")
+	daemon := u.StartReady()
+	resolves(t, address, "shop.test", "240.240.0.1")
+	entry("240.240.0.2") // a push
+	resolves(t, address, "shop.test", "240.240.0.2")
+	u.Signal(daemon.Process.Pid, syscall.SIGTERM)
+	daemon.Wait(t, time.Minute)
+	u.killIstiod()
+
+	u.StartReady()
+	resolves(t, address, "shop.test", "240.240.0.2")
+	u.startIstiod()
+	u.awaitState("connected")
+	entry("240.240.0.3")
+	resolves(t, address, "shop.test", "240.240.0.3")
 }
