@@ -1,0 +1,110 @@
+package systemtest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// captureIs waits for a state of the interception.
+func (h *Host) captureIs(want string) {
+	h.t.Helper()
+	h.Eventually(30*time.Second, "capture is "+want, func() bool {
+		return strings.HasPrefix(h.Script("outrider capture show || true"), "capture is "+want)
+	})
+}
+
+// rounds returns how often something is repeated: n in the full test, else a few times.
+func rounds(n int) int {
+	if full() {
+		return n
+	}
+	return 3
+}
+
+// Unmodified clients of a mesh service and of an outside host, with 500 requests/s each in the full
+// test, lose no request, whatever happens to the agent, the helper or the firewall.
+func TestCapture_LosesNoRequest(t *testing.T) {
+	h := NewHost(t)
+	h.Script(outside)
+	h.Write("/etc/outrider/conf.d/capture.toml", interception)
+	h.Script("systemctl start outrider")
+	h.captureIs("on")
+	var loads []*Load
+	for _, host := range []string{"web.test", "outside.test"} {
+		loads = append(loads, h.StartLoad(standard()/2, "-http", "198.51.100.9:80", "-http2", "",
+			"-tcp", "", "-host", host))
+	}
+	step := func(name, script string, n int) {
+		for range n {
+			for _, l := range loads {
+				l.Mark(name)
+			}
+			h.Script(script)
+			h.MustRun(t, "outrider", "wait", "--timeout", "30s")
+			h.captureIs("on")
+		}
+	}
+	step("hot restart", "systemctl reload outrider", rounds(10))
+	step("agent kill", "systemctl kill -s KILL outrider.service; sleep 1", rounds(10))
+	step("restart", "systemctl restart outrider", 1)
+	step("firewall reload", "nft flush ruleset", rounds(10))
+	step("upgrade of the helper", "systemctl reload outrider-capture.service", rounds(10))
+	for range rounds(20) {
+		loads[0].Mark("helper kill")
+		helper := h.MainPID("outrider-capture")
+		h.Script("kill -9 " + strconv.Itoa(helper))
+		began := time.Now()
+		h.Eventually(10*time.Second, "the rules are back", func() bool {
+			return h.MainPID("outrider-capture") != helper &&
+				strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
+		})
+		t.Logf("rules back %v after the kill of the helper", time.Since(began))
+	}
+	h.captureIs("on")
+	for _, l := range loads {
+		report := l.Stop()
+		t.Logf("%d requests, %d lost", report.Total, report.Lost)
+		if lost := rig.Losses(report, nil); len(lost) > 0 ||
+			report.Classes[load.Connecting].Requests == 0 {
+			t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+		}
+	}
+	h.Script("systemctl stop outrider")
+	if left := h.Script("nft list ruleset"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// An Envoy that is killed, or cannot start, cuts no host off.
+func TestCapture_EnvoyKilled(t *testing.T) {
+	h := NewHost(t)
+	h.Script(outside)
+	h.Write("/etc/outrider/conf.d/capture.toml", interception+
+		"[envoy]\nrestart_backoff_max = \"1s\"\nrestart_limit = 100\n")
+	h.Script("systemctl start outrider")
+	call := func() bool {
+		return h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"+
+			" || true") == "200"
+	}
+	for range rounds(20) {
+		h.captureIs("on")
+		h.Script("pkill -KILL -x envoy")
+		began := time.Now()
+		h.Eventually(10*time.Second, "the outside answers", call)
+		t.Logf("the outside answers %v after the kill of Envoy", time.Since(began))
+	}
+	h.captureIs("on")
+	h.Script("mount --bind /bin/false /opt/envoy/envoy")
+	h.Script("pkill -KILL -x envoy")
+	began := time.Now()
+	h.Eventually(10*time.Second, "the outside answers without Envoy", call)
+	t.Logf("the outside answers %v after the kill of an Envoy that cannot start", time.Since(began))
+	h.captureIs("withdrawn")
+	h.Script("umount /opt/envoy/envoy")
+	h.captureIs("on")
+}
