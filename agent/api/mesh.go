@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"outrider.org/outrider/agent/discovery/explain/answer"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -26,54 +27,19 @@ type MeshProblem struct {
 	Message  string `json:"message"`
 }
 
-// MeshRequest describes an HTTP request to explain.
-type MeshRequest struct {
-	Method  string       `json:"method,omitempty"` // "" = GET
-	Host    string       `json:"host"`             // without a port
-	Port    uint32       `json:"port"`
-	Path    string       `json:"path,omitempty"` // with the query; "" = /
-	Headers []MeshHeader `json:"headers,omitempty"`
-	TLS     bool         `json:"tls,omitempty"`
-	Address string       `json:"address,omitempty"` // destination IP; "" = unknown
-}
-
-// MeshHeader is a request header.
-type MeshHeader struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-}
+// The parts of an explanation.
+type (
+	MeshRequest = answer.Request
+	MeshHeader  = answer.Header
+	MeshAnswer  = answer.Answer
+	MeshTarget  = answer.Target
+	MeshStep    = answer.Step
+)
 
 // MeshExplanation describes how Envoy would handle a request, and why.
 type MeshExplanation struct {
-	// Outcome is forwarded, redirect, answered, refused or closed.
-	Outcome  string       `json:"outcome"`
-	Status   int          `json:"status,omitempty"`   // of a response that the proxy generates
-	Location string       `json:"location,omitempty"` // of a redirect
-	Body     string       `json:"body,omitempty"`     // of a direct response
-	Clusters []MeshTarget `json:"clusters,omitempty"`
-	Mirrors  []MeshTarget `json:"mirrors,omitempty"`
-	Steps    []MeshStep   `json:"steps"`
-	Reason   string       `json:"reason,omitempty"` // why no route matches
-	Cure     string       `json:"cure,omitempty"`
-	// Unknown lists properties that the request does not determine.
-	Unknown  []string      `json:"unknown,omitempty"`
+	MeshAnswer
 	Problems []MeshProblem `json:"problems,omitempty"`
-}
-
-// MeshTarget is a cluster and its share of the requests.
-type MeshTarget struct {
-	Cluster string  `json:"cluster"`
-	Percent float64 `json:"percent"`
-}
-
-// MeshStep is one routing decision.
-type MeshStep struct {
-	// What is listener, filter chain, routes, virtual host, route, fault, CORS, action, cluster or
-	// endpoints.
-	What    string            `json:"what"`
-	Name    string            `json:"name,omitempty"`
-	Facts   []string          `json:"facts,omitempty"`
-	Origins []resource.Origin `json:"origins,omitempty"` // the deciding one first
 }
 
 // MeshOrigin lists the source objects of a resource.

@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -59,41 +58,18 @@ func (b *Backend) MeshExplain(
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	query := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port,
-		Path: request.Path, TLS: request.TLS}
-	if request.Address != "" {
-		if query.Address, err = netip.ParseAddr(request.Address); err != nil {
-			return api.MeshExplanation{},
-				api.Refuse(fmt.Sprintf("address %q is no IP address", request.Address))
-		}
-	}
-	for _, h := range request.Headers {
-		query.Headers = append(query.Headers, explain.Header(h))
-	}
 	state := explain.State{Live: b.counted(ctx)}
 	for _, s := range b.identities() {
 		if s.Name == identity.Default {
 			state.Identity = s.SPIFFEID
 		}
 	}
-	found, err := b.Discovery.Explain(node, query, state)
+	found, err := b.Discovery.Explain(node, request, state)
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	out := api.MeshExplanation{Outcome: string(found.Outcome), Status: found.Status,
-		Location: found.Location, Body: found.Body, Steps: []api.MeshStep{},
-		Reason: found.Reason, Cure: found.Cure, Unknown: found.Unknown,
-		Problems: problemsForAPI(found.Problems)}
-	for _, t := range found.Clusters {
-		out.Clusters = append(out.Clusters, api.MeshTarget(t))
-	}
-	for _, t := range found.Mirrors {
-		out.Mirrors = append(out.Mirrors, api.MeshTarget(t))
-	}
-	for _, s := range found.Steps {
-		out.Steps = append(out.Steps, api.MeshStep(s))
-	}
-	return out, nil
+	return api.MeshExplanation{MeshAnswer: found.Answer,
+		Problems: problemsForAPI(found.Problems)}, nil
 }
 
 // MeshOrigins returns the files behind the resources of the Envoy that last accepted listeners.

@@ -36,7 +36,8 @@ func commandPaths(command *cobra.Command) []string {
 // that prints a script.
 func TestJSON_EveryCommand(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
-		Explanation: api.MeshExplanation{Outcome: "forwarded"}})
+		Explanation: api.MeshExplanation{
+			MeshAnswer: api.MeshAnswer{Outcome: "forwarded"}}})
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
 	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.Envoy(t)))
 	noJSON := map[string]bool{"completion": true}

@@ -14,14 +14,13 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/resource"
 )
 
 func (a *app) meshExplainCommand() *cobra.Command {
 	var request api.MeshRequest
 	var headers, files []string
-	var nodeType, meshConfig string
+	var address, nodeType, meshConfig string
 	command := &cobra.Command{
 		Use:   "explain HOST[:PORT][/PATH]",
 		Short: "Explain what happens to a request, and which objects decide it",
@@ -38,7 +37,7 @@ func (a *app) meshExplainCommand() *cobra.Command {
 			"  outrider mesh explain reviews.example.com:8080 --files ./mesh.d --type sidecar",
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
-			if err := readTarget(arguments[0], headers, &request); err != nil {
+			if err := readTarget(arguments[0], address, headers, &request); err != nil {
 				return err
 			}
 			if len(files) == 0 && command.Flags().Changed("type") {
@@ -64,7 +63,7 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	flags.StringArrayVarP(&headers, "header", "H", nil,
 		"a `header` of the request, 'name: value'; may be repeated")
 	flags.BoolVar(&request.TLS, "tls", false, "the client uses TLS, with the host as server name")
-	flags.StringVar(&request.Address, "to", "", "the `IP` address that the client connects to")
+	flags.StringVar(&address, "to", "", "the `IP` address that the client connects to")
 	flags.StringSliceVar(&files, "files", nil,
 		"explain what these files and folders would do, without an agent")
 	flags.StringVar(&nodeType, "type", "",
@@ -75,7 +74,7 @@ func (a *app) meshExplainCommand() *cobra.Command {
 }
 
 // readTarget parses [http[s]://]HOST[:PORT][/PATH] and headers.
-func readTarget(target string, headers []string, into *api.MeshRequest) error {
+func readTarget(target, address string, headers []string, into *api.MeshRequest) error {
 	scheme, rest, ok := strings.Cut(target, "://")
 	if !ok {
 		scheme, rest = "http", target
@@ -100,9 +99,9 @@ func readTarget(target string, headers []string, into *api.MeshRequest) error {
 		}
 		into.Port = uint32(port)
 	}
-	if into.Address != "" {
-		if _, err := netip.ParseAddr(into.Address); err != nil {
-			return usagef("--to %s is not an IP address", into.Address)
+	if address != "" {
+		if into.Address, err = netip.ParseAddr(address); err != nil {
+			return usagef("--to %s is not an IP address", address)
 		}
 	}
 	for _, line := range headers {
@@ -127,30 +126,11 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 	if nodeType != "" {
 		options.Type = nodeType
 	}
-	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port,
-		Path: request.Path, TLS: request.TLS}
-	if request.Address != "" {
-		asked.Address = netip.MustParseAddr(request.Address)
-	}
-	for _, h := range request.Headers {
-		asked.Headers = append(asked.Headers, explain.Header(h))
-	}
-	said, err := discovery.Explain(files, options, asked)
+	said, err := discovery.Explain(files, options, request)
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status,
-		Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
-		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown}
-	for _, t := range said.Clusters {
-		out.Clusters = append(out.Clusters, api.MeshTarget(t))
-	}
-	for _, t := range said.Mirrors {
-		out.Mirrors = append(out.Mirrors, api.MeshTarget(t))
-	}
-	for _, s := range said.Steps {
-		out.Steps = append(out.Steps, api.MeshStep(s))
-	}
+	out := api.MeshExplanation{MeshAnswer: said.Answer}
 	for _, p := range said.Problems {
 		if p.Cure != "" {
 			p.Message += "; " + p.Cure
@@ -209,7 +189,7 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 	for _, p := range problemsOf(said.Problems) {
 		fmt.Fprintf(a.out, "%s: %s\n", p.Severity, p)
 	}
-	outcome := said.Outcome
+	outcome := string(said.Outcome)
 	switch {
 	case said.Location != "":
 		outcome += fmt.Sprintf(" with %d to %s", said.Status, said.Location)

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
@@ -13,7 +15,7 @@ import (
 )
 
 func TestMeshExplain(t *testing.T) {
-	backend := &apitest.Backend{Explanation: api.MeshExplanation{Outcome: "forwarded",
+	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshAnswer: api.MeshAnswer{Outcome: "forwarded",
 		Clusters: []api.MeshTarget{{Cluster: "a", Percent: 90}, {Cluster: "b", Percent: 10}},
 		Steps: []api.MeshStep{
 			{What: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"},
@@ -26,7 +28,7 @@ func TestMeshExplain(t *testing.T) {
 				Origins: []resource.Origin{{File: "b.yaml", Line: 7, Kind: "VirtualService",
 					Namespace: "shop", Name: "a"}}},
 		},
-		Unknown: []string{"50 % of the requests"},
+		Unknown: []string{"50 % of the requests"}},
 		Problems: []api.MeshProblem{{File: "b.yaml", Line: 7, Object: "VirtualService shop/a",
 			Field: "spec.http[0]", Severity: "warning", Message: "odd"}}}}
 	m := newMachine(t, backend)
@@ -37,14 +39,15 @@ func TestMeshExplain(t *testing.T) {
 	}
 	golden(t, "mesh-explain.txt", out)
 	want := []api.MeshRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1", TLS: true,
-		Address: "10.0.0.1",
+		Address: netip.MustParseAddr("10.0.0.1"),
 		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"},
 			{Name: "host", Value: "b.test"}}}}
-	if diff := cmp.Diff(want, backend.Explained()); diff != "" {
+	if diff := cmp.Diff(want, backend.Explained(),
+		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
 	}
-	backend.Explanation = api.MeshExplanation{Outcome: "refused",
-		Reason: "nothing listens on port 81", Cure: "add it"}
+	backend.Explanation = api.MeshExplanation{MeshAnswer: api.MeshAnswer{
+		Outcome: "refused", Reason: "nothing listens on port 81", Cure: "add it"}}
 	if code, out, _ := m.outrider("mesh", "explain", "a.test:81"); code != api.ExitRefused ||
 		!strings.Contains(out, "=> refused: nothing listens on port 81\n   add it\n") {
 		t.Errorf("%d %s", code, out)

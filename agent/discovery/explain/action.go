@@ -60,7 +60,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	var targets []Target
 	switch by := to.ClusterSpecifier.(type) {
 	case *routev3.RouteAction_Cluster:
-		targets = []Target{{by.Cluster, 100}}
+		targets = []Target{{Cluster: by.Cluster, Percent: 100}}
 	case *routev3.RouteAction_ClusterHeader:
 		name, there := e.header(by.ClusterHeader)
 		if !there {
@@ -69,7 +69,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 				"send the header")
 			return
 		}
-		targets = []Target{{name, 100}}
+		targets = []Target{{Cluster: name, Percent: 100}}
 	case *routev3.RouteAction_WeightedClusters:
 		var total uint32
 		for _, c := range by.WeightedClusters.Clusters {
@@ -77,7 +77,8 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 		}
 		for _, c := range by.WeightedClusters.Clusters {
 			if c.GetWeight().GetValue() > 0 {
-				targets = append(targets, Target{c.Name, percentOf(c.Weight.Value, total)})
+				targets = append(targets, Target{Cluster: c.Name,
+					Percent: percentOf(c.Weight.Value, total)})
 			}
 		}
 	default:
@@ -89,7 +90,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 		if m.GetRuntimeFraction() != nil {
 			share = percent(m.RuntimeFraction.DefaultValue)
 		}
-		e.answer.Mirrors = append(e.answer.Mirrors, Target{m.Cluster, share})
+		e.answer.Mirrors = append(e.answer.Mirrors, Target{Cluster: m.Cluster, Percent: share})
 	}
 	facts := append(targetWords(targets), e.sendWords(r, to)...)
 	e.step("action", "forward", origins, facts...)

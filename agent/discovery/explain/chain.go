@@ -255,10 +255,10 @@ func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *door) {
 		total += c.Weight
 	}
 	for _, c := range weights {
-		targets = append(targets, Target{c.Name, percentOf(c.Weight, total)})
+		targets = append(targets, Target{Cluster: c.Name, Percent: percentOf(c.Weight, total)})
 	}
 	if name := proxy.GetCluster(); name != "" {
-		targets = []Target{{name, 100}}
+		targets = []Target{{Cluster: name, Percent: 100}}
 	}
 	facts := []string{"passes the bytes of the connection on, whatever is requested"}
 	if to := proxy.GetTunnelingConfig().GetHostname(); to != "" {

@@ -9,25 +9,28 @@ import (
 	"net/netip"
 	"strings"
 
+	"outrider.org/outrider/agent/discovery/explain/answer"
 	"outrider.org/outrider/agent/resource"
 )
 
-// Request is the request to explain.
-type Request struct {
-	Method  string     // "" is GET
-	Host    string     // as in a URL, without a port
-	Port    uint32     // destination port of the connection
-	Path    string     // with the query; "" is /
-	Headers []Header   // without those that other fields determine
-	TLS     bool       // the client speaks TLS, with Host as server name (SNI)
-	Address netip.Addr // destination address of the connection; the zero value if unknown
-	// Literal is the value of :authority. "": the header host, or else the host, with its port
-	// unless that is the scheme's default.
-	Literal string
-}
+// The question and the answer.
+type (
+	Request = answer.Request
+	Header  = answer.Header
+	Answer  = answer.Answer
+	Outcome = answer.Outcome
+	Target  = answer.Target
+	Step    = answer.Step
+)
 
-// Header is one header. Its name is case-insensitive.
-type Header struct{ Name, Value string }
+// Outcomes of a request.
+const (
+	Forwarded = answer.Forwarded
+	Redirect  = answer.Redirect
+	Answered  = answer.Answered
+	Refused   = answer.Refused
+	Closed    = answer.Closed
+)
 
 // Proxy has the resources of an Envoy and the properties of its host.
 type Proxy struct {
@@ -58,46 +61,6 @@ type State struct {
 	Identity string
 }
 
-// Outcome is the result of a request.
-type Outcome string
-
-// Outcomes of a request.
-const (
-	Forwarded Outcome = "forwarded" // sent to one of the clusters
-	Redirect  Outcome = "redirect"
-	Answered  Outcome = "answered" // by the proxy itself
-	Refused   Outcome = "refused"  // nothing listens: the connection is refused
-	Closed    Outcome = "closed"   // the connection is accepted and closed
-)
-
-// Answer is the result of a request and its explanation.
-type Answer struct {
-	Outcome  Outcome
-	Status   int      // of the proxy's own response; 0 if the backend determines it
-	Location string   // of a redirect
-	Body     string   // of a direct response
-	Clusters []Target // to which the request may be sent, in the order of the configuration
-	Mirrors  []Target // that get a copy
-	Steps    []Step   // the decisions, in order
-	Reason   string   // why the request fails; "" if it does not
-	Cure     string
-	Unknown  []string // facts the answer depends on and that the request does not determine
-}
-
-// Target is a cluster and its share of the requests.
-type Target struct {
-	Cluster string
-	Percent float64
-}
-
-// Step is one decision.
-type Step struct {
-	What    string            // for example listener, filter chain, route, action, cluster
-	Name    string            // of the resource or the part of it
-	Facts   []string          // human-readable
-	Origins []resource.Origin // the objects that decide, the deciding one first
-}
-
 // explanation is the state of one call of Explain.
 type explanation struct {
 	proxy   Proxy
@@ -113,7 +76,7 @@ func Explain(proxy Proxy, request Request) Answer {
 	if request.Path == "" {
 		request.Path = "/"
 	}
-	e := &explanation{proxy: proxy, request: request}
+	e := &explanation{proxy: proxy, request: request, answer: Answer{Steps: []Step{}}}
 	e.connect()
 	return e.answer
 }

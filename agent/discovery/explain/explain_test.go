@@ -39,8 +39,9 @@ func TestVirtualHostsByPrecedence(t *testing.T) {
 
 func TestRouteMatches(t *testing.T) {
 	asked := Request{Method: "GET", Host: "a.test", Port: 80,
-		Path: "/v1/items?debug=1&debug=2&empty=", Headers: []Header{{"X-User", "jason"},
-			{"x-many", "a"}, {"x-many", "b"}, {"x-number", "7"}}}
+		Path: "/v1/items?debug=1&debug=2&empty=", Headers: []Header{{Name: "X-User", Value: "jason"},
+			{Name: "x-many", Value: "a"}, {Name: "x-many", Value: "b"},
+			{Name: "x-number", Value: "7"}}}
 	for _, test := range []struct {
 		match string
 		want  bool
