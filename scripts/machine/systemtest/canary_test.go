@@ -44,11 +44,16 @@ func TestCanary_FoundNowhere(t *testing.T) {
 		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
+	var probes []string // of [health], which has one at a time
 	for i, key := range config.Concealed() {
-		if text := validCanary(t, i, key); text != "" {
-			plant(fmt.Sprintf("%d.toml", i), text)
+		text := validCanary(t, i, key)
+		if strings.HasPrefix(key, "health.") {
+			probes = append(probes, text)
+			continue
 		}
+		plant(fmt.Sprintf("%d.toml", i), text)
 	}
+	plant("probe.toml", probes[0])
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=monitor",
 		"--property=StandardOutput=file:/opt/bus.log",
 		"busctl", "monitor", busName)
@@ -56,6 +61,11 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.OnBus(busName)
 	h.Serves()
 	h.collect("valid")
+	for n, probe := range probes[1:] {
+		plant("probe.toml", probe)
+		h.MustRun(t, "outrider", "reload")
+		h.collect(fmt.Sprintf("probe-%d", n))
+	}
 
 	h.Script("rm /etc/outrider/conf.d/*")
 	h.MustRun(t, "outrider", "reload")
@@ -87,7 +97,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	}
 }
 
-// validCanary returns a file that sets a key to a secret, "" if the key is not available yet.
+// validCanary returns a file that sets a key to a secret.
 func validCanary(t *testing.T, i int, key string) string {
 	t.Helper()
 	for _, value := range canaryValues {
@@ -103,9 +113,7 @@ func validCanary(t *testing.T, i int, key string) string {
 			return text
 		}
 	}
-	if !strings.HasPrefix(key, "health.") {
-		t.Errorf("%s accepts none of %q", key, canaryValues)
-	}
+	t.Fatalf("%s accepts none of %q", key, canaryValues)
 	return ""
 }
 
