@@ -120,7 +120,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		return exit(ExitConfiguration, err)
 	}
 	defer a.logs.Close()
-	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
+	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil && loaded.Config.Envoy.Enabled {
 		return exit(ExitNoProgram, err)
 	}
 	if err := a.prepare(loaded.Config); err != nil {

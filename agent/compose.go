@@ -45,6 +45,9 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err := <-opened; err != nil {
 		return err
 	}
+	if err == nil && !c.Envoy.Enabled {
+		err = a.endEnvoys(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -75,7 +78,7 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 		return err
 	}
 	a.levels = driver.NewLevels(a.supervisor, a.keeper, a.board, a.logOf("epoch"))
-	a.reloader = newReloader(reloadSource{a}, a.supervisor, reloadEffects{a}, a.board,
+	a.reloader = newReloader(reloadSource{a}, a.requester(c), reloadEffects{a}, a.board,
 		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
 		a.watched = newConfigWatch(a.reloader, c.Reload, a.logOf("watch"))

@@ -71,6 +71,7 @@ func (e reloadEffects) Enact(
 ) {
 	c := won.loaded.Config
 	e.serving.Store(won.wanted.binary)
+	e.writeGRPCBootstrap(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
 	step("xDS sockets")
 	e.useUpstream(c)
 	e.health.Configure(healthSettings(c))

@@ -193,7 +193,10 @@ func (r *reloader) applied(
 	}
 	enact := r.commit(ctx, won)
 	r.compare(request, &result)
-	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
+	result.Mode = string(outcome.Mode)
+	if outcome.Epoch >= 0 { // there is none without Envoy
+		result.Epoch = &outcome.Epoch
+	}
 	result.Outcome = api.OutcomeRestarted
 	switch {
 	case outcome.Mode == epoch.Unchanged && len(result.Changes) > 0:

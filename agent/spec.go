@@ -32,6 +32,7 @@ type wanted struct {
 	spec   *epoch.Spec
 	binary *envoy.Binary
 	files  []string // files that Envoy reads at its start; awaited and watched
+	grpc   []byte   // of [xds] grpc_bootstrap_file; nil: none
 }
 
 // listener receives the progress of making a spec.
@@ -52,6 +53,13 @@ func (m *specMaker) inspect(ctx context.Context, path string) (*envoy.Binary, er
 // make reads everything that an epoch consists of. The functions of the spec read nothing more, so
 // that the epoch starts with what was read now, however long it waits.
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+	if !loaded.Config.Envoy.Enabled {
+		plan, grpc, err := m.plan(ctx, loaded, to)
+		if err != nil {
+			return nil, err
+		}
+		return &wanted{spec: specWithoutEnvoy(), files: plan.Files(), grpc: grpc}, nil
+	}
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
 		return nil, exit(ExitNoProgram, err)
@@ -64,30 +72,44 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err := blueprint.Writable(ctx, driver.Runner{Link: m.link}, loaded); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
+	plan, grpc, err := m.plan(ctx, loaded, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.Suits(binary); err != nil {
+		return nil, exit(ExitConfiguration, err)
+	}
+	spec, err := m.spec(loaded.Config, plan, binary)
+	if err != nil {
+		return nil, exit(ExitConfiguration, err)
+	}
+	return &wanted{spec: spec, binary: binary, files: plan.Files(), grpc: grpc}, nil
+}
+
+// plan makes the blueprint and the bootstrap of gRPC.
+func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener) (
+	plan *blueprint.Blueprint, grpc []byte, err error,
+) {
 	maker := m.Maker
 	maker.Resolve = func(ctx context.Context, address string) (netip.AddrPort, error) {
 		to.phase("looking up " + address)
 		return m.Resolve(ctx, address)
 	}
 	to.phase("making the bootstrap")
-	plan, err := maker.Make(ctx, loaded)
+	plan, err = maker.Make(ctx, loaded)
 	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
-		return nil, exit(ExitNoProgram, err)
+		return nil, nil, exit(ExitNoProgram, err)
 	} else if ok {
-		return nil, &ExitError{Code: ExitInternal, Err: err} // systemd retries
+		return nil, nil, &ExitError{Code: ExitInternal, Err: err} // systemd retries
 	}
 	if err == nil {
-		err = plan.Suits(binary)
+		grpc, err = plan.GRPCBootstrap()
 	}
 	if err != nil {
-		return nil, exit(ExitConfiguration, err)
+		return nil, nil, exit(ExitConfiguration, err)
 	}
 	to.files(plan.Files())
-	spec, err := m.spec(loaded.Config, plan, binary)
-	if err != nil {
-		return nil, exit(ExitConfiguration, err)
-	}
-	return &wanted{spec: spec, binary: binary, files: plan.Files()}, nil
+	return plan, grpc, nil
 }
 
 // spec converts a blueprint to a spec for the supervisor.

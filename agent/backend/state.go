@@ -21,7 +21,7 @@ func (b *Backend) state() api.State {
 	switch {
 	case b.Agent.Stopping():
 		return api.StateStopping
-	case !ok:
+	case !ok && !b.Proxy.Absent():
 		return api.StateStarting
 	case busy:
 		return api.StateReloading
@@ -55,13 +55,16 @@ func (b *Backend) summary(announced bool) (api.State, string) {
 		return state, "stopping"
 	case state == api.StateReloading:
 		return state, b.Reloader.Phase()
-	case !serves:
+	case !serves && !b.Proxy.Absent():
 		return api.StateStarting, b.Proxy.NotLive()
 	}
 	if ready, reason := b.Proxy.Ready(); !ready && state == api.StateRunning && !announced {
 		return api.StateStarting, reason
 	}
-	sentence := doing(live)
+	sentence := "serves without Envoy"
+	if serves {
+		sentence = doing(live)
+	}
 	conditions := b.Board.Conditions()
 	if len(conditions) > 0 {
 		sentence += fmt.Sprintf("; %s: %s", conditions[0].Severity, conditions[0].Sentence)

@@ -72,7 +72,10 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	}
 	defer place.remove()
 	how.readable(loaded, &report)
-	binary := place.find(ctx, loaded, &report)
+	var binary *envoy.Binary
+	if loaded.Config.Envoy.Enabled {
+		binary = place.find(ctx, loaded, &report)
+	}
 	if key, credential := secretElsewhere(loaded.Config); credential != "" {
 		report.warn(loaded,
 			fmt.Sprintf("the bootstrap was not checked: %s is %s, which only the unit has", key,
@@ -86,6 +89,9 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 		}
 		report.refuse(err)
 		return report
+	}
+	if _, err := plan.GRPCBootstrap(); err != nil && how.Agent == nil {
+		report.refuse(err)
 	}
 	if binary == nil {
 		return report

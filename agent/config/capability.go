@@ -6,7 +6,6 @@ type capability string
 
 const (
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
-	proxyless        capability = "proxyless gRPC"
 	resolvedRouting  capability = "routing through systemd-resolved"
 	captureDNS       capability = "interception of DNS"
 )
@@ -15,7 +14,6 @@ const (
 func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,
-		proxyless:        true,
 		resolvedRouting:  true,
 		captureDNS:       true,
 	}

@@ -5,7 +5,7 @@ import "testing"
 // A capability that becomes available enables its own keys and no others.
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
-	c.Envoy.Enabled = false
+	c.Capture.DNS = true
 	c.DNS.Resolved = true
 	refused := func(missing map[capability]bool) map[string]capability {
 		all := map[string]capability{}
@@ -24,7 +24,7 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(missing()); len(got) != 2 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{resolvedRouting: true, captureDNS: true})
+	got := refused(map[capability]bool{resolvedRouting: true, dynamicBootstrap: true})
 	if len(got) != 1 || got["dns.resolved"] != resolvedRouting {
 		t.Errorf("only routing is missing, but refused are %v", got)
 	}

@@ -90,6 +90,15 @@ func (x *crossCheck) envoy() {
 			"set envoy.template_file, or remove the key",
 			"has no effect without envoy.template_file")
 	}
+	if !e.Enabled && x.Capture.Mode != "none" {
+		x.refuse([]string{"capture.mode", "envoy.enabled"}, "remove one of the two",
+			"there is no Envoy to redirect connections to: envoy.enabled is false")
+	}
+	if i := x.Identity; x.XDS.GRPCBootstrapFile != "" && i.OutputDir == "" && i.Provider != "files" &&
+		i.Provider != "none" {
+		x.warn([]string{"xds.grpc_bootstrap_file"}, "set identity.output_dir",
+			"gRPC reads certificates from files, and identity.output_dir is not set")
+	}
 	if x.options.InUnit && e.User != defaultUser {
 		x.refuse([]string{"envoy.user"},
 			"remove the key, or set User= in a drop-in of outrider-envoy.service",

@@ -67,6 +67,6 @@ func xdsTable(c *Config) table {
 			path().or(envoyFolder(c, "xds.sock")),
 		setting("grpc_bootstrap_file", &c.XDS.GRPCBootstrapFile, "", Start,
 			"write a bootstrap for proxyless gRPC here").
-			plays("GRPC_XDS_BOOTSTRAP").path().needs(proxyless),
+			plays("GRPC_XDS_BOOTSTRAP").path(),
 	}}
 }

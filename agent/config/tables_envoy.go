@@ -16,7 +16,7 @@ func envoyTable(c *Config) table {
 			plays("--binaryPath").program(),
 		setting("enabled", &e.Enabled, true, Start,
 			"false: no Envoy; SDS, xDS relay, certificates and DNS only (proxyless gRPC)").
-			plays("DISABLE_ENVOY").needs(proxyless),
+			plays("DISABLE_ENVOY"),
 		setting("config_dir", &e.ConfigDir, "", Start,
 			`"" = <runtime_dir>/envoy; holds envoy-rev<N>.json, one per epoch`).
 			plays("--configPath").path().or(envoyFolder(c, "")),

@@ -18,6 +18,7 @@ type Proxy struct {
 	supervisor *epoch.Supervisor
 	mesh       Mesh
 	waiting    atomic.Pointer[string]
+	without    func() (ready bool, reason string)
 }
 
 // Mesh is the mesh configuration. Closed returns why it is not served; "" if it is.
@@ -33,6 +34,13 @@ func (p *Proxy) Epoch() (e epoch.Epoch, ok bool) {
 	e, _, ok = p.supervisor.Live()
 	return e, ok
 }
+
+// Replace makes ready the readiness of an agent that runs no Envoy. It must be called before the parts
+// run.
+func (p *Proxy) Replace(ready func() (ready bool, reason string)) { p.without = ready }
+
+// Absent reports whether the agent runs no Envoy.
+func (p *Proxy) Absent() bool { return p.without != nil }
 
 // Number returns the number of the epoch that serves, -1 if there is none.
 func (p *Proxy) Number() int {
@@ -75,6 +83,9 @@ func (p *Proxy) Ready() (bool, string) { return p.ReadyContext(context.Backgroun
 
 // ReadyContext is Ready with a context.
 func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
+	if p.Absent() {
+		return p.without()
+	}
 	e, ok := p.Epoch()
 	if !ok {
 		return false, p.NotLive()

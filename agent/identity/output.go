@@ -28,7 +28,9 @@ const currentLink = "..data"
 //
 //	key.pem → ..data/key.pem    ..data → ..set-1234567
 //
-// The files belong to the owner of the folder where the agent may change owners.
+// The files belong to the owner of the folder where the agent may change owners. The folder's group
+// may read them if the folder has the set-group-ID bit. A folder that does not exist is created for
+// the agent alone.
 type Output struct{ Dir string }
 
 // Write replaces the set, unless it is the same.
@@ -43,6 +45,9 @@ func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 	}
 	if o.holds(content) {
 		return nil
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return err
 	}
 	before, err := os.Readlink(filepath.Join(o.Dir, currentLink))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,6 +106,9 @@ func (o *Output) fill(set string, content map[string][]byte) error {
 			return err
 		}
 	}
+	if err := o.shareWithGroup(set, content); err != nil {
+		return err
+	}
 	uid, gid, ok := ownerOf(o.Dir)
 	if !ok {
 		return nil
@@ -111,6 +119,20 @@ func (o *Output) fill(set string, content map[string][]byte) error {
 		}
 	}
 	return os.Chown(set, uid, gid)
+}
+
+// shareWithGroup lets the group of the folder read a set if the folder has the set-group-ID bit: the
+// files then have its group.
+func (o *Output) shareWithGroup(set string, content map[string][]byte) error {
+	if info, err := os.Stat(o.Dir); err != nil || info.Mode()&fs.ModeSetgid == 0 {
+		return err
+	}
+	for name := range content {
+		if err := os.Chmod(filepath.Join(set, name), 0o640); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(set, 0o750)
 }
 
 // replaceLink makes path a symbolic link, in one step.

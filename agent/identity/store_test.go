@@ -102,13 +102,38 @@ func TestOutput_IsReplacedAsASet(t *testing.T) {
 	}
 }
 
+func TestOutput_GroupOfSharedFolderMayRead(t *testing.T) {
+	root, dir := pkitest.NewAuthority(t, "root", nil), filepath.Join(t.TempDir(), "new")
+	output := &identity.Output{Dir: dir}
+	if err := output.Write(issuePair(t, root, time.Hour), roots(root)); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("a new folder: %v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(dir, 0o750|os.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	if err := output.Write(issuePair(t, root, time.Hour), roots(root)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{"key.pem": 0o640, "..data": 0o750} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
 func TestOutput_FailureIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		r.issue(time.Hour)
-		options.Settings.Output = &identity.Output{Dir: r.path("missing")}
+		if err := os.WriteFile(r.path("file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		options.Settings.Output = &identity.Output{Dir: r.path("file/certificates")}
 	})
-	r.awaitCondition(identity.CodeNotStored, "cannot write the certificate to "+r.path("missing"))
+	r.awaitCondition(identity.CodeNotStored, "cannot write the certificate to "+r.path("file"))
 }
 
 func TestOutput_NeverReplacesItsSource(t *testing.T) {

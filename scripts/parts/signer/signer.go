@@ -159,3 +159,11 @@ func (s *Signer) Token(t testing.TB, lifetime time.Duration) string {
 	}
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
+
+// Configure writes a file of istiod's configuration, Istio's YAML.
+func (s *Signer) Configure(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.work, "none", name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
