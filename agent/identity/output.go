@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"outrider.org/outrider/agent/identity/pki"
@@ -20,8 +21,11 @@ const (
 	rootsFile = "root-cert.pem"
 )
 
-// currentLink is the symbolic link to the folder of the current set.
-const currentLink = "..data"
+// currentLink is the symbolic link to the folder of the current set, whose name has setPrefix.
+const (
+	currentLink = "..data"
+	setPrefix   = "..set-"
+)
 
 // Output writes the workload's certificate into a folder ([identity] output_dir). The three files
 // are links through one link to a folder that holds the set, so that the set changes at once:
@@ -49,11 +53,7 @@ func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return err
 	}
-	before, err := os.Readlink(filepath.Join(o.Dir, currentLink))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	set, err := os.MkdirTemp(o.Dir, "..set-")
+	set, err := os.MkdirTemp(o.Dir, setPrefix)
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,18 @@ func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 			return err
 		}
 	}
-	if before == "" || filepath.Base(before) != before {
-		return nil // not one of ours
+	return o.removeOthers(set)
+}
+
+// removeOthers removes all sets but one: the one before, and those that a killed agent left.
+func (o *Output) removeOthers(set string) error {
+	entries, err := os.ReadDir(o.Dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), setPrefix) && e.Name() != filepath.Base(set) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(o.Dir, e.Name())))
+		}
 	}
-	return os.RemoveAll(filepath.Join(o.Dir, before))
+	return err
 }
 
 // holds reports whether the folder holds a set already.

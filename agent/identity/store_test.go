@@ -41,6 +41,9 @@ func TestOutput_IsReplacedAsASet(t *testing.T) {
 	if err := os.WriteFile(other, []byte("key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Mkdir(filepath.Join(dir, "..set-killed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	stop, stopped := make(chan struct{}), make(chan int)
 	go func() {
 		reads := 0
