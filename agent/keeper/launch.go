@@ -34,7 +34,7 @@ type User struct {
 
 const (
 	defaultIdleExit = time.Minute
-	startRetry      = 20 * time.Millisecond
+	startRetry      = 2 * time.Millisecond
 
 	// installed is the path of the keeper's program in packages.
 	installed = "/usr/libexec/outrider/outrider-keeper"
