@@ -32,7 +32,7 @@ func (m *Manager) store(ctx context.Context) {
 
 func (m *Manager) storeOnce() error {
 	m.mu.Lock()
-	output, sealed := m.settings.Output, m.settings.Sealed
+	output, sealed, issuer := m.settings.Output, m.settings.Sealed, m.settings.Issuer
 	if output != nil && filepath.Dir(m.settings.Files.Cert) == filepath.Clean(output.Dir) {
 		output = nil // the source itself
 	}
@@ -45,7 +45,7 @@ func (m *Manager) storeOnce() error {
 	if output != nil {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}
-	if sealed != nil && !pair.renewal.IsZero() {
+	if sealed != nil && pair.issuer == issuer { // not of the authority before a reload
 		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
