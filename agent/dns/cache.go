@@ -1,6 +1,8 @@
 package dns
 
 import (
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +13,7 @@ import (
 // Bounds of a cache.
 const (
 	maxEntries  = 4096
-	maxCached   = 2048 // bytes of a response
+	maxCached   = 4096 // bytes of a response in all its orders
 	maxPositive = time.Hour
 	maxNegative = 5 * time.Minute
 	maxOrders   = 16 // of the addresses in a response
@@ -81,10 +83,8 @@ func aged(response []byte, seconds uint32) []byte {
 // put stores a response. A lifetime of 0 means that it does not expire. If the cache is full, any
 // entry makes room.
 func (c *cache) put(query []byte, lifetime time.Duration, orders ...[]byte) {
-	for _, o := range orders {
-		if len(o) > maxCached {
-			return
-		}
+	if len(orders[0]) > maxCached {
+		return
 	}
 	e := &entry{orders: orders}
 	if lifetime > 0 {
@@ -131,26 +131,33 @@ func lifetime(m *dns.Msg) time.Duration {
 }
 
 // rotated packs a response with each of its first maxOrders addresses in the first place, so that
-// clients that use the first one spread over all.
-func rotated(m *dns.Msg, size int) ([][]byte, error) {
+// clients that use the first one spread over all. If that is too much to cache, it returns one of
+// them at random and false.
+func rotated(m *dns.Msg, size int) (orders [][]byte, all bool, err error) {
 	var first int // of the addresses: a CNAME may precede them
 	for first < len(m.Answer) && m.Answer[first].Header().Rrtype == dns.TypeCNAME {
 		first++
 	}
-	addresses := m.Answer[first:]
-	var orders [][]byte
-	for range min(max(len(addresses), 1), maxOrders) {
+	addresses := slices.Clone(m.Answer[first:])
+	start, count := 0, min(max(len(addresses), 1), maxOrders)
+	if len(addresses) > 1 {
+		start = rand.IntN(len(addresses))
+	}
+	for i := range count {
+		if len(addresses) > 1 {
+			at := (start + i) % len(addresses)
+			m.Answer = slices.Concat(m.Answer[:first], addresses[at:], addresses[:at])
+		}
 		packed, err := fit(m.Copy(), size)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		orders = append(orders, packed)
-		if len(addresses) > 1 {
-			addresses = append(addresses[1:len(addresses):len(addresses)], addresses[0])
-			m.Answer = append(m.Answer[:first:first], addresses...)
+		if len(packed)*count > maxCached {
+			return orders, false, nil
 		}
 	}
-	return orders, nil
+	return orders, true, nil
 }
 
 // fit packs a response, truncated to size.

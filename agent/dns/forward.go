@@ -166,12 +166,13 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	}
 	results := make(chan result, len(upstreams))
 	pending := 0
+	var current *upstream // of the last query
 	next := func() {
 		if len(upstreams) == 0 {
 			return
 		}
 		u := upstreams[0]
-		upstreams = upstreams[1:]
+		current, upstreams = u, upstreams[1:]
 		pending++
 		go func() {
 			reply, err := u.exchange(ctx, mixed)
@@ -202,6 +203,7 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 			next()
 			hedge.Reset(hedgeAfter)
 		case <-hedge.C:
+			current.fail() // too slow to be the first choice
 			next()
 		}
 	}

@@ -174,11 +174,13 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 	}
 	s.tableHits.Add(1)
 	q.finish(reply)
-	orders, err := rotated(reply, q.size)
+	orders, all, err := rotated(reply, q.size)
 	if err != nil {
 		return s.fail(q, dns.RcodeServerFailure), nil
 	}
-	t.answers.put(q.raw, 0, orders...)
+	if all {
+		t.answers.put(q.raw, 0, orders...)
+	}
 	return append(b, orders[0]...), nil
 }
 

@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"net"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -87,18 +88,23 @@ func TestTable_GoResolver(t *testing.T) {
 
 func TestTable_RotatesAddresses(t *testing.T) {
 	r := start(t)
-	r.SetNames([]Name{{Host: "many.example", Addresses: addresses("10.0.0.1", "10.0.0.2",
-		"10.0.0.3")}})
-	first := map[string]int{}
-	for range 30 {
-		m := r.query("many.example.", dns.TypeA)
-		if len(m.Answer) != 3 {
-			t.Fatalf("got %s", summary(m))
+	for _, count := range []int{3, 200} { // with and without the cache
+		var all []netip.Addr
+		for i := range count {
+			all = append(all, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
 		}
-		first[m.Answer[0].(*dns.A).A.String()]++
-	}
-	if len(first) != 3 || first["10.0.0.1"] > 12 {
-		t.Errorf("first addresses: %v", first)
+		r.SetNames([]Name{{Host: "many.example", Addresses: all}})
+		first := map[string]int{}
+		for range 30 {
+			m := r.over("tcp", "many.example.", dns.TypeA)
+			if len(m.Answer) != count {
+				t.Fatalf("got %s", summary(m))
+			}
+			first[m.Answer[0].(*dns.A).A.String()]++
+		}
+		if len(first) < min(count, 8) {
+			t.Errorf("first addresses: %v", first)
+		}
 	}
 }
 

@@ -43,7 +43,6 @@ func newUpstream(address string) *upstream {
 
 // exchange sends a query and returns the response. A truncated one is requested again over TCP.
 func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
-	begun := time.Now()
 	reply, err := u.over(ctx, "udp", query)
 	if err == nil && reply.Truncated {
 		reply, err = u.over(ctx, "tcp", query)
@@ -51,12 +50,14 @@ func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, erro
 	switch {
 	case err == nil:
 		u.failed.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled) || time.Since(begun) >= hedgeAfter:
-		// otherwise another upstream was faster
-		u.failed.Store(time.Now().UnixNano())
+	case !errors.Is(ctx.Err(), context.Canceled): // otherwise another upstream has responded
+		u.fail()
 	}
 	return reply, err
 }
+
+// fail records a failure, until the next success.
+func (u *upstream) fail() { u.failed.Store(time.Now().UnixNano()) }
 
 func (u *upstream) over(ctx context.Context, network string, query *dns.Msg) (*dns.Msg, error) {
 	for {
