@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"github.com/google/renameio/v2"
 
@@ -37,10 +38,9 @@ func (a *Agent) requester(c *config.Config) requester {
 // readyWithoutEnvoy reports whether gRPC applications can start: the configuration is in force, and
 // the workload has a certificate if it needs one.
 func (a *Agent) readyWithoutEnvoy() (ready bool, reason string) {
-	last, _, _ := a.reloader.Standing()
 	provider := a.reloader.InForce().Config.Identity.Provider
 	switch {
-	case last == nil:
+	case a.serving.Load() == nil:
 		return false, "the configuration is not in force yet"
 	case provider != "none" && provider != "spire" && a.identity.Pair() == nil:
 		return false, "the workload has no certificate yet"
@@ -71,7 +71,9 @@ func (a *Agent) writeGRPCBootstrap(path string, content []byte) {
 	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {
 		return
 	}
-	if err := renameio.WriteFile(path, content, 0o644, renameio.IgnoreUmask()); err != nil {
+	err := renameio.WriteFile(path, content, 0o644, renameio.IgnoreUmask(),
+		renameio.WithTempDir(filepath.Dir(path)))
+	if err != nil {
 		a.board.Raise(conditionGRPCUnwritten, condition.Error,
 			"cannot write xds.grpc_bootstrap_file: "+err.Error())
 		return

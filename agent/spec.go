@@ -30,9 +30,9 @@ type specMaker struct {
 // wanted is the Envoy that a configuration describes.
 type wanted struct {
 	spec   *epoch.Spec
-	binary *envoy.Binary
-	files  []string // files that Envoy reads at its start; awaited and watched
-	grpc   []byte   // of [xds] grpc_bootstrap_file; nil: none
+	binary *envoy.Binary // empty without Envoy
+	files  []string      // files that Envoy reads at its start; awaited and watched
+	grpc   []byte        // of [xds] grpc_bootstrap_file; nil: none
 }
 
 // listener receives the progress of making a spec.
@@ -58,7 +58,8 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 		if err != nil {
 			return nil, err
 		}
-		return &wanted{spec: specWithoutEnvoy(), files: plan.Files(), grpc: grpc}, nil
+		return &wanted{spec: specWithoutEnvoy(), binary: &envoy.Binary{}, files: plan.Files(),
+			grpc: grpc}, nil
 	}
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {

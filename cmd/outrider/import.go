@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 
@@ -62,7 +63,7 @@ func (a *app) importIstio(directory string, apply, replace bool) error {
 		base += "/"
 	}
 	to := istiovm.Paths{Token: base + "istio/istio-token", Root: base + "istio/root-cert.pem",
-		Certificates: filepath.Join(a.places.state, a.instance, "certificates")}
+		Certificates: filepath.Join(a.places.state, cmp.Or(a.instance, "outrider"), "certificates")}
 	result, err := source.Convert(to)
 	if err != nil {
 		return err

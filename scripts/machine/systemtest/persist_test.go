@@ -18,6 +18,7 @@ type certified struct {
 	*Host
 	istiod *parts.IstiodCA
 	path   string // of istiod
+	root   *pkitest.Authority
 }
 
 // newCertified boots a host that authenticates to istiod with a client certificate.
@@ -32,6 +33,7 @@ func newCertified(t *testing.T) *certified {
 		istiod: &parts.IstiodCA{Folder: "/etc/ca", JWKS: "http://127.0.0.1:1/", Issuer: "none",
 			Ports: [4]int{15110, 15112, 15180, 15114}}}
 	root := pkitest.NewAuthority(t, "root", nil)
+	c.root = root
 	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
 	for name, text := range map[string][]byte{
 		"/etc/ca/ca-key.pem":     pkitest.KeyPEM(t, root.Key),

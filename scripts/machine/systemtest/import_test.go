@@ -1,0 +1,52 @@
+package systemtest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// TestImport_AgentJoinsWithIstioctlsFiles imports what istioctl wrote, with the certificate of the
+// istio-sidecar package because the token has expired, and starts.
+func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
+	c := newCertified(t)
+	c.istiod.Ports[1] = 15012
+	c.MustRun(t, "rm", "/etc/outrider/conf.d/60-identity.toml")
+	files := filepath.Join(parts.Root(), "cmd", "outrider", "istiovm", "testdata", "bare")
+	for _, name := range []string{"cluster.env", "mesh.yaml", "istio-token"} {
+		text, err := os.ReadFile(filepath.Join(files, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Write("/root/vm/"+name, strings.NewReplacer("'vm'", "'default'", ": vm\n", ": default\n").
+			Replace(string(text)))
+	}
+	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc >/root/vm/hosts")
+	chain, key := c.root.Issue(t, pkitest.Leaf("default", time.Hour))
+	c.Write("/var/lib/outrider/outrider/certificates/cert-chain.pem", string(chain))
+	c.Write("/var/lib/outrider/outrider/certificates/key.pem", string(key))
+	c.MustRun(t, "chown", "-R", "outrider:", "/var/lib/outrider/outrider")
+	c.startIstiod()
+
+	c.MustRun(t, "outrider", "import", "istio", "/root/vm", "--apply")
+	if got := c.MustRun(t, "stat", "-c", "%a %U %G", "/etc/outrider/istio/istio-token",
+		"/etc/outrider/conf.d/50-istio.toml"); got != "640 root outrider\n640 root outrider" {
+		t.Errorf("modes and owners: %s", got)
+	}
+	c.MustRun(t, "outrider", "config", "check")
+	c.MustRun(t, "systemctl", "start", "outrider.service")
+	c.Eventually(time.Minute, "istiod configures Envoy and signs its certificate", func() bool {
+		return c.Status().Ready && c.Status().Discovery.State == "connected" &&
+			c.workload().SPIFFEID == "spiffe://cluster.local/ns/default/sa/default" &&
+			c.workload().Source == "istiod" && c.Status().Capture == "on"
+	})
+	again := c.MustRun(t, "outrider", "import", "istio", "/root/vm", "--apply")
+	if strings.Count(again, ": unchanged\n") != 4 {
+		t.Errorf("again: %s", again)
+	}
+}

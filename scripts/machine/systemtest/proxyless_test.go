@@ -1,0 +1,56 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestProxyless_ApplicationHasWhatGRPCNeeds follows the README: an agent without Envoy, and an
+// application of another user.
+func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
+	c := newCertified(t)
+	c.startIstiod()
+	c.Script("useradd --system --groups outrider-envoy shop")
+	c.Write("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
+	c.Script("systemd-tmpfiles --create shop.conf")
+	c.Write("/etc/outrider/conf.d/70-grpc.toml", `[envoy]
+enabled = false
+[discovery]
+address = "localhost:15112"
+root_ca_file = "/etc/outrider/root.pem"
+[identity]
+output_dir = "/run/outrider/certificates"
+[xds]
+grpc_bootstrap_file = "/run/outrider/grpc-bootstrap.json"
+`)
+	c.MustRun(t, "outrider", "config", "check")
+	c.MustRun(t, "systemctl", "start", "outrider.service")
+	c.MustRun(t, "outrider", "wait", "--timeout", "30s")
+	if status := c.Property("outrider.service", "StatusText"); !strings.HasPrefix(status,
+		"serves without Envoy") {
+		t.Errorf("status: %s", status)
+	}
+	if running := c.Processes("envoy"); len(running) > 0 {
+		t.Errorf("Envoys: %v", running)
+	}
+	c.Eventually(time.Minute, "the application can read its certificate", func() bool {
+		_, err := c.Run(t.Context(), "runuser", "-u", "shop", "--", "sh", "-ec",
+			"grep -q BEGIN /run/outrider/certificates/key.pem; "+
+				"grep -q GENERATOR /run/outrider/grpc-bootstrap.json; test -w /run/outrider/envoy/xds.sock")
+		return err == nil
+	})
+	if _, err := c.Run(t.Context(), "runuser", "-u", "nobody", "--", "cat",
+		"/run/outrider/certificates/key.pem"); err == nil {
+		t.Error("everyone can read the key")
+	}
+	c.Write("/etc/outrider/conf.d/80-elsewhere.toml",
+		"[xds]\ngrpc_bootstrap_file = \"/srv/grpc.json\"\n")
+	if _, err := c.Run(t.Context(), "systemctl", "restart", "outrider.service"); err == nil {
+		t.Error("a file that the unit may not write is accepted")
+	}
+	if log := c.Journal("-o", "cat", "-u", "outrider.service"); !strings.Contains(log,
+		"80-elsewhere.toml:2:1: xds.grpc_bootstrap_file: the agent may not write to /srv") {
+		t.Errorf("not explained:\n%s", log)
+	}
+}
