@@ -70,8 +70,8 @@ func (e reloadEffects) Enact(
 	ctx context.Context, old *config.Loaded, won *prepared, step func(string),
 ) {
 	c := won.loaded.Config
-	e.serving.Store(won.wanted.binary)
 	e.writeGRPCBootstrap(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
+	e.serving.Store(won.wanted.binary) // ready without Envoy
 	step("xDS sockets")
 	e.useUpstream(c)
 	e.health.Configure(healthSettings(c))
