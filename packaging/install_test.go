@@ -69,9 +69,22 @@ func startAndReload(h *host) {
 	h.expect("0", `outrider --json status >/dev/null; echo $?`)
 }
 
+// captures has outrider-capture own rules, which a removal ends.
+func (h *host) captures() {
+	h.t.Helper()
+	h.script(`printf '[capture]\nmode = "redirect"\noutbound_cidrs = ["198.51.100.0/24"]\n' \
+	>/etc/outrider/conf.d/60-capture.toml
+systemctl restart outrider
+for i in $(seq 300); do nft list table inet outrider >/dev/null 2>&1 && break; sleep 0.1; done
+nft list table inet outrider >/dev/null
+rm /etc/outrider/conf.d/60-capture.toml`)
+}
+
 func debRemove(h *host) {
+	h.captures()
 	h.script("dpkg -r outrider")
 	h.nothingRuns()
+	h.expect("", "nft list ruleset")
 	h.expect("/etc/outrider/edge.toml\n/etc/outrider/outrider.toml", "ls /etc/outrider/*.toml")
 	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider")
 	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null "+
@@ -98,8 +111,10 @@ func rpmInstall(h *host) {
 }
 
 func rpmRemove(h *host) {
+	h.captures()
 	h.script("rpm --force-debian -e --nodeps outrider")
 	h.nothingRuns()
+	h.expect("", "nft list ruleset")
 	h.expect("", "find /etc/systemd/system -name 'outrider*'")
 	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null "+
 		"|| true")
