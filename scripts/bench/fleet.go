@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// fleetResult is an agent with an upstream server.
+type fleetResult struct {
+	Services int             `json:"services"`
+	Ready    []time.Duration `json:"ready_ns"`  // from exec to /healthz/ready 200
+	Cached   []time.Duration `json:"cached_ns"` // the same while istiod is away
+	Alone    []time.Duration `json:"alone_ns"`  // Envoy with the same resources, static, to LIVE
+
+	MedianReady  time.Duration `json:"ready_median_ns"`
+	MedianCached time.Duration `json:"cached_median_ns"`
+	MedianAlone  time.Duration `json:"alone_median_ns"`
+
+	Away     time.Duration `json:"istiod_away_ns"`
+	Requests int           `json:"requests"` // in that time
+	Lost     int           `json:"lost"`
+	CaughtUp time.Duration `json:"caught_up_ns"` // after istiod listened again
+
+	ManyServices int `json:"many_services"`
+	RSS          int `json:"rss_bytes"` // of agent and keeper with many services
+}
+
+// Targets of the VM's side of istiod.
+const (
+	cachedCost   = time.Second     // of a start from the cache, more than Envoy alone
+	catchUpTime  = 2 * time.Second // after istiod's return
+	manyServices = 1000
+	manyMemory   = 39 << 20 // what pilot-agent 1.31 needs with 1,000 services
+)
+
+// upstreamRig is a rig whose Envoy is configured by istiod.
+type upstreamRig struct {
+	*rig.Rig
+	t      *stage
+	ports  [3]int
+	istiod *exec.Cmd
+}
+
+func newUpstreamRig(t *stage, services int) *upstreamRig {
+	t.Helper()
+	u := &upstreamRig{t: t, Rig: rig.New(t, rig.Options{})}
+	for i := range u.ports {
+		u.ports[i] = parts.FreePort(t)
+	}
+	u.Write("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
+	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend)) // the host of the load
+	u.startIstiod()
+	u.Set(fmt.Sprintf("[discovery]\naddress = \"127.0.0.1:%d\"\nauth = \"none\"\n"+
+		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.ports[0]))
+	return u
+}
+
+func (u *upstreamRig) startIstiod() {
+	u.t.Helper()
+	var err error
+	if u.istiod, err = parts.IstiodCommand(filepath.Join(u.Dir, "istio.d"),
+		"enableAutoMtls: false\n", parts.ShortDir(u.t), u.ports); err != nil {
+		u.t.Fatal(err)
+	}
+	if err := u.istiod.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	u.t.Cleanup(u.stopIstiod)
+	rig.Eventually(u.t, time.Minute, "istiod listens", func() bool {
+		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", u.ports[0]))
+		if err == nil {
+			_ = connection.Close()
+		}
+		return err == nil
+	})
+}
+
+func (u *upstreamRig) stopIstiod() {
+	_ = u.istiod.Process.Kill()
+	_ = u.istiod.Wait()
+}
+
+// fleet measures starts with istiod and without, a minute without istiod under load, and memory.
+func fleet(t *stage, s settings) any {
+	result := &fleetResult{Services: s.services, ManyServices: manyServices, Away: s.sustain}
+	u := newUpstreamRig(t, s.services)
+	startOnce(t, u.Rig) // learns about the binary
+	bootstrap := static(t, u.Rig, false)
+	u.awayUnderLoad(s, result)
+	stopOnce(t, u.Rig)
+	folder := parts.ShortDir(t)
+	defer removeSharedMemory(baseIDAlone())
+	for range s.runs {
+		result.Ready = append(result.Ready, startOnce(t, u.Rig))
+		stopOnce(t, u.Rig)
+		envoy := startAlone(t, folder, bootstrap, baseIDAlone(), 0, time.Second, 2*time.Second)
+		envoy.stop()
+		result.Alone = append(result.Alone, envoy.took)
+	}
+	u.stopIstiod()
+	for range s.runs {
+		result.Cached = append(result.Cached, startOnce(t, u.Rig))
+		stopOnce(t, u.Rig)
+	}
+	result.MedianReady, result.MedianCached = median(result.Ready), median(result.Cached)
+	result.MedianAlone = median(result.Alone)
+
+	many := newUpstreamRig(t, manyServices)
+	daemon := many.StartReady()
+	time.Sleep(settle)
+	for _, pid := range append(many.Pids("outrider-keeper"), daemon.Process.Pid) {
+		result.RSS += memory(t, pid).RSS
+	}
+	fmt.Printf("%d services, %d runs: ready %s with istiod, %s without, Envoy alone %s\n"+
+		"istiod away for %v: %d of %d requests lost, caught up after %s\n"+
+		"%d services: agent and keeper %.1f MB\n", s.services, s.runs, millis(result.MedianReady),
+		millis(result.MedianCached), millis(result.MedianAlone), result.Away, result.Lost,
+		result.Requests, millis(result.CaughtUp), manyServices, float64(result.RSS)/(1<<20))
+	t.target(s, result.MedianCached-result.MedianAlone <= cachedCost, "a start without istiod")
+	t.target(s, result.Lost == 0 && result.CaughtUp <= catchUpTime, "istiod away")
+	t.target(s, result.RSS <= manyMemory, "memory with %d services", manyServices)
+	return result
+}
+
+// awayUnderLoad stops istiod for a time, in which a service comes.
+func (u *upstreamRig) awayUnderLoad(s settings, result *fleetResult) {
+	u.t.Helper()
+	load := u.StartLoad(s.rate)
+	u.stopIstiod()
+	u.Write("istio.d/services.yaml", mesh(s.services+1, u.Ports.HTTP, u.Ports.Backend))
+	time.Sleep(s.sustain)
+	u.startIstiod()
+	listens := time.Now()
+	last := fmt.Sprintf("service-%d.test", s.services)
+	rig.Eventually(u.t, time.Minute, "the new service answers", func() bool {
+		status, _, err := u.GetHost(last, u.Ports.HTTP, "/")
+		return err == nil && status == 200
+	})
+	result.CaughtUp = time.Since(listens)
+	report := load.Stop()
+	result.Requests, result.Lost = report.Total, report.Lost
+}
