@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -36,8 +35,9 @@ type session struct {
 	retry    *time.Timer   // the next attempt
 	// patience ends the wait for upstream: then the cache serves.
 	patience *time.Timer
-	offline  bool // the cache serves
-	lost     bool // logged; until the next response
+	offline  bool  // the cache serves
+	lost     bool  // logged; until the next response
+	failure  error // of the last attempt; nil: none has ended
 
 	reconfigured chan struct{} // Server.Configure
 	announce     chan struct{} // Server.Announce
@@ -221,7 +221,11 @@ func (s *session) event(e event) error {
 			s.lost = true
 			s.log.Warn("no upstream server; Envoy continues with what it has", "error", e.err)
 		}
+		unreachable := !s.opened
 		s.drop(e.err, s.nextPause())
+		if unreachable && !s.served() {
+			s.patience.Reset(0) // waiting longer would only delay Envoy's start
+		}
 	case e.message == nil:
 		return s.resubscribe()
 	default:
@@ -272,7 +276,7 @@ func (s *session) respond(e event) error {
 	if s.lost {
 		s.log.Info("connected to the upstream server again", "address", s.link.upstream.Address)
 	}
-	s.lost, s.offline, s.pause = false, false, firstPause
+	s.lost, s.offline, s.pause, s.failure = false, false, firstPause, nil
 	s.patience.Stop()
 	s.server.report(s, state{connected: true})
 	return nil
@@ -311,7 +315,7 @@ func (s *session) drop(why error, pause time.Duration) {
 	if s.opened && !s.offline {
 		s.patience.Reset(s.server.options.Patience)
 	}
-	s.link, s.opened = nil, false
+	s.link, s.opened, s.failure = nil, false, why
 	for _, w := range s.order {
 		w.reset()
 	}
@@ -324,71 +328,4 @@ func (s *session) nextPause() time.Duration {
 	pause := s.pause
 	s.pause = min(2*s.pause, maxPause)
 	return time.Duration(float64(pause) * (1 + jitter*(2*rand.Float64()-1)))
-}
-
-// impatient makes the cache serve if upstream has not responded in time.
-func (s *session) impatient() error {
-	if s.opened && s.responded() {
-		return nil
-	}
-	s.offline = true
-	if s.opened {
-		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.nextPause())
-	} else {
-		s.server.report(s, state{err: errConnecting, cached: s.savedAt()})
-	}
-	for _, w := range s.order {
-		if err := s.serve(w); err != nil {
-			return err
-		}
-	}
-	return s.subscribe()
-}
-
-// responded reports whether the current upstream stream has responded, or nothing is subscribed.
-func (s *session) responded() bool {
-	for _, w := range s.order {
-		if w.answered {
-			return true
-		}
-	}
-	return len(s.order) == 0
-}
-
-// known returns the cached resources of a type and their version.
-func (s *session) known(typeURL string) (map[string]resource, string) {
-	if s.server.options.Cache == nil {
-		return nil, ""
-	}
-	return s.server.options.Cache.get(
-		identityOf(s.node, s.upstream.Address), typeURL)
-}
-
-// savedAt returns the time of the configuration that the cache serves, zero if it does not.
-func (s *session) savedAt() time.Time {
-	if !s.offline || s.node == nil || s.server.options.Cache == nil {
-		return time.Time{}
-	}
-	return s.server.options.Cache.savedAt(
-		identityOf(s.node, s.upstream.Address))
-}
-
-// serve sends the cached resources of a type that Envoy lacks.
-func (s *session) serve(w *watch) error {
-	known, version := s.known(w.typeURL)
-	if known == nil {
-		return nil
-	}
-	r := w.fromCache(known, version)
-	if r == nil {
-		return nil
-	}
-	s.cached++
-	r.nonce = "outrider-cache-" + strconv.Itoa(s.cached)
-	message := r.encode(s.delta)
-	if err := s.stream.SendMsg(&message); err != nil {
-		return err
-	}
-	w.sent(r, nil)
-	return nil
 }

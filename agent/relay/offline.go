@@ -1,0 +1,84 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// impatient makes the cache serve if upstream has not responded in time.
+func (s *session) impatient() error {
+	if s.opened && s.responded() {
+		return nil
+	}
+	s.offline = true
+	if s.opened {
+		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.nextPause())
+	} else {
+		err := s.failure
+		if err == nil {
+			err = errConnecting
+		}
+		s.server.report(s, state{err: err, cached: s.savedAt()})
+	}
+	for _, w := range s.order {
+		if err := s.serve(w); err != nil {
+			return err
+		}
+	}
+	return s.subscribe()
+}
+
+// responded reports whether the current upstream stream has responded, or nothing is subscribed.
+func (s *session) responded() bool {
+	for _, w := range s.order {
+		if w.answered {
+			return true
+		}
+	}
+	return len(s.order) == 0
+}
+
+// served reports whether Envoy has received a response on this stream.
+func (s *session) served() bool {
+	return slices.ContainsFunc(s.order, func(w *watch) bool { return w.served })
+}
+
+// known returns the cached resources of a type and their version.
+func (s *session) known(typeURL string) (map[string]resource, string) {
+	if s.server.options.Cache == nil {
+		return nil, ""
+	}
+	return s.server.options.Cache.get(
+		identityOf(s.node, s.upstream.Address), typeURL)
+}
+
+// savedAt returns the time of the configuration that the cache serves, zero if it does not.
+func (s *session) savedAt() time.Time {
+	if !s.offline || s.node == nil || s.server.options.Cache == nil {
+		return time.Time{}
+	}
+	return s.server.options.Cache.savedAt(
+		identityOf(s.node, s.upstream.Address))
+}
+
+// serve sends the cached resources of a type that Envoy lacks.
+func (s *session) serve(w *watch) error {
+	known, version := s.known(w.typeURL)
+	if known == nil {
+		return nil
+	}
+	r := w.fromCache(known, version)
+	if r == nil {
+		return nil
+	}
+	s.cached++
+	r.nonce = "outrider-cache-" + strconv.Itoa(s.cached)
+	message := r.encode(s.delta)
+	if err := s.stream.SendMsg(&message); err != nil {
+		return err
+	}
+	w.sent(r, nil)
+	return nil
+}
