@@ -70,7 +70,9 @@ kind: DestinationRule
 metadata: {name: mutual}
 spec:
   host: mutual.test
-  trafficPolicy: {tls: {mode: MUTUAL, credentialName: client, sni: mutual.test}}
+  trafficPolicy:
+    tls: {mode: MUTUAL, credentialName: client, sni: mutual.test}
+    connectionPool: {http: {maxRequestsPerConnection: 1}} # Envoy keeps connections when roots change
 `
 
 // credentials is a router without an identity provider, whose mesh names credentials.
