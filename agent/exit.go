@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/cloud"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/keeper"
@@ -56,6 +57,7 @@ var passing = []error{
 	unix.EINTR, unix.EIO,
 	unix.ETXTBSY, unix.ECONNREFUSED,
 	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, neighbour.ErrTaken,
+	cloud.ErrUnavailable,
 }
 
 // passes reports whether an error is transient, so that a retry may succeed with the same

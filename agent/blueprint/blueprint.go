@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"outrider.org/outrider/agent/cloud"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/watch"
@@ -29,10 +30,13 @@ type Maker struct {
 	// Resolve converts host:port to address:port.
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
+	Cloud   *cloud.Service
 }
 
 // ThisHost returns a Maker for this host.
-func ThisHost() Maker { return Maker{config.ThisHost(), Resolve, (&bootstrap.Program{}).Render} }
+func ThisHost() Maker {
+	return Maker{config.ThisHost(), Resolve, (&bootstrap.Program{}).Render, &cloud.Service{}}
+}
 
 // Blueprint is the Envoy that a configuration describes, without what differs between epochs. Make
 // has read all its sources: the bootstrap does not change with the files.
@@ -49,9 +53,9 @@ type Blueprint struct {
 func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	b := &Blueprint{loaded: loaded}
 	c := loaded.Config
-	node, err := c.Node.Resolve(m.Host)
+	node, err := m.node(ctx, loaded)
 	if err != nil {
-		return nil, config.Errors{loaded.Fault("node", err.Error(), "")}
+		return nil, err
 	}
 	request, errs := b.read()
 	input, more := m.input(ctx, loaded, node)

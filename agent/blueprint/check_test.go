@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/cloud"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/bootstrap"
@@ -39,7 +40,7 @@ func thisHost() Maker {
 	return Maker{config.ThisHost(), Resolve,
 		func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
 			return render.Render(request)
-		}}
+		}, &cloud.Service{}}
 }
 
 // check checks outrider.toml with the given content. In the report, the directory is replaced by

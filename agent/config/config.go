@@ -51,6 +51,7 @@ type Node struct {
 	MeshID          string
 	Network         string
 	Locality        string // region, region/zone or region/zone/subzone
+	Cloud           string // aws, gcp, azure or "": whose metadata service is read
 	WorkloadGroup   string
 	Labels          map[string]string
 	// Metadata holds values that fit into a protobuf Struct: string, bool, int64, float64, []any

@@ -1,10 +1,13 @@
 package config
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -24,7 +27,8 @@ type Host struct {
 // ThisHost returns a Host that queries the operating system.
 func ThisHost() Host { return Host{os.Hostname, systemInterfaces} }
 
-// Resolve returns n with empty ID, IP and Domain filled in.
+// Resolve returns n with empty ID, IP and Domain filled in. With an empty IP, unset ExtraIPs get an
+// address of the other family, if there is one.
 func (n Node) Resolve(host Host) (Node, error) {
 	if n.ID == "" {
 		name, err := host.Hostname()
@@ -38,7 +42,13 @@ func (n Node) Resolve(host Host) (Node, error) {
 		if err != nil {
 			return n, fmt.Errorf("find the host's addresses for node.ip: %w", err)
 		}
-		n.IP = firstAddress(interfaces).String()
+		found := chooseAddresses(interfaces)
+		n.IP = found[0].String()
+		for _, other := range found[1:] {
+			if n.ExtraIPs == nil {
+				n.ExtraIPs = []string{other.String()}
+			}
+		}
 	}
 	if n.Domain == "" {
 		switch n.ServiceRegistry {
@@ -64,28 +74,31 @@ func virtualPrefixes() []string {
 		"kube-", "nerdctl", "ovs-"}
 }
 
-// firstAddress returns the first global unicast address of a physical interface, else of a virtual
-// one, else the loopback address.
-func firstAddress(interfaces []Interface) netip.Addr {
-	second := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// chooseAddresses returns the first global unicast address of a physical interface, else of a
+// virtual one, else the loopback address, followed by the first one of the other family if a
+// physical interface has it.
+func chooseAddresses(interfaces []Interface) []netip.Addr {
+	var physical, virtual []netip.Addr
 	for _, i := range interfaces {
-		if !i.Up {
-			continue
-		}
 		for _, address := range i.Addresses {
 			address = address.Unmap().WithZone("")
-			if !address.IsGlobalUnicast() {
-				continue
-			}
-			if !isVirtual(i.Name) {
-				return address
-			}
-			if second.IsLoopback() {
-				second = address
+			switch {
+			case !i.Up || !address.IsGlobalUnicast():
+			case isVirtual(i.Name):
+				virtual = append(virtual, address)
+			default:
+				physical = append(physical, address)
 			}
 		}
 	}
-	return second
+	first := append(append(slices.Clone(physical), virtual...),
+		netip.AddrFrom4([4]byte{127, 0, 0, 1}))[0]
+	for _, other := range physical {
+		if other.Is4() != first.Is4() {
+			return []netip.Addr{first, other}
+		}
+	}
+	return []netip.Addr{first}
 }
 
 func isVirtual(name string) bool {
@@ -102,6 +115,7 @@ func systemInterfaces() ([]Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	unusable := unstableAddresses()
 	all := make([]Interface, 0, len(system))
 	for _, s := range system {
 		i := Interface{Name: s.Name, Up: s.Flags&net.FlagUp != 0}
@@ -111,7 +125,7 @@ func systemInterfaces() ([]Interface, error) {
 		}
 		for _, a := range addresses {
 			if network, ok := a.(*net.IPNet); ok {
-				if address, ok := netip.AddrFromSlice(network.IP); ok {
+				if address, ok := netip.AddrFromSlice(network.IP); ok && !unusable[address] {
 					i.Addresses = append(i.Addresses, address.Unmap())
 				}
 			}
@@ -119,4 +133,29 @@ func systemInterfaces() ([]Interface, error) {
 		all = append(all, i)
 	}
 	return all, nil
+}
+
+// unstableFlags are those of IPv6 addresses that may disappear or do not work: IFA_F_TEMPORARY,
+// IFA_F_DADFAILED, IFA_F_DEPRECATED and IFA_F_TENTATIVE.
+const unstableFlags = 0x01 | 0x08 | 0x20 | 0x40
+
+// unstableAddresses returns this host's IPv6 addresses with one of unstableFlags.
+func unstableAddresses() map[netip.Addr]bool {
+	found := map[netip.Addr]bool{}
+	text, err := os.ReadFile("/proc/self/net/if_inet6") // address, index, length, scope, flags, name
+	if err != nil {
+		return found // no IPv6
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 {
+			continue
+		}
+		bytes, err := hex.DecodeString(fields[0])
+		flags, wrong := strconv.ParseUint(fields[4], 16, 32)
+		if address, ok := netip.AddrFromSlice(bytes); err == nil && wrong == nil && ok {
+			found[address] = flags&unstableFlags != 0
+		}
+	}
+	return found
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -58,6 +59,39 @@ func TestResolve(t *testing.T) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+func TestResolve_DualStack(t *testing.T) {
+	all := func(texts ...string) (found []netip.Addr) {
+		for _, text := range texts {
+			found = append(found, netip.MustParseAddr(text))
+		}
+		return found
+	}
+	for _, test := range []struct {
+		node       string
+		interfaces []Interface
+		want       string
+	}{
+		{"", []Interface{{"eth0", true, all("10.0.0.5", "10.0.0.6", "fe80::1", "2001:db8::5",
+			"2001:db8::6")}}, "10.0.0.5 [2001:db8::5]"},
+		{"", []Interface{{"eth0", true, all("2001:db8::5")}, {"eth1", true, all("10.0.0.5")}},
+			"2001:db8::5 [10.0.0.5]"},
+		{"", []Interface{{"eth0", true, all("2001:db8::5")}, {"docker0", true, all("172.17.0.1")}},
+			"2001:db8::5 []"},
+		{"", []Interface{{"docker0", true, all("172.17.0.1")}}, "172.17.0.1 []"},
+		{`node.extra_ips = ["10.0.0.9"]`, []Interface{{"eth0", true,
+			all("10.0.0.5", "2001:db8::5")}}, "10.0.0.5 [10.0.0.9]"},
+		{`node.ip = "10.0.0.6"`, []Interface{{"eth0", true, all("10.0.0.5", "2001:db8::5")}},
+			"10.0.0.6 []"},
+	} {
+		node, err := of(t, test.node).Config.Node.Resolve(Host{
+			func() (string, error) { return "vm", nil },
+			func() ([]Interface, error) { return test.interfaces, nil }})
+		if got := fmt.Sprint(node.IP, " ", node.ExtraIPs); err != nil || got != test.want {
+			t.Errorf("%+v: %s, %v; want %s", test.interfaces, got, err, test.want)
+		}
 	}
 }
 

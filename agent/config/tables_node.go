@@ -21,7 +21,8 @@ func nodeTable(n *Node) table {
 			plays("--id").must(nodeWord),
 		setting("ip", &n.IP, "", Epoch, `"" = first global unicast address`).
 			plays("--ip, INSTANCE_IP").must(optional(ipAddress)),
-		setting("extra_ips", &n.ExtraIPs, nil, Epoch, "further addresses of the node").
+		setting("extra_ips", &n.ExtraIPs, nil, Epoch, "further addresses of the node; if there are none, ip is \"\" and there is an upstream server: one of the "+
+			"other IP family").
 			plays("INSTANCE_IPS").must(each(ipAddress)),
 		setting("namespace", &n.Namespace, "default", Epoch, "").
 			plays("POD_NAMESPACE").must(dnsLabel),
@@ -44,6 +45,10 @@ func nodeTable(n *Node) table {
 			plays("ISTIO_META_NETWORK"),
 		setting("locality", &n.Locality, "", Epoch, "region/zone/subzone").
 			must(optional(localityName)),
+		setting("cloud_platform", &n.Cloud, "", Epoch,
+			"aws | gcp | azure: locality and labels (tags of aws and azure) that are not set here come from the "+
+				"machine's metadata service").
+			plays("CLOUD_PLATFORM").must(optional(oneOf("aws", "gcp", "azure"))),
 		setting("workload_group", &n.WorkloadGroup, "", Epoch,
 			"a WorkloadGroup to register with (auto-registration)").
 			plays("ISTIO_META_AUTO_REGISTER_GROUP"),

@@ -20,9 +20,10 @@ import (
 const module = "outrider.org/outrider/"
 
 // leaves are what every part may import; of the parts, each may import these and itself.
-var leaves = []string{"agent/admission", "agent/config", "agent/resource", "agent/condition",
-	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record", "agent/histogram", "agent/operator", "agent/part",
-	"agent/probe", "agent/sockdiag", "agent/spelling", "agent/watch"}
+var leaves = []string{"agent/admission", "agent/cloud", "agent/condition", "agent/config",
+	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
+	"agent/histogram", "agent/operator", "agent/part", "agent/probe", "agent/resource",
+	"agent/sockdiag", "agent/spelling", "agent/watch"}
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
 // below it.

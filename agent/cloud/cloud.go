@@ -1,0 +1,157 @@
+// Package cloud reads facts about this machine from the metadata service of its cloud.
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Facts are what the metadata service knows. Labels are those tags that are Kubernetes labels.
+type Facts struct {
+	Locality string // region/zone
+	Labels   map[string]string
+}
+
+// Service is a metadata service. The first facts are retained. It is safe for concurrent use.
+type Service struct {
+	URL string // "" = http://169.254.169.254
+
+	mu    sync.Mutex
+	facts map[string]Facts // by cloud
+}
+
+// ErrUnavailable is the error of a metadata service that does not answer. It may answer later.
+var ErrUnavailable = errors.New("cannot read the cloud's metadata")
+
+const (
+	defaultURL = "http://169.254.169.254"
+	timeout    = 3 * time.Second
+	bodyLimit  = 1 << 20
+	tagsAtMost = 64
+)
+
+// Read returns the facts of a machine in aws, gcp or azure. Errors wrap ErrUnavailable.
+func (s *Service) Read(ctx context.Context, cloud string) (Facts, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if facts, ok := s.facts[cloud]; ok {
+		return facts, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	facts, err := map[string]func(context.Context) (Facts, error){
+		"aws": s.aws, "gcp": s.gcp, "azure": s.azure}[cloud](ctx)
+	if err != nil {
+		return Facts{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	for key, value := range facts.Labels {
+		if !labelKey.MatchString(key) || !labelValue.MatchString(value) {
+			delete(facts.Labels, key) // istiod could not create the WorkloadEntry
+		}
+	}
+	s.facts = map[string]Facts{cloud: facts}
+	return facts, nil
+}
+
+var (
+	labelKey = regexp.MustCompile(
+		`^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+)
+
+func (s *Service) aws(ctx context.Context) (Facts, error) {
+	token, err := s.request(ctx, http.MethodPut, "/latest/api/token",
+		"X-aws-ec2-metadata-token-ttl-seconds", "60")
+	if err != nil {
+		return Facts{}, err
+	}
+	get := func(path string) ([]byte, error) {
+		return s.request(ctx, http.MethodGet, path, "X-aws-ec2-metadata-token", string(token))
+	}
+	text, err := get("/latest/dynamic/instance-identity/document")
+	if err != nil {
+		return Facts{}, err
+	}
+	var document struct{ Region, AvailabilityZone string }
+	if err := json.Unmarshal(text, &document); err != nil {
+		return Facts{}, err
+	}
+	facts := Facts{document.Region + "/" + document.AvailabilityZone, map[string]string{}}
+	const tags = "/latest/meta-data/tags/instance"
+	names, err := get(tags)
+	if err != nil {
+		return facts, nil //nolint:nilerr // the instance does not allow tags in metadata
+	}
+	for i, name := range strings.Fields(string(names)) {
+		if value, err := get(tags + "/" + name); err == nil && i < tagsAtMost {
+			facts.Labels[name] = string(value)
+		}
+	}
+	return facts, nil
+}
+
+// gcp returns no labels: the metadata service has none.
+func (s *Service) gcp(ctx context.Context) (Facts, error) {
+	text, err := s.request(ctx, http.MethodGet, "/computeMetadata/v1/instance/zone",
+		"Metadata-Flavor", "Google")
+	if err != nil {
+		return Facts{}, err
+	}
+	zone := string(text[strings.LastIndexByte(string(text), '/')+1:]) // projects/N/zones/ZONE
+	region := zone[:max(0, strings.LastIndexByte(zone, '-'))]
+	return Facts{Locality: region + "/" + zone}, nil
+}
+
+func (s *Service) azure(ctx context.Context) (Facts, error) {
+	text, err := s.request(ctx, http.MethodGet, "/metadata/instance/compute?api-version=2021-02-01",
+		"Metadata", "true")
+	if err != nil {
+		return Facts{}, err
+	}
+	var compute struct {
+		Location, Zone string
+		TagsList       []struct{ Name, Value string }
+	}
+	if err := json.Unmarshal(text, &compute); err != nil {
+		return Facts{}, err
+	}
+	facts := Facts{strings.TrimSuffix(compute.Location+"/"+compute.Zone, "/"), map[string]string{}}
+	for _, tag := range compute.TagsList {
+		facts.Labels[tag.Name] = tag.Value
+	}
+	return facts, nil
+}
+
+// request returns the body of a response.
+func (s *Service) request(
+	ctx context.Context, method, path, header, value string,
+) ([]byte, error) {
+	url := s.URL
+	if url == "" {
+		url = defaultURL
+	}
+	request, err := http.NewRequestWithContext(ctx, method, url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(header, value)
+	// No proxy of the environment: the service is on this machine's link.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", path, response.Status)
+	}
+	return io.ReadAll(io.LimitReader(response.Body, bodyLimit))
+}
