@@ -42,7 +42,8 @@ func (a *Agent) stop(ctx context.Context, why string) {
 		a.log.Warn("second stop signal: aborting drain", "by", why)
 	} else {
 		a.log.Info("stopping", "by", why)
-		a.health.Leave()        // the mesh sends nothing new while Envoy drains
+		a.health.Leave() // the mesh sends nothing new while Envoy drains
+		a.relay.Leave()
 		a.capture.Withdraw(ctx) // new connections go direct while Envoy drains
 	}
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -48,4 +49,16 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	<-renewed.ended
 	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType})
 	above.expect(listenerType)
+
+	_, aboveLast := subscribe()
+	r.Leave()
+	<-above.ended
+	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType}) // leads to no stream
+	select {
+	case err := <-aboveLast.ended:
+		t.Errorf("the stream that opened last has ended: %v", err)
+	case <-up.accepted:
+		t.Error("a session that leaves connects again")
+	case <-time.After(2 * defaultPatience):
+	}
 }

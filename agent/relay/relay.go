@@ -73,6 +73,7 @@ type Server struct {
 	mu        sync.Mutex
 	sessions  map[*session]state
 	latest    *session                     // the session that connected last; nil after its end
+	leaving   bool                         // Leave was called
 	refusals  map[string]string            // error by type
 	announced map[string]*rpcstatus.Status // by type; see Announce
 	shown     Status

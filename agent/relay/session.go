@@ -42,7 +42,7 @@ type session struct {
 	reconfigured chan struct{} // Server.Configure
 	announce     chan struct{} // Server.Announce
 	query        chan chan<- []Type
-	renewed      chan struct{} // Server.renew
+	renewed      chan struct{} // see session.renew
 }
 
 // Pauses between attempts to connect, before jitter. The longest is short, because Envoy must have
@@ -107,9 +107,7 @@ func (s *session) run(ctx context.Context) error {
 		case reply := <-s.query:
 			reply <- s.types()
 		case <-s.renewed:
-			if s.registers() {
-				s.drop(nil, 0)
-			}
+			s.renew()
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
 				return nil

@@ -62,7 +62,7 @@ func (s *Server) leave(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, session)
-	s.renew(session)
+	s.left(session)
 	if len(s.sessions) == 0 {
 		clear(s.refusals)
 		s.showRefusals()
