@@ -65,17 +65,29 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 		Units:                c.Capture.Units,
 		ExcludeUnits:         c.Capture.ExcludeUnits,
 	}
+	if c.Capture.DNS {
+		s.DNSPort = portOf(c.DNS.Listen)
+	}
 	for _, address := range []string{c.Status.Address, c.Status.ReadyAddress(),
 		c.Telemetry.PrometheusAddress} {
-		_, text, err := net.SplitHostPort(address)
-		if err != nil {
-			continue // "": it does not listen
-		}
-		if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
-			s.OwnPorts = append(s.OwnPorts, uint16(port))
+		if port := portOf(address); port > 0 {
+			s.OwnPorts = append(s.OwnPorts, port)
 		}
 	}
 	return s
+}
+
+// portOf returns the port of an address, 0 if the address is "".
+func portOf(address string) uint16 {
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint16(port)
 }
 
 func portNumbers(ports []int) []uint16 {

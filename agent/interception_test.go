@@ -21,6 +21,7 @@ func TestCaptureSettings(t *testing.T) {
 		ExcludeOutboundCIDRs: []string{"*"}, ExcludeOutboundPorts: []int{25}, Fail: "closed"}
 	c.Status.Address, c.Status.ReadyPort = "127.0.0.1:15020", 15021
 	c.Telemetry.PrometheusAddress = ""
+	c.Capture.DNS, c.DNS.Listen = true, "127.0.0.1:15053"
 	got := captureSettings(c, "edge")
 	if err := got.Validate(); err != nil {
 		t.Error(err)
@@ -28,7 +29,8 @@ func TestCaptureSettings(t *testing.T) {
 	want := &capture.Settings{Instance: "edge", Inbound: capture.Ports{List: []uint16{8080}},
 		ExcludeInbound: []uint16{22}, Outbound: networks([]string{"10.0.0.0/8", "192.0.2.1/32",
 			"fd00::/8"}), ExcludeOutbound: networks([]string{"0.0.0.0/0", "::/0"}),
-		ExcludeOutboundPorts: []uint16{25}, OwnPorts: []uint16{15020, 15021}, FailClosed: true}
+		ExcludeOutboundPorts: []uint16{25}, OwnPorts: []uint16{15020, 15021}, DNSPort: 15053,
+		FailClosed: true}
 	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if diff := cmp.Diff(want, got, same); diff != "" {
 		t.Error(diff)

@@ -46,6 +46,9 @@ type Settings struct {
 	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
 	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
 	OwnPorts []uint16 `json:"own_ports,omitempty"`
+	// DNSPort is the port of the agent's DNS proxy, which receives queries to the resolvers of
+	// /etc/resolv.conf; 0: none.
+	DNSPort uint16 `json:"dns_port,omitempty"`
 	// Units restricts outbound capture to processes of these systemd units, if there are any.
 	Units        []string `json:"units,omitempty"`
 	ExcludeUnits []string `json:"exclude_units,omitempty"`

@@ -39,6 +39,8 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.instance, "instance", "", "`name` of the instance")
 	flags.StringVar(&o.folder, "folder", os.Getenv("RUNTIME_DIRECTORY"),
 		"`folder` for the state (default $RUNTIME_DIRECTORY)")
+	flags.StringVar(&o.resolvConf, "resolv-conf", "/etc/resolv.conf",
+		"`file` of the resolvers whose queries are redirected")
 	envoy := flags.String("envoy-user", "outrider-envoy", "Envoy's `user`")
 	agent := flags.String("agent-user", "outrider", "the agent's `user`, who may connect")
 	socket := flags.String("socket", "", "`path` of the socket, without one of systemd")

@@ -19,7 +19,9 @@ type options struct {
 	folder   string // of the state file
 	users    Users
 	version  string
-	log      io.Writer
+
+	resolvConf string
+	log        io.Writer
 }
 
 // helper owns the tables. Its fields belong to the goroutine of run.
@@ -38,6 +40,7 @@ type helper struct {
 	status     Status
 	generation int // grows with the settings
 	unowned    bool
+	dns        dnsCapture
 	units      *unitWatch // nil: no settings have named units
 	running    []Unit
 	calls      chan call
@@ -101,6 +104,8 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 			} else {
 				timer.Reset(checkEvery)
 			}
+		case <-h.checkDNS():
+			h.settleDNS(time.Now())
 		case <-upgrade:
 			replace()
 		case <-h.unitsChanged():
@@ -195,6 +200,7 @@ func (h *helper) tick(now time.Time) {
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
 	h.settleClosed(now)
+	h.settleDNS(now)
 	h.settleNAT(now)
 	h.publish(now, next)
 }
@@ -204,6 +210,7 @@ func (h *helper) tick(now time.Time) {
 func (h *helper) quit() {
 	if h.unowned {
 		h.withdraw()
+		h.dropDNS()
 	}
 }
 
@@ -216,6 +223,7 @@ func (h *helper) stop() {
 		}
 	}
 	h.memory = memory{}
+	h.dropDNS()
 	h.settleClosed(time.Now())
 	h.dropNAT()
 	if err := os.Remove(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -59,7 +59,8 @@ func (r *rig) socket() string { return filepath.Join(r.folder, "capture.sock") }
 func (r *rig) start() {
 	r.t.Helper()
 	r.helper = exec.Command(r.program, "-folder", r.folder, "-socket", r.socket(), "-envoy-user",
-		fmt.Sprint(envoyUser), "-agent-user", fmt.Sprint(agentUser))
+		fmt.Sprint(envoyUser), "-agent-user", fmt.Sprint(agentUser), "-resolv-conf",
+		filepath.Join(r.folder, "resolv.conf"))
 	r.begin(r.helper)
 	parts.Eventually(r.t, 5*time.Second, "the helper serves", func() bool {
 		var err error

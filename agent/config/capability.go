@@ -7,7 +7,6 @@ type capability string
 const (
 	dynamicBootstrap capability = "a bootstrap that comes from upstream"
 	resolvedRouting  capability = "routing through systemd-resolved"
-	captureDNS       capability = "interception of DNS"
 )
 
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
@@ -15,7 +14,6 @@ func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,
 		resolvedRouting:  true,
-		captureDNS:       true,
 	}
 }
 

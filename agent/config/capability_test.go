@@ -21,7 +21,7 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(nil); len(got) > 0 {
 		t.Errorf("nothing is missing, but refused are %v", got)
 	}
-	if got := refused(missing()); len(got) != 2 {
+	if got := refused(missing()); len(got) != 1 {
 		t.Errorf("refused are %v", got)
 	}
 	got := refused(map[capability]bool{resolvedRouting: true, dynamicBootstrap: true})

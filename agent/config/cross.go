@@ -29,6 +29,7 @@ func (x *crossCheck) all() {
 	x.identity()
 	x.sts()
 	x.upstream()
+	x.captureDNS()
 	x.sockets()
 	x.listeners()
 }
@@ -104,6 +105,23 @@ func (x *crossCheck) envoy() {
 			"remove the key, or set User= in a drop-in of outrider-envoy.service",
 			"%s is not the user of outrider-envoy.service, which decides under systemd",
 			quote(e.User))
+	}
+}
+
+// captureDNS checks that the DNS proxy listens where queries are redirected to.
+func (x *crossCheck) captureDNS() {
+	host, _, _ := splitAddress(x.DNS.Listen)
+	switch {
+	case !x.Capture.DNS:
+	case x.DNS.Listen == "":
+		x.refuse([]string{"capture.dns"}, `set dns.listen = "127.0.0.1:15053"`,
+			"needs dns.listen")
+	case host != "" && host != "127.0.0.1" && host != "localhost":
+		x.refuse([]string{"dns.listen", "capture.dns"}, `set dns.listen = "127.0.0.1:15053"`,
+			"capture.dns redirects to 127.0.0.1")
+	case x.Capture.Mode == "none":
+		x.warn([]string{"capture.dns", "capture.mode"}, "set capture.mode",
+			"has no effect without capture.mode")
 	}
 }
 

@@ -31,8 +31,7 @@ func captureTable(c *Capture) table {
 				plays("ISTIO_SERVICE_EXCLUDE_CIDR").must(each(cidr)),
 			setting("exclude_outbound_ports", &c.ExcludeOutboundPorts, nil, Start, "").
 				must(ports),
-			setting("dns", &c.DNS, false, Start, "also redirect port 53 to the DNS proxy").
-				needs(captureDNS),
+			setting("dns", &c.DNS, false, Start, "also redirect port 53 to the DNS proxy"),
 			setting("units", &c.Units, nil, Start,
 				"only what these systemd units send is captured; [] = every process").
 				must(each(captureUnit)),

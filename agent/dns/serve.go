@@ -158,10 +158,10 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 		return s.fail(q, dns.RcodeNotImplemented), nil
 	case opt != nil && opt.Version() != 0:
 		return s.fail(q, dns.RcodeBadVers), nil
-	case class != dns.ClassINET || kind == dns.TypeAXFR || kind == dns.TypeIXFR:
-		return s.fail(q, dns.RcodeRefused), nil
-	case t == nil && s.port != 53:
+	case t == nil && (s.port != 53 || class != dns.ClassINET):
 		return s.fail(q, dns.RcodeServerFailure), nil
+	case class != dns.ClassINET || kind == dns.TypeAXFR || kind == dns.TypeIXFR:
+		return s.fail(q, dns.RcodeRefused), nil // class CH: outrider-capture's check
 	case t == nil:
 		return nil, q
 	}

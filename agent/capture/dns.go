@@ -1,0 +1,195 @@
+package capture
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+// Queries to the host's resolvers are redirected by a table of its own, which is in force while the
+// DNS proxy answers and Settings are applied, whether Envoy serves or not.
+
+// Times of the check that the DNS proxy answers: together they are less than 100 ms.
+const (
+	dnsEvery   = 30 * time.Millisecond
+	dnsTimeout = 50 * time.Millisecond
+)
+
+// dnsName is the name of the table that redirects DNS.
+func dnsName(instance string) string { return tableName("outrider-dns", instance) }
+
+// dnsCapture owns the table that redirects DNS. Its fields belong to the goroutine of helper.run.
+type dnsCapture struct {
+	rules     *ownerSocket // nil: not in force
+	port      uint16
+	resolvers []netip.Addr
+	read      time.Time // of resolvers
+}
+
+// dnsRules returns the table that redirects queries to resolvers.
+func dnsRules(instance string, proxy uint16, users Users, resolvers []netip.Addr) *Table {
+	b := &builder{table: &Table{Name: dnsName(instance), Owned: true}}
+	rules := []Rule{rule(ruleAgent, Direct, user{b.users("agent", users.Agent)}),
+		rule(ruleEnvoy, Direct, user{b.users("envoy", users.Envoy)})}
+	var networks []netip.Prefix
+	for _, r := range resolvers {
+		networks = append(networks, netip.PrefixFrom(r, r.BitLen()))
+	}
+	for _, set := range b.both("resolvers", networks) {
+		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			rules = append(rules, Rule{Key: "capture.dns", Action: toPort(proxy),
+				Matches: []match{query(protocol), address{set: set}}})
+		}
+	}
+	b.table.Chains = []Chain{{Name: "output", Type: "nat", Hook: "output",
+		Priority: natPriority - 1, Rules: rules}} // before connections are redirected to Envoy
+	return b.table
+}
+
+// query holds for packets of a protocol to port 53.
+type query byte
+
+func (q query) text() string {
+	return map[query]string{unix.IPPROTO_UDP: "udp", unix.IPPROTO_TCP: "tcp"}[q] + " dport 53"
+}
+
+func (q query) exprs() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal(byte(q)),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2,
+			Len: 2}, equal(0, 53)}
+}
+
+func (q query) holds(c *Connection) bool {
+	return strings.HasPrefix(q.text(), c.Protocol+" ") && c.Destination.Port() == 53
+}
+
+// toPort redirects to a port of the loopback address.
+type toPort uint16
+
+func (p toPort) text() string { return fmt.Sprintf("redirect to :%d", p) }
+
+func (p toPort) exprs() []expr.Any {
+	return []expr.Any{&expr.Immediate{Register: register,
+		Data: binaryutil.BigEndian.PutUint16(uint16(p))},
+		&expr.Redir{RegisterProtoMin: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED}}
+}
+
+// checkDNS returns a channel that delivers when the DNS proxy is to be checked again, nil if nothing
+// depends on it.
+func (h *helper) checkDNS() <-chan time.Time {
+	if h.dns.rules == nil {
+		return nil // the next tick looks whether it answers
+	}
+	return time.After(dnsEvery)
+}
+
+// settleDNS redirects DNS while the proxy answers.
+func (h *helper) settleDNS(now time.Time) {
+	d := &h.dns
+	if h.Settings == nil || h.Settings.DNSPort == 0 || h.Withdrawn || h.Expired ||
+		!dnsAnswers(h.Settings.DNSPort, h.users.Agent) {
+		h.dropDNS()
+		return
+	}
+	resolvers := d.resolvers
+	if now.Sub(d.read) >= time.Second {
+		d.read = now
+		var err error
+		if resolvers, err = readResolvers(h.resolvConf); err != nil {
+			h.logf("%v", err)
+		}
+	}
+	if d.rules != nil && d.port == h.Settings.DNSPort && slices.Equal(d.resolvers, resolvers) {
+		return
+	}
+	socket := d.rules
+	if socket == nil {
+		var err error
+		if socket, err = newOwnerSocket(); err != nil {
+			h.logf("%v", err)
+			return
+		}
+	}
+	table := dnsRules(h.instance, h.Settings.DNSPort, h.users, resolvers)
+	table.Owned = !h.unowned
+	if err := socket.install(table); err != nil {
+		h.logf("cannot redirect DNS: %v", err)
+		_ = socket.Close()
+		d.rules = nil
+		return
+	}
+	if d.rules == nil {
+		h.logf("DNS is redirected to port %d", h.Settings.DNSPort)
+	}
+	d.rules, d.port, d.resolvers = socket, h.Settings.DNSPort, resolvers
+}
+
+// dropDNS removes the table.
+func (h *helper) dropDNS() {
+	if h.dns.rules == nil {
+		return
+	}
+	if err := h.dns.rules.remove(dnsName(h.instance)); err != nil {
+		h.logf("cannot withdraw the redirection of DNS: %v", err)
+	}
+	_ = h.dns.rules.Close()
+	h.dns.rules = nil
+	h.logf("DNS is not redirected")
+}
+
+// readResolvers returns the nameservers of a resolv.conf.
+func readResolvers(file string) (all []netip.Addr, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read resolvers: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "nameserver" {
+			continue
+		}
+		if address, err := netip.ParseAddr(words[1]); err == nil {
+			all = append(all, address.Unmap().WithZone(""))
+		}
+	}
+	return all, nil
+}
+
+// dnsAnswers reports whether the agent listens on a port and refuses a query of class CH, as its DNS
+// proxy does once it knows the names of the mesh.
+func dnsAnswers(port uint16, agent uint32) bool {
+	sockets, err := sockdiag.Listening()
+	if err != nil || !slices.ContainsFunc(sockets, func(s sockdiag.Socket) bool {
+		return s.Address.Port() == port && s.UID == agent
+	}) {
+		return false
+	}
+	c, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(port)})
+	if err != nil {
+		return false
+	}
+	defer func() { _ = c.Close() }()
+	// one question, type TXT, class CH, for the root
+	question := []byte{0x4f, 0x52, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 3}
+	answer := make([]byte, 512)
+	if c.SetDeadline(time.Now().Add(dnsTimeout)) != nil {
+		return false
+	}
+	if _, err := c.Write(question); err != nil {
+		return false
+	}
+	n, err := c.Read(answer)
+	const refused = 5
+	return err == nil && n >= 12 && answer[0] == question[0] && answer[1] == question[1] &&
+		answer[3]&0xf == refused
+}

@@ -1,0 +1,134 @@
+package capture
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+const testDNSPort = 15053
+
+// proxyAnswer answers as the agent's DNS proxy: it refuses the helper's query of class CH.
+func proxyAnswer(query []byte) []byte {
+	if len(query) > 16 {
+		return append(query[:3:3], append([]byte{5}, query[4:]...)...)
+	}
+	return []byte("proxy")
+}
+
+// datagrams answers UDP until the test ends or the socket is closed.
+func datagrams(t *testing.T, address string, answer func(query []byte) []byte) net.PacketConn {
+	t.Helper()
+	socket, err := net.ListenPacket("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	go func() {
+		buffer := make([]byte, 512)
+		for {
+			n, from, err := socket.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			if text := answer(buffer[:n]); text != nil {
+				_, _ = socket.WriteTo(text, from)
+			}
+		}
+	}()
+	return socket
+}
+
+// ask sends a query to the host's resolver as a user, from a socket of its own.
+func ask(t *testing.T, uid int, network string) (answer string) {
+	t.Helper()
+	parts.As(t, uid, func() {
+		c, err := net.DialTimeout(network, net.JoinHostPort(far[0], "53"), time.Second/2)
+		if err != nil {
+			answer = err.Error()
+			return
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
+		_, _ = c.Write([]byte("who"))
+		buffer := make([]byte, 64)
+		n, _ := c.Read(buffer)
+		answer = string(buffer[:n])
+	})
+	return answer
+}
+
+func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	resolvers := "search example\nnameserver " + far[0] + "\nnameserver " + far[1] + "\n"
+	err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte(resolvers), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.other.Do(t, func() {
+		datagrams(t, far[0]+":53", func([]byte) []byte { return []byte("far") })
+		serve(t, 53, "far")
+	})
+	var silent atomic.Bool
+	var proxy net.PacketConn
+	parts.As(t, agentUser, func() {
+		proxy = datagrams(t, "127.0.0.1:15053", func(query []byte) []byte {
+			if silent.Load() {
+				return nil
+			}
+			return proxyAnswer(query)
+		})
+		serve(t, testDNSPort, "proxy")
+	})
+	gets := func(want string) time.Duration {
+		t.Helper()
+		begun := time.Now()
+		parts.Eventually(t, 10*time.Second, "the answer is "+want,
+			func() bool { return ask(t, appUser, "udp") == want })
+		return time.Since(begun)
+	}
+	gets("far") // no settings
+	settings := captureAll
+	settings.DNSPort = testDNSPort
+	r.apply(settings) // there is no Envoy
+	gets("proxy")
+	if got := ask(t, appUser, "tcp"); got != "proxy" {
+		t.Errorf("over TCP: %s", got)
+	}
+	for _, uid := range []int{agentUser, envoyUser} {
+		if got := ask(t, uid, "udp"); got != "far" {
+			t.Errorf("user %d gets an answer of %s", uid, got)
+		}
+	}
+	silent.Store(true)
+	t.Logf("direct %v after the proxy was silent", gets("far"))
+	silent.Store(false)
+	gets("proxy")
+	_ = proxy.Close()
+	t.Logf("direct %v after the proxy was gone", gets("far"))
+}
+
+// A stranger on the proxy's port receives nothing.
+func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	parts.As(t, appUser, func() {
+		datagrams(t, "127.0.0.1:15053", proxyAnswer)
+		serve(t, testDNSPort, "stranger")
+	})
+	if dnsAnswers(testDNSPort, agentUser) {
+		t.Error("a stranger's port is taken for the DNS proxy")
+	}
+	if !dnsAnswers(testDNSPort, appUser) {
+		t.Error("the answer is not recognised")
+	}
+}
