@@ -8,15 +8,10 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 )
-
-// agentLevels are the valid values of [log] level.
-var agentLevels = []string{"debug", "info", "warn", "error"}
-
-// envoyLevels are the valid values of [envoy] log_level.
-var envoyLevels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 
 // LogLevels returns the current levels: the agent's, those of Envoy's loggers, and as Envoy's the
 // most common one of its loggers.
@@ -50,6 +45,7 @@ func mostCommon(components map[string]string) string {
 // SetLogLevels validates and sets levels; an invalid one leaves all unchanged. The agent's level
 // lasts until a reload changes its key, Envoy's until the next epoch.
 func (b *Backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
+	agentLevels, envoyLevels := config.AgentLevels(), config.EnvoyLevels()
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)
 	}

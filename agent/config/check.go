@@ -155,10 +155,13 @@ func localityName(value any) *problem {
 		})(value)
 }
 
-// envoyLevels returns Envoy's log levels.
-func envoyLevels() []string {
+// EnvoyLevels returns Envoy's log levels.
+func EnvoyLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 }
+
+// AgentLevels returns the agent's log levels.
+func AgentLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
 // componentLevels checks component:level,component:level.
 func componentLevels(value any) *problem {
@@ -169,7 +172,7 @@ func componentLevels(value any) *problem {
 			strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 			return problemf(cure, "%s in %s is not component:level", quote(pair), brief(value))
 		}
-		if p := oneOf(envoyLevels()...)(level); p != nil {
+		if p := oneOf(EnvoyLevels()...)(level); p != nil {
 			p.message = "the level of " + component + ": " + p.message
 			return p
 		}

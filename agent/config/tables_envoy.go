@@ -37,7 +37,7 @@ func envoyTable(c *Config) table {
 			plays("--concurrency").must(between(0, 1024)),
 		setting("log_level", &e.LogLevel, "warning", Live,
 			"trace|debug|info|warning|error|critical|off").
-			plays("--proxyLogLevel").must(oneOf(envoyLevels()...)),
+			plays("--proxyLogLevel").must(oneOf(EnvoyLevels()...)),
 		setting("component_log_level", &e.ComponentLogLevel, "misc:error", Live, "").
 			plays("--proxyComponentLogLevel").must(optional(componentLevels)),
 		setting("admin_port", &e.AdminPort, 15000, Live,

@@ -83,9 +83,9 @@ func (a *app) levels(command *cobra.Command, given []string, word string) (
 ) {
 	logger, _, isSet := strings.Cut(word, "=")
 	if isSet {
-		words := []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+		words := config.EnvoyLevels()
 		if logger == "agent" {
-			words = []string{"debug", "info", "warn", "error"}
+			words = config.AgentLevels()
 		}
 		for i := range words {
 			words[i] = logger + "=" + words[i]
