@@ -1,6 +1,7 @@
 package render
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"slices"
@@ -8,16 +9,12 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Custom returns a user's complete bootstrap as JSON. A JSON file is returned unchanged.
-func Custom(file string, content []byte) ([]byte, error) {
-	document, err := parse(file, content)
-	if err != nil {
-		return nil, err
+// custom returns a user's complete bootstrap, and its text if that is JSON.
+func custom(file string, content []byte) (document *value, text []byte, err error) {
+	if document, err = parse(file, content); err == nil && json.Valid(content) {
+		text = content
 	}
-	if _, err := parseJSON(file, content); err == nil {
-		return content, nil
-	}
-	return document.encode()
+	return document, text, err
 }
 
 // ErrNoAdmin means that a bootstrap has no admin interface, which Outrider needs to monitor and
@@ -25,13 +22,9 @@ func Custom(file string, content []byte) ([]byte, error) {
 var ErrNoAdmin = errors.New("the bootstrap has no admin.address; Outrider needs Envoy's admin " +
 	"interface to watch and drain it")
 
-// AdminAddress returns the network and address of the admin interface of a bootstrap (JSON). A
-// wildcard address becomes loopback.
-func AdminAddress(rendered []byte) (network, address string, err error) {
-	document, err := parseJSON("bootstrap", rendered)
-	if err != nil {
-		return "", "", err
-	}
+// adminAddress returns the network and address of the admin interface of a bootstrap. A wildcard
+// address becomes loopback.
+func adminAddress(document *value) (network, address string, err error) {
 	at := &value{}
 	if admin := document.get("admin"); admin != nil {
 		if found := admin.get("address"); found != nil {
@@ -70,13 +63,9 @@ var certificateFields = []string{
 	"password", "ocsp_staple", "ocspStaple",
 }
 
-// CertificateFiles returns the files with certificates, keys and secrets that a bootstrap (JSON)
-// refers to, without duplicates. They must exist before Envoy starts.
-func CertificateFiles(rendered []byte) ([]string, error) {
-	document, err := parseJSON("bootstrap", rendered)
-	if err != nil {
-		return nil, err
-	}
+// certificateFiles returns the files with certificates, keys and secrets that a bootstrap refers to,
+// without duplicates. They must exist before Envoy starts.
+func certificateFiles(document *value) []string {
 	var files []string
 	add := func(path *value) {
 		if path != nil && path.kind == text && path.text != "" &&
@@ -103,5 +92,5 @@ func CertificateFiles(rendered []byte) ([]string, error) {
 		}
 	}
 	walk(document)
-	return files, nil
+	return files
 }

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Override merges a user's file (JSON or YAML) into a bootstrap by protobuf's rules, like Envoy's
+// override merges a user's file (JSON or YAML) into a bootstrap by protobuf's rules, like Envoy's
 // --config-yaml: a scalar is replaced, a message merged field by field, a list appended to, a map
 // entry replaced, and a oneof member replaces the others. It works on documents, so that unknown
 // extensions and fields pass through; of unknown fields objects are merged, lists appended to,
@@ -22,21 +22,13 @@ import (
 // Protobuf cannot distinguish an explicit false, 0 or "" from an absent one, so such a value never
 // replaces another. Envoy ignores it silently; here it is an error, like everything else that would
 // have no effect. Errors are of type *Error.
-func Override(base []byte, baseFile string, file string, content []byte) ([]byte, error) {
-	into, err := parse(baseFile, base)
-	if err != nil {
-		return nil, err
-	}
+func override(into *value, file string, content []byte) error {
 	from, err := parse(file, content)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m := merger{file: file}
-	if err := m.message(into, from, (&bootstrapv3.Bootstrap{}).ProtoReflect().Descriptor(),
-		nil); err != nil {
-		return nil, err
-	}
-	return into.encode()
+	descriptor := (&bootstrapv3.Bootstrap{}).ProtoReflect().Descriptor()
+	return merger{file: file}.message(into, from, descriptor, nil)
 }
 
 type merger struct{ file string }

@@ -4,9 +4,9 @@
 // There are three sources, and a merge that applies to all of them:
 //
 //	Build and JSON      from bootstrap.Input
-//	Template            a text/template of the user's, with Istio's names for the data
-//	Custom              a complete bootstrap of the user's
-//	Override            merges a file of the user's into any of them, by Envoy's rules
+//	expand              a text/template of the user's, with Istio's names for the data
+//	custom              a complete bootstrap of the user's
+//	override            merges a file of the user's into any of them, by Envoy's rules
 package render
 
 import "outrider.org/outrider/bootstrap"
@@ -15,23 +15,25 @@ import "outrider.org/outrider/bootstrap"
 // of type *bootstrap.Error.
 func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	request.Input.AdminSocket = bootstrap.AnySocket
-	text, name, err := base(request)
+	document, text, err := base(request)
 	if err != nil {
 		return nil, err
 	}
 	if file := request.Override; file != nil {
-		if text, err = Override(text, name, file.Path, file.Content); err != nil {
+		if err := override(document, file.Path, file.Content); err != nil {
+			return nil, err
+		}
+		text = nil
+	}
+	if text == nil {
+		if text, err = document.encode(); err != nil {
 			return nil, err
 		}
 	}
-	files, err := CertificateFiles(text)
-	if err != nil {
-		return nil, err
-	}
-	rendered := &bootstrap.Rendered{Text: text, Files: files}
+	rendered := &bootstrap.Rendered{Text: text, Files: certificateFiles(document)}
 	if request.Custom != nil || request.Template != nil {
 		// The admin address of the file is the same for every epoch.
-		network, address, err := AdminAddress(text)
+		network, address, err := adminAddress(document)
 		if err != nil {
 			return nil, err
 		}
@@ -42,20 +44,22 @@ func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	return rendered, nil
 }
 
-// base returns the bootstrap before the override, and its name for messages.
-func base(request bootstrap.Request) (text []byte, name string, err error) {
+// base returns the bootstrap before the override, and its text; nil: the document is to be encoded.
+func base(request bootstrap.Request) (document *value, text []byte, err error) {
 	switch {
 	case request.Custom != nil:
-		text, err = Custom(request.Custom.Path, request.Custom.Content)
-		return text, request.Custom.Path, err
+		return custom(request.Custom.Path, request.Custom.Content)
 	case request.Template != nil:
-		text, err = Template(request.Template.Path, request.Template.Content, request.Input)
-		return text, request.Template.Path, err
+		document, err = expand(request.Template.Path, request.Template.Content, request.Input)
+		return document, nil, err
 	}
 	built, err := Build(request.Input)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	text, err = JSON(built)
-	return text, "bootstrap", err
+	if text, err = JSON(built); err != nil {
+		return nil, nil, err
+	}
+	document, err = parseJSON("bootstrap", text)
+	return document, text, err
 }

@@ -17,10 +17,10 @@ const maxRendered = 64 << 20
 var templatePosition = regexp.MustCompile(
 	`^template: [^:]*:(\d+)(?::\d+)?: (?:executing "[^"]*" at )?`)
 
-// Template executes a user's template (text/template) with TemplateData and returns its output,
-// JSON or YAML, as JSON. An unknown name is an error. Additional functions are toJSON (also
+// expand executes a user's template (text/template) with TemplateData and returns its output, JSON
+// or YAML. An unknown name is an error. Additional functions are toJSON (also
 // toJson), join and split. Errors are of type *Error.
-func Template(file string, content []byte, in bootstrap.Input) ([]byte, error) {
+func expand(file string, content []byte, in bootstrap.Input) (*value, error) {
 	functions := template.FuncMap{
 		"toJSON": toJSON,
 		"toJson": toJSON,
@@ -49,7 +49,7 @@ func Template(file string, content []byte, in bootstrap.Input) ([]byte, error) {
 	if err != nil {
 		return nil, rendered.place(file, err)
 	}
-	return document.encode()
+	return document, nil
 }
 
 func toJSON(v any) (string, error) {
