@@ -16,8 +16,15 @@ func (a *app) captureCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "capture",
 		Short: "Show and try the interception of connections ([capture])",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  needsCommand,
+		Long: "Show and try the interception of connections ([capture]). Rules are in force while " +
+			"Envoy accepts connections at ports 15001 and 15006, and end with " +
+			"outrider-capture.service.\n\n" +
+			"A unit of [capture] units or exclude_units is recognized within 50 ms of its start. " +
+			"Until then its connections are those of any other unit.\n\n" +
+			"[capture] mode = \"tproxy\" needs a drop-in of outrider-envoy.service with " +
+			"AmbientCapabilities=CAP_NET_ADMIN and CapabilityBoundingSet=CAP_NET_ADMIN.",
+		Args: cobra.ArbitraryArgs,
+		RunE: needsCommand,
 	}
 	command.AddCommand(a.captureShowCommand(), a.captureExplainCommand(), a.captureTryCommand(),
 		a.captureConfirmCommand())
