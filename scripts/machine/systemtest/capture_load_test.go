@@ -1,7 +1,6 @@
 package systemtest
 
 import (
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,22 @@ func (h *Host) captureIs(want string) {
 	h.Eventually(30*time.Second, "capture is "+want, func() bool {
 		return strings.HasPrefix(h.Script("outrider capture show || true"), "capture is "+want)
 	})
+}
+
+// killHelper kills outrider-capture and returns after which time there are rules again. It calls
+// then at once.
+func (h *Host) killHelper(then func()) time.Duration {
+	h.t.Helper()
+	helper := h.MainPID("outrider-capture")
+	h.Script("systemctl kill -s KILL outrider-capture.service")
+	began := time.Now()
+	then()
+	h.Eventually(10*time.Second, "the rules are back", func() bool {
+		now := h.MainPID("outrider-capture")
+		return now != helper && now != 0 &&
+			strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
+	})
+	return time.Since(began)
 }
 
 // rounds returns how often something is repeated: n in the full test, else a few times.
@@ -56,14 +71,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	step("upgrade of the helper", "systemctl reload outrider-capture.service", rounds(10))
 	for range rounds(20) {
 		loads[0].Mark("helper kill")
-		helper := h.MainPID("outrider-capture")
-		h.Script("kill -9 " + strconv.Itoa(helper))
-		began := time.Now()
-		h.Eventually(10*time.Second, "the rules are back", func() bool {
-			return h.MainPID("outrider-capture") != helper &&
-				strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
-		})
-		t.Logf("rules back %v after the kill of the helper", time.Since(began))
+		t.Logf("rules back %v after the kill of the helper", h.killHelper(func() {}))
 	}
 	h.captureIs("on")
 	for _, l := range loads {

@@ -1,7 +1,6 @@
 package systemtest
 
 import (
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,12 +80,7 @@ func TestCapture(t *testing.T) {
 	})
 	t.Run("a killed helper comes back", func(t *testing.T) {
 		for range 5 {
-			helper := h.MainPID("outrider-capture")
-			h.Script("kill -9 " + strconv.Itoa(helper))
-			began := time.Now()
-			works("killed")
-			h.Eventually(10*time.Second, "the rules are back", rules)
-			t.Logf("back after %v", time.Since(began))
+			t.Logf("rules back %v after the kill", h.killHelper(func() { works("killed") }))
 		}
 		works("back")
 		state("on")
@@ -102,6 +96,17 @@ func TestCapture(t *testing.T) {
 		state("on")
 		works("again")
 	})
+	t.Run("all processes killed", func(t *testing.T) {
+		h.Script("systemctl kill -s KILL outrider.service outrider-envoy.service " +
+			"outrider-capture.service")
+		began := time.Now()
+		h.Eventually(3*time.Second, "the outside answers", func() bool {
+			return h.Script(call+" || true") == "200"
+		})
+		t.Logf("direct %v after the kill", time.Since(began))
+		state("on")
+		works("again")
+	})
 	t.Run("stop leaves nothing", func(t *testing.T) {
 		h.Script("systemctl stop outrider")
 		if left := h.Script("nft list ruleset"); left != "" {
@@ -111,6 +116,15 @@ func TestCapture(t *testing.T) {
 		if got := h.Script("systemctl is-active outrider-capture.service || true"); got == "active" {
 			t.Error("outrider-capture still runs")
 		}
+	})
+	t.Run("a broken configuration captures nothing", func(t *testing.T) {
+		h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
+		h.Script("! systemctl start outrider; systemctl stop outrider; " +
+			"rm /etc/outrider/conf.d/broken.toml; systemctl reset-failed outrider")
+		if left := h.Script("nft list ruleset"); left != "" {
+			t.Errorf("left: %s", left)
+		}
+		works("not started")
 	})
 	t.Run("closed", func(t *testing.T) {
 		h.Write("/etc/outrider/conf.d/closed.toml", "[capture]\nfail = \"closed\"\n")
