@@ -95,8 +95,7 @@ type Issued struct {
 }
 
 // Issuer obtains the workload's certificate from an authority. Issue makes one attempt, possibly
-// with quick retries; the Manager repeats it. trusted are the roots that came with the certificate
-// before, or none.
+// with quick retries; the Manager repeats it. trusted are roots that the mesh announced, or none.
 type Issuer interface {
 	Issue(ctx context.Context, trusted []*x509.Certificate) (*Issued, error)
 	Files() []string // a change of one of them is reason to repeat a failed attempt

@@ -184,15 +184,16 @@ func (m *Manager) Pair() *pki.Pair {
 	return nil
 }
 
-// AnnouncedRoots returns the roots that the authority sent with the current certificate, nil if
-// there is none.
+// AnnouncedRoots returns the roots that the authority sent with the current certificate and those
+// of mesh configurations, nil if there are none. The agent's own connections trust them as well.
 func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var announced []*x509.Certificate
 	if version := m.version(Default); version != nil && version.issuer != nil {
-		return version.roots
+		announced = version.roots
 	}
-	return nil
+	return m.withBundles(announced)
 }
 
 // Secrets describes all secrets, sorted by name.

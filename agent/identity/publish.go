@@ -2,6 +2,7 @@ package identity
 
 import (
 	"cmp"
+	"crypto/x509"
 	"maps"
 	"slices"
 	"time"
@@ -25,10 +26,16 @@ func (m *Manager) version(name string) *material {
 		return e.current
 	}
 	merged := *e.current
-	for _, from := range slices.Sorted(maps.Keys(m.bundles)) {
-		merged.roots = pki.MergeRoots(merged.roots, m.bundles[from])
-	}
+	merged.roots = m.withBundles(merged.roots)
 	return &merged
+}
+
+// withBundles adds the roots of mesh configurations. Callers hold mu.
+func (m *Manager) withBundles(roots []*x509.Certificate) []*x509.Certificate {
+	for _, from := range slices.Sorted(maps.Keys(m.bundles)) {
+		roots = pki.MergeRoots(roots, m.bundles[from])
+	}
+	return roots
 }
 
 // absent is the version of secrets that are known not to exist.

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/x509"
 	"math/rand/v2"
 	"time"
 )
@@ -89,11 +88,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 				pause = minPause
 			}
 		}
-		var trusted []*x509.Certificate
-		if last != nil {
-			trusted = last.Roots
-		}
-		issued, err := settings.Issuer.Issue(ctx, trusted)
+		issued, err := settings.Issuer.Issue(ctx, m.AnnouncedRoots())
 		if ctx.Err() != nil {
 			return
 		}
