@@ -26,7 +26,7 @@ func Cleanup(instance, state string) ([]string, error) {
 	}
 	var done []string
 	for _, name := range names {
-		if name != TableName(instance) && name != closedName(instance) {
+		if name != TableName(instance) && name != closedName(instance) && name != dnsName(instance) {
 			continue
 		}
 		switch err := socket.remove(name); {

@@ -1,0 +1,46 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+const shop = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: shop}
+spec:
+  hosts: [shop.test]
+  addresses: [240.240.0.1]
+  resolution: STATIC
+  ports: [{number: 9080, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1}]
+`
+
+// Programs on the machine resolve names of the mesh with libc, though no server answers.
+func TestDNS_IsCaptured(t *testing.T) {
+	h := NewHost(t)
+	h.Script(outside)
+	h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
+	h.Write("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
+	h.Write("/etc/outrider/conf.d/dns.toml", interception+"dns = true\n"+
+		"[dns]\nlisten = \"127.0.0.1:15053\"\n")
+	h.Write("/etc/outrider/mesh.d/shop.yaml", shop)
+	resolves := func() bool {
+		return strings.HasPrefix(h.Script("getent ahostsv4 shop.test || true"), "240.240.0.1 ")
+	}
+	h.Script("systemctl start outrider")
+	h.Eventually(20*time.Second, "the name resolves", resolves)
+	h.Script("systemctl restart outrider")
+	h.Eventually(20*time.Second, "the name resolves after a restart", resolves)
+	helper := h.MainPID("outrider-capture")
+	h.Script("systemctl kill -s KILL outrider-capture.service")
+	h.Eventually(20*time.Second, "the name resolves after a kill of the helper", func() bool {
+		pid := h.MainPID("outrider-capture")
+		return pid != 0 && pid != helper && resolves()
+	})
+	h.Script("systemctl stop outrider")
+	if left := h.Script("nft list ruleset"); left != "" || resolves() {
+		t.Errorf("after the stop: %s", left)
+	}
+}
