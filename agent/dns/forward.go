@@ -3,7 +3,6 @@ package dns
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -116,31 +115,29 @@ func (f *forwarder) candidates() (all []*upstream, parallel bool) {
 // errLoop is the error of a query that an upstream sent back.
 var errLoop = errors.New("the query is one of this proxy's own, sent back by an upstream")
 
-// forward returns the response of an upstream. The query is not modified.
-func (f *forwarder) forward(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
+// forward returns the response of an upstream. Equal queries have the same key. The query is not
+// modified.
+func (f *forwarder) forward(ctx context.Context, key string, query *dns.Msg) (*dns.Msg, error) {
 	q := query.Question[0]
 	if f.isOwn(q.Name) {
 		return nil, errLoop
 	}
-	key := query.Copy()
-	key.Id, key.Question[0].Name = 0, strings.ToLower(q.Name)
-	text, err := key.Pack()
-	if err != nil {
-		return nil, fmt.Errorf("encode the query: %w", err)
-	}
-	shared, err, _ := f.group.Do(string(text), func() (any, error) {
+	result, err, shared := f.group.Do(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, forwardTime)
 		defer cancel()
-		return f.race(ctx, key)
+		return f.race(ctx, query)
 	})
 	if err != nil {
 		return nil, err
 	}
-	reply := shared.(*dns.Msg).Copy()
+	reply := result.(*dns.Msg)
+	if shared {
+		reply = reply.Copy()
+	}
 	sent := reply.Question[0].Name
 	reply.Id, reply.Question = query.Id, []dns.Question{q}
 	for _, rr := range reply.Answer {
-		if h := rr.Header(); strings.EqualFold(h.Name, sent) {
+		if h := rr.Header(); h.Name == sent {
 			h.Name = q.Name
 		}
 	}
@@ -153,10 +150,13 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	if len(upstreams) == 0 {
 		return nil, errors.New("no upstream")
 	}
-	mixed := query.Copy()
-	mixed.Question[0].Name = randomCase(mixed.Question[0].Name)
-	if mixed.Question[0].Name != query.Question[0].Name { // else it has no letters
-		defer f.track(mixed.Question[0].Name)()
+	q := query.Question[0]
+	lower := strings.ToLower(q.Name)
+	q.Name = randomCase(lower)
+	mixed := *query // its other sections are shared and not modified
+	mixed.Question = []dns.Question{q}
+	if q.Name != lower { // else it has no letters
+		defer f.track(q.Name)()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -175,7 +175,7 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 		current, upstreams = u, upstreams[1:]
 		pending++
 		go func() {
-			reply, err := u.exchange(ctx, mixed)
+			reply, err := u.exchange(ctx, &mixed)
 			results <- result{reply, err}
 		}()
 	}

@@ -199,7 +199,7 @@ func (s *Server) stored(b []byte, t *table, cache *cache, raw []byte) []byte {
 
 // resolve forwards a query and returns the response.
 func (s *Server) resolve(ctx context.Context, q *query) []byte {
-	reply, err := s.forwards.forward(ctx, q.message)
+	reply, err := s.forwards.forward(ctx, string(q.raw[2:]), q.message)
 	if err != nil {
 		s.options.Logger.Debug("query failed", "name", q.message.Question[0].Name, "error", err)
 		return s.fail(q, dns.RcodeServerFailure)

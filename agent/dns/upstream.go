@@ -99,7 +99,7 @@ func (u *upstream) connect(ctx context.Context, network string) (*connection, er
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Conn: &dns.Conn{Conn: plain, UDPSize: dns.MaxMsgSize}, uses: 1}, nil
+	return &connection{Conn: &dns.Conn{Conn: plain, UDPSize: maxSize}, uses: 1}, nil
 }
 
 func (u *upstream) release(network string, c *connection) {
