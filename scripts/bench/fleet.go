@@ -3,23 +3,29 @@ package main
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"time"
 
+	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
 // fleetResult is an agent with an upstream server.
 type fleetResult struct {
-	Services int             `json:"services"`
-	Ready    []time.Duration `json:"ready_ns"`  // from exec to /healthz/ready 200
-	Cached   []time.Duration `json:"cached_ns"` // the same while istiod is away
-	Alone    []time.Duration `json:"alone_ns"`  // Envoy with the same resources, static, to LIVE
+	Services int `json:"services"`
+	// pilot-agent, from exec to /healthz/ready 200
+	PilotAgent []time.Duration `json:"pilot_agent_ready_ns"`
+
+	Ready  []time.Duration `json:"ready_ns"`  // from exec to /healthz/ready 200
+	Cached []time.Duration `json:"cached_ns"` // the same while istiod is away
+	Alone  []time.Duration `json:"alone_ns"`  // Envoy with the same resources, static, to LIVE
 
 	MedianReady  time.Duration `json:"ready_median_ns"`
 	MedianCached time.Duration `json:"cached_median_ns"`
+	MedianPilot  time.Duration `json:"pilot_agent_median_ns"`
 	MedianAlone  time.Duration `json:"alone_median_ns"`
 
 	Away     time.Duration `json:"istiod_away_ns"`
@@ -29,14 +35,15 @@ type fleetResult struct {
 
 	ManyServices int `json:"many_services"`
 	RSS          int `json:"rss_bytes"` // of agent and keeper with many services
+	PilotRSS     int `json:"pilot_agent_rss_bytes"`
 }
 
 // Targets of the VM's side of istiod.
 const (
 	cachedCost   = time.Second     // of a start from the cache, more than Envoy alone
 	catchUpTime  = 2 * time.Second // after istiod's return
+	readyShare   = 0.7             // of pilot-agent's time
 	manyServices = 1000
-	manyMemory   = 39 << 20 // what pilot-agent 1.31 needs with 1,000 services
 )
 
 // upstreamRig is a rig whose Envoy is configured by istiod.
@@ -49,16 +56,34 @@ type upstreamRig struct {
 
 func newUpstreamRig(t *stage, services int) *upstreamRig {
 	t.Helper()
-	u := &upstreamRig{t: t, Rig: rig.New(t, rig.Options{})}
+	u := &upstreamRig{t: t, Rig: rig.New(t, rig.Options{TOML: "[log]\nlevel = \"info\"\n"})}
 	for i := range u.ports {
 		u.ports[i] = parts.FreePort(t)
 	}
 	u.Write("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
 	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend)) // the host of the load
 	u.startIstiod()
-	u.Set(fmt.Sprintf("[discovery]\naddress = \"127.0.0.1:%d\"\nauth = \"none\"\n"+
-		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.ports[0]))
+	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n"+
+		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.address()))
 	return u
+}
+
+func (u *upstreamRig) address() string { return fmt.Sprintf("127.0.0.1:%d", u.ports[0]) }
+
+// startOnce returns the time from exec to readiness.
+func (a *sdsAgent) startOnce(t *stage) time.Duration {
+	t.Helper()
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	begun := time.Now()
+	a.start()
+	for !ready(client, fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", a.status)) {
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal("pilot-agent is not ready")
+		}
+		time.Sleep(readyPoll)
+	}
+	return time.Since(begun)
 }
 
 func (u *upstreamRig) startIstiod() {
@@ -73,7 +98,7 @@ func (u *upstreamRig) startIstiod() {
 	}
 	u.t.Cleanup(u.stopIstiod)
 	rig.Eventually(u.t, time.Minute, "istiod listens", func() bool {
-		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", u.ports[0]))
+		connection, err := net.Dial("tcp", u.address())
 		if err == nil {
 			_ = connection.Close()
 		}
@@ -96,9 +121,13 @@ func fleet(t *stage, s settings) any {
 	stopOnce(t, u.Rig)
 	folder := parts.ShortDir(t)
 	defer removeSharedMemory(baseIDAlone())
+	pilot := istioAgent(t, u.address())
+	pilot.issue(t, pkitest.NewAuthority(t, "root", nil))
 	for range s.runs {
 		result.Ready = append(result.Ready, startOnce(t, u.Rig))
 		stopOnce(t, u.Rig)
+		result.PilotAgent = append(result.PilotAgent, pilot.startOnce(t))
+		pilot.stop()
 		envoy := startAlone(t, folder, bootstrap, baseIDAlone(), 0, time.Second, 2*time.Second)
 		envoy.stop()
 		result.Alone = append(result.Alone, envoy.took)
@@ -109,7 +138,7 @@ func fleet(t *stage, s settings) any {
 		stopOnce(t, u.Rig)
 	}
 	result.MedianReady, result.MedianCached = median(result.Ready), median(result.Cached)
-	result.MedianAlone = median(result.Alone)
+	result.MedianAlone, result.MedianPilot = median(result.Alone), median(result.PilotAgent)
 
 	many := newUpstreamRig(t, manyServices)
 	daemon := many.StartReady()
@@ -117,14 +146,25 @@ func fleet(t *stage, s settings) any {
 	for _, pid := range append(many.Pids("outrider-keeper"), daemon.Process.Pid) {
 		result.RSS += memory(t, pid).RSS
 	}
-	fmt.Printf("%d services, %d runs: ready %s with istiod, %s without, Envoy alone %s\n"+
+	stopOnce(t, many.Rig)
+	pilot = istioAgent(t, many.address())
+	pilot.issue(t, pkitest.NewAuthority(t, "root", nil))
+	pilot.startOnce(t)
+	time.Sleep(settle)
+	result.PilotRSS = memory(t, pilot.pid).RSS
+	pilot.stop()
+	fmt.Printf("%d services, %d runs: ready %s with istiod, %s without, pilot-agent %s, "+
+		"Envoy alone %s\n"+
 		"istiod away for %v: %d of %d requests lost, caught up after %s\n"+
-		"%d services: agent and keeper %.1f MB\n", s.services, s.runs, millis(result.MedianReady),
-		millis(result.MedianCached), millis(result.MedianAlone), result.Away, result.Lost,
-		result.Requests, millis(result.CaughtUp), manyServices, float64(result.RSS)/(1<<20))
+		"%d services: agent and keeper %.1f MB, pilot-agent %.1f MB\n", s.services, s.runs, millis(result.MedianReady),
+		millis(result.MedianCached), millis(result.MedianPilot), millis(result.MedianAlone),
+		result.Away, result.Lost, result.Requests, millis(result.CaughtUp), manyServices,
+		float64(result.RSS)/(1<<20), float64(result.PilotRSS)/(1<<20))
+	t.target(s, float64(result.MedianReady) <= readyShare*float64(result.MedianPilot),
+		"exec to ready is more than %.1f times pilot-agent's", readyShare)
 	t.target(s, result.MedianCached-result.MedianAlone <= cachedCost, "a start without istiod")
 	t.target(s, result.Lost == 0 && result.CaughtUp <= catchUpTime, "istiod away")
-	t.target(s, result.RSS <= manyMemory, "memory with %d services", manyServices)
+	t.target(s, result.RSS <= result.PilotRSS, "memory with %d services", manyServices)
 	return result
 }
 

@@ -39,12 +39,14 @@ type identityResult struct {
 type sdsAgent struct {
 	folder, socket string
 	start, stop    func()
+
+	status, pid int // of pilot-agent: port, and process once started
 }
 
 // identities alternates starts of outriderd and pilot-agent, then rotations.
 func identities(t *stage, s settings) any {
 	root := pkitest.NewAuthority(t, "root", nil)
-	ours, theirs := outriderAgent(t), istioAgent(t)
+	ours, theirs := outriderAgent(t), istioAgent(t, fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
 	result := &identityResult{}
 	once := func(a *sdsAgent, rotations int) (first time.Duration, pushes []time.Duration) {
 		a.issue(t, root)
@@ -122,9 +124,10 @@ func buildIstio(t *stage, folder, program, pkg string) {
 	}
 }
 
-// istioAgent returns pilot-agent, built from the module of istiod, with its own Envoy.
-func istioAgent(t *stage) *sdsAgent {
-	a := &sdsAgent{folder: parts.ShortDir(t)}
+// istioAgent returns pilot-agent, built from the module of istiod, with its own Envoy. discovery is
+// the address of istiod.
+func istioAgent(t *stage, discovery string) *sdsAgent {
+	a := &sdsAgent{folder: parts.ShortDir(t), status: parts.FreePort(t)}
 	program := filepath.Join(a.folder, "pilot-agent")
 	buildIstio(t, a.folder, program, "istio.io/istio/pilot/cmd/pilot-agent")
 	source, err := parts.IstioSource()
@@ -132,8 +135,8 @@ func istioAgent(t *stage) *sdsAgent {
 		t.Fatal(err)
 	}
 	config, err := json.Marshal(map[string]any{
-		"discoveryAddress": fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)), "concurrency": 2,
-		"controlPlaneAuthPolicy": "NONE", "statusPort": parts.FreePort(t), "binaryPath": parts.Envoy(t),
+		"discoveryAddress": discovery, "concurrency": 2,
+		"controlPlaneAuthPolicy": "NONE", "statusPort": a.status, "binaryPath": parts.Envoy(t),
 		"proxyAdminPort": parts.FreePort(t), "configPath": "./proxy", "terminationDrainDuration": "1s",
 		"proxyBootstrapTemplatePath": filepath.Join(source,
 			"tools/packaging/common/envoy_bootstrap.json"),
@@ -155,6 +158,7 @@ func istioAgent(t *stage) *sdsAgent {
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
+		a.pid = process.Process.Pid
 	}
 	a.stop = func() {
 		_ = syscall.Kill(-process.Process.Pid, syscall.SIGKILL) // with its Envoy
