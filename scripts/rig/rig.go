@@ -73,6 +73,7 @@ address = "127.0.0.1:%d"
 ready_port = %d
 [discovery]
 files = [%q]
+debug_address = ""
 [telemetry]
 prometheus_address = "127.0.0.1:%d"
 [log]
