@@ -1,5 +1,5 @@
 // Package backend implements the operations of the private socket (api.Backend), D-Bus
-// (bus.Backend), the status address (status.Control) and the status sentence of the service manager
+// (bus.Backend), the status address (status.Control) and the STATUS= sentence for systemd
 // (systemd.Agent). It has no state of its own: each operation reads or calls the parts that own it.
 package backend
 

@@ -8,9 +8,9 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// Backend is implemented by the agent. Its methods must be safe for concurrent use. An *api.Error is
-// sent as org.outrider.Agent1.Error.Refused, or InvalidArgument (status 400) or NoSuchEpoch (404);
-// any other error as org.outrider.Agent1.Error.Failed. All have the error's text.
+// Backend is implemented by the agent. Its methods must be safe for concurrent use. Errors become
+// D-Bus errors org.outrider.Agent1.Error.NAME with the same text. NAME is Refused for an
+// *api.Error (InvalidArgument if its Status is 400, NoSuchEpoch if 404), and Failed for any other.
 type Backend interface {
 	Observer
 	Changer

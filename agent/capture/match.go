@@ -40,7 +40,7 @@ func (isTCP) exprs() []expr.Any {
 
 func (isTCP) holds(c *Connection) bool { return c.Protocol == "tcp" }
 
-// notSYN holds for packets that do not begin a connection. Connections that were established before
+// notSYN matches packets that do not begin a connection. Connections that were established before
 // conntrack was loaded are new to it.
 type notSYN struct{}
 
@@ -63,7 +63,7 @@ func (notSYN) exprs() []expr.Any {
 
 func (notSYN) holds(*Connection) bool { return false }
 
-// family holds for one address family.
+// family matches one address family.
 type family struct{ ipv6 bool }
 
 func (f family) text() string {
@@ -83,7 +83,7 @@ func (f family) exprs() []expr.Any {
 
 func (f family) holds(c *Connection) bool { return c.Destination.Addr().Is6() == f.ipv6 }
 
-// user holds for sockets of the users in a set.
+// user matches sockets of the users in a set.
 type user struct{ set *Set }
 
 func (m user) text() string { return "meta skuid @" + m.set.Name }
@@ -96,7 +96,7 @@ func (m user) holds(c *Connection) bool {
 	return m.set.has(binaryutil.NativeEndian.PutUint32(c.UID))
 }
 
-// loopback holds for what this host sends to addresses of its own; arriving in chains that see it
+// loopback matches what this host sends to addresses of its own; arriving in chains that see it
 // arrive.
 type loopback struct{ arriving bool }
 
@@ -118,7 +118,7 @@ func (l loopback) exprs() []expr.Any {
 
 func (l loopback) holds(c *Connection) bool { return c.Local && !c.Inbound }
 
-// toHost holds for packets to an address of this host, not for those that it forwards.
+// toHost matches packets to an address of this host, not for those that it forwards.
 type toHost struct{}
 
 func (toHost) text() string { return "fib daddr type local" }
@@ -130,7 +130,7 @@ func (toHost) exprs() []expr.Any {
 
 func (toHost) holds(c *Connection) bool { return c.Local }
 
-// port holds for the destination ports in a set.
+// port matches TCP connections to a destination port in the set.
 type port struct{ set *Set }
 
 func (m port) text() string { return "tcp dport @" + m.set.Name }
@@ -145,7 +145,7 @@ func (m port) holds(c *Connection) bool {
 	return c.Protocol == "tcp" && m.set.has(binaryutil.BigEndian.PutUint16(c.Destination.Port()))
 }
 
-// address holds for source or destination addresses in (or, if except, not in) a set.
+// address matches source or destination addresses in (or, if except, not in) a set.
 type address struct {
 	set            *Set
 	source, except bool
@@ -189,7 +189,7 @@ func (m address) holds(c *Connection) bool {
 	return isFamily && m.set.contains(a) != m.except
 }
 
-// unit holds for sockets of processes in the control groups of a set, all at one level.
+// unit matches sockets of processes in the control groups of a set, all at one level.
 type unit struct {
 	set   *Set
 	level int
@@ -214,7 +214,7 @@ func (m unit) holds(c *Connection) bool {
 	})
 }
 
-// redirected holds for connections whose destination was translated.
+// redirected matches connections whose destination was translated.
 type redirected struct{}
 
 const ctDNAT = 0x20 // IPS_DST_NAT
@@ -230,7 +230,7 @@ func (redirected) exprs() []expr.Any {
 
 func (redirected) holds(*Connection) bool { return false } // Explain ends with the redirection
 
-// probe holds for connections with which the helper checks that Envoy accepts.
+// probe matches connections with which the helper checks that Envoy accepts.
 type probe struct{}
 
 // probeMark is the mark of the helper's sockets. It requires CAP_NET_ADMIN.

@@ -9,7 +9,8 @@ const (
 	resolvedRouting  capability = "routing through systemd-resolved"
 )
 
-// missing returns the capabilities that this version lacks. Removing one makes its keys valid.
+// missing returns the capabilities that this version lacks. To ship one, delete it here: its keys
+// are then valid.
 func missing() map[capability]bool {
 	return map[capability]bool{
 		dynamicBootstrap: true,

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// upstream checks the keys of the connection to an upstream server.
+// upstream checks the keys of the connection to the upstream xDS server (istiod).
 func (x *crossCheck) upstream() {
 	d, h := x.Discovery, x.Health
 	const address = "discovery.address"

@@ -38,7 +38,8 @@ const maxSize = 1 << 20
 // sockets.
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
-// reservedInstances returns names with another meaning in unit names, users and files.
+// reservedInstances returns names that no instance may have, because unit names, users or files of
+// Outrider already use them.
 func reservedInstances() []string { return []string{"envoy", "outrider", "discoveryd"} }
 
 // CheckInstance returns an error if name is not a valid instance name.

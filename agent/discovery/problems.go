@@ -96,8 +96,8 @@ func (s *Server) raise() {
 	}
 }
 
-// gather returns the problems of the store, the mesh, the views and the refusals, sorted by place
-// and without duplicates.
+// gather returns all problems without duplicates, sorted by file and line: of the store, ofMesh
+// (MeshConfig, refused objects, references), of the views, and of resources that Envoy refused.
 func gather(stored, ofMesh []Problem, views map[string]*served,
 	refusals map[resource.Key]refusal) []Problem {
 	more := slices.Clone(ofMesh)

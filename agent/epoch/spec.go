@@ -83,7 +83,7 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("epoch %d refused: %s; %s", r.Number, strings.Join(r.Reasons, "; "), serves)
 }
 
-// Unwrap returns ErrStopping, ErrAborted, or what a part returned.
+// Unwrap returns the cause: ErrStopping, ErrAborted, or the error that made the attempt fail.
 func (r *Refused) Unwrap() error { return r.cause }
 
 // The errors of this package.

@@ -145,10 +145,10 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 	}
 }
 
-// Apply requests an epoch that runs the request's spec and returns when it is live, or why it is
-// not (*Refused, unless the supervisor or ctx has ended). Requests that come while another is under
-// way are merged: the newest spec wins, and all callers get the outcome of the one that ran. A
-// caller whose ctx ends withdraws nothing.
+// Apply requests an epoch with the request's spec and returns once it is live. Its error is
+// *Refused, ErrEnded or that of ctx. While an attempt runs, new requests are merged into one: its
+// spec is that of the newest, and all their callers get its outcome. The end of ctx ends the wait,
+// not the request.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
 	return s.Ask(request)(ctx)
 }

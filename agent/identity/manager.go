@@ -139,8 +139,8 @@ func (m *Manager) Configure(settings Settings) {
 	m.changed()
 }
 
-// SetTrustBundle sets the roots of a mesh configuration, which are trusted beside the provider's and
-// those of others. from names where it comes from.
+// SetTrustBundle sets the root certificates of one source (from), such as MeshConfig; nil removes
+// them. They are trusted beside the provider's roots and those of the other sources.
 func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -61,7 +61,7 @@ type server struct {
 	serving  sync.WaitGroup // connections
 }
 
-// maxConnections bounds all connections.
+// maxConnections bounds the open connections to the keeper's socket, of all users together.
 const maxConnections = 16
 
 func newServer(options Options) *server {

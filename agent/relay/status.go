@@ -86,8 +86,8 @@ func (s *Server) report(session *session, now state) {
 	s.show()
 }
 
-// show derives Status and the condition from all sessions: the one that is worst off counts.
-// Callers hold mu.
+// show derives Status and the condition from all sessions. A session that is served from the cache
+// decides, else one that is not connected; Status is Connected only if all are. Callers hold mu.
 func (s *Server) show() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {

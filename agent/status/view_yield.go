@@ -26,7 +26,7 @@ func (v *View) Hold(reload uint64, address string) {
 	v.update()
 }
 
-// Release ends Hold.
+// Release undoes Hold of a reload: the view takes its port back unless an epoch uses it.
 func (v *View) Release(reload uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -84,7 +84,7 @@ func NewServer(options Options) *Server {
 	return s
 }
 
-// Configure sets the file of the subject token for requests without one; "" = none.
+// Configure sets the token file that is used for requests without a subject token; "" = none.
 func (s *Server) Configure(tokenFile string) { s.tokenFile.Store(&tokenFile) }
 
 // Name returns the name of the part.

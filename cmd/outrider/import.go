@@ -44,7 +44,7 @@ func (a *app) importIstioCommand() *cobra.Command {
 	return command
 }
 
-// imported is the JSON of import istio.
+// imported is the JSON output of "outrider import istio".
 type imported struct {
 	Config string       `json:"config"`
 	Notes  []string     `json:"notes"`

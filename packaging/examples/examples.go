@@ -14,7 +14,7 @@ import (
 //go:embed canary internal-api outbound-proxy retries reverse-proxy sni
 var files embed.FS
 
-// Example is one configuration.
+// Example is one example configuration, installed with the package.
 type Example struct {
 	Name    string `json:"name"`
 	Summary string `json:"summary"`

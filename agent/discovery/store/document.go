@@ -248,7 +248,8 @@ func oneOf(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// refused records an invalid object.
+// refused records that an object is invalid, so that its last good version stays. If its kind or
+// name is unknown, the whole document counts as broken.
 func (r *reader) refused(h *header, found *document) {
 	if h.kind == "" || h.name == "" {
 		found.broken = true
