@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"regexp"
 	"strings"
 	"sync"
@@ -73,8 +74,8 @@ func (s *Service) aws(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	get := func(path string) ([]byte, error) {
-		return s.request(ctx, http.MethodGet, path, "X-aws-ec2-metadata-token", string(token))
+	get := func(at string) ([]byte, error) {
+		return s.request(ctx, http.MethodGet, at, "X-aws-ec2-metadata-token", string(token))
 	}
 	text, err := get("/latest/dynamic/instance-identity/document")
 	if err != nil {
@@ -105,7 +106,7 @@ func (s *Service) gcp(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	zone := string(text[strings.LastIndexByte(string(text), '/')+1:]) // projects/N/zones/ZONE
+	zone := path.Base(string(text)) // of projects/N/zones/ZONE
 	region := zone[:max(0, strings.LastIndexByte(zone, '-'))]
 	return Facts{Locality: region + "/" + zone}, nil
 }
@@ -132,13 +133,13 @@ func (s *Service) azure(ctx context.Context) (Facts, error) {
 
 // request returns the body of a response.
 func (s *Service) request(
-	ctx context.Context, method, path, header, value string,
+	ctx context.Context, method, at, header, value string,
 ) ([]byte, error) {
 	url := s.URL
 	if url == "" {
 		url = defaultURL
 	}
-	request, err := http.NewRequestWithContext(ctx, method, url+path, nil)
+	request, err := http.NewRequestWithContext(ctx, method, url+at, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (s *Service) request(
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", path, response.Status)
+		return nil, fmt.Errorf("%s: %s", at, response.Status)
 	}
 	return io.ReadAll(io.LimitReader(response.Body, bodyLimit))
 }

@@ -38,7 +38,7 @@ func HTTP(request *http.Request) (int, error) {
 		},
 		CheckRedirect: SameHost,
 	}
-	response, err := client.Do(request)
+	response, err := client.Do(request) //nolint:gosec // the URL is in the configuration
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
 			err = e.Err
