@@ -144,6 +144,9 @@ func (s *session) request(message []byte) (err error) {
 			return status.Error(codes.InvalidArgument, "the first request must carry the node")
 		}
 		s.node = r.node
+		if s.failure != nil && !s.opened {
+			s.patience.Reset(0)
+		}
 	}
 	w := s.watches[r.typeURL]
 	if w == nil {
@@ -221,7 +224,7 @@ func (s *session) event(e event) error {
 		}
 		unreachable := !s.opened
 		s.drop(e.err, s.nextPause())
-		if unreachable && !s.served() {
+		if unreachable && s.node != nil && !s.served() {
 			s.patience.Reset(0) // waiting longer would only delay Envoy's start
 		}
 	case e.message == nil:
