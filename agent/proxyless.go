@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -68,7 +69,7 @@ func (a *Agent) writeGRPCBootstrap(path string, content []byte) {
 	if content == nil {
 		return
 	}
-	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {
+	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, content) {
 		return
 	}
 	err := renameio.WriteFile(path, content, 0o644, renameio.IgnoreUmask(),

@@ -110,8 +110,8 @@ func (l *link) run(ctx context.Context, delta bool) error {
 // the one before was reported (after). Responses of other types do not wait.
 func (l *link) extensions(
 	ctx context.Context, e event, delta bool, after <-chan struct{},
-) (reported chan struct{}) {
-	reported = make(chan struct{})
+) chan struct{} {
+	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
 		changed, err := l.modules.inline(ctx, e.response)

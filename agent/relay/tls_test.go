@@ -110,7 +110,7 @@ func TestUpstream_Authentication(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(response.Body)
-		if err != nil || response.StatusCode != 200 ||
+		if err != nil || response.StatusCode != http.StatusOK ||
 			!strings.Contains(string(body), "BootstrapConfigDump") &&
 				!strings.Contains(string(body), "ClustersConfigDump") {
 			t.Errorf("config_dump: %s, %.200s, %v", response.Status, body, err)

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -138,7 +139,7 @@ func (c *credentials) serves(host string, client *tls.Certificate, chain []byte)
 	c.t.Helper()
 	rig.Eventually(c.t, time.Minute, host+" serves its credential", func() bool {
 		got, err := c.get(host, client)
-		return err == nil && string(pkitest.PEM(got)) == string(chain)
+		return err == nil && bytes.Equal(pkitest.PEM(got), chain)
 	})
 }
 

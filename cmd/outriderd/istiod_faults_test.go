@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -77,7 +78,7 @@ func TestIstiod_AgentKilledDuringARenewal(t *testing.T) {
 	i.gate.set("hanging")
 	rig.Eventually(t, time.Minute, "a renewal is in progress", i.gate.hangs)
 	i.KillAgent()
-	if now, err := i.presented(); err != nil || string(now) != string(first) {
+	if now, err := i.presented(); err != nil || !bytes.Equal(now, first) {
 		t.Errorf("Envoy without an agent: %v", err)
 	}
 	i.gate.set("open")
