@@ -27,13 +27,17 @@ type MeshProblem struct {
 	Message  string `json:"message"`
 }
 
-// The parts of an explanation.
 type (
+	// MeshRequest is the request that an explanation is about.
 	MeshRequest = answer.Request
-	MeshHeader  = answer.Header
-	MeshAnswer  = answer.Answer
-	MeshTarget  = answer.Target
-	MeshStep    = answer.Step
+	// MeshHeader is a header of the request.
+	MeshHeader = answer.Header
+	// MeshAnswer is how Envoy would handle the request.
+	MeshAnswer = answer.Answer
+	// MeshTarget is a destination of the request.
+	MeshTarget = answer.Target
+	// MeshStep is one decision on the way.
+	MeshStep = answer.Step
 )
 
 // MeshExplanation describes how Envoy would handle a request, and why.

@@ -153,8 +153,8 @@ func (r *rig) answer() (answer string) {
 // answers waits until the answer is wanted, and returns how long that took.
 func (r *rig) answers(limit time.Duration, wanted string) time.Duration {
 	r.t.Helper()
-	began, last := time.Now(), ""
-	for last = r.answer(); last != wanted; last = r.answer() {
+	began := time.Now()
+	for last := r.answer(); last != wanted; last = r.answer() {
 		if time.Since(began) > limit {
 			r.t.Fatalf("not within %v: the answer %q; it is %q", limit, wanted, last)
 		}

@@ -41,7 +41,7 @@ func (h *helper) unitsChanged() <-chan struct{} {
 
 // settle installs or withdraws the rules.
 func (h *helper) settle(now time.Time) (State, string, Families) {
-	reason := ""
+	var reason string
 	var families Families
 	switch {
 	case h.Withdrawn:

@@ -73,7 +73,7 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return err
 		}
-		defer unix.CloseOnExec(fd)
+		defer unix.CloseOnExec(fd) //nolint:gocritic // after a failed Exec
 		arguments = append(arguments, "-"+name+"="+strconv.Itoa(fd))
 	}
 	return unix.Exec(program, arguments, os.Environ())

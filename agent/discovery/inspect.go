@@ -69,7 +69,6 @@ func (c *certificates) inspect(files []*certificateFile) {
 		case <-deadline.C:
 		}
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		for i, file := range pending {
 			select {
 			case <-all[i]:
@@ -77,6 +76,7 @@ func (c *certificates) inspect(files []*certificateFile) {
 				file.overdue = true
 			}
 		}
+		c.mu.Unlock()
 		return
 	}
 }

@@ -2,7 +2,6 @@ package discovery_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/url"
 	"strings"
@@ -41,13 +40,6 @@ func issuePEM(t *testing.T, by *pkitest.Authority, id string) (chain, key []byte
 	must(t, err)
 	leaf.URIs = []*url.URL{uri}
 	return by.Issue(t, leaf)
-}
-
-// roots returns the pool with the mesh's authority.
-func (p meshPKI) roots() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(p.mesh.Certificate)
-	return pool
 }
 
 // secrets returns what an agent serves to a workload with an ID.

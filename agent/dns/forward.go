@@ -156,7 +156,8 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	mixed := *query // its other sections are shared and not modified
 	mixed.Question = []dns.Question{q}
 	if q.Name != lower { // else it has no letters
-		defer f.track(q.Name)()
+		ended := f.track(q.Name)
+		defer ended()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -145,7 +145,7 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 		q.message = &dns.Msg{MsgHdr: dns.MsgHdr{Id: binary.BigEndian.Uint16(raw)}}
 		return s.fail(q, dns.RcodeFormatError), nil
 	}
-	if q.raw = q.normalise(raw, tcp); q.raw == nil {
+	if q.raw = q.normalise(tcp); q.raw == nil {
 		return nil, nil
 	}
 	kind, class := q.message.Question[0].Qtype, q.message.Question[0].Qclass
@@ -223,7 +223,7 @@ func (s *Server) resolve(ctx context.Context, q *query) []byte {
 
 // normalise removes what differs between queries for the same response, and returns the key of the
 // query in caches. It sets size.
-func (q *query) normalise(raw []byte, tcp bool) []byte {
+func (q *query) normalise(tcp bool) []byte {
 	m := q.message
 	m.Answer, m.Ns, m.Extra = nil, nil, onlyOPT(m)
 	if opt := m.IsEdns0(); opt != nil {

@@ -129,7 +129,8 @@ func (u *upstream) close() {
 func (c *connection) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
 	own := *query // its sections are shared and not modified
 	own.Id = dns.Id()
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 )
 
 // Certificates returns the certificates of a secret that Envoy has from an SDS server: a chain, or
@@ -49,7 +50,7 @@ func certificatesOf(dump []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	secret := dumped.Configs[0].Secret
 	for _, part := range []source{secret.Certificate.Chain, secret.Validation.Roots} {
-		rest := append(part.Bytes, part.Text...)
+		rest := slices.Concat(part.Bytes, []byte(part.Text))
 		for block, after := pem.Decode(rest); block != nil; block, after = pem.Decode(after) {
 			certificate, err := x509.ParseCertificate(block.Bytes)
 			if err != nil {

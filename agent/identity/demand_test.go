@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"bytes"
 	"crypto/x509"
 	"fmt"
 	"strings"
@@ -74,7 +75,7 @@ func TestSDS_FilesByName(t *testing.T) {
 		t.Helper()
 		e.until("the pair", func() bool {
 			got, err := e.get(pool, chain, key)
-			return err == nil && string(pkitest.PEM(got)) == string(want)
+			return err == nil && bytes.Equal(pkitest.PEM(got), want)
 		})
 	}
 	first := startSDSEnvoy(t, socket, "GRPC", pair, roots)

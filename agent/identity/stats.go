@@ -34,9 +34,9 @@ func (m *Manager) Stats() Stats {
 // "other".
 func reason(err error) string {
 	switch problem, found := errors.AsType[*pki.Problem](err); {
-	case found && problem.Kind == pki.ErrToken:
+	case found && errors.Is(problem.Kind, pki.ErrToken):
 		return "token"
-	case found && problem.Kind == pki.ErrExpired:
+	case found && errors.Is(problem.Kind, pki.ErrExpired):
 		return "expired"
 	case found:
 		return "invalid"

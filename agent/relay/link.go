@@ -83,8 +83,9 @@ func (l *link) run(ctx context.Context, delta bool) error {
 			}
 		}
 	}()
-	extensions := make(chan struct{})
-	close(extensions)
+	none := make(chan struct{})
+	close(none)
+	var extensions <-chan struct{} = none
 	for {
 		var message []byte
 		switch err := stream.RecvMsg(&message); {

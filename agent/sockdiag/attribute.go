@@ -21,7 +21,7 @@ func cgroupOf(attributes []byte) uint64 {
 // ipv6Only reports whether the attributes are those of a socket with IPV6_V6ONLY.
 func ipv6Only(attributes []byte) bool {
 	value := attribute(attributes, attributeIPv6Only, 1)
-	return value != nil && value[0] != 0
+	return len(value) > 0 && value[0] != 0
 }
 
 // attribute returns the value of an attribute that has the length, or nil.

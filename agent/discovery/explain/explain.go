@@ -13,14 +13,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// The question and the answer.
 type (
+	// Request is the request to explain.
 	Request = answer.Request
-	Header  = answer.Header
-	Answer  = answer.Answer
+	// Header is a header of the request.
+	Header = answer.Header
+	// Answer is how Envoy would handle the request.
+	Answer = answer.Answer
+	// Outcome is what becomes of the request.
 	Outcome = answer.Outcome
-	Target  = answer.Target
-	Step    = answer.Step
+	// Target is a destination of the request.
+	Target = answer.Target
+	// Step is one decision on the way.
+	Step = answer.Step
 )
 
 // Outcomes of a request.

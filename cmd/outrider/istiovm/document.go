@@ -32,14 +32,13 @@ var tables = []string{"node", "envoy", "discovery", "identity", "status", "healt
 
 // set sets a key. It replaces an earlier value.
 func (d *document) set(key string, value any, from string) {
-	new := setting{key, value, from}
 	for i, s := range d.settings {
 		if s.key == key {
-			d.settings[i] = new
+			d.settings[i] = setting{key, value, from}
 			return
 		}
 	}
-	d.settings = append(d.settings, new)
+	d.settings = append(d.settings, setting{key, value, from})
 }
 
 func (d *document) note(sentence string) { d.notes = append(d.notes, sentence) }
