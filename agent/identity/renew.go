@@ -32,7 +32,9 @@ func planRenewal(issued *Issued, ratio float64) plan {
 	}
 	delay := time.Duration(float64(until.Sub(from)) * (1 - ratio))
 	delay = max(delay, minPause)
-	return plan{at: issued.Obtained.Add(delay), start: time.Now(), delay: delay}
+	// Round drops the monotonic reading: that clock stops while the machine is suspended.
+	at := issued.Obtained.Round(0).Add(delay)
+	return plan{at: at, start: time.Now(), delay: delay}
 }
 
 // left returns how long to wait, at most recheck. Zero: the certificate is due.

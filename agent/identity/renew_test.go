@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -69,7 +70,7 @@ func (w *world) Issue(context.Context, []*x509.Certificate) (*identity.Issued, e
 		return nil, err
 	}
 	return &identity.Issued{
-		Pair: pair, Roots: roots(w.root), Obtained: time.Now().Add(w.jump).Round(0),
+		Pair: pair, Roots: roots(w.root), Obtained: time.Now().Add(w.jump),
 	}, nil
 }
 
@@ -274,6 +275,21 @@ func TestRenewal_TheClockJumps(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Go compares times by the monotonic clock, which stops in suspend, if both have its reading. Times
+// in a bubble have none.
+func TestRenewal_IsDueByTheWallClock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		options.Settings = identity.Settings{Ratio: 0.5, Issuer: &lateIssuer{answer: &identity.Issued{
+			Pair: issuePair(t, r.root, lifetime), Roots: roots(r.root), Obtained: time.Now(),
+		}}}
+	})
+	r.await("a certificate", func() bool { return r.secret(identity.Default) != nil })
+	if at := r.Secrets()[1].Renewal.String(); strings.Contains(at, "m=") {
+		t.Errorf("due at %s", at)
 	}
 }
 

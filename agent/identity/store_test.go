@@ -168,7 +168,7 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 		t.Errorf("nothing kept yet: %v, %v", last, err)
 	}
 	issued := &identity.Issued{
-		Pair: issuePair(t, root, time.Hour), Roots: roots(root), Obtained: time.Now().Round(0),
+		Pair: issuePair(t, root, time.Hour), Roots: roots(root), Obtained: time.Now(),
 	}
 	if err := mine.Save(issued); err != nil {
 		t.Fatal(err)

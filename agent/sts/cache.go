@@ -56,6 +56,7 @@ func (c *cache) get(ctx context.Context, request Request) (Token, error) {
 	}
 	result := c.group.DoChan(string(key[:]), func() (any, error) {
 		token, err := c.exchange(c.ctx, request)
+		token.Expiry = token.Expiry.Round(0) // the monotonic clock stops in suspend
 		if err == nil {
 			c.store(key, entry{token, time.Now()})
 		}

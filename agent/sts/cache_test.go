@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -87,6 +88,18 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 	}
 	if token, err := c.get(t.Context(), request); err == nil {
 		t.Errorf("an exchange failed, but the token is %+v", token)
+	}
+}
+
+// Go compares times by the monotonic clock, which stops in suspend, if both have its reading.
+func TestCache_TokensExpireByTheWallClock(t *testing.T) {
+	c := newCache(t.Context(), func(context.Context, Request) (Token, error) {
+		return Token{Access: "x", Expiry: time.Now().Add(time.Hour)}, nil
+	})
+	token, err := c.get(t.Context(), Request{SubjectToken: subject})
+	if at := token.Expiry.String() + c.list()[0].Expiry.String(); err != nil ||
+		strings.Contains(at, "m=") {
+		t.Errorf("expires at %s, error %v", at, err)
 	}
 }
 
