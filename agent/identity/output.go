@@ -102,45 +102,47 @@ func (o *Output) holds(content map[string][]byte) bool {
 	return true
 }
 
-// fill writes the files of a set into its folder, on the disk.
+// fill writes the files of a set into its folder, on the disk. The folder's owner can rename what is
+// in it at any time: no link is followed out of it.
 func (o *Output) fill(set string, content map[string][]byte) error {
+	dir, err := os.OpenRoot(o.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	into, err := dir.OpenRoot(filepath.Base(set))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = into.Close() }()
+	info, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	share := func(file *os.File, mode fs.FileMode) (err error) {
+		if info.Mode()&fs.ModeSetgid != 0 { // the file has the group of the folder
+			err = file.Chmod(mode)
+		}
+		if uid, gid, ok := ownerOf(info); ok {
+			err = errors.Join(err, file.Chown(uid, gid))
+		}
+		return errors.Join(err, file.Sync(), file.Close())
+	}
 	for name, text := range content {
-		file, err := os.OpenFile(filepath.Join(set, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		file, err := into.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
 		_, err = file.Write(text)
-		if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		if err := errors.Join(err, share(file, 0o640)); err != nil {
 			return err
 		}
 	}
-	if err := o.shareWithGroup(set, content); err != nil {
+	folder, err := into.Open(".")
+	if err != nil {
 		return err
 	}
-	uid, gid, ok := ownerOf(o.Dir)
-	if !ok {
-		return nil
-	}
-	for name := range content {
-		if err := os.Chown(filepath.Join(set, name), uid, gid); err != nil {
-			return err
-		}
-	}
-	return os.Chown(set, uid, gid)
-}
-
-// shareWithGroup lets the group of the folder read a set if the folder has the set-group-ID bit: the
-// files then have its group.
-func (o *Output) shareWithGroup(set string, content map[string][]byte) error {
-	if info, err := os.Stat(o.Dir); err != nil || info.Mode()&fs.ModeSetgid == 0 {
-		return err
-	}
-	for name := range content {
-		if err := os.Chmod(filepath.Join(set, name), 0o640); err != nil {
-			return err
-		}
-	}
-	return os.Chmod(set, 0o750)
+	return share(folder, 0o750)
 }
 
 // replaceLink makes path a symbolic link, in one step.
@@ -157,13 +159,9 @@ func replaceLink(target, path string) error {
 
 // ownerOf returns the owner of a folder, if that is another user and this process may give files
 // away.
-func ownerOf(folder string) (uid, gid int, ok bool) {
-	info, err := os.Stat(folder)
-	if err != nil || os.Geteuid() != 0 {
-		return 0, 0, false
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || stat.Uid == 0 {
+func ownerOf(folder fs.FileInfo) (uid, gid int, ok bool) {
+	stat, ok := folder.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 || stat.Uid == 0 {
 		return 0, 0, false
 	}
 	return int(stat.Uid), int(stat.Gid), true
