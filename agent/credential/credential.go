@@ -56,7 +56,7 @@ func Is(secret string) bool { return strings.HasPrefix(secret, prefix) }
 // Files are the paths of a secret's files.
 type Files struct {
 	Cert, Key  string   // of a pair
-	Roots, CRL []string // of authorities: of each, the first that exists is used
+	Roots, CRL []string // of authorities: of each, the first whose folder exists is used
 }
 
 // Locate returns the files of a secret in a directory of credentials.
@@ -112,20 +112,18 @@ func (f Files) Present() (Files, error) {
 		}
 		return f, nil
 	}
-	var err error
-	for i, path := range f.Roots { // the folder of the credential itself comes last
-		if _, err = os.Stat(path); err == nil {
-			found := Files{Roots: []string{path}}
-			if _, err := os.Stat(f.CRL[i]); !errors.Is(err, fs.ErrNotExist) {
-				found.CRL = []string{f.CRL[i]}
-			}
-			return found, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return Files{}, err
-		}
+	i := 0
+	if _, err := os.Lstat(filepath.Dir(f.Roots[0])); errors.Is(err, fs.ErrNotExist) {
+		i = 1 // the folder of the credential itself
 	}
-	return Files{}, err
+	if _, err := os.Stat(f.Roots[i]); err != nil {
+		return Files{}, err
+	}
+	found := Files{Roots: f.Roots[i : i+1]}
+	if _, err := os.Stat(f.CRL[i]); !errors.Is(err, fs.ErrNotExist) {
+		found.CRL = f.CRL[i : i+1]
+	}
+	return found, nil
 }
 
 // CheckOwners returns an error if another user than root and the own one could replace a file: by

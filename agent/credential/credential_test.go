@@ -62,6 +62,7 @@ func TestPresent_AuthoritiesOfTheirOwnFolderComeFirst(t *testing.T) {
 		{[]string{"a/ca.crt", "a/ca.crl", "a-cacert/ca.crt"}, []string{"a-cacert/ca.crt"}},
 		{[]string{"a-cacert/ca.crt", "a-cacert/ca.crl"},
 			[]string{"a-cacert/ca.crt", "a-cacert/ca.crl"}},
+		{[]string{"a/ca.crt", "a-cacert/ca.crl"}, nil}, // a-cacert/ca.crt is being replaced
 		{[]string{"a/tls.crt"}, nil},
 	}
 	for _, c := range cases {

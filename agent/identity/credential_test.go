@@ -83,6 +83,22 @@ func TestCredential_AuthoritiesAndRevocations(t *testing.T) {
 		roots, revoked := published()
 		return roots == pemOf(r.root.Certificate) && revoked == ""
 	})
+	r.write("web-cacert/ca.crl", list)
+	r.await("a list of web-cacert", func() bool {
+		_, revoked := published()
+		return revoked == string(list)
+	})
+	removed := time.Now()
+	if err := os.Remove(r.path("web-cacert/ca.crl")); err != nil {
+		t.Fatal(err)
+	}
+	r.await("without the list", func() bool {
+		_, revoked := published()
+		return revoked == ""
+	})
+	if took := time.Since(removed); took < time.Second {
+		t.Errorf("a list that may be replaced is without effect after %s", took)
+	}
 	r.write("web-cacert/ca.crl", []byte("no list"))
 	r.awaitCondition(identity.CodeNotRenewed, "web-cacert/ca.crl: ")
 }

@@ -71,8 +71,12 @@ func (s source) locate() (Files, error) {
 func (m *Manager) follow(ctx context.Context, from source, tell report) {
 	changes := m.watch(ctx, from.paths())
 	pause := firstReread
+	var lists revocations
 	for {
 		version, err := from.read(m.options.Now())
+		if err == nil {
+			err = lists.check(version)
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -94,6 +98,29 @@ func (m *Manager) follow(ctx context.Context, from source, tell report) {
 		case <-timer.C:
 		}
 	}
+}
+
+// revocations is what is known of the revocation lists of a secret.
+type revocations struct {
+	exist   bool      // in the last version
+	missing time.Time // since when; zero: they are not
+}
+
+// check returns an error if revocation lists have disappeared: while they are being replaced, the
+// clients that they exclude must not be accepted.
+func (r *revocations) check(version *material) error {
+	if version.revoked != nil || !r.exist {
+		*r = revocations{exist: version.revoked != nil}
+		return nil
+	}
+	if r.missing.IsZero() {
+		r.missing = time.Now()
+	}
+	if time.Since(r.missing) < settle {
+		return errors.New("the revocation lists (ca.crl) have just been removed")
+	}
+	*r = revocations{}
+	return nil
 }
 
 // watch starts a watcher of its own for a secret, because a watcher reads files too and may hang.
