@@ -132,12 +132,14 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 }
 
 // revertible returns the objects of a realm that s.recent[index] changed, each with its version
-// before and the one in force now. It leaves out objects that were reverted since.
+// before and the one in force now. It leaves out objects that were reverted since, and
+// PeerAuthentications: an earlier version may accept plain text that this one forbids.
 func (s *Server) revertible(r *realm, index int) []store.Change {
 	var changes []store.Change
 	for _, c := range s.recent[index].objects {
 		key := newest(c.Change).Key
-		if refused, ok := r.refused[key]; c.realm != r || ok && refused.InForce != c.New {
+		refused, ok := r.refused[key]
+		if c.realm != r || ok && refused.InForce != c.New || key.Kind == object.PeerAuthentication {
 			continue
 		} else if !ok {
 			for _, later := range s.recent[index+1:] {
@@ -229,9 +231,10 @@ func (r *realm) apply(changes []store.Change) model.Touched {
 }
 
 // revertMesh undoes a change of MeshConfig and reports whether that changed r; if not, it restores
-// MeshConfig.
+// MeshConfig. A change of mutual TLS is not undone.
 func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message string) bool {
-	if a.mesh == nil || s.refusedMesh != nil || bytes.Equal(a.mesh.beforeText, a.mesh.afterText) {
+	if a.mesh == nil || s.refusedMesh != nil || bytes.Equal(a.mesh.beforeText, a.mesh.afterText) ||
+		!s.mesh.SameMutualTLS(a.mesh.before) {
 		return false
 	}
 	after := s.mesh

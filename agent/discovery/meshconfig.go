@@ -15,7 +15,7 @@ import (
 func (s *Server) readMesh() {
 	read, text, problems := meshfile.Read(s.settings.MeshConfigFile)
 	if refused := s.refusedMesh; refused != nil && read != nil {
-		if bytes.Equal(text, refused.Text) {
+		if bytes.Equal(text, refused.Text) && read.SameMutualTLS(s.mesh) {
 			read = nil
 			problems = append(problems, Problem{File: s.settings.MeshConfigFile, Line: 1,
 				Severity: condition.Error, Message: refused.Message,

@@ -116,12 +116,15 @@ func (r *realm) setLastGood(objects []*object.Object) {
 	}
 }
 
-// expectRefused keeps versions that Envoy refused out of force when they are read.
+// expectRefused keeps versions that Envoy refused out of force when they are read, except those
+// that revertible leaves out.
 func (r *realm) expectRefused(all []lastgood.Refused) {
 	r.waiting = map[object.Key]lastgood.Refused{}
 	for _, refused := range all {
 		refused = refused.In(r.namespace)
-		r.waiting[refused.Newest().Key] = refused
+		if key := refused.Newest().Key; key.Kind != object.PeerAuthentication {
+			r.waiting[key] = refused
+		}
 	}
 }
 

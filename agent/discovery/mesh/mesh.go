@@ -3,6 +3,7 @@ package mesh
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -78,4 +79,13 @@ func (m *Config) Equal(other *Config) bool {
 	a.Keepalive, a.Retry, a.Locality, a.TLS = b.Keepalive, b.Retry, b.Locality, b.TLS
 	a.MutualTLS = b.MutualTLS
 	return reflect.DeepEqual(a, b)
+}
+
+// SameMutualTLS reports whether two configurations are equal in what decides on mutual TLS in the
+// mesh: where it applies, its parameters, and who is trusted.
+func (m *Config) SameMutualTLS(other *Config) bool {
+	return m.RootNamespace == other.RootNamespace && m.AutoMutualTLS == other.AutoMutualTLS &&
+		proto.Equal(m.MutualTLS, other.MutualTLS) &&
+		slices.Equal(m.TrustDomains(), other.TrustDomains()) &&
+		slices.Equal(m.Authorities, other.Authorities)
 }
