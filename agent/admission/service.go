@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
-// Service is an HTTP service on loopback for some local users.
+// Service is an HTTP service on loopback for some local users, not for web pages in their browsers.
 type Service struct {
 	Address      string // host:port
 	Handler      http.Handler
@@ -42,10 +44,28 @@ func (s Service) Serve(ctx context.Context) error {
 			}
 			return refused, key
 		}})
-	server := NewServer(s.Handler, s.Logger)
+	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fromPage(r) {
+			http.Error(w, "use an IP address or localhost, and no Origin: "+
+				"web pages are refused", http.StatusForbidden)
+			return
+		}
+		s.Handler.ServeHTTP(w, r)
+	}), s.Logger)
 	server.WriteTimeout = s.WriteTimeout
 	if err := Serve(ctx, server, bounded); err != nil {
 		return fmt.Errorf("serve on %s: %w", s.Address, err)
 	}
 	return nil
+}
+
+// fromPage reports whether a web page may have made a browser send a request: to another origin, or
+// to its own name, which leads here (DNS rebinding).
+func fromPage(r *http.Request) bool {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return r.Header.Get("Origin") != "" || err != nil && !strings.EqualFold(host, "localhost")
 }

@@ -75,11 +75,12 @@ type Server struct {
 	options             Options
 	tokenFile           atomic.Pointer[string]
 	exchanges, failures atomic.Uint64
+	slots               chan struct{} // of exchanges at the same time
 }
 
 // NewServer returns a server that listens once Run is called.
 func NewServer(options Options) *Server {
-	s := &Server{options: options}
+	s := &Server{options: options, slots: make(chan struct{}, maximumExchanges)}
 	s.Configure(options.TokenFile)
 	return s
 }
@@ -106,6 +107,8 @@ const (
 const (
 	readTime     = 5 * time.Second
 	exchangeTime = 10 * time.Second
+	// maximumExchanges bounds different requests at the same time.
+	maximumExchanges = 16
 )
 
 // refusalBody is the response to connections of other users and beyond the limits.
@@ -131,6 +134,12 @@ func (s *Server) Run(ctx context.Context) error {
 
 // exchange calls the manager and reports failures.
 func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default: // waiting would let them pile up, because exchanges outlive their clients
+		return Token{}, fmt.Errorf("%d other tokens are being exchanged", maximumExchanges)
+	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
 	token, err := s.options.Manager.Exchange(ctx, request)

@@ -227,6 +227,62 @@ func TestStatus_ShowsExpiryButNoToken(t *testing.T) {
 	}
 }
 
+func TestToken_RefusesWebPages(t *testing.T) {
+	r := start(t, "")
+	_, port, _ := strings.Cut(strings.TrimPrefix(r.url, "http://"), ":")
+	for _, c := range []struct {
+		host, origin string
+		want         int
+	}{
+		{"127.0.0.1:" + port, "", 200}, {"localhost", "", 200}, {"[::1]:" + port, "", 200},
+		{"rebound.example:" + port, "", 403}, {"rebound.example", "", 403},
+		{"localhost:" + port, "https://site.example", 403}, {"127.0.0.1.example", "", 403},
+	} {
+		request, err := http.NewRequest(http.MethodPost, r.url+"/token",
+			strings.NewReader(form(subject).Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = c.host
+		request.Header.Set("Content-Type", formType)
+		if c.origin != "" {
+			request.Header.Set("Origin", c.origin)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != c.want {
+			t.Errorf("%+v: status %d", c, response.StatusCode)
+		}
+	}
+}
+
+func TestToken_ExchangesAreBounded(t *testing.T) {
+	r := start(t, "")
+	r.google.hold = make(chan struct{})
+	var group sync.WaitGroup
+	for i := range maximumExchanges {
+		group.Go(func() {
+			if status, body := r.post(form(subject + strconv.Itoa(i))); status != 200 {
+				t.Errorf("status %d, %v", status, body)
+			}
+		})
+	}
+	parts.Eventually(t, 5*time.Second, "all exchanges", func() bool {
+		return len(r.google.received()) == maximumExchanges
+	})
+	if status, body := r.post(form(subject)); status != 503 {
+		t.Errorf("one more: status %d, %v", status, body)
+	}
+	close(r.google.hold)
+	group.Wait()
+	if status, body := r.post(form(subject)); status != 200 {
+		t.Errorf("afterwards: status %d, %v", status, body)
+	}
+}
+
 func TestToken_RefusesOtherUsers(t *testing.T) {
 	r := start(t, "")
 	parts.As(t, parts.Nobody, func() {
