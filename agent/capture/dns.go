@@ -19,7 +19,7 @@ import (
 // Queries to the host's resolvers are redirected by a table of its own, which is in force while the
 // DNS proxy answers and Settings are applied, whether Envoy serves or not.
 
-// Times of the check that the DNS proxy answers: together they are less than 100 ms.
+// Times of the check that the DNS proxy answers: together they are less than 100 ms per family.
 const (
 	dnsEvery   = 30 * time.Millisecond
 	dnsTimeout = 50 * time.Millisecond
@@ -32,8 +32,9 @@ func dnsName(instance string) string { return tableName("outrider-dns", instance
 type dnsCapture struct {
 	rules     *ownerSocket // nil: not in force
 	port      uint16
-	resolvers []netip.Addr
-	read      time.Time // of resolvers
+	resolvers []netip.Addr // redirected
+	host      []netip.Addr // those of the host
+	read      time.Time    // of host
 }
 
 // dnsRules returns the table that redirects queries to resolvers.
@@ -96,19 +97,24 @@ func (h *helper) checkDNS() <-chan time.Time {
 // settleDNS redirects DNS while the proxy answers.
 func (h *helper) settleDNS(now time.Time) {
 	d := &h.dns
-	if h.Settings == nil || h.Settings.DNSPort == 0 || h.Withdrawn || h.Expired ||
-		!dnsAnswers(h.Settings.DNSPort, h.users.Agent) {
+	var families Families
+	if h.Settings != nil && h.Settings.DNSPort != 0 && !h.Withdrawn && !h.Expired {
+		families = dnsAnswers(h.Settings.DNSPort, h.users.Agent)
+	}
+	if !families.any() {
 		h.dropDNS()
 		return
 	}
-	resolvers := d.resolvers
 	if now.Sub(d.read) >= time.Second {
 		d.read = now
 		var err error
-		if resolvers, err = readResolvers(h.resolvConf); err != nil {
+		if d.host, err = readResolvers(h.resolvConf); err != nil {
 			h.logf("%v", err)
 		}
 	}
+	resolvers := slices.DeleteFunc(slices.Clone(d.host), func(r netip.Addr) bool {
+		return r.Is4() && !families.IPv4 || r.Is6() && !families.IPv6
+	})
 	if d.rules != nil && d.port == h.Settings.DNSPort && slices.Equal(d.resolvers, resolvers) {
 		return
 	}
@@ -165,16 +171,26 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// dnsAnswers reports whether the agent listens on a port and refuses a query of class CH, as its DNS
-// proxy does once it knows the names of the mesh.
-func dnsAnswers(port uint16, agent uint32) bool {
-	sockets, err := sockdiag.Listening()
-	if err != nil || !slices.ContainsFunc(sockets, func(s sockdiag.Socket) bool {
-		return s.Address.Port() == port && s.UID == agent
-	}) {
-		return false
+// dnsAnswers returns the families in which the agent's DNS proxy receives what is redirected to a
+// port, and answers.
+func dnsAnswers(port uint16, agent uint32) Families {
+	answers := func(loopback netip.Addr) bool {
+		address := netip.AddrPortFrom(loopback, port)
+		for _, protocol := range []sockdiag.Protocol{sockdiag.TCP, sockdiag.UDP} {
+			if user, err := sockdiag.Receiver(protocol, address); err != nil || user != agent {
+				return false
+			}
+		}
+		return dnsAnswersAt(address)
 	}
-	c, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(port)})
+	return Families{IPv4: answers(netip.AddrFrom4([4]byte{127, 0, 0, 1})),
+		IPv6: answers(netip.IPv6Loopback())}
+}
+
+// dnsAnswersAt reports whether a query of class CH is refused, as the DNS proxy does once it knows
+// the names of the mesh.
+func dnsAnswersAt(address netip.AddrPort) bool {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(address))
 	if err != nil {
 		return false
 	}

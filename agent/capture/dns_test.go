@@ -44,11 +44,11 @@ func datagrams(t *testing.T, address string, answer func(query []byte) []byte) n
 	return socket
 }
 
-// ask sends a query to the host's resolver as a user, from a socket of its own.
-func ask(t *testing.T, uid int, network string) (answer string) {
+// ask sends a query to a resolver as a user, from a socket of its own.
+func ask(t *testing.T, uid int, network, resolver string) (answer string) {
 	t.Helper()
 	parts.As(t, uid, func() {
-		c, err := net.DialTimeout(network, net.JoinHostPort(far[0], "53"), time.Second/2)
+		c, err := net.DialTimeout(network, net.JoinHostPort(resolver, "53"), time.Second/2)
 		if err != nil {
 			answer = err.Error()
 			return
@@ -74,7 +74,9 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.other.Do(t, func() {
-		datagrams(t, far[0]+":53", func([]byte) []byte { return []byte("far") })
+		for _, resolver := range far {
+			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
+		}
 		serve(t, 53, "far")
 	})
 	var silent atomic.Bool
@@ -92,7 +94,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		t.Helper()
 		begun := time.Now()
 		parts.Eventually(t, 10*time.Second, "the answer is "+want,
-			func() bool { return ask(t, appUser, "udp") == want })
+			func() bool { return ask(t, appUser, "udp", far[0]) == want })
 		return time.Since(begun)
 	}
 	gets("far") // no settings
@@ -100,11 +102,14 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	settings.DNSPort = testDNSPort
 	r.apply(settings) // there is no Envoy
 	gets("proxy")
-	if got := ask(t, appUser, "tcp"); got != "proxy" {
+	if got := ask(t, appUser, "tcp", far[0]); got != "proxy" {
 		t.Errorf("over TCP: %s", got)
 	}
+	if got := ask(t, appUser, "udp", far[1]); got != "far" {
+		t.Errorf("over IPv6, where the proxy has no socket: %s", got)
+	}
 	for _, uid := range []int{agentUser, envoyUser} {
-		if got := ask(t, uid, "udp"); got != "far" {
+		if got := ask(t, uid, "udp", far[0]); got != "far" {
 			t.Errorf("user %d gets an answer of %s", uid, got)
 		}
 	}
@@ -121,14 +126,29 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	parts.As(t, appUser, func() {
-		datagrams(t, "127.0.0.1:15053", proxyAnswer)
-		serve(t, testDNSPort, "stranger")
-	})
-	if dnsAnswers(testDNSPort, agentUser) {
-		t.Error("a stranger's port is taken for the DNS proxy")
-	}
-	if !dnsAnswers(testDNSPort, appUser) {
-		t.Error("the answer is not recognised")
+	const four, six = "127.0.0.1:15053", "[::1]:15053"
+	none, both := Families{}, Families{IPv4: true, IPv6: true}
+	for name, test := range map[string]struct {
+		udp  map[string]int // users by address
+		tcp  int            // user of the listener on all addresses
+		want Families
+	}{
+		"agent":             {map[string]int{four: agentUser, six: agentUser}, agentUser, both},
+		"all addresses":     {map[string]int{"[::]:15053": agentUser}, agentUser, both},
+		"IPv4 only":         {map[string]int{four: agentUser}, agentUser, Families{IPv4: true}},
+		"stranger on ::1":   {map[string]int{four: agentUser, six: appUser}, agentUser, Families{IPv4: true}},
+		"strangers on UDP":  {map[string]int{four: appUser, six: appUser}, agentUser, none},
+		"stranger on TCP":   {map[string]int{four: agentUser, six: agentUser}, appUser, none},
+		"agent, other host": {map[string]int{"127.0.0.2:15053": agentUser}, agentUser, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for address, uid := range test.udp {
+				parts.As(t, uid, func() { datagrams(t, address, proxyAnswer) })
+			}
+			parts.As(t, test.tcp, func() { serve(t, testDNSPort, "proxy") })
+			if got := dnsAnswers(testDNSPort, agentUser); got != test.want {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
 	}
 }

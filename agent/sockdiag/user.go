@@ -16,9 +16,9 @@ var errNoUser = errors.New("no process has the socket")
 // local and peer address. A closed socket is an error, although the kernel reports user 0 for it.
 func User(socket, peer netip.AddrPort) (uint32, error) {
 	var uid uint32
-	err := exchange(exactRequest(socket, peer), make([]byte, 4<<10),
+	err := exchange(exactRequest(TCP, socket, peer), make([]byte, 4<<10),
 		func(datagram []byte) (done bool, err error) {
-			uid, err = userIn(datagram)
+			uid, err = userIn(datagram, Established)
 			return true, err
 		})
 	if err != nil {
@@ -27,13 +27,31 @@ func User(socket, peer netip.AddrPort) (uint32, error) {
 	return uid, nil
 }
 
+// Receiver returns the UID of the creator of the socket that gets what new peers send to an address
+// of this host: a TCP listener or an unconnected UDP socket, which may be bound to all addresses.
+func Receiver(protocol Protocol, address netip.AddrPort) (uid uint32, err error) {
+	socket, peer, state := address, netip.AddrPortFrom(address.Addr(), 0), Listen
+	if protocol == UDP { // the kernel exchanges the two
+		socket, peer, state = peer, socket, Unconnected
+	}
+	err = exchange(exactRequest(protocol, socket, peer), make([]byte, 4<<10),
+		func(datagram []byte) (done bool, err error) {
+			uid, err = userIn(datagram, state)
+			return true, err
+		})
+	if err != nil {
+		return 0, fmt.Errorf("look for the receiver at %s: %w", address, err)
+	}
+	return uid, nil
+}
+
 // exactRequest returns a request for one socket.
-func exactRequest(socket, peer netip.AddrPort) []byte {
+func exactRequest(protocol Protocol, socket, peer netip.AddrPort) []byte {
 	family := uint8(unix.AF_INET)
 	if socket.Addr().Unmap().Is6() {
 		family = unix.AF_INET6
 	}
-	message := request(family, TCP, 1<<Established, 0)
+	message := request(family, protocol, 1<<Established, 0) // any state is found
 	id := message[unix.SizeofNlMsghdr+8:]
 	binary.BigEndian.PutUint16(id[sockidPort:], socket.Port())
 	binary.BigEndian.PutUint16(id[sockidPeerPort:], peer.Port())
@@ -43,12 +61,12 @@ func exactRequest(socket, peer netip.AddrPort) []byte {
 	return message
 }
 
-func userIn(datagram []byte) (uint32, error) {
+func userIn(datagram []byte, state State) (uint32, error) {
 	sockets, _, err := answer(datagram)
 	if err != nil {
 		return 0, err
 	}
-	if len(sockets) != 1 || sockets[0].State != Established || sockets[0].Inode == 0 {
+	if len(sockets) != 1 || sockets[0].State != state || sockets[0].Inode == 0 {
 		return 0, errNoUser
 	}
 	return sockets[0].UID, nil

@@ -75,7 +75,7 @@ func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
 }
 
 func TestUserIn_RefusesWhatIsNotEstablished(t *testing.T) {
-	if _, err := userIn(nil); !errors.Is(err, errNoUser) {
+	if _, err := userIn(nil, Established); !errors.Is(err, errNoUser) {
 		t.Errorf("%v", err)
 	}
 	if _, err := User(netip.MustParseAddrPort("127.0.0.1:1"),
