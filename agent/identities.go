@@ -30,8 +30,8 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	log := a.logOf("identity")
 	a.seal = a.readSeal(c)
 	a.identity = identity.New(identity.Options{
-		Settings: a.identitySettings(c), Board: a.board, Logger: log, Denied: a.deniedToEnvoy,
-		Observe: a.envoysSecret,
+		Settings: a.identitySettings(c), Board: a.board, Logger: log,
+		Denied: a.envoyMayNotHave, Observe: a.envoysSecret,
 		Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Logger: log}) // at once: mismatched pairs are not served
 		},

@@ -1,8 +1,8 @@
 package agent
 
 import (
+	"os"
 	"path/filepath"
-	"strconv"
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
@@ -42,15 +42,23 @@ func (a *Agent) namespaces() []string {
 
 // deniedToEnvoy returns why Envoy cannot read a file, "" if it can or while the keeper is not
 // connected; see blueprint.Reader.
-func (a *Agent) deniedToEnvoy(path string) string {
+func (a *Agent) deniedToEnvoy(path string) string { return a.envoyUser().Denied(path) }
+
+// envoyMayNotHave returns why Envoy must not be given the content of a file, "" if it may.
+func (a *Agent) envoyMayNotHave(file *os.File) string {
+	if user := a.envoyUser(); user != nil {
+		return user.DeniedOpen(file)
+	}
+	return "Envoy's user, who must be able to read " + file.Name() +
+		", is not known until the keeper is connected"
+}
+
+// envoyUser returns the user of the keeper and Envoy, nil while the keeper is not connected.
+func (a *Agent) envoyUser() *blueprint.Reader {
 	keeper := a.keeper.Get()
 	if keeper == nil {
-		return ""
+		return nil
 	}
 	info := keeper.Info()
-	groups := []string{strconv.Itoa(info.GID)}
-	for _, gid := range info.Groups {
-		groups = append(groups, strconv.Itoa(gid))
-	}
-	return blueprint.LookupReader(strconv.Itoa(info.UID), groups...).Denied(path)
+	return blueprint.RunningReader(info.UID, append([]int{info.GID}, info.Groups...)...)
 }

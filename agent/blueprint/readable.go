@@ -1,6 +1,7 @@
 package blueprint
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -58,6 +59,20 @@ func LookupReader(name string, groups ...string) *Reader {
 	return r
 }
 
+// RunningReader returns the user of a process that has these groups.
+func RunningReader(uid int, groups ...int) *Reader {
+	number := strconv.Itoa(uid)
+	r := LookupReader(number)
+	if r == nil {
+		r = &Reader{name: number, group: strconv.Itoa(groups[0])}
+	}
+	r.uid, r.groups = uint32(uid), nil
+	for _, gid := range groups {
+		r.groups = append(r.groups, uint32(gid))
+	}
+	return r
+}
+
 // Denied returns why the user cannot read a file or directory and, after "; ", how to fix it. It
 // returns "" if the modes of the file and its parent directories allow reading, or if that cannot
 // be determined, for example because of an access control list.
@@ -79,8 +94,54 @@ func (r *Reader) Denied(path string) string {
 	if err != nil {
 		return ""
 	}
+	return r.denied(path, final, final, false)
+}
+
+// DeniedOpen is Denied for the decision whether the user may have the content of an open file: it
+// judges that file, whatever its name leads to by now, and denies what cannot be determined.
+func (r *Reader) DeniedOpen(file *os.File) string {
+	if r.uid == 0 {
+		return ""
+	}
+	opened := fmt.Sprintf("/proc/self/fd/%d", file.Fd())
+	final, err := os.Readlink(opened)
+	if err == nil {
+		err = sameFile(final, opened)
+	}
+	if err != nil {
+		return fmt.Sprintf("cannot find out whether user %s can read %s: %v", r.name, file.Name(),
+			err)
+	}
+	return r.denied(file.Name(), final, opened, true)
+}
+
+// sameFile returns an error if two paths are not those of one file.
+func sameFile(one, other string) error {
+	first, err := os.Stat(one)
+	if err != nil {
+		return err
+	}
+	second, err := os.Stat(other)
+	if err == nil && !os.SameFile(first, second) {
+		err = errors.New("it is being replaced")
+	}
+	return err
+}
+
+// denied judges the directories of final and the file at opened, which have no links any more. path
+// is what the user knows the file as. If strict, what cannot be determined is denied.
+func (r *Reader) denied(path, final, opened string, strict bool) string {
+	unknown := func(at string) string {
+		return fmt.Sprintf("cannot find out whether user %s can read %s: %s has an access control "+
+			"list, which is not evaluated; use chgrp and chmod instead, after setfacl -b %s",
+			r.name, path, at, at)
+	}
 	for folder := filepath.Dir(final); ; folder = filepath.Dir(folder) {
-		if allowed, known := r.may(folder, 1); known && !allowed {
+		allowed, known := r.may(folder, 1)
+		if !known && strict {
+			return unknown(folder)
+		}
+		if known && !allowed {
 			return fmt.Sprintf("user %s cannot read %s: it may not enter %s; "+
 				"move the file to a folder that everyone may enter, such as /etc/outrider", r.name,
 				path, folder)
@@ -90,10 +151,14 @@ func (r *Reader) Denied(path string) string {
 		}
 	}
 	needs, mode := uint32(4), "640"
-	if info, err := os.Stat(final); err == nil && info.IsDir() {
+	if info, err := os.Stat(opened); err == nil && info.IsDir() {
 		needs, mode = 5, "750"
 	}
-	if allowed, known := r.may(final, needs); known && !allowed {
+	allowed, known := r.may(opened, needs)
+	if !known && strict {
+		return unknown(path)
+	}
+	if known && !allowed {
 		return fmt.Sprintf("user %s cannot read %s: chgrp %s %s; chmod %s %s",
 			r.name, path, r.group, path, mode, path)
 	}
@@ -121,8 +186,9 @@ func (r *Reader) may(path string, rights uint32) (allowed, known bool) {
 	return has&rights == rights, true
 }
 
-// hasACL reports whether a file has an access control list besides its mode.
+// hasACL reports whether a file has an access control list besides its mode, or may have one.
 func hasACL(path string) bool {
 	size, err := unix.Getxattr(path, "system.posix_acl_access", nil)
-	return err == nil && size > 0
+	none := errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP)
+	return size > 0 || err != nil && !none
 }

@@ -4,7 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
@@ -80,5 +83,73 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 	}
 	if LookupReader("no-such-user") != nil || LookupReader("root") == nil {
 		t.Error("users are not found as they are")
+	}
+}
+
+func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
+	folder := t.TempDir()
+	for parent := folder; parent != "/tmp" && parent != "/"; parent = filepath.Dir(parent) {
+		if err := os.Chmod(parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name string, mode os.FileMode) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link := func(target, path string) string {
+		_ = os.Remove(path)
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	list := func(path string) string {
+		// version 2; user::rw-, user:64321:---, group::r--, mask::r--, other::r--
+		if err := unix.Setxattr(path, "system.posix_acl_access", []byte("\x02\x00\x00\x00"+
+			"\x01\x00\x06\x00\xff\xff\xff\xff\x02\x00\x00\x00\x41\xfb\x00\x00"+
+			"\x04\x00\x04\x00\xff\xff\xff\xff\x10\x00\x04\x00\xff\xff\xff\xff"+
+			"\x20\x00\x04\x00\xff\xff\xff\xff"), 0); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	public, private := write("public", 0o644), write("private", 0o600)
+	stranger := RunningReader(64321, 64321)
+	for name, c := range map[string]struct {
+		path   string
+		opened func() // between the opening and the decision
+		want   string // contained; "": it may have the file
+	}{
+		"public":      {path: public},
+		"private":     {path: private, want: "chgrp 64321 " + private + "; chmod 640"},
+		"access list": {path: list(write("listed", 0o644)), want: "after setfacl -b " + folder},
+		"link, swapped": {link(private, folder+"/link"), func() {
+			link(public, folder+"/link")
+		}, "chmod 640"},
+		"file, replaced": {write("replaced", 0o600), func() {
+			_ = os.Rename(write("next", 0o644), folder+"/replaced")
+		}, "cannot find out"},
+	} {
+		file, err := os.Open(c.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.opened != nil {
+			c.opened()
+		}
+		got := stranger.DeniedOpen(file)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if got := RunningReader(0, 0).DeniedOpen(file); got != "" {
+			t.Errorf("%s: root: %s", name, got)
+		}
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

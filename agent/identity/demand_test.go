@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -98,9 +99,9 @@ func TestNames_FilesThatEnvoyCannotRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		r.issue(time.Hour)
-		options.Denied = func(path string) string {
-			if path == r.path("key.pem") {
-				return "user envoy cannot read " + path
+		options.Denied = func(file *os.File) string {
+			if file.Name() == r.path("key.pem") {
+				return "user envoy cannot read " + file.Name()
 			}
 			return ""
 		}

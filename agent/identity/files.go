@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity/pki"
 )
@@ -27,7 +29,7 @@ type report func(*material, error)
 type source struct {
 	files  Files
 	usage  pki.Usage
-	denied func(path string) string // why Envoy must not have a file; nil: it may have all
+	denied func(*os.File) string // why Envoy must not have a file; nil: it may have all
 	// credential is read instead of files, if they belong to nobody else; nil: none
 	credential *credential.Files
 }
@@ -55,13 +57,6 @@ func (s source) locate() (Files, error) {
 			files.CRL = found.CRL[0]
 		}
 		return files, nil
-	}
-	if s.denied != nil {
-		for _, path := range s.files.paths() {
-			if why := s.denied(path); why != "" {
-				return Files{}, errors.New(why)
-			}
-		}
 	}
 	return s.files, nil
 }
@@ -153,24 +148,24 @@ func (s source) read(now time.Time) (*material, error) {
 	}
 	version := &material{obtained: now, source: FromFiles}
 	if files.Root != "" {
-		in, err := readFile(files.Root)
+		in, err := readFile(files.Root, s.denied)
 		if err != nil {
 			return nil, err
 		}
 		if version.roots, err = pki.ParseRoots(in, now); err != nil || files.CRL == "" {
 			return version, err
 		}
-		if in, err = readFile(files.CRL); err != nil {
+		if in, err = readFile(files.CRL, s.denied); err != nil {
 			return nil, err
 		}
 		version.revoked, err = pki.ParseRevocations(in)
 		return version, err
 	}
-	cert, err := readFile(files.Cert)
+	cert, err := readFile(files.Cert, s.denied)
 	if err != nil {
 		return nil, err
 	}
-	key, err := readFile(files.Key)
+	key, err := readFile(files.Key, s.denied)
 	if err != nil {
 		return nil, err
 	}
@@ -180,12 +175,26 @@ func (s source) read(now time.Time) (*material, error) {
 	return version, version.pair.CheckTime(now)
 }
 
-func readFile(path string) (pki.Input, error) {
-	file, err := os.Open(path)
+// readFile reads a file unless denied, which may be nil, says why not.
+func readFile(path string, denied func(*os.File) string) (pki.Input, error) {
+	// O_NONBLOCK: opening a named pipe would wait for a writer
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
 	}
 	defer func() { _ = file.Close() }() // only read
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
+	}
+	if err != nil {
+		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
+	}
+	if denied != nil {
+		if why := denied(file); why != "" {
+			return pki.Input{}, errors.New(why)
+		}
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes))
 	if err != nil {
 		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)

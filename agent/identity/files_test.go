@@ -149,16 +149,24 @@ func TestFiles_WithoutRootsAreReported(t *testing.T) {
 	r.awaitCondition(identity.CodeUnavailable, "ROOTCA: no root certificates are configured")
 }
 
-// A file on a mount that hangs is a FIFO without a writer: opening it blocks.
+// The decision about a file hangs, as a mount may.
 func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	t.Parallel()
 	var chain []byte
-	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
-	if err := syscall.Mkfifo(r.path("fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	hanging := fmt.Sprintf("file-cert:%s~%s", r.path("fifo"), r.path("key.pem"))
-	names := []string{hanging, "file-root:" + r.path("fifo")}
+	mount := make(chan struct{})
+	t.Cleanup(func() { close(mount) })
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		chain = r.issue(time.Hour)
+		r.write("hangs.pem", nil)
+		options.Denied = func(file *os.File) string {
+			if file.Name() == r.path("hangs.pem") {
+				<-mount
+			}
+			return ""
+		}
+	})
+	hanging := fmt.Sprintf("file-cert:%s~%s", r.path("hangs.pem"), r.path("key.pem"))
+	names := []string{hanging, "file-root:" + r.path("hangs.pem")}
 	r.Subscribe(names)
 	r.awaitChain(identity.Default, chain)
 	chain = r.issue(2 * time.Hour)
@@ -167,18 +175,21 @@ func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	r.Subscribe(other)
 	r.await("another", func() bool { return r.secret("file-root:"+r.path("root.pem")) != nil })
 	r.Unsubscribe(other)
-	r.awaitCondition(identity.CodeUnavailable, r.path("fifo")+": reading takes long")
+	r.awaitCondition(identity.CodeUnavailable, r.path("hangs.pem")+": reading takes long")
 	if len(r.Secrets()) != 4 || r.secret(hanging) != nil {
 		t.Errorf("secrets: %v", r.Secrets())
 	}
 	r.Unsubscribe(names)
-	for range 2 { // the two readers that wait end with the test
-		writer, err := os.OpenFile(r.path("fifo"), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = writer.Close() })
+}
+
+func TestFiles_PipesAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	if err := syscall.Mkfifo(r.path("pipe"), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	r.Subscribe([]string{"file-root:" + r.path("pipe")})
+	r.awaitCondition(identity.CodeUnavailable, r.path("pipe")+" is no regular file")
 }
 
 func TestRoots_MergeAndRotate(t *testing.T) {

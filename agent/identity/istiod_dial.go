@@ -61,7 +61,7 @@ func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
 		return nil, nil //nolint:nilnil // crypto/tls uses the system's
 	}
 	pool := x509.NewCertPool()
-	in, err := readFile(i.RootFile)
+	in, err := readFile(i.RootFile, nil)
 	if err == nil {
 		var roots []*x509.Certificate
 		roots, err = pki.ParseRoots(in, time.Now())

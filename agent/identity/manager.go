@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -27,9 +28,10 @@ type Options struct {
 	Board    *condition.Board
 	Logger   *slog.Logger
 	Now      func() time.Time // the wall clock
-	// Denied returns why Envoy's user cannot read a file, "" if it can. The Manager reads a file that
-	// Envoy requests by its path only if Envoy could: it must not lend Envoy the agent's rights.
-	Denied func(path string) string
+	// Denied returns why Envoy's user cannot read an open file, "" if it certainly can. The Manager
+	// reads a file that Envoy requests by its path only if Envoy could: it must not lend Envoy the
+	// agent's rights.
+	Denied func(*os.File) string
 	// Observe reads the secrets that Envoy has from SPIRE. Needed by Settings.Spire.
 	Observe Observe
 }
