@@ -56,11 +56,12 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 	return families, reason
 }
 
-// judge is look without its effects.
+// judge is look without its effects. A socket of another user voids the families that it accepts.
 func (c *envoyCheck) judge(now time.Time, sockets []sockdiag.Socket) (Families, string) {
 	listens := map[uint16]Families{}
 	queues := map[uint32]acceptQueue{}
-	stalled := ""
+	var foreign Families
+	stalled, stranger := "", ""
 	c.gone = false
 	for _, s := range sockets {
 		port := s.Address.Port()
@@ -68,8 +69,10 @@ func (c *envoyCheck) judge(now time.Time, sockets []sockdiag.Socket) (Families, 
 			continue
 		}
 		if s.UID != c.user {
-			return Families{}, fmt.Sprintf("user %d listens on port %d, Envoy's user is %d", s.UID,
-				port, c.user)
+			stranger = fmt.Sprintf("user %d listens on port %d, Envoy's user is %d", s.UID, port,
+				c.user)
+			foreign = foreign.or(accepts(s))
+			continue
 		}
 		if s.Waiting > 0 {
 			queue, known := c.queues[s.Inode]
@@ -82,19 +85,18 @@ func (c *envoyCheck) judge(now time.Time, sockets []sockdiag.Socket) (Families, 
 				stalled = fmt.Sprintf("Envoy does not accept connections on port %d", port)
 			}
 		}
-		if !s.Address.Addr().IsUnspecified() {
-			continue
+		if s.Address.Addr().IsUnspecified() {
+			listens[port] = listens[port].or(accepts(s))
 		}
-		f := listens[port]
-		f.IPv4 = f.IPv4 || s.Address.Addr().Is4() || !s.IPv6Only
-		f.IPv6 = f.IPv6 || s.Address.Addr().Is6()
-		listens[port] = f
 	}
 	c.queues = queues
 	out, in := listens[OutboundPort], listens[InboundPort]
-	both := Families{IPv4: out.IPv4 && in.IPv4, IPv6: out.IPv6 && in.IPv6}
-	c.gone = stalled == "" && !both.any()
+	both := Families{IPv4: out.IPv4 && in.IPv4 && !foreign.IPv4,
+		IPv6: out.IPv6 && in.IPv6 && !foreign.IPv6}
+	c.gone = stalled == "" && stranger == "" && !both.any()
 	switch {
+	case stranger != "" && !both.any():
+		return both, stranger
 	case stalled != "":
 		return Families{}, stalled
 	case !out.any():
@@ -103,6 +105,13 @@ func (c *envoyCheck) judge(now time.Time, sockets []sockdiag.Socket) (Families, 
 		return both, fmt.Sprintf("Envoy does not listen on port %d", InboundPort)
 	}
 	return both, ""
+}
+
+// accepts returns the families of the connections that a listener accepts.
+func accepts(s sockdiag.Socket) Families {
+	address := s.Address.Addr()
+	return Families{IPv4: address.Unmap().Is4() || address.IsUnspecified() && !s.IPv6Only,
+		IPv6: address.Is6() && !address.Is4In6()}
 }
 
 // connect opens and closes a marked connection to a port of Envoy, without waiting.
