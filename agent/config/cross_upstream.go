@@ -1,6 +1,12 @@
 package config
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
+
+// pilotIdentity is a whole SPIFFE ID, or the last parts of its path.
+var pilotIdentity = regexp.MustCompile(`^(spiffe://[^/]+)?(/[^/]+)+$`)
 
 // upstream checks the keys of the connection to the upstream xDS server (istiod).
 func (x *crossCheck) upstream() {
@@ -41,6 +47,12 @@ func (x *crossCheck) upstream() {
 			x.warn([]string{key}, "remove the key, or "+address,
 				"has no effect: %s replaces the embedded server", address)
 		}
+	}
+	if id := d.PilotIdentity; id != "" && d.TLS() && !pilotIdentity.MatchString(id) {
+		x.refuse([]string{"discovery.pilot_identity"},
+			`write, for example, "/ns/istio-system/sa/istiod"`,
+			"%s would match other identities, too: it must begin with / or be a whole spiffe:// ID",
+			quote(id))
 	}
 	i := x.Identity
 	token := i.TokenFile != "" && d.TLS() && d.Auth != "mtls"

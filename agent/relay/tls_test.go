@@ -3,9 +3,11 @@ package relay
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +20,28 @@ import (
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/signer"
 )
+
+func TestUpstream_Identity(t *testing.T) {
+	const istiod = "spiffe://cluster.local/ns/istio-system/sa/istiod"
+	for _, c := range []struct {
+		server, wanted string
+		valid          bool
+	}{
+		{istiod, istiod, true}, {istiod, "/sa/istiod", true}, {istiod, "/sa/pilot", false},
+		{"https://other.test/?" + istiod, istiod, false},
+	} {
+		server, err := url.Parse(c.server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := tls.ConnectionState{
+			PeerCertificates: []*x509.Certificate{{URIs: []*url.URL{server}}},
+		}
+		if err := (Upstream{Identity: c.wanted}).verify(state); (err == nil) != c.valid {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
 
 // TestUpstream_Authentication connects to a real istiod over TLS.
 func TestUpstream_Authentication(t *testing.T) {
@@ -60,7 +84,7 @@ func TestUpstream_Authentication(t *testing.T) {
 		"other root":   {func(u *Upstream) { u.RootFile = other }, "unknown authority"},
 		"other name":   {func(u *Upstream) { u.ServerName = "pilot.test" }, "not pilot.test"},
 		"no roots":     {func(u *Upstream) { u.RootFile = token }, "token"},
-		"pilot's name": {func(u *Upstream) { u.Identity = "/sa/pilot" }, "do not end in"},
+		"pilot's name": {func(u *Upstream) { u.Identity = "/sa/pilot" }, "or ends in"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,7 @@ type Upstream struct {
 	TLS            bool
 	RootFile       string // "" = the system's roots
 	ServerName     string // for SNI and the SAN check; "" = host of Address
-	Identity       string // suffix of a URI SAN that the server must have; "" = any
+	Identity       string // URI SAN that the server must have: spiffe://ID, or a suffix; "" = any
 	TokenFile      string // JWT, with TLS only; "" = none
 	CertFile       string // client certificate; "" = none
 	KeyFile        string
@@ -115,12 +115,13 @@ func (u Upstream) verify(connection tls.ConnectionState) error {
 		found = append(found, uri.String())
 	}
 	if slices.ContainsFunc(found, func(uri string) bool {
-		return strings.HasSuffix(uri, u.Identity)
+		return uri == u.Identity ||
+			!strings.HasPrefix(u.Identity, "spiffe://") && strings.HasSuffix(uri, u.Identity)
 	}) {
 		return nil
 	}
-	return fmt.Errorf("the server's identities %q do not end in %q ([discovery] pilot_identity)",
-		found, u.Identity)
+	return fmt.Errorf("none of the server's identities %q is, or ends in, %q "+
+		"([discovery] pilot_identity)", found, u.Identity)
 }
 
 // outgoing adds the metadata that istiod reads.
