@@ -153,7 +153,8 @@ func (h *helper) dropDNS() {
 	h.logf("DNS is not redirected")
 }
 
-// readResolvers returns the nameservers of a resolv.conf.
+// readResolvers returns the nameservers of a resolv.conf without link-local ones of IPv6: the answers
+// to redirected queries would not reach their senders.
 func readResolvers(file string) (all []netip.Addr, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -164,8 +165,9 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 		if len(words) < 2 || words[0] != "nameserver" {
 			continue
 		}
-		if address, err := netip.ParseAddr(words[1]); err == nil {
-			all = append(all, address.Unmap().WithZone(""))
+		address, err := netip.ParseAddr(words[1])
+		if address = address.Unmap(); err == nil && (address.Is4() || !address.IsLinkLocalUnicast()) {
+			all = append(all, address)
 		}
 	}
 	return all, nil

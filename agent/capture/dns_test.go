@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -150,5 +151,18 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
+	}
+}
+
+func TestReadDNSResolvers_LeavesOutLinkLocalIPv6(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	const text = "nameserver fe80::53%eth0\nnameserver 169.254.169.253\nnameserver ::ffff:192.0.2.1\n" +
+		"nameserver fd00::53\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readResolvers(file)
+	if want := "[169.254.169.253 192.0.2.1 fd00::53]"; err != nil || fmt.Sprint(got) != want {
+		t.Errorf("got %v, %v, want %s", got, err, want)
 	}
 }
