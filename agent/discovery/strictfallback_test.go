@@ -3,6 +3,7 @@ package discovery_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -137,4 +138,37 @@ func TestFallback_NeverRevertsMutualTLSOfMeshConfig(t *testing.T) {
 	l.serves("after the refusal", "2s", "Envoy refused the Cluster "+clusterOfA)
 	l.next()
 	l.serves("the next server", "2s")
+}
+
+// TestStrict_StaysWhenItsFileIsInvalid breaks the syntax of a PeerAuthentication's file, which it
+// also renames, and starts without a last good state.
+func TestStrict_StaysWhenItsFileIsInvalid(t *testing.T) {
+	l := newRuns(t)
+	l.put("", "")
+	l.put("mesh.yaml", fmt.Sprintf(twoPorts, "HTTP"))
+	l.put("strict.yaml", strict)
+	l.next()
+	must(t, os.Remove(filepath.Join(l.objects, "strict.yaml")))
+	write(t, filepath.Join(l.objects, "renamed.yaml"), strict+"a: [")
+	l.changes <- []string{l.objects}
+	l.changes <- nil
+	const problem = "as it may restrict access, no change of the mesh configuration takes effect"
+	for _, when := range []string{"renamed", "the next server"} {
+		if got := l.plain(); got != "" {
+			t.Errorf("%s: plain text is accepted by %s", when, got)
+		}
+		l.reported(when, problem)
+		l.next()
+	}
+	l.end()
+	must(t, os.Remove(l.lastGood))
+	l.next()
+	if why := l.server.Closed(); !strings.Contains(why, problem) {
+		t.Errorf("closed without a last good state: %q", why)
+	}
+	l.put("renamed.yaml", strict)
+	if got := l.plain(); got != "" {
+		t.Errorf("corrected: plain text is accepted by %s", got)
+	}
+	l.reported("corrected")
 }

@@ -64,11 +64,14 @@ type reader struct {
 	file      string
 	namespace string
 	validate  func(*object.Object) []object.Finding
+	text      []byte // of the current document
 }
 
 // read parses one document. first is its first line in the file.
 func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
+	r.text = content
+	defer func() { found.restricts = found.restricts || found.broken && mayRestrict(content) }()
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	for {
 		var root yaml.Node
@@ -80,9 +83,12 @@ func (r *reader) read(content []byte, first int) (found document) {
 			message := yamlError(err)
 			found.broken = true
 			line := errorLine(content, message)
+			if message = notYAML(content, line, message); mayRestrict(content) {
+				message += nothingChanges
+			}
 			found.problems = append(found.problems, object.Problem{File: r.file,
 				Line:     first + line - 1,
-				Severity: condition.Error, Message: notYAML(content, line, message)})
+				Severity: condition.Error, Message: message})
 			return found
 		}
 		shift(&root, first-1)
@@ -136,8 +142,8 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	h := r.header(d, node, depth)
 	current = h
 	switch {
-	case d.failed:
-		found.restricts = found.restricts || h.mayRestrict()
+	case d.failed: // perhaps as the line between two documents is missing
+		found.restricts = found.restricts || h.mayRestrict() || mayRestrict(r.text)
 		r.refused(h, found)
 	case h.kind == "":
 		found.broken = true

@@ -33,7 +33,8 @@ type file struct {
 	held     []*object.Object
 	problems []object.Problem
 
-	restricts bool // document.restricts of any document
+	// document.restricts of any document, or the file is unreadable and holds nothing
+	restricts bool
 	broken    bool // document.broken of any document, or the file is unreadable
 }
 
@@ -58,7 +59,11 @@ func readFile(path string, previous *file, options Options) *file {
 			next.documents, next.objects, next.held = previous.documents, previous.objects,
 				previous.objects
 		}
-		next.problems = []object.Problem{unreadable(path, err)}
+		p := unreadable(path, err)
+		if next.restricts = len(next.held) == 0; next.restricts { // its content is unknown
+			p.Message += nothingChanges
+		}
+		next.problems = []object.Problem{p}
 		return next
 	}
 	known := map[[sha256.Size]byte]readDocument{}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -21,6 +22,8 @@ const (
 
 	// dryRun marks an AuthorizationPolicy that is only logged.
 	dryRun = "istio.io/dry-run"
+
+	nothingChanges = "; as it may restrict access, no change of the mesh configuration takes effect"
 )
 
 // restriction is a kind that can restrict access. It is unsupported if it has a spec.
@@ -51,6 +54,16 @@ var securityKinds = []string{"AuthorizationPolicy", "PeerAuthentication", "Reque
 func (h *header) mayRestrict() bool {
 	_, known := restrictions[h.kind]
 	return known && !foreign(h.apiVersion) || group(h.apiVersion) == securityGroup
+}
+
+// mayRestrict reports whether a text mentions a kind that can restrict access, or its API group.
+func mayRestrict(text []byte) bool {
+	for kind, of := range restrictions {
+		if bytes.Contains(text, []byte(kind)) || bytes.Contains(text, []byte(of.group)) {
+			return true
+		}
+	}
+	return false
 }
 
 // restriction reads an object of a kind that can restrict access. It sets found.restricts if the

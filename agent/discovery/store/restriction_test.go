@@ -1,6 +1,8 @@
 package store
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -101,5 +103,52 @@ func TestRestriction_StaysWhileItsFileCannotBeRead(t *testing.T) {
 			t.Errorf("%q: restricted: %v, want %v", step.text, got, step.want)
 		}
 		was = step.want
+	}
+}
+
+// TestRestriction_MayBeInUnreadableText loads files that no store read before.
+func TestRestriction_MayBeInUnreadableText(t *testing.T) {
+	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n" +
+		"metadata: {name: x}\nspec: {mtls: {mode: STRICT}}\n"
+	for text, restricts := range map[string]bool{
+		strict:                            false, // supported
+		strict + "a: [":                   true,
+		"\"kind\": \"AuthorizationPolicy": true,
+		"apiVersion: extensions.istio.io/v1alpha1\nspec: {":            true,
+		"- {apiVersion: security.istio.io/v1, kind: PeerAuth}":         true, // no mapping
+		strings.Replace(strict, "kind", "knd", 1):                      true,
+		"apiVersion: v1\nkind: List\nitems: {a: {kind: WasmPlugin}}\n": true,
+		entry("a", "a.test") + strict:                                  true, // --- is missing
+		entry("a", "a.test") + "b: [":                                  false,
+		strict + "---\n" + entry("a", "a.test") + "b: [":               false,
+	} {
+		f := newFiles(t)
+		f.write("x.yaml", text)
+		f.store.Load()
+		if got := f.store.Restricted(false); got != restricts {
+			t.Errorf("restricted: %v, want %v\n%s", got, restricts, text)
+		}
+	}
+}
+
+// TestRestriction_MayBeInUnreadableFile removes the permissions of a file that no store read before.
+func TestRestriction_MayBeInUnreadableFile(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", entry("a", "a.test"))
+	for _, folder := range []string{f.directory, filepath.Dir(f.directory)} {
+		if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // of tests
+			t.Fatal(err)
+		}
+	}
+	withoutRights(t)
+	for _, step := range []struct {
+		mode os.FileMode
+		want bool
+	}{{0, true}, {0o644, false}, {0, false}} { // the last time, its objects are known
+		asRoot(t, func() error { return os.Chmod(f.path("a.yaml"), step.mode) })
+		f.store.Load()
+		if got := f.store.Restricted(false); got != step.want {
+			t.Errorf("mode %o: restricted: %v: %v", step.mode, got, f.store.Problems())
+		}
 	}
 }
