@@ -2,14 +2,16 @@ package capture
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // Cleanup deletes the tables that a helper which is gone has left, and its state file. It returns
 // the names of the tables that it deleted. Those of a living helper have an owner and stay, except
-// the one that rejects connections, which that helper restores.
+// the one that rejects connections, which that helper restores: an error names the cure.
 func Cleanup(instance, state string) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
@@ -24,7 +26,7 @@ func Cleanup(instance, state string) ([]string, error) {
 	if err != nil {
 		return nil, nil //nolint:nilerr // a kernel without nftables
 	}
-	var done []string
+	var done, held []string
 	for _, name := range names {
 		if name != TableName(instance) && name != closedName(instance) && name != dnsName(instance) {
 			continue
@@ -32,9 +34,16 @@ func Cleanup(instance, state string) ([]string, error) {
 		switch err := socket.remove(name); {
 		case err == nil:
 			done = append(done, name)
-		case !errors.Is(err, unix.EPERM):
+		case errors.Is(err, unix.EPERM):
+			held = append(held, name)
+		default:
 			return done, err
 		}
+	}
+	if held != nil {
+		return done, fmt.Errorf("table inet %s belongs to an outrider-capture that does not answer; "+
+			"run \"systemctl kill -s KILL %s\", and clean up again", strings.Join(held, ", "),
+			unitOf(instance))
 	}
 	var left memory
 	if left.load(state) == nil && left.Settings != nil && left.Settings.Transparent {
@@ -46,4 +55,12 @@ func Cleanup(instance, state string) ([]string, error) {
 		return done, err
 	}
 	return done, nil
+}
+
+// unitOf returns the helper's unit.
+func unitOf(instance string) string {
+	if instance == "" {
+		return "outrider-capture.service"
+	}
+	return "outrider-capture@" + instance + ".service"
 }

@@ -161,9 +161,7 @@ func serveCommand(o options, in inheritance) error {
 	signal.Notify(upgrade, unix.SIGUSR2)
 	in.listener.SetUnlinkOnClose(false)
 	go h.accept(ctx, in.listener, []uint32{0, o.users.Agent, uint32(os.Geteuid())})
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		h.logf("notify systemd: %v", err)
-	}
+	h.notify(daemon.SdNotifyReady)
 	h.run(ctx, func() {
 		if err := reexecute(h, in.listener); err != nil {
 			h.logf("cannot replace outrider-capture: %v", err)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,6 +38,7 @@ type helper struct {
 	installed  installed
 	served     time.Time // when Envoy was last seen to serve
 	looked     time.Time // for captured connections and for the closed table
+	reported   time.Time // to systemd's watchdog
 	status     Status
 	generation int // grows with the settings
 	unowned    bool
@@ -203,6 +205,16 @@ func (h *helper) tick(now time.Time) {
 	h.settleDNS(now)
 	h.settleNAT(now)
 	h.publish(now, next)
+	if now.Sub(h.reported) >= time.Second {
+		h.reported = now
+		h.notify(daemon.SdNotifyWatchdog)
+	}
+}
+
+func (h *helper) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		h.logf("notify systemd: %v", err)
+	}
 }
 
 // quit removes what the kernel does not remove itself when the helper ends. The table that rejects

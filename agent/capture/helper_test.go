@@ -106,6 +106,36 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 	}
 }
 
+// Cleanup cannot delete the table of a helper that hangs, so it does not report success.
+func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	r.apply(captureAll)
+	r.captures(On)
+	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(r.folder, "state.json")
+	const cure = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
+		`"systemctl kill -s KILL outrider-capture.service"`
+	if _, err := Cleanup("", state); err == nil || !strings.HasPrefix(err.Error(), cure) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(state); err != nil {
+		t.Errorf("the state is lost: %v", err)
+	}
+	r.kill(r.helper)
+	if _, err := Cleanup("", state); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(state); !os.IsNotExist(err) {
+		t.Errorf("the state: %v", err)
+	}
+}
+
 func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -8,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,6 +44,9 @@ func storeNAT(s *ownerSocket) error {
 	return nil
 }
 
+// versionTime bounds the start of the installed program. It is less than WatchdogSec= of the unit.
+const versionTime = 2 * time.Second
+
 // reexecute replaces the helper by the installed program. The tables stay: their sockets are
 // inherited. It returns only on failure, and then nothing has changed.
 func reexecute(h *helper, listener *net.UnixListener) error {
@@ -49,7 +55,10 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 		return err
 	}
 	program = strings.TrimSuffix(program, " (deleted)")
-	if out, err := exec.Command(program, "-version").CombinedOutput(); err != nil {
+	h.notify(daemon.SdNotifyWatchdog) // the time of the next lines counts
+	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, program, "-version").CombinedOutput(); err != nil {
 		return fmt.Errorf("%s does not run: %w: %s", program, err, out)
 	}
 	file, err := listener.File()

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/capture"
 )
@@ -16,17 +19,28 @@ func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 // endCapture ends outrider-capture, if it has settings, and removes its rules.
 func (c *cleaner) endCapture(ctx context.Context) error {
 	state := filepath.Join(c.capture, "state.json")
-	if _, err := os.Stat(state); err == nil {
-		// The socket starts a helper that is gone. One that cannot be reached is dealt with below.
-		if capture.Stop(ctx, filepath.Join(c.runtime, "capture.sock")) == nil {
+	var failed error
+	// The socket starts a helper that is gone, also one that hung and was killed meanwhile.
+	for range 2 {
+		_, err := os.Stat(state)
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		} else if err != nil {
+			return err
+		}
+		failed = capture.Stop(ctx, filepath.Join(c.runtime, "capture.sock"))
+		if _, err := os.Stat(state); errors.Is(err, fs.ErrNotExist) {
 			c.tell("ended the interception")
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
+	}
+	if errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ECONNREFUSED) {
+		failed = nil // nobody is there
+	} else if failed != nil {
+		failed = fmt.Errorf("outrider-capture does not end: %w", failed)
 	}
 	done, err := capture.Cleanup(c.instance, state)
 	for _, name := range done {
 		c.tell("removed the nftables table inet %s", name)
 	}
-	return err
+	return errors.Join(failed, err)
 }

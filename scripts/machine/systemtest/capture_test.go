@@ -85,6 +85,17 @@ func TestCapture(t *testing.T) {
 		works("back")
 		state("on")
 	})
+	t.Run("a helper that hangs is replaced", func(t *testing.T) {
+		const pid = "systemctl show -P MainPID outrider-capture.service"
+		was := h.Script(pid)
+		h.Script("systemctl kill -s STOP outrider-capture.service")
+		h.Eventually(10*time.Second, "another helper has the rules", func() bool {
+			now := strings.TrimSpace(h.Script(pid))
+			return now != strings.TrimSpace(was) && now != "0" && rules()
+		})
+		state("on")
+		works("replaced")
+	})
 	t.Run("Envoy that is gone cuts nothing off", func(t *testing.T) {
 		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 		began := time.Now()
