@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -45,8 +46,10 @@ func Cleanup(instance, state string) ([]string, error) {
 			"run \"systemctl kill -s KILL %s\", and clean up again", strings.Join(held, ", "),
 			unitOf(instance))
 	}
-	var left memory
-	if left.load(state) == nil && left.Settings != nil && left.Settings.Transparent {
+	// Another instance in force may need them.
+	if !slices.ContainsFunc(names, func(name string) bool {
+		return strings.HasPrefix(name, "outrider-nat") && name != natName(instance)
+	}) {
 		if err := policyRoutes(false); err != nil {
 			return done, err
 		}

@@ -180,6 +180,11 @@ func (h *helper) do(r request) error {
 	if err := next.save(h.path()); err != nil {
 		return fmt.Errorf("cannot persist the settings: %w", err)
 	}
+	if h.Settings != nil && h.Settings.Transparent && !next.Settings.Transparent {
+		if err := policyRoutes(false); err != nil {
+			h.logf("%v", err)
+		}
+	}
 	h.memory = next
 	h.generation++
 	h.follow()

@@ -3,6 +3,8 @@ package capture
 import (
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,13 +107,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = r.helper.Wait()
-	for _, family := range []string{"-4", "-6"} {
-		left := run(t, "", "ip", family, "rule") + run(t, "", "ip", family, "route", "show", "table",
-			"all")
-		if strings.Contains(left, "133") || strings.Contains(left, "fwmark") {
-			t.Errorf("left: %s", left)
-		}
-	}
+	noPolicyRoutes(t)
 	if left := run(t, "", "nft", "list", "ruleset"); left != "" {
 		t.Errorf("left: %s", left)
 	}
@@ -125,4 +121,41 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 		})
 		return direct
 	})
+}
+
+// Marked packets find no policy route once the mode is redirect, and after a cleanup without a state.
+func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	r.apply(captureTransparent)
+	r.captures(On)
+	if rules := run(t, "", "ip", "rule"); !strings.Contains(rules, "fwmark") {
+		t.Fatalf("no policy rule: %s", rules)
+	}
+	r.apply(captureAll)
+	noPolicyRoutes(t)
+	r.apply(captureTransparent)
+	r.kill(r.helper)
+	state := filepath.Join(r.folder, "state.json")
+	if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Cleanup("", state); err != nil {
+		t.Fatal(err)
+	}
+	noPolicyRoutes(t)
+}
+
+func noPolicyRoutes(t *testing.T) {
+	t.Helper()
+	for _, family := range []string{"-4", "-6"} {
+		left := run(t, "", "ip", family, "rule") + run(t, "", "ip", family, "route", "show", "table",
+			"all")
+		if strings.Contains(left, "133") || strings.Contains(left, "fwmark") {
+			t.Errorf("left: %s", left)
+		}
+	}
 }
