@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/cmd/outrider/istiovm"
 )
 
@@ -56,6 +58,9 @@ func (a *app) importIstio(directory string, apply, replace bool) error {
 	if err != nil {
 		return err
 	}
+	if err := parseCredentials(directory, source); err != nil {
+		return err
+	}
 	base := filepath.Join(a.places.configuration, a.instance) // DIR/NAME.istio of an instance
 	if a.instance != "" {
 		base += "."
@@ -90,9 +95,30 @@ func (a *app) importIstio(directory string, apply, replace bool) error {
 		}
 		for _, file := range shown.Files {
 			fmt.Fprintf(a.out, "%s: %s\n", file.Path, file.Result)
+			for _, line := range file.Lines {
+				fmt.Fprintln(a.out, "+", line)
+			}
 		}
 		for _, note := range result.Notes {
 			fmt.Fprintln(a.out, "note:", note)
 		}
 	})
+}
+
+// parseCredentials refuses files that are no token or root, and leaves only certificates in the root.
+func parseCredentials(directory string, source *istiovm.Source) error {
+	if len(source.Token) > 0 {
+		if _, err := pki.ParseToken(filepath.Join(directory, "istio-token"), source.Token); err != nil {
+			return err
+		}
+	}
+	if len(source.Root) > 0 {
+		roots, err := pki.ParseRoots(
+			pki.Input{File: filepath.Join(directory, "root-cert.pem"), PEM: source.Root}, time.Now())
+		if err != nil {
+			return err
+		}
+		source.Root = pki.EncodeCertificates(roots)
+	}
+	return nil
 }

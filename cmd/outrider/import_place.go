@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,7 +28,9 @@ type placer struct {
 // placedFile is a file and what place did.
 type placedFile struct {
 	Path   string `json:"path"`
-	Result string `json:"result"` // created, replaced, unchanged
+	Result string `json:"result"` // created, replaced, unchanged, permissions corrected, names added
+	// Lines are those that were added.
+	Lines []string `json:"lines,omitempty"`
 
 	text []byte
 	mode fs.FileMode
@@ -54,8 +57,15 @@ func (p *placer) add(path string, text []byte, mode fs.FileMode) {
 	p.files = append(p.files, file)
 }
 
-// addHosts adds lines to the file of host names. A name with another address is an error.
+// istiodName is what istioctl writes into hosts.
+var istiodName = regexp.MustCompile(`^istiod(-[a-z0-9-]+)?\.[a-z0-9-]+\.svc$`)
+
+// addHosts adds lines to the file of host names. A name with another address, or of another server
+// than istiod, is an error.
 func (p *placer) addHosts(path string, more []byte) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
 	now, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		p.errs = append(p.errs, err)
@@ -70,6 +80,7 @@ func (p *placer) addHosts(path string, more []byte) {
 			}
 		}
 	}
+	file := placedFile{Path: path, Result: "unchanged", mode: 0o644}
 	text := slices.Clone(now)
 	for line := range strings.Lines(string(more)) {
 		words := strings.Fields(line)
@@ -83,21 +94,25 @@ func (p *placer) addHosts(path string, more []byte) {
 		switch known[words[1]] {
 		case words[0]:
 		case "":
+			if !istiodName.MatchString(words[1]) {
+				p.errs = append(p.errs, fmt.Errorf("hosts: %q is not a name of istiod; remove the line",
+					words[1]))
+				continue
+			}
 			if len(text) > 0 && text[len(text)-1] != '\n' {
 				text = append(text, '\n')
 			}
-			text = append(text, strings.Join(words, " ")+"\n"...)
+			added := strings.Join(words, " ")
+			text = append(text, added+"\n"...)
+			file.Result, file.Lines = "names added", append(file.Lines, added)
 		default:
 			p.errs = append(p.errs, fmt.Errorf("%s: %s is %s there and %s in hosts; remove the line "+
 				"that is wrong", path, words[1], known[words[1]], words[0]))
 		}
 	}
-	file := placedFile{Path: path, Result: "unchanged", text: text, mode: 0o644}
+	file.text = text
 	if info, err := os.Stat(path); err == nil {
 		file.mode, file.gid = info.Mode().Perm(), groupOf(info)
-	}
-	if !bytes.Equal(now, text) {
-		file.Result = "names added"
 	}
 	if len(more) > 0 {
 		p.files = append(p.files, file)
@@ -117,11 +132,15 @@ func (p *placer) place() ([]placedFile, error) {
 		return nil, err
 	}
 	for i, file := range p.files {
-		if file.Result == "unchanged" {
-			continue
-		}
 		if file.gid < 0 {
 			file.gid = groupOf(main)
+		}
+		if file.Result == "unchanged" {
+			info, err := os.Stat(file.Path)
+			if err != nil || info.Mode() == file.mode && groupOf(info) == file.gid {
+				continue
+			}
+			p.files[i].Result = "permissions corrected"
 		}
 		if err := write(file); err != nil {
 			return p.files[:i], err
@@ -134,7 +153,8 @@ func write(file placedFile) error {
 	if err := os.MkdirAll(filepath.Dir(file.Path), 0o755); err != nil {
 		return err
 	}
-	pending, err := renameio.NewPendingFile(file.Path)
+	pending, err := renameio.NewPendingFile(file.Path,
+		renameio.WithTempDir(filepath.Dir(file.Path)))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"outrider.org/outrider/agent/api"
@@ -49,7 +50,11 @@ func TestImport_Apply(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		write(hostsFile, "127.0.0.1 localhost")
+		realHosts := hostsFile + ".real"
+		if err := os.Symlink(realHosts, hostsFile); err != nil {
+			t.Fatal(err)
+		}
+		write(realHosts, "127.0.0.1 localhost")
 		if code, _, errors := run(); code != api.ExitRefused || !strings.Contains(errors, main) {
 			t.Errorf("without %s: exit %d: %s", main, code, errors)
 		}
@@ -61,7 +66,8 @@ func TestImport_Apply(t *testing.T) {
 		if err := os.Chown(filepath.Join(folder, main), -1, gid); err != nil {
 			t.Fatal(err)
 		}
-		if code, out, errors := run(); code != api.ExitDone || strings.Count(out, ": created\n") != 3 {
+		if code, out, errors := run(); code != api.ExitDone || strings.Count(out, ": created\n") != 3 ||
+			!strings.Contains(out, ": names added\n+ 203.0.113.10 istiod.istio-system.svc\n") {
 			t.Errorf("exit %d: %s%s", code, out, errors)
 		}
 		hosts, _ := os.ReadFile(hostsFile)
@@ -85,6 +91,19 @@ func TestImport_Apply(t *testing.T) {
 		if code, out, _ := run(); code != api.ExitDone || strings.Count(out, ": unchanged\n") != 4 {
 			t.Errorf("again: exit %d: %s", code, out)
 		}
+		if info, err := os.Lstat(hostsFile); err != nil || info.Mode().IsRegular() {
+			t.Errorf("the link to hosts was replaced: %v, %v", info, err)
+		}
+		if err := os.Chmod(token, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, _ := run(); code != api.ExitDone ||
+			!strings.Contains(out, "istio-token: permissions corrected\n") {
+			t.Errorf("a mode has changed: exit %d: %s", code, out)
+		}
+		if info, err := os.Stat(token); err != nil || info.Mode() != 0o640 {
+			t.Errorf("%s: %v, %v", token, info, err)
+		}
 
 		write(token, "another")
 		if err := os.Remove(loaded.Files[1]); err != nil {
@@ -105,5 +124,61 @@ func TestImport_Apply(t *testing.T) {
 			!strings.Contains(errors, "is 192.0.2.1 there and 203.0.113.10 in hosts") {
 			t.Errorf("another address: exit %d: %s", code, errors)
 		}
+	}
+}
+
+// The files are a user's: links, FIFOs, keys and other names than istiod's reach nobody else.
+func TestImport_Hostile(t *testing.T) {
+	root, err := os.ReadFile(filepath.Join(vmFiles, "root-cert.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		file, text, want string
+		create           func(path string) error
+	}{
+		"link": {file: "root-cert.pem", want: "is not a regular file", create: func(path string) error {
+			return os.Symlink(filepath.Join(filepath.Dir(path), "cluster.env"), path)
+		}},
+		"fifo": {file: "hosts", want: "is not a regular file",
+			create: func(path string) error { return syscall.Mkfifo(path, 0o600) }},
+		"token": {file: "istio-token", text: "root:*:1:\n", want: "no JSON Web Token"},
+		"root":  {file: "root-cert.pem", text: "root:*:1:\n", want: "root-cert.pem"},
+		"name":  {file: "hosts", text: "192.0.2.1 bank.example\n", want: "not a name of istiod"},
+		"key": {file: "root-cert.pem",
+			text: string(root) + "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, files := newMachine(t, nil), t.TempDir()
+			if err := os.CopyFS(files, os.DirFS(vmFiles)); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(files, test.file)
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if test.create == nil {
+				err = os.WriteFile(path, []byte(test.text), 0o600)
+			} else {
+				err = test.create(path)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			folder := filepath.Join(m.dir, "etc")
+			if err := os.WriteFile(filepath.Join(folder, "outrider.toml"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			code, out, errors := m.outrider("import", "istio", files, "--apply")
+			if refused := code == api.ExitRefused; refused != (test.want != "") ||
+				!strings.Contains(errors, test.want) {
+				t.Errorf("exit %d: %s%s", code, out, errors)
+			}
+			placed, err := os.ReadFile(filepath.Join(folder, "istio/root-cert.pem"))
+			if test.want == "" && (err != nil || string(placed) != string(root)) ||
+				test.want != "" && err == nil {
+				t.Errorf("placed: %v: %s", err, placed)
+			}
+		})
 	}
 }

@@ -44,9 +44,9 @@ var more = map[string][]string{
 	// one agent's side of the discovery server
 	"agent/mesh":    {"agent/discovery/...", "agent/epoch", "agent/neighbour", "agent/xds"},
 	"cmd/outriderd": {"agent"},
-	// config check, mesh check, envoy, cleanup, example
+	// config check, mesh check, envoy, import, cleanup, example
 	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/capture", "agent/discovery/...",
-		"agent/envoy", "agent/keeper", "packaging/examples"},
+		"agent/envoy", "agent/identity/pki", "agent/keeper", "packaging/examples"},
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-capture":    {"agent/capture"},
 	"cmd/outrider-bootstrap":  {"bootstrap/..."},

@@ -3,6 +3,7 @@
 package istiovm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 	meshapi "istio.io/api/mesh/v1alpha1"
 	"sigs.k8s.io/yaml"
@@ -53,16 +55,27 @@ func Read(directory string) (*Source, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	// Root reads files of a user: a link may lead elsewhere, and opening a FIFO waits for a writer.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, notRegular(path)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, notRegular(path))
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	if err == nil && len(text) > maxSize {
 		err = fmt.Errorf("%s is larger than %d bytes", path, maxSize)
 	}
 	return append([]byte{}, text...), err
+}
+
+func notRegular(path string) error {
+	return fmt.Errorf("%s is not a regular file; copy its content there", path)
 }
 
 // parse parses the contents of files by name.

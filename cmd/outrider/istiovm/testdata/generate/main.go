@@ -40,7 +40,7 @@ func main() {
 	client.Kube().(*fake.Clientset).PrependReactor("create", "serviceaccounts",
 		func(action testing.Action) (bool, runtime.Object, error) {
 			return action.GetSubresource() == "token", &authenticationv1.TokenRequest{
-				Status: authenticationv1.TokenRequestStatus{Token: "a.token.of-web"}}, nil
+				Status: authenticationv1.TokenRequestStatus{Token: "a.e30.of-web"}}, nil
 		})
 	configure := workload.Cmd(ctx)
 	configure.SetArgs(append([]string{"entry", "configure", "--clusterID", "Kubernetes", "-o", directory,
