@@ -76,7 +76,7 @@ func (c *Checker) reached(ctx context.Context, state State, why error) {
 	case ctx.Err() != nil || c.leaving: // the settings have changed meanwhile
 	case state == Healthy:
 		c.set(Healthy, "")
-	case c.status.State != Unhealthy:
+	case c.status.State != Unhealthy || c.status.Reason == reasonDrains:
 		c.set(Unhealthy, why.Error())
 	}
 }

@@ -189,6 +189,23 @@ func TestHealth_ProxyCounts(t *testing.T) {
 	})
 }
 
+// After a drain, the reason is that of the probe.
+func TestHealth_UndrainedWhileTheProbeFails(t *testing.T) {
+	s := unit()
+	s.InitialDelay, s.SuccessThreshold, s.FailureThreshold = 0, 1, 1
+	during(t, s, func(w *world) {
+		w.become(true, true)
+		w.after(4)
+		w.state.Store("failed")
+		w.become(true, false)
+		w.after(20)
+		w.expect(t, "0 true", "0 false the proxy drains", "4 false app.service is failed")
+		if len(w.board.Conditions()) != 1 {
+			t.Errorf("%v", w.board.Conditions())
+		}
+	})
+}
+
 func TestHealth_NothingIsReportedBeforeTheProxyIsReady(t *testing.T) {
 	s := unit()
 	s.InitialDelay, s.SuccessThreshold = 0, 1
