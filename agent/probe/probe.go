@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -92,16 +93,26 @@ func GRPC(ctx context.Context, target string) error {
 	return nil
 }
 
-// Exec runs a command, which succeeds with exit status 0. At the end of ctx it is killed with the
-// processes of its group.
+// Exec runs a command, which succeeds with exit status 0. At the end of ctx it is killed. Processes
+// of its group that it leaves behind are killed, too. Of the environment it has PATH, HOME and LANG.
 func Exec(ctx context.Context, arguments []string) error {
 	var output limited
 	command := exec.CommandContext(ctx, arguments[0], arguments[1:]...)
 	command.Stdout, command.Stderr = &output, &output
+	command.Env = []string{} // nil is the environment of the agent
+	for _, name := range []string{"PATH", "HOME", "LANG"} {
+		if value, ok := os.LookupEnv(name); ok {
+			command.Env = append(command.Env, name+"="+value)
+		}
+	}
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	kill := func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.Cancel = kill
 	command.WaitDelay = outputWait // a process outside the group may have the pipe
 	err := command.Run()
+	if command.Process != nil {
+		_ = kill() // an error if nothing is left
+	}
 	if text := strings.TrimSpace(string(output.text)); err != nil && text != "" {
 		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(text, "?"))
 	}

@@ -91,21 +91,33 @@ func TestExec_TakesTheExitStatus(t *testing.T) {
 	}
 }
 
-func TestExec_KillsTheGroupAtTheTimeout(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "pid")
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	err := Exec(ctx, []string{"sh", "-c", "sleep 1000 & echo $! >" + file + "; wait"})
-	if err == nil {
-		t.Error("a command that was killed succeeds")
+func TestExec_KillsTheGroup(t *testing.T) {
+	for script, fails := range map[string]bool{
+		"sleep 1000 & echo $! >$0; wait": true, "sleep 1000 >/dev/null 2>&1 & echo $! >$0": false} {
+		file := filepath.Join(t.TempDir(), "pid")
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		err := Exec(ctx, []string{"sh", "-c", script, file})
+		cancel()
+		if (err != nil) != fails {
+			t.Errorf("%s: %v", script, err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status := filepath.Join("/proc", strings.TrimSpace(string(text)), "cmdline")
+		parts.Eventually(t, 5*time.Second, "the child has ended", func() bool {
+			line, err := os.ReadFile(status)
+			return err != nil || len(line) == 0 // a zombie has none
+		})
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+}
+
+func TestExec_HasNoEnvironmentOfTheAgent(t *testing.T) {
+	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials")
+	t.Setenv("HOME", "/home")
+	if err := Exec(t.Context(), []string{"sh", "-c",
+		`test -z "$CREDENTIALS_DIRECTORY" && test -n "$PATH" && test "$HOME" = /home`}); err != nil {
+		t.Error(err)
 	}
-	status := filepath.Join("/proc", strings.TrimSpace(string(text)), "cmdline")
-	parts.Eventually(t, 5*time.Second, "the child has ended", func() bool {
-		line, err := os.ReadFile(status)
-		return err != nil || len(line) == 0 // a zombie has none
-	})
 }
