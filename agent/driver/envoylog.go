@@ -21,6 +21,7 @@ type envoyLogs struct {
 	log     *slog.Logger         // the agent's own
 	lines   *slog.Logger         // for Envoy's lines
 	readers map[string]*envoyLog // by ID of the epoch
+	ended   string               // ID of the last epoch that exited
 }
 
 // envoyLog is the state of reading one Envoy's log.
@@ -62,12 +63,13 @@ func (l *envoyLogs) forward(batch *keeper.Log, pid int, enabled bool) {
 	l.reportRedacted(reader.redactor.LeftOut(false), batch.Epoch)
 }
 
-// exited ends the log of an epoch.
+// exited ends the log of an epoch. Its last lines may follow, because exits are delivered first.
 func (l *envoyLogs) exited(p *keeper.Process) {
 	if reader := l.readers[p.ID]; reader != nil {
 		l.reportRedacted(reader.redactor.LeftOut(true), p.Number)
 	}
-	delete(l.readers, p.ID)
+	delete(l.readers, l.ended)
+	l.ended = p.ID
 }
 
 func (l *envoyLogs) reportRedacted(lines, epoch int) {

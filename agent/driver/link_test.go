@@ -97,6 +97,32 @@ func TestEnvoysLinesAreAreRedacted(t *testing.T) {
 	}
 }
 
+// An exit is delivered before the last lines, which are still those of an Envoy that ends.
+func TestEnvoysLines_AfterTheExitAreKnown(t *testing.T) {
+	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][warning][main] "
+	var out bytes.Buffer
+	logs := envoyLogs{
+		log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)),
+		readers: map[string]*envoyLog{},
+	}
+	logs.forward(&keeper.Log{ID: "a", Lines: []string{prefix + "caught ENVOY_SIGTERM",
+		prefix + "first: goo.gle/debugonly  ", "c {"}}, 0, true)
+	logs.exited(&keeper.Process{ID: "a"})
+	logs.forward(&keeper.Log{ID: "a", Lines: []string{"  hidden: 1", "}", ": reason",
+		prefix + "DeltaAggregatedResources gRPC config stream to xds-grpc closed: 13, reset"}}, 0, true)
+	if said := out.String(); strings.Contains(said, "hidden") || strings.Contains(said, "closed") ||
+		!strings.Contains(said, "reason") {
+		t.Errorf("logged: %s", said)
+	}
+	for _, id := range []string{"b", "c"} {
+		logs.forward(&keeper.Log{ID: id, Lines: []string{prefix + "line"}}, 0, true)
+		logs.exited(&keeper.Process{ID: id})
+	}
+	if len(logs.readers) != 1 {
+		t.Errorf("%d exited epochs are remembered", len(logs.readers))
+	}
+}
+
 func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 	for name, busyFor := range map[string]time.Duration{"it ends": keeperPatience - time.Second,
 		"it goes on": time.Hour} {
