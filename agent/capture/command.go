@@ -29,7 +29,10 @@ const (
 	flagListen = "listen-fd"
 	flagRules  = "rules-fd"
 	flagNAT    = "nat-fd"
+	flagDNS    = "dns-fd"
 )
+
+func descriptorFlags() []string { return []string{flagListen, flagRules, flagNAT, flagDNS} }
 
 // Command runs outrider-capture and returns its exit code.
 func Command(arguments []string, version string, stdout, stderr io.Writer) int {
@@ -45,7 +48,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	agent := flags.String("agent-user", "outrider", "the agent's `user`, who may connect")
 	socket := flags.String("socket", "", "`path` of the socket, without one of systemd")
 	fds := map[string]*int{}
-	for _, name := range []string{flagListen, flagRules, flagNAT} {
+	for _, name := range descriptorFlags() {
 		fds[name] = flags.Int(name, -1, "a descriptor of the previous image (internal)")
 	}
 	showVersion := flags.Bool("version", false, "print the version")
@@ -98,8 +101,8 @@ func userID(name string) (uint32, error) {
 
 // inheritance are descriptors of systemd or of the previous image.
 type inheritance struct {
-	listener   *net.UnixListener
-	rules, nat *ownerSocket
+	listener        *net.UnixListener
+	rules, nat, dns *ownerSocket
 }
 
 // inherit takes the descriptors, or listens on path.
@@ -127,6 +130,7 @@ func inherit(fds map[string]*int, path string) (in inheritance, err error) {
 		return &ownerSocket{file: file, owned: true}
 	}
 	in.rules, in.nat = owner(files[flagRules]), owner(files[flagNAT])
+	in.dns = owner(files[flagDNS])
 	if files[flagListen] == nil {
 		if path == "" {
 			return in, errors.New("neither a socket of systemd nor -socket")
@@ -154,7 +158,7 @@ func serveCommand(o options, in inheritance) error {
 	if err != nil {
 		return err
 	}
-	h.rules, h.nat, h.store = in.rules, in.nat, storeNAT
+	h.rules, h.nat, h.store, h.dns.rules = in.rules, in.nat, storeNAT, in.dns
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	upgrade := make(chan os.Signal, 1)

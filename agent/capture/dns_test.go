@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -114,6 +116,16 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 			t.Errorf("user %d gets an answer of %s", uid, got)
 		}
 	}
+	if err := r.helper.Process.Signal(unix.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	<-r.client.Done()
+	parts.Eventually(t, 5*time.Second, "the new image of the helper serves", func() bool {
+		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // it exists all the time
+		r.client, err = Dial(t.Context(), r.socket())
+		return err == nil
+	})
+	defer r.client.Close()
 	silent.Store(true)
 	t.Logf("direct %v after the proxy was silent", gets("far"))
 	silent.Store(false)

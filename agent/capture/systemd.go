@@ -73,9 +73,12 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 	if h.nat != nil {
 		passed[flagNAT] = h.nat.file
 	}
+	if h.dns.rules != nil {
+		passed[flagDNS] = h.dns.rules.file
+	}
 	arguments := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool {
 		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		return slices.Contains([]string{flagListen, flagRules, flagNAT}, name)
+		return slices.Contains(descriptorFlags(), name)
 	})
 	for name, file := range passed {
 		fd := int(file.Fd())
