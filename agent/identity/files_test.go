@@ -140,6 +140,34 @@ func TestNames_NobodyProvides(t *testing.T) {
 	}
 }
 
+func TestNames_AreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		r.issue(time.Hour)
+		options.Settings.Files = identity.Files{}
+	})
+	const missing = "file-root:/nonexistent"
+	r.Subscribe([]string{missing})
+	r.awaitCondition(identity.CodeUnavailable, "no such file")
+	var names []string
+	for i := range 1000 {
+		names = append(names, fmt.Sprint("bad", i))
+	}
+	last := "file-root:" + r.path("root.pem")
+	names = append(names, last)
+	r.Subscribe(names)
+	for _, about := range r.Secrets() {
+		if about.Name == last && !strings.Contains(about.Problem, "more than 1000 secrets") {
+			t.Errorf("%+v", about)
+		}
+	}
+	r.awaitCondition(identity.CodeUnavailable, "; and 992 more")
+	r.Unsubscribe(append(names, missing))
+	if stats := r.Stats(); len(stats.Failures)+len(r.board.Conditions()) > 0 {
+		t.Errorf("without subscribers: %+v, %v", stats, r.board.Conditions())
+	}
+}
+
 func TestFiles_WithoutRootsAreReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {

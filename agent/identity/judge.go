@@ -27,6 +27,9 @@ const settle = 2 * time.Second
 // lateShare is the share of its lifetime at which a certificate from a file counts as forgotten.
 const lateShare = 0.1
 
+// maxListed bounds the secrets in the sentence of a condition: Envoy chooses their names.
+const maxListed = 10
+
 // judge publishes what has changed, and raises and clears the conditions. Callers hold mu.
 func (m *Manager) judge() {
 	now := m.options.Now()
@@ -51,7 +54,11 @@ func (m *Manager) judge() {
 			m.options.Board.Clear(code)
 			continue
 		}
-		m.options.Board.Raise(code, severity, strings.Join(found[code], "; "))
+		listed := found[code]
+		if more := len(listed) - maxListed; more > 0 {
+			listed = append(listed[:maxListed:maxListed], fmt.Sprintf("and %d more", more))
+		}
+		m.options.Board.Raise(code, severity, strings.Join(listed, "; "))
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// maxRequested bounds the workers of secrets that Envoy requests by the path of their files.
+// maxRequested bounds the secrets, of which Envoy requests most by the path of their files.
 const maxRequested = 1000
 
 // Options of a Manager. Now, Logger and Denied may be nil.

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// Stats are counters since the start.
+// Stats are counters since the start, or since somebody subscribed to the secret.
 type Stats struct {
 	Renewals map[string]uint64 // replaced versions, by resource
 	Failures map[Failure]uint64

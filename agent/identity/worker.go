@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"outrider.org/outrider/agent/credential"
@@ -35,7 +36,7 @@ func (m *Manager) start(name string) {
 	e.err, e.failing = nil, time.Time{}
 	var from source
 	from, e.err = m.origin(name, e)
-	if e.err == nil && !e.configured && m.requested() >= maxRequested {
+	if e.err == nil && !e.configured && len(m.entries) > maxRequested {
 		e.err = errTooMany
 	}
 	if e.err != nil {
@@ -90,16 +91,6 @@ func (m *Manager) origin(name string, e *entry) (from source, err error) {
 	return source{files: e.definition.files, usage: pki.Both}, nil
 }
 
-// requested returns the number of workers of secrets that are not configured.
-func (m *Manager) requested() (count int) {
-	for _, e := range m.entries {
-		if !e.configured && e.worker != nil {
-			count++
-		}
-	}
-	return count
-}
-
 // supersede makes room for a worker with new settings. The one before continues until then.
 func (e *entry) supersede() {
 	if e.former == nil {
@@ -125,6 +116,8 @@ func (m *Manager) forget(name string) bool {
 	e.worker.end()
 	e.former.end()
 	delete(m.entries, name)
+	delete(m.stats.Renewals, name)
+	maps.DeleteFunc(m.stats.Failures, func(f Failure, _ uint64) bool { return f.Resource == name })
 	return true
 }
 
