@@ -42,7 +42,7 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.offerUpstream(read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
-	e.identity.Configure(e.identitySettings(read.loaded.Config))
+	e.identity.Prepare(e.identitySettings(read.loaded.Config))
 	if err := e.sdsSockets.Hold(id, read.loaded); err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.entry(RootCA)
 		m.accept(m.entry(Default), last)
 	}
-	m.define()
+	m.define(false)
 	m.judge()
 	m.mu.Unlock()
 
@@ -130,12 +130,18 @@ func (m *Manager) recheck() {
 
 // Configure applies new settings. Secrets stay as they are until their new source has provided a
 // version.
-func (m *Manager) Configure(settings Settings) {
+func (m *Manager) Configure(settings Settings) { m.configure(settings, false) }
+
+// Prepare provides the secrets that new settings need and that do not exist yet, until Configure is
+// called. Those that a live Envoy may have stay as they are: the settings may be refused.
+func (m *Manager) Prepare(settings Settings) { m.configure(settings, true) }
+
+func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.settings = settings
 	if m.running != nil {
-		m.define()
+		m.define(missingOnly)
 		m.judge()
 	}
 	m.changed()
@@ -227,8 +233,9 @@ func (m *Manager) entry(name string) *entry {
 	return e
 }
 
-// define makes the configured secrets those of the settings, and starts what does not run.
-func (m *Manager) define() {
+// define makes the configured secrets those of the settings, and starts what does not run. If
+// missingOnly, secrets that are served remain as they are.
+func (m *Manager) define(missingOnly bool) {
 	wanted := map[string]definition{}
 	if files := m.settings.Files; !files.empty() {
 		wanted[Default] = definition{files: Files{Cert: files.Cert, Key: files.Key}}
@@ -247,6 +254,9 @@ func (m *Manager) define() {
 		m.entry(name)
 	}
 	for name, e := range m.entries {
+		if missingOnly && e.current != nil && e.current.source != FromSpire {
+			continue
+		}
 		if name == Default || name == RootCA {
 			d, configured := wanted[name]
 			if e.definition != d {

@@ -71,3 +71,26 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 		t.Errorf("without a provider: %v", left)
 	}
 }
+
+// While a reload is pending, only what Envoy lacks comes from the new settings.
+func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
+	r.awaitChain(identity.Default, r.issue(2*time.Hour))
+	other := pkitest.NewAuthority(t, "other", nil)
+	pair := issuePair(t, other, time.Hour)
+	issuer := &lateIssuer{answer: &identity.Issued{
+		Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
+	}}
+	r.Prepare(identity.Settings{Issuer: issuer, Ratio: 0.5})
+	r.awaitChain(identity.Default, r.issue(3*time.Hour))
+	chain := r.issue(4 * time.Hour)
+	r.awaitChain(identity.Default, chain)
+	r.Prepare(identity.Settings{})
+	if r.chain(identity.Default) != string(chain) || r.roots() != pemOf(r.root.Certificate) {
+		t.Error("pending settings removed or replaced what Envoy has")
+	}
+	r.Configure(identity.Settings{})
+	r.Prepare(identity.Settings{Issuer: issuer, Ratio: 0.5})
+	r.awaitChain(identity.Default, pair.ChainPEM)
+}
