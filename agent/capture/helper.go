@@ -203,6 +203,8 @@ func (h *helper) tick(now time.Time) {
 	}
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.settle(now)
+	} else {
+		h.withdraw() // inherited from an image whose settings are lost
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
