@@ -308,6 +308,24 @@ func TestHelper_RefusesOthers(t *testing.T) {
 			}
 		})
 	}
+	parts.As(t, agentUser, func() { // the agent cannot keep root out
+		for range maxConnections {
+			client, err := Dial(t.Context(), r.socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(client.Close)
+			<-client.Changes()
+		}
+	})
+	root, err := Dial(t.Context(), r.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if _, err := root.Status(t.Context()); err != nil {
+		t.Errorf("root beside %d connections of the agent: %v", maxConnections, err)
+	}
 	for name, settings := range map[string]Settings{
 		"another instance": {Instance: "other"},
 		"a port 0":         {ExcludeInbound: []uint16{0}},

@@ -28,7 +28,8 @@ func (c *connection) send(r response) {
 	}
 }
 
-// accept serves clients until the listener is closed. Only users may connect.
+// accept serves clients until the listener is closed. Only users may connect. Root always has a
+// place, to stop the helper.
 func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users []uint32) {
 	places := make(chan struct{}, maxConnections)
 	for {
@@ -42,6 +43,11 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 			_ = socket.Close()
 			continue
 		}
+		client := &connection{socket, make(chan response, queuedAnswers)}
+		if user == 0 {
+			go h.serve(ctx, client)
+			continue
+		}
 		select {
 		case places <- struct{}{}:
 		default:
@@ -50,7 +56,7 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 		}
 		go func() {
 			defer func() { <-places }()
-			h.serve(ctx, &connection{socket, make(chan response, queuedAnswers)})
+			h.serve(ctx, client)
 		}()
 	}
 }
