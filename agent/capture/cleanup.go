@@ -28,17 +28,18 @@ func Cleanup(instance, state string) ([]string, error) {
 		return nil, nil //nolint:nilerr // a kernel without nftables
 	}
 	var done, held []string
-	for _, name := range names {
-		if name != TableName(instance) && name != closedName(instance) && name != dnsName(instance) {
+	for _, name := range []string{TableName(instance), closedName(instance), dnsName(instance),
+		natName(instance)} {
+		if !slices.Contains(names, name) {
 			continue
 		}
 		switch err := socket.remove(name); {
 		case err == nil:
 			done = append(done, name)
-		case errors.Is(err, unix.EPERM):
-			held = append(held, name)
-		default:
+		case !errors.Is(err, unix.EPERM):
 			return done, err
+		case name != natName(instance): // which systemd may keep, and which captures nothing
+			held = append(held, name)
 		}
 	}
 	if held != nil {

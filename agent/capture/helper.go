@@ -230,6 +230,7 @@ func (h *helper) quit() {
 	if h.unowned {
 		h.withdraw()
 		h.dropDNS()
+		h.dropNAT()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,56 @@ func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	}
 	if _, err := os.Stat(state); !os.IsNotExist(err) {
 		t.Errorf("the state: %v", err)
+	}
+}
+
+// On kernels before 5.12 tables have no owner.
+func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	socket, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	names := []string{"outrider", "outrider-closed", "outrider-dns", "outrider-nat"}
+	for _, name := range names {
+		if err := socket.install(&Table{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &helper{options: options{log: t.Output()}, unowned: true, nat: socket,
+		store: func(*ownerSocket) error { return nil }}
+	h.quit()
+	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
+		!slices.Equal(done, names[:3]) {
+		t.Errorf("%v, %v", done, err)
+	}
+	if socket, err = newOwnerSocket(); err != nil {
+		t.Fatal(err)
+	}
+	if err := socket.install(&Table{Name: names[3]}); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
+		!slices.Equal(done, names[3:]) {
+		t.Errorf("%v, %v", done, err)
+	}
+}
+
+// Units that cannot be searched for do not end the capture of those that were found.
+func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
+	watch, err := newUnitWatch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch.root = filepath.Join(t.TempDir(), "none")
+	running := []Unit{{Name: "web.service"}}
+	h := &helper{units: watch, running: running}
+	h.log, h.Settings = t.Output(), &Settings{Units: []string{"web.service"}}
+	if h.follow(); !slices.Equal(h.running, running) {
+		t.Errorf("the units are %v", h.running)
 	}
 }
 

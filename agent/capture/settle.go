@@ -23,7 +23,8 @@ func (h *helper) follow() {
 	}
 	running, err := h.units.find(slices.Concat(h.Settings.Units, h.Settings.ExcludeUnits))
 	if err != nil {
-		h.logf("%v", err)
+		h.logf("%v", err) // the units are those of before
+		return
 	}
 	if !slices.Equal(running, h.running) {
 		h.running = running
