@@ -20,11 +20,11 @@ import (
 	"time"
 )
 
-// Ports of Envoy's listeners for captured connections, and Istio's address from which Envoy calls
-// the application.
+// Ports of Envoy's listeners for captured connections, and of the DNS proxy for captured queries.
 const (
 	OutboundPort = 15001
 	InboundPort  = 15006
+	DNSPort      = 15053
 )
 
 // Limits of Settings.
@@ -46,8 +46,8 @@ type Settings struct {
 	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
 	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
 	OwnPorts []uint16 `json:"own_ports,omitempty"`
-	// DNSPort is the port of the agent's DNS proxy, which receives queries to the resolvers of
-	// /etc/resolv.conf; 0: none.
+	// DNSPort is DNSPort if the agent's DNS proxy receives queries to the resolvers of
+	// /etc/resolv.conf; 0: it does not.
 	DNSPort uint16 `json:"dns_port,omitempty"`
 	// Units restricts outbound capture to processes of these systemd units, if there are any.
 	Units        []string `json:"units,omitempty"`
@@ -73,12 +73,16 @@ type Users struct {
 
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)$`)
 
-var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+// instanceName is that of package config.
+var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // Validate returns an error that names the first invalid setting.
 func (s *Settings) Validate() error {
 	if s.Instance != "" && !instanceName.MatchString(s.Instance) {
 		return fmt.Errorf("instance %q: invalid name", s.Instance)
+	}
+	if s.DNSPort != 0 && s.DNSPort != DNSPort {
+		return fmt.Errorf("dns_port %d; only %d is allowed", s.DNSPort, DNSPort)
 	}
 	for name, ports := range map[string][]uint16{"inbound": s.Inbound.List,
 		"exclude_inbound": s.ExcludeInbound, "exclude_outbound_ports": s.ExcludeOutboundPorts,

@@ -108,9 +108,11 @@ func (x *crossCheck) envoy() {
 	}
 }
 
+const capturedDNSPort = 15053 // of package capture
+
 // captureDNS checks that the DNS proxy listens where queries are redirected to.
 func (x *crossCheck) captureDNS() {
-	host, _, _ := splitAddress(x.DNS.Listen)
+	host, port, _ := splitAddress(x.DNS.Listen)
 	switch {
 	case !x.Capture.DNS:
 	case x.DNS.Listen == "":
@@ -119,6 +121,9 @@ func (x *crossCheck) captureDNS() {
 	case host != "" && host != "127.0.0.1" && host != "localhost":
 		x.refuse([]string{"dns.listen", "capture.dns"}, `set dns.listen = "127.0.0.1:15053"`,
 			"capture.dns redirects to 127.0.0.1")
+	case port != 0 && port != capturedDNSPort:
+		x.refuse([]string{"dns.listen", "capture.dns"}, `set dns.listen = "127.0.0.1:15053"`,
+			"capture.dns redirects to port 15053")
 	case x.Capture.Mode == "none":
 		x.warn([]string{"capture.dns", "capture.mode"}, "set capture.mode",
 			"has no effect without capture.mode")

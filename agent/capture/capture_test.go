@@ -1,0 +1,20 @@
+package capture
+
+import "testing"
+
+// The helper trusts the agent's settings no further than its configuration allows.
+func TestSettings_ValidateAllowsNoMoreThanTheConfiguration(t *testing.T) {
+	for name, test := range map[string]struct {
+		settings Settings
+		valid    bool
+	}{
+		"an instance":      {Settings{Instance: "web_1-a"}, true},
+		"a dot":            {Settings{Instance: "a.b"}, false},
+		"the DNS port":     {Settings{DNSPort: 15053}, true},
+		"another DNS port": {Settings{DNSPort: 4444}, false},
+	} {
+		if err := test.settings.Validate(); (err == nil) != test.valid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
