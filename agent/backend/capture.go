@@ -54,8 +54,15 @@ func (b *Backend) CaptureExplain(
 	}
 	found := table.Explain(capture.Connection{Inbound: r.Inbound, Protocol: "tcp", Destination: to,
 		Local: local, UID: r.UID, CGroup: group})
-	return api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key, Rule: found.Rule,
-		Chain: found.Chain, State: string(b.Interception.State().State)}, nil
+	now := b.Interception.State()
+	explained := api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key,
+		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
+	captured := found.Verdict == capture.Outbound || found.Verdict == capture.Inbound
+	if captured && now.State == capture.Withdrawn && now.Closed {
+		explained = api.CaptureExplanation{Verdict: string(capture.Refused), Key: "capture.fail",
+			State: string(now.State)}
+	}
+	return explained, nil
 }
 
 // ofThisHost reports whether this host has an address.

@@ -154,6 +154,8 @@ type Status struct {
 	Since  time.Time `json:"since,omitzero"`
 	// Families that Envoy serves and that are therefore captured.
 	Families Families `json:"families"`
+	// Closed: what would be captured is refused while the rules are withdrawn.
+	Closed bool `json:"closed,omitempty"`
 	// Unowned: this kernel (before 5.12) does not remove the rules when the helper ends.
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`

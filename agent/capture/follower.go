@@ -79,7 +79,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
-			f.set(nil, Status{State: Withdrawn, Reason: err.Error()})
+			f.set(nil, Status{State: Withdrawn, Reason: err.Error(), Closed: f.Settings.FailClosed})
 			f.Board.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
 			f.Logger.Error("outrider-capture does not answer", "error", err)

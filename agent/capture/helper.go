@@ -206,6 +206,7 @@ func (h *helper) tick(now time.Time) {
 	} else {
 		h.withdraw() // inherited from an image whose settings are lost
 	}
+	next.Closed = h.closed()
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
 	h.settleClosed(now)
@@ -257,7 +258,7 @@ func (h *helper) publish(now time.Time, next Status) {
 	was := h.status
 	was.Since, next.Since = time.Time{}, time.Time{}
 	if was.State == next.State && was.Reason == next.Reason && was.Until.Equal(next.Until) &&
-		was.Families == next.Families && was.Unowned == next.Unowned &&
+		was.Families == next.Families && was.Unowned == next.Unowned && was.Closed == next.Closed &&
 		slices.Equal(was.Units, next.Units) {
 		return
 	}

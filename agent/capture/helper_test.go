@@ -197,6 +197,9 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	r.apply(closed)
 	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
 	r.answers(time.Second, refused)
+	if s, err := r.client.Status(t.Context()); err != nil || !s.Closed {
+		t.Errorf("%+v, %v", s, err)
+	}
 	r.startEnvoy()
 	r.answers(10*time.Second, "15001")
 	r.kill(r.envoy)

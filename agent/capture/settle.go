@@ -124,9 +124,14 @@ func (h *helper) withdraw() {
 	h.rules = nil
 }
 
+// closed reports whether connections that are not redirected are rejected.
+func (h *helper) closed() bool {
+	return h.Settings != nil && h.Settings.FailClosed && !h.Withdrawn && !h.Expired
+}
+
 // settleClosed keeps the table that rejects connections, which anyone may delete.
 func (h *helper) settleClosed(now time.Time) {
-	wanted := h.Settings != nil && h.Settings.FailClosed && !h.Withdrawn && !h.Expired
+	wanted := h.closed()
 	name := closedName(h.instance)
 	if wanted && h.installed.closed != 0 && now.Sub(h.looked) >= time.Second {
 		names, err := h.plain.tables()

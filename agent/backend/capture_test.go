@@ -1,0 +1,49 @@
+package backend
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+type liveEnvoy struct{}
+
+func (liveEnvoy) Serves() (live, drains bool) { return true, false }
+func (liveEnvoy) Changed() <-chan struct{}    { return nil }
+
+// With fail = "closed" a connection that would be captured is reset while the rules are withdrawn.
+func TestCaptureExplain_ClosedRefuses(t *testing.T) {
+	for closed, want := range map[bool]api.CaptureExplanation{
+		true:  {Verdict: "refused", Key: "capture.fail", State: "withdrawn"},
+		false: {Verdict: "outbound", Key: "capture.outbound_cidrs", State: "withdrawn"},
+	} {
+		follower := capture.NewFollower(capture.FollowerOptions{
+			Socket: filepath.Join(t.TempDir(), "none.sock"), Envoy: liveEnvoy{},
+			Settings: &capture.Settings{FailClosed: closed,
+				Outbound: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
+			Users: capture.Users{Envoy: 2001, Agent: 2002}, Board: condition.NewBoard(),
+			Logger: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- follower.Run(ctx) }()
+		parts.Eventually(t, 5*time.Second, "the helper is missed", func() bool {
+			return follower.State().State == capture.Withdrawn
+		})
+		b := &Backend{Interception: follower}
+		got, err := b.CaptureExplain(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
+		got.Rule, got.Chain = "", ""
+		if err != nil || got != want {
+			t.Errorf("closed %t: %+v, %v; want %+v", closed, got, err, want)
+		}
+		cancel()
+		<-done
+	}
+}
