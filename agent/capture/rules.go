@@ -10,8 +10,12 @@ import (
 	"github.com/google/nftables/binaryutil"
 )
 
-// Before the priority at which firewalld, docker and podman translate (-100).
-const natPriority = -105
+// firewalld, docker and podman translate at priority -100. Outbound connections are redirected before
+// that; inbound ones after it, so that published ports of containers are not addresses of this host.
+const (
+	natPriority     = -105
+	inboundPriority = -95
+)
 
 // Names of rules that follow from no key.
 const (
@@ -46,7 +50,7 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 	b.table.Chains = []Chain{
 		{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
 			Rules: slices.Concat(b.start(families), b.outbound(s, users))},
-		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: natPriority,
+		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: inboundPriority,
 			Rules: slices.Concat(b.start(families), b.inbound(s))},
 		{Name: "input", Type: "filter", Hook: "input", Rules: []Rule{
 			rule(ruleRedirected, Direct, port{own}, redirected{}),

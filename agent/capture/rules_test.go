@@ -197,6 +197,22 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 			t.Errorf("answer %q", answer)
 		}
 	})
+	// A published port, as docker translates it.
+	run(t, "table ip docker { chain prerouting { type nat hook prerouting priority -100; "+
+		"fib daddr type local tcp dport 8888 dnat to "+to.String()+"; }; "+
+		"chain postrouting { type nat hook postrouting priority 100; masquerade; }; }",
+		"nft", "-f", "-")
+	published := netip.AddrPortFrom(netip.MustParseAddr(third.Peer), 8888)
+	for _, settings := range []*Settings{&captureAll, &captureTransparent} {
+		if err := socket.install(Rules(settings, testUsers, Families{true, true}, nil)); err != nil {
+			t.Fatal(err)
+		}
+		third.Do(t, func() {
+			if answer := dial(t, "tcp", netip.Addr{}, published); answer != "far 80" {
+				t.Errorf("a published port, transparent %t: %q", settings.Transparent, answer)
+			}
+		})
+	}
 	got := table.Explain(Connection{Inbound: true, Protocol: "tcp", Destination: to})
 	if got.Verdict != Direct || got.Key != ruleForwarded {
 		t.Errorf("explained as %v", got)

@@ -91,7 +91,7 @@ func transparentChain(rules []Rule) Chain {
 			rules[i].Action = toProxy{}
 		}
 	}
-	return Chain{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: manglePriority,
+	return Chain{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: inboundPriority,
 		Rules: append([]Rule{rule(ruleLoopback, Direct, loopback{arriving: true})}, rules...)}
 }
 
