@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,86 +103,6 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 	r.start()
 	if s, err := r.client.Status(t.Context()); err != nil || s.State != Off {
 		t.Errorf("after stop: %+v, %v", s, err)
-	}
-}
-
-// Cleanup cannot delete the table of a helper that hangs, so it does not report success.
-func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
-	if !inNetwork(t) {
-		return
-	}
-	r := newRig(t)
-	r.startEnvoy()
-	r.apply(captureAll)
-	r.captures(On)
-	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	state := filepath.Join(r.folder, "state.json")
-	const cure = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
-		`"systemctl kill -s KILL outrider-capture.service"`
-	if _, err := Cleanup("", state); err == nil || !strings.HasPrefix(err.Error(), cure) {
-		t.Errorf("%v", err)
-	}
-	if _, err := os.Stat(state); err != nil {
-		t.Errorf("the state is lost: %v", err)
-	}
-	r.kill(r.helper)
-	if _, err := Cleanup("", state); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(state); !os.IsNotExist(err) {
-		t.Errorf("the state: %v", err)
-	}
-}
-
-// On kernels before 5.12 tables have no owner.
-func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
-	if !inNetwork(t) {
-		return
-	}
-	socket, err := newOwnerSocket()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = socket.Close() }()
-	names := []string{"outrider", "outrider-closed", "outrider-dns", "outrider-nat"}
-	for _, name := range names {
-		if err := socket.install(&Table{Name: name}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := &helper{options: options{log: t.Output()}, unowned: true, nat: socket,
-		store: func(*ownerSocket) error { return nil }}
-	h.quit()
-	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
-		!slices.Equal(done, names[:3]) {
-		t.Errorf("%v, %v", done, err)
-	}
-	if socket, err = newOwnerSocket(); err != nil {
-		t.Fatal(err)
-	}
-	if err := socket.install(&Table{Name: names[3]}); err != nil {
-		t.Fatal(err)
-	}
-	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
-		!slices.Equal(done, names[3:]) {
-		t.Errorf("%v, %v", done, err)
-	}
-}
-
-// Units that cannot be searched for do not end the capture of those that were found.
-func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
-	watch, err := newUnitWatch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch.root = filepath.Join(t.TempDir(), "none")
-	running := []Unit{{Name: "web.service"}}
-	h := &helper{units: watch, running: running}
-	h.log, h.Settings = t.Output(), &Settings{Units: []string{"web.service"}}
-	if h.follow(); !slices.Equal(h.running, running) {
-		t.Errorf("the units are %v", h.running)
 	}
 }
 
@@ -310,33 +229,6 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	parts.Eventually(t, 5*time.Second, "the nat table is gone", func() bool {
 		return run(t, "", "nft", "list", "ruleset") == ""
 	})
-}
-
-// A new image without readable settings does not keep rules that nobody watches.
-func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
-	if !inNetwork(t) {
-		return
-	}
-	r := newRig(t)
-	r.startEnvoy()
-	r.apply(captureAll)
-	r.answers(10*time.Second, "15001")
-	if err := os.Remove(filepath.Join(r.folder, "state.json")); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.helper.Process.Signal(unix.SIGUSR2); err != nil {
-		t.Fatal(err)
-	}
-	<-r.client.Done()
-	r.answers(5*time.Second, "far 80")
-	client, err := Dial(t.Context(), r.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if s, err := client.Status(t.Context()); err != nil || s.State != Off {
-		t.Errorf("%+v, %v", s, err)
-	}
 }
 
 func TestHelper_RefusesOthers(t *testing.T) {

@@ -1,0 +1,76 @@
+package capture
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cleanup cannot delete the table of a helper that hangs, so it does not report success.
+func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	r.apply(captureAll)
+	r.captures(On)
+	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(r.folder, "state.json")
+	const cure = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
+		`"systemctl kill -s KILL outrider-capture.service"`
+	if _, err := Cleanup("", state); err == nil || !strings.HasPrefix(err.Error(), cure) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(state); err != nil {
+		t.Errorf("the state is lost: %v", err)
+	}
+	r.kill(r.helper)
+	if _, err := Cleanup("", state); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(state); !os.IsNotExist(err) {
+		t.Errorf("the state: %v", err)
+	}
+}
+
+// On kernels before 5.12 tables have no owner.
+func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	socket, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	names := []string{"outrider", "outrider-closed", "outrider-dns", "outrider-nat"}
+	for _, name := range names {
+		if err := socket.install(&Table{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &helper{options: options{log: t.Output()}, unowned: true, nat: socket,
+		store: func(*ownerSocket) error { return nil }}
+	h.quit()
+	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
+		!slices.Equal(done, names[:3]) {
+		t.Errorf("%v, %v", done, err)
+	}
+	if socket, err = newOwnerSocket(); err != nil {
+		t.Fatal(err)
+	}
+	if err := socket.install(&Table{Name: names[3]}); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
+		!slices.Equal(done, names[3:]) {
+		t.Errorf("%v, %v", done, err)
+	}
+}
