@@ -137,6 +137,9 @@ func (h *helper) settleDNS(now time.Time) {
 	if d.rules == nil {
 		h.logf("DNS is redirected to port %d", h.Settings.DNSPort)
 	}
+	if err := h.plain.forgetQueries(resolvers, false); err != nil {
+		h.logf("sockets in use may send DNS directly: %v", err)
+	}
 	d.rules, d.port, d.resolvers = socket, h.Settings.DNSPort, resolvers
 }
 
@@ -151,6 +154,9 @@ func (h *helper) dropDNS() {
 	_ = h.dns.rules.Close()
 	h.dns.rules = nil
 	h.logf("DNS is not redirected")
+	if err := h.plain.forgetQueries(h.dns.resolvers, true); err != nil {
+		h.logf("sockets in use may send DNS to the proxy: %v", err)
+	}
 }
 
 // readResolvers returns the nameservers of a resolv.conf without link-local ones of IPv6: the answers

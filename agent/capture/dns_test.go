@@ -101,10 +101,19 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		return time.Since(begun)
 	}
 	gets("far") // no settings
+	trackAll(t)
+	used := hold(t, far[0])
+	usedGets := func(want string) {
+		t.Helper()
+		parts.Eventually(t, 2*time.Second, "a socket in use gets "+want,
+			func() bool { return used.ask() == want })
+	}
+	usedGets("far")
 	settings := captureAll
 	settings.DNSPort = testDNSPort
 	r.apply(settings) // there is no Envoy
 	gets("proxy")
+	usedGets("proxy")
 	if got := ask(t, appUser, "tcp", far[0]); got != "proxy" {
 		t.Errorf("over TCP: %s", got)
 	}
@@ -126,8 +135,12 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		return err == nil
 	})
 	defer r.client.Close()
+	if _, err := r.client.Status(t.Context()); err != nil { // it has checked the proxy
+		t.Error(err)
+	}
 	silent.Store(true)
 	t.Logf("direct %v after the proxy was silent", gets("far"))
+	usedGets("far")
 	silent.Store(false)
 	gets("proxy")
 	_ = proxy.Close()

@@ -1,0 +1,108 @@
+package capture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// From include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctGet, ctDelete   = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1, unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+	ctTuple           = 1 // attribute: addresses of the first packet
+	ctStatus          = 3
+	ctFilter          = 25
+	ctTupleIP         = 1 // in ctTuple
+	ctTupleProtocol   = 2
+	ctDestinationIPv4 = 2 // in ctTupleIP
+	ctDestinationIPv6 = 4
+	ctProtocol        = 1 // in ctTupleProtocol
+	ctDestinationPort = 3
+	ctFilterTuple     = 1 // in ctFilter: what of ctTuple has to be equal
+	// Protocol and destination port. For addresses of IPv6, the kernel's filter is inverted.
+	ctFilterFlags = 1<<3 | 1<<5
+)
+
+// forgetQueries deletes queries over UDP to resolvers that were redirected, or were not, from the
+// kernel's connections. It would translate a socket in use as at its first query.
+func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) error {
+	var deletions []netlink.Message
+	for _, r := range resolvers {
+		family, kind := byte(unix.AF_INET), uint16(ctDestinationIPv4)
+		if r.Is6() {
+			family, kind = unix.AF_INET6, ctDestinationIPv6
+		}
+		message := func(number netlink.HeaderType, flags netlink.HeaderFlags, body ...[]byte,
+		) netlink.Message {
+			return netlink.Message{Header: netlink.Header{Type: number,
+				Flags: netlink.Request | flags},
+				Data: slices.Concat([]byte{family, 0, 0, 0}, slices.Concat(body...))}
+		}
+		parts := [][]byte{attribute(kind, r.AsSlice()...),
+			attribute(ctProtocol, unix.IPPROTO_UDP), attribute(ctDestinationPort, 0, 53)}
+		found, err := s.exchange([]netlink.Message{message(ctGet, netlink.Dump,
+			nested(ctTuple, nested(ctTupleIP, parts[0]),
+				nested(ctTupleProtocol, parts[1], parts[2])),
+			nested(ctFilter, attribute(ctFilterTuple,
+				binary.NativeEndian.AppendUint32(nil, ctFilterFlags)...)))})
+		if err != nil {
+			return fmt.Errorf("list connections: %w", err)
+		}
+		for _, f := range found {
+			tuple, translated := connectionOf(f)
+			other := slices.ContainsFunc(parts, func(part []byte) bool {
+				return !bytes.Contains(tuple, part) // before Linux 5.8, all connections are listed
+			})
+			if !other && translated == redirected {
+				deletions = append(deletions, message(ctDelete, netlink.Acknowledge,
+					nested(ctTuple, tuple)))
+			}
+		}
+	}
+	const atOnce = 256 // the acknowledgements have to fit into the socket's buffer
+	for some := range slices.Chunk(deletions, atOnce) {
+		s.failure = nil
+		if _, _ = s.exchange(some); s.failure != nil && !errors.Is(s.failure, unix.ENOENT) {
+			return fmt.Errorf("delete connections: %w", s.failure)
+		}
+	}
+	return nil
+}
+
+// connectionOf returns the tuple of a connection, and whether its destination was translated.
+func connectionOf(m netlink.Message) (tuple []byte, translated bool) {
+	const header = 4
+	if len(m.Data) < header { // the end has an error number instead
+		return nil, false
+	}
+	attributes, err := netlink.NewAttributeDecoder(m.Data[header:])
+	if err != nil {
+		return nil, false
+	}
+	for attributes.Next() {
+		switch attributes.Type() {
+		case ctTuple:
+			tuple = attributes.Bytes()
+		case ctStatus:
+			status := attributes.Bytes()
+			translated = len(status) == 4 && binary.BigEndian.Uint32(status)&ctDNAT != 0
+		}
+	}
+	return tuple, translated
+}
+
+func attribute(kind uint16, value ...byte) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
+	b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
+	return append(b, make([]byte, -len(b)&3)...)
+}
+
+func nested(kind uint16, parts ...[]byte) []byte {
+	return attribute(kind|unix.NLA_F_NESTED, slices.Concat(parts...)...)
+}

@@ -1,0 +1,93 @@
+package capture
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	trackAll(t)
+	newHostsWithoutEnvoy(t).Do(t, func() {
+		for _, resolver := range far {
+			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
+		}
+	})
+	datagrams(t, "127.0.0.1:15053", proxyAnswer)
+	datagrams(t, "[::1]:15053", proxyAnswer)
+	socket, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	resolvers := []netip.Addr{netip.MustParseAddr(far[0]), netip.MustParseAddr(far[1])}
+	used := []*heldSocket{hold(t, far[0]), hold(t, far[1])}
+	check := func(when, want string) {
+		t.Helper()
+		for i, s := range used {
+			if got := s.ask(); got != want {
+				t.Errorf("%s: resolver %s: got %q, want %q", when, resolvers[i], got, want)
+			}
+		}
+	}
+	check("direct", "far")
+	table := dnsRules("", testDNSPort, Users{Envoy: envoyUser, Agent: agentUser}, resolvers)
+	if err := socket.install(table); err != nil {
+		t.Fatal(err)
+	}
+	check("still direct", "far")
+	for _, step := range []struct {
+		redirected bool
+		want       string
+	}{{true, "far"}, {false, "proxy"}, {false, "proxy"}} {
+		if err := socket.forgetQueries(resolvers, step.redirected); err != nil {
+			t.Fatal(err)
+		}
+		check("redirected", step.want)
+	}
+	if err := socket.remove(table.Name); err != nil {
+		t.Fatal(err)
+	}
+	check("still redirected", "proxy")
+	if err := socket.forgetQueries(resolvers, true); err != nil {
+		t.Fatal(err)
+	}
+	check("direct again", "far")
+}
+
+// trackAll makes the kernel track and translate connections whatever Outrider does.
+func trackAll(t *testing.T) {
+	t.Helper()
+	run(t, "table inet other { chain output { type nat hook output priority 0; ct state new; }; }",
+		"nft", "-f", "-")
+}
+
+// heldSocket is a socket that stays in use.
+type heldSocket struct{ net.Conn }
+
+func hold(t *testing.T, resolver string) (s *heldSocket) {
+	t.Helper()
+	parts.As(t, appUser, func() {
+		c, err := net.Dial("udp", net.JoinHostPort(resolver, "53"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		s = &heldSocket{c}
+	})
+	return s
+}
+
+func (s *heldSocket) ask() string {
+	_ = s.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	_, _ = s.Write([]byte("who"))
+	buffer := make([]byte, 64)
+	n, _ := s.Read(buffer)
+	return string(buffer[:n])
+}
