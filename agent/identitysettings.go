@@ -36,6 +36,10 @@ func (a *Agent) identitySettings(c *config.Config) identity.Settings {
 	i := c.Identity
 	settings := identity.Settings{Ratio: i.GraceRatio, Jitter: i.GraceJitter,
 		Credentials: i.CredentialsDir}
+	// Without the credential the file stays: it may be of use after the next boot.
+	if i.Provider != "istiod" || i.Persist == "off" {
+		settings.Stale = filepath.Join(c.Paths.StateDir, sealedName)
+	}
 	switch i.Provider {
 	case "files":
 		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}

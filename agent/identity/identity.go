@@ -120,6 +120,7 @@ type Settings struct {
 	Jitter      float64
 	Output      *Output // nil: certificates stay in memory
 	Sealed      *Sealed // nil: nothing survives a reboot
+	Stale       string  // file of Sealed in an earlier configuration, which is removed; "": none
 }
 
 // Info describes a secret to people. It never has key material.

@@ -3,13 +3,16 @@ package identity
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
 )
 
-// store writes the workload's certificate to disk where the settings ask for it, after each change,
+// store writes the workload's certificate to disk where the settings ask for it, and removes it
+// where they no longer do, after each change,
 // and again every minute while that fails.
 func (m *Manager) store(ctx context.Context) {
 	for {
@@ -33,15 +36,21 @@ func (m *Manager) store(ctx context.Context) {
 func (m *Manager) storeOnce() error {
 	m.mu.Lock()
 	output, sealed, issuer := m.settings.Output, m.settings.Sealed, m.settings.Issuer
+	stale := m.settings.Stale
 	if output != nil && filepath.Dir(m.settings.Files.Cert) == filepath.Clean(output.Dir) {
 		output = nil // the source itself
 	}
 	pair, roots := m.version(Default), m.version(RootCA)
 	m.mu.Unlock()
-	if pair == nil || pair.source == FromSpire || roots == nil {
-		return nil
-	}
 	var errs []error
+	if _, err := os.Lstat(stale); err == nil { // else Remove fails on a read-only file system
+		if err := os.Remove(stale); err != nil {
+			errs = append(errs, fmt.Errorf("cannot remove the certificate that was kept: %w", err))
+		}
+	}
+	if pair == nil || pair.source == FromSpire || roots == nil {
+		return errors.Join(errs...)
+	}
 	if output != nil {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}

@@ -2,6 +2,8 @@ package identity_test
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func issuePair(t *testing.T, root *pkitest.Authority, lifetime time.Duration) *pki.Pair {
@@ -203,4 +206,17 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 	if _, err := identity.NewSealed(path, id, []byte("short")); err == nil {
 		t.Error("a short credential is accepted")
 	}
+}
+
+func TestSealed_IsRemovedWhenItIsNotWanted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
+	r.write("sealed", nil)
+	r.Configure(identity.Settings{Stale: r.path("sealed")}) // without a certificate, too
+	parts.Eventually(t, deadline, "it is removed", func() bool {
+		_, err := os.Stat(r.path("sealed"))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	r.Configure(identity.Settings{Stale: r.dir}) // not empty
+	r.awaitCondition(identity.CodeNotStored, "cannot remove the certificate that was kept")
 }
