@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	netwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -28,15 +30,20 @@ const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionCo
 // needs neither a cluster for their servers nor access to a file, and the Cache holds the modules,
 // too.
 type modules struct {
+	log     *slog.Logger
+	fetches singleflight.Group // by URL
+
 	mu    sync.Mutex
 	known map[[sha256.Size]byte][]byte // resource with its module, by the resource's hash
+	bytes int                          // of known
 }
 
 // Bounds of modules.
 const (
 	maxModules        = 16
 	maxModuleBytes    = 64 << 20
-	moduleTime        = 30 * time.Second // to fetch one, unless the resource says otherwise
+	maxKnownBytes     = 128 << 20
+	moduleTime        = 30 * time.Second // to fetch one, or the resource's timeout if it is less
 	moduleAttempts    = 5
 	firstModulePause  = 500 * time.Millisecond
 	internalVariables = "ISTIO_META_" // from istiod to the agent, including pull secrets
@@ -78,7 +85,7 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	if remote == nil {
 		return body, nil
 	}
-	code, err := fetchModule(ctx, remote)
+	code, err := m.module(ctx, remote)
 	if err != nil {
 		return nil, err
 	}
@@ -96,13 +103,19 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	if body, err = proto.Marshal(&packed); err != nil {
 		return nil, fmt.Errorf("encode the extension: %w", err)
 	}
+	m.add(key, body)
+	return body, nil
+}
+
+func (m *modules) add(key [sha256.Size]byte, body []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.known) >= maxModules {
+	m.bytes += len(body) - len(m.known[key])
+	if len(m.known) >= maxModules || m.bytes > maxKnownBytes {
 		clear(m.known)
+		m.bytes = len(body)
 	}
 	m.known[key] = body
-	return body, nil
 }
 
 // vmOf returns the VM of a Wasm filter, nil for other filters.
@@ -116,41 +129,61 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	return nil
 }
 
-// fetchModule fetches a module over HTTP and checks its hash.
-func fetchModule(ctx context.Context, remote *corev3.RemoteDataSource) ([]byte, error) {
+// module returns a module and checks its hash. At most one request per URL is in flight: it outlives
+// ctx, because others may wait for it.
+func (m *modules) module(ctx context.Context, remote *corev3.RemoteDataSource) ([]byte, error) {
 	from, limit := remote.GetHttpUri().GetUri(), moduleTime
-	if timeout := remote.GetHttpUri().GetTimeout(); timeout != nil {
-		limit = timeout.AsDuration()
+	if timeout := remote.GetHttpUri().GetTimeout().AsDuration(); timeout > 0 {
+		limit = min(limit, timeout)
 	}
-	if !strings.HasPrefix(from, "http://") && !strings.HasPrefix(from, "https://") {
+	plain := strings.HasPrefix(from, "http://")
+	if !plain && !strings.HasPrefix(from, "https://") {
 		return nil, fmt.Errorf("Wasm module %q: only http:// and https:// are supported", from)
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	want := remote.GetSha256()
+	if want == "nil" { // of istiod: none
+		want = ""
+	}
+	if plain && want == "" {
+		m.log.Warn("Wasm module is fetched over http:// and has no sha256 to verify it", "url", from)
+	}
+	fetch := m.fetches.DoChan(from, func() (any, error) {
+		return fetchModule(context.WithoutCancel(ctx), from, limit)
+	})
 	var code []byte
-	var err error
-	for attempt, pause := 1, firstModulePause; ; attempt, pause = attempt+1, 2*pause {
-		if code, err = get(ctx, from); err == nil || attempt == moduleAttempts {
-			break
+	select {
+	case fetched := <-fetch:
+		if fetched.Err != nil {
+			return nil, fmt.Errorf("Wasm module: %w", fetched.Err)
 		}
-		select {
-		case <-time.After(pause):
-			continue
-		case <-ctx.Done():
-		}
-		break
+		code, _ = fetched.Val.([]byte)
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	sum := sha256.Sum256(code)
-	got, want := hex.EncodeToString(sum[:]), remote.GetSha256()
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("Wasm module: %w", err)
-	case want != "" && want != "nil" && !strings.EqualFold(got, want): // istiod sends nil for none
+	switch got := hex.EncodeToString(sum[:]); {
+	case want != "" && !strings.EqualFold(got, want):
 		return nil, fmt.Errorf("Wasm module %s has the SHA-256 %s instead of %s", from, got, want)
 	case !bytes.HasPrefix(code, []byte("\x00asm")):
 		return nil, fmt.Errorf("%s is not a Wasm module", from)
 	}
 	return code, nil
+}
+
+// fetchModule fetches a module over HTTP, in several attempts.
+func fetchModule(ctx context.Context, from string, limit time.Duration) (code []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for attempt, pause := 1, firstModulePause; ; attempt, pause = attempt+1, 2*pause {
+		if code, err = get(ctx, from); err == nil || attempt == moduleAttempts {
+			return code, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 func get(ctx context.Context, from string) ([]byte, error) {

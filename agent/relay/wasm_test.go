@@ -3,6 +3,7 @@ package relay
 import (
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,7 +11,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"outrider.org/outrider/scripts/parts"
 )
@@ -73,6 +79,63 @@ spec: {wasm: {url: %q, sha256: %q}}
 			func() bool { return r.condition(conditionRefusals) == "" })
 		if again := fetched.Load() - before; again > 1 {
 			t.Errorf("the module was fetched %d times", again)
+		}
+	})
+}
+
+// Concurrent responses share one request; a long timeout is cut, a missing hash is logged.
+func TestModules_AreBounded(t *testing.T) {
+	var fetched atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fetched.Add(1)
+		time.Sleep(200 * time.Millisecond)
+		_, _ = w.Write([]byte(emptyModule))
+	}))
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	var output log
+	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)),
+		known: map[[sha256.Size]byte][]byte{}}
+	remote := &corev3.RemoteDataSource{HttpUri: &corev3.HttpUri{Uri: server.URL,
+		Timeout: durationpb.New(time.Hour)}}
+	var all errgroup.Group
+	for range 5 {
+		all.Go(func() error { _, err := m.module(t.Context(), remote); return err })
+	}
+	if err := all.Wait(); err != nil || fetched.Load() != 1 {
+		t.Errorf("%d requests, %v", fetched.Load(), err)
+	}
+	if text := output.String(); !strings.Contains(text, "has no sha256") {
+		t.Errorf("log: %s", text)
+	}
+	large := make([]byte, maxModuleBytes)
+	for i := range byte(3) {
+		m.add([sha256.Size]byte{i}, large)
+	}
+	if len(m.known) != 1 || m.bytes != maxModuleBytes {
+		t.Errorf("%d modules with %d bytes are held", len(m.known), m.bytes)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestModules_TimeoutIsCapped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &modules{log: slog.New(slog.DiscardHandler)}
+		before := http.DefaultClient.Transport
+		defer func() { http.DefaultClient.Transport = before }()
+		http.DefaultClient.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		started := time.Now()
+		_, err := m.module(t.Context(), &corev3.RemoteDataSource{HttpUri: &corev3.HttpUri{
+			Uri: "https://hangs.invalid", Timeout: durationpb.New(time.Hour)}})
+		if took := time.Since(started); err == nil || took != moduleTime {
+			t.Errorf("%v after %v", err, took)
 		}
 	})
 }
