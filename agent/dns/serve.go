@@ -268,9 +268,11 @@ func withoutOPT(extra []dns.RR) []dns.RR {
 	return all
 }
 
-// fail returns a response with an error.
+// fail returns a response with an error. Those to outrider-capture's checks are not counted.
 func (s *Server) fail(q *query, code int) []byte {
-	s.failed.Add(1)
+	if all := q.message.Question; len(all) == 0 || all[0].Qclass == dns.ClassINET {
+		s.failed.Add(1)
+	}
 	reply := new(dns.Msg).SetRcode(q.message, code)
 	q.finish(reply)
 	packed, err := fit(reply, q.size)

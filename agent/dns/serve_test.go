@@ -75,6 +75,21 @@ func TestServe_Refuses(t *testing.T) {
 	}
 }
 
+func TestServe_CountsNoChecksOfTheHelperAsFailed(t *testing.T) {
+	r := start(t)
+	check := func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }
+	r.query(".", dns.TypeTXT, check) // SERVFAIL
+	r.SetNames(meshNames())
+	r.query(".", dns.TypeTXT, check) // REFUSED
+	if got := r.Stats().Failed; got != 0 {
+		t.Errorf("%d failed queries", got)
+	}
+	r.query("reviews.", dns.TypeAXFR)
+	if got := r.Stats().Failed; got != 1 {
+		t.Errorf("%d failed queries after one", got)
+	}
+}
+
 func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	other := parts.NewOtherHost(t)
 	r := start(t, "listen "+other.Peer)
