@@ -50,6 +50,7 @@ type accepted struct {
 // Cache holds accepted resources in memory and writes them to a file.
 type Cache struct {
 	path  string
+	most  int // bytes of the file
 	board *condition.Board
 	dirty chan struct{} // of capacity 1: the file must be written
 
@@ -68,7 +69,7 @@ const (
 
 // OpenCache reads the cache from a file. A file that is not valid is reported and not used.
 func OpenCache(path string, board *condition.Board) *Cache {
-	c := &Cache{path: path, board: board, dirty: make(chan struct{}, 1)}
+	c := &Cache{path: path, most: maxFileBytes, board: board, dirty: make(chan struct{}, 1)}
 	nodes, err := readFile(path)
 	if err != nil {
 		board.Raise(conditionRefused, condition.Warning, fmt.Sprintf(
@@ -182,14 +183,20 @@ func (c *Cache) run(ctx context.Context) error {
 // write writes the file and reports the result.
 func (c *Cache) write() {
 	c.mu.Lock()
-	nodes := c.nodes
+	nodes, without := fit(c.nodes, c.most)
 	c.mu.Unlock()
-	if err := writeFile(c.path, nodes); err != nil {
+	err := writeFile(c.path, nodes)
+	if err == nil {
+		c.board.Clear(conditionRefused)
+		if without > 0 {
+			err = fmt.Errorf("%d extensions (Wasm) do not fit into %d MB", without, c.most>>20)
+		}
+	}
+	if err != nil {
 		c.board.Raise(conditionUnwritten, condition.Warning, fmt.Sprintf(
 			"the accepted configuration cannot be cached: %v; a start without the upstream server "+
 				"would lack it", err))
 		return
 	}
 	c.board.Clear(conditionUnwritten)
-	c.board.Clear(conditionRefused)
 }

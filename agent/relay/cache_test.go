@@ -133,6 +133,37 @@ func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
 	}
 }
 
+// What exceeds the size of the file is left out: the older node, then the largest modules.
+func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
+	board := condition.NewBoard()
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), board)
+	c.most = 10 << 10
+	c.put("old", clusterType, "v", map[string]resource{"a": {name: "a", body: make([]byte, 6<<10)}})
+	c.put("new", clusterType, "v", map[string]resource{"a": {name: "a", body: make([]byte, 6<<10)}})
+	c.write()
+	after := OpenCache(c.path, board)
+	if len(after.nodes) != 1 || after.nodes[0].identity != "new" || len(board.Conditions()) > 0 {
+		t.Errorf("%d nodes, %v", len(after.nodes), board.Conditions())
+	}
+	c.put("new", extensionType, "v", map[string]resource{
+		"small": {name: "small", body: []byte("\n\x01a")},
+		"large": {name: "large", body: make([]byte, 4<<10)}})
+	c.write()
+	after = OpenCache(c.path, board)
+	kept, _ := after.get("new", extensionType)
+	if clusters, _ := after.get("new", clusterType); len(clusters) != 1 || len(kept) != 1 ||
+		kept["small"].name == "" {
+		t.Errorf("clusters %d, extensions %v", len(clusters), kept)
+	}
+	if all := board.Conditions(); len(all) != 1 || all[0].Code != conditionUnwritten ||
+		!strings.Contains(all[0].Sentence, "1 extensions (Wasm) do not fit") {
+		t.Errorf("%v", all)
+	}
+	if held, _ := c.get("new", extensionType); len(held) != 2 {
+		t.Errorf("in memory: %v", held)
+	}
+}
+
 func TestCache_IsWrittenAtTheEnd(t *testing.T) {
 	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
 	ctx, cancel := context.WithCancel(context.Background())

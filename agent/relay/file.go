@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -24,6 +26,53 @@ const (
 	typeRecord   = 't'
 	maxFileBytes = 128 << 20
 )
+
+// fit leaves out what exceeds a size in bytes: all nodes but the first, then its largest extension
+// configurations, which may have Wasm modules. It returns how many of the latter.
+func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
+	if len(nodes) == 0 {
+		return nil, 0
+	}
+	total := nodes[0].size()
+	for fitting = nodes[:1]; len(fitting) < len(nodes); fitting = nodes[:len(fitting)+1] {
+		if total += nodes[len(fitting)].size(); total > most {
+			break
+		}
+	}
+	first, all := *nodes[0], nodes[0].types[extensionType]
+	total = first.size()
+	if total <= most || len(all.resources) == 0 {
+		return fitting, 0
+	}
+	held := maps.Clone(all.resources)
+	for _, one := range slices.SortedFunc(maps.Values(held), func(a, b resource) int {
+		return len(b.body) - len(a.body)
+	}) {
+		if total > most {
+			delete(held, one.name)
+			total -= one.size()
+		}
+	}
+	first.types = maps.Clone(first.types)
+	first.types[extensionType] = accepted{all.version, held}
+	return []*snapshot{&first}, len(all.resources) - len(held)
+}
+
+const recordOverhead = 64 // at most, of a node, type or resource
+
+// size returns at least the size in the file.
+func (n *snapshot) size() int {
+	total := recordOverhead + len(n.identity)
+	for typeURL, of := range n.types {
+		total += recordOverhead + len(typeURL) + len(of.version)
+		for _, one := range of.resources {
+			total += one.size()
+		}
+	}
+	return total
+}
+
+func (r resource) size() int { return recordOverhead + len(r.name) + len(r.version) + len(r.body) }
 
 // writeFile replaces the file atomically.
 func writeFile(path string, nodes []*snapshot) (err error) {

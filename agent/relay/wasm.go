@@ -129,7 +129,7 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	return nil
 }
 
-// module returns a module and checks its hash. At most one request per URL is in flight: it outlives
+// module returns a module and checks its hash. One request per URL is in flight: it outlives
 // ctx, because others may wait for it.
 func (m *modules) module(ctx context.Context, remote *corev3.RemoteDataSource) ([]byte, error) {
 	from, limit := remote.GetHttpUri().GetUri(), moduleTime
