@@ -175,7 +175,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 			Board: a.board, Logger: a.logOf("dns")})
 		a.optional = append(a.optional, a.dns)
 		if c.Discovery.Address != "" {
-			a.relay.ApplyCached(dns.NameTableType)
+			a.relay.ApplyCached(node.ServiceNode(), dns.NameTableType)
 		}
 	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,

@@ -32,7 +32,17 @@ func identityOf(node *corev3.Node, address string) identity {
 		text = []byte(node.GetId()) // unreachable: the node was decoded from a message
 	}
 	sum := sha256.Sum256(text)
-	return identity(address + "#" + hex.EncodeToString(sum[:]))
+	return identity(identityStart(address, node.GetId()) + hex.EncodeToString(sum[:]))
+}
+
+// identityStart is what the identities of a node ID at an upstream server begin with. The node's IP
+// address does not matter: it may be unknown at the agent's start.
+func identityStart(address, id string) string {
+	if parts := strings.Split(id, "~"); len(parts) == 4 { // type, IP, name, domain
+		id = parts[0] + "~" + parts[2] + "~" + parts[3]
+	}
+	sum := sha256.Sum256([]byte(id))
+	return address + "#" + hex.EncodeToString(sum[:]) + "#"
 }
 
 // snapshot is what a node accepted last. Its maps are never modified.
@@ -129,12 +139,12 @@ func (c *Cache) get(of identity, typeURL string) (map[string]resource, string) {
 	return found.resources, found.version
 }
 
-// newest returns the resources of a type that a node accepted last from an upstream server.
-func (c *Cache) newest(address, typeURL string) (all []resource) {
+// newest returns the resources of a type that a node ID accepted last from an upstream server.
+func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, node := range c.nodes {
-		if strings.HasPrefix(string(node.identity), address+"#") {
+		if strings.HasPrefix(string(node.identity), identityStart(address, id)) {
 			return slices.Collect(maps.Values(node.types[typeURL].resources))
 		}
 	}

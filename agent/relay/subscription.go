@@ -127,14 +127,14 @@ func (s *session) applyCached() {
 	}
 }
 
-// ApplyCached uses the cached resources of a subscription before an Envoy has connected. They may be
-// those of an earlier node at the same upstream server.
-func (s *Server) ApplyCached(typeURL string) {
+// ApplyCached uses the cached resources of a subscription before an Envoy has connected. They are
+// those that a node ID accepted last, possibly with other metadata.
+func (s *Server) ApplyCached(nodeID, typeURL string) {
 	if s.options.Cache == nil {
 		return
 	}
 	for _, own := range s.options.Subscriptions {
-		known := s.options.Cache.newest(s.upstream.Load().Address, typeURL)
+		known := s.options.Cache.newest(s.upstream.Load().Address, nodeID, typeURL)
 		if own.TypeURL != typeURL || len(known) == 0 {
 			continue
 		}

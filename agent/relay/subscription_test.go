@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -80,7 +81,18 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 
 	up.server.Stop()
 	r.stop()
-	envoy = start().connect(t, true, false)
+	r = start()
+	r.ApplyCached(strings.ReplaceAll(testNode(t).Id, "default", "other"), tableType)
+	select {
+	case got := <-applied:
+		t.Errorf("applied %v of another node", got)
+	default:
+	}
+	r.ApplyCached(strings.Replace(testNode(t).Id, "10.255.0.1", "127.0.0.1", 1), tableType)
+	if got := <-applied; string(got[0].Value) != "good" {
+		t.Errorf("applied %v before an Envoy", got)
+	}
+	envoy = r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: listenerType})
 	if got := <-applied; string(got[0].Value) != "good" {
 		t.Errorf("applied %v from the cache", got)
