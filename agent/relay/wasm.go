@@ -74,7 +74,7 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	var packed anypb.Any
 	var extension corev3.TypedExtensionConfig
 	if proto.Unmarshal(body, &packed) != nil || packed.UnmarshalTo(&extension) != nil {
-		return body, nil // Envoy refuses it
+		return body, nil //nolint:nilerr // Envoy refuses it
 	}
 	filter, err := extension.GetTypedConfig().UnmarshalNew()
 	if err != nil {

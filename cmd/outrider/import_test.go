@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -175,7 +176,7 @@ func TestImport_Hostile(t *testing.T) {
 				t.Errorf("exit %d: %s%s", code, out, errors)
 			}
 			placed, err := os.ReadFile(filepath.Join(folder, "istio/root-cert.pem"))
-			if test.want == "" && (err != nil || string(placed) != string(root)) ||
+			if test.want == "" && (err != nil || !bytes.Equal(placed, root)) ||
 				test.want != "" && err == nil {
 				t.Errorf("placed: %v: %s", err, placed)
 			}
