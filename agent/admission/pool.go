@@ -5,7 +5,7 @@
 // limit, the place that has been idle longest is evicted, so only busy places keep others out, and
 // one key cannot use more than its share. Separate pools isolate clients from each other; a
 // Listener selects the pool of each connection. ConnState, ConnContext and Handler connect a
-// Listener to an http.Server.
+// Listener to an http.Server. NewServer, Bind, Serve and ServeGRPC are how servers begin and end.
 package admission
 
 import (

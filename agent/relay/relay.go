@@ -37,6 +37,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
@@ -153,17 +154,7 @@ func (s *Server) Serve(
 		grpc.WaitForHandlers(true),
 	}, more...)...)
 	server.RegisterService(s.service(), nil)
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		server.Stop()
-	})
-	err := server.Serve(listener)
-	if !stop() {
-		<-stopped
-		return nil
-	}
-	server.Stop()
+	err := admission.ServeGRPC(ctx, server, listener)
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("relay xDS on %s: %w", listener.Addr(), err)
 	}

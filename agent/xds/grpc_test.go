@@ -354,7 +354,7 @@ func TestStreams_LeaveNothingBehind(t *testing.T) {
 }
 
 func TestAdmissionSpreadsConnects(t *testing.T) {
-	a := admission{perSecond: 2}
+	a := connectRate{perSecond: 2}
 	for range 2 { // a second's worth begins at once
 		if err := a.wait(t.Context()); err != nil {
 			t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -89,11 +90,11 @@ type Server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 
-	options   Options
-	logger    *slog.Logger
-	observer  Observer
-	admission admission
-	counters  counters
+	options  Options
+	logger   *slog.Logger
+	observer Observer
+	rate     connectRate
+	counters counters
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
@@ -121,9 +122,9 @@ func NewServer(options Options) (*Server, error) {
 	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
 	s := &Server{
 		options: options, logger: options.Logger, observer: options.Observer,
-		admission: admission{perSecond: options.ConnectsPerSecond},
-		counters:  counters{convergence: newConvergence()},
-		streams:   map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
+		rate:     connectRate{perSecond: options.ConnectsPerSecond},
+		counters: counters{convergence: newConvergence()},
+		streams:  map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -174,19 +175,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	more ...grpc.ServerOption) error {
 	server := grpc.NewServer(append(s.ServerOptions(), more...)...)
 	s.Register(server)
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		// streams never end by themselves, so a graceful stop would wait forever
-		server.Stop()
-	})
-	err := server.Serve(listener)
-	if !stop() {
-		<-stopped
-		return nil
-	}
-	server.Stop()
-	if err != nil {
+	if err := admission.ServeGRPC(ctx, server, listener); err != nil {
 		return fmt.Errorf("serve xDS on %s: %w", listener.Addr(), err)
 	}
 	return nil

@@ -45,7 +45,7 @@ type stream struct {
 // run serves a stream until it ends. The error is a gRPC status.
 func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	ctx := carrier.Context()
-	if err := s.admission.wait(ctx); err != nil {
+	if err := s.rate.wait(ctx); err != nil {
 		s.counters.refusedStreams.Add(1)
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// admission limits the rate of new streams, so that a fleet that reconnects is served in turn.
-type admission struct {
+// connectRate limits the rate of new streams, so that a fleet that reconnects is served in turn.
+type connectRate struct {
 	perSecond int // 0: no bound
 
 	mu   sync.Mutex
@@ -22,7 +22,7 @@ type admission struct {
 const longestWait = time.Second
 
 // wait blocks until the stream may begin. The error is a gRPC status.
-func (a *admission) wait(ctx context.Context) error {
+func (a *connectRate) wait(ctx context.Context) error {
 	if a.perSecond <= 0 {
 		return nil
 	}
