@@ -21,8 +21,8 @@ func nodeTable(n *Node) table {
 			plays("--id").must(nodeWord),
 		setting("ip", &n.IP, "", Epoch, `"" = first global unicast address`).
 			plays("--ip, INSTANCE_IP").must(optional(ipAddress)),
-		setting("extra_ips", &n.ExtraIPs, nil, Epoch, "further addresses of the node; if there are none, ip is \"\" and there is an upstream server: one of the "+
-			"other IP family").
+		setting("extra_ips", &n.ExtraIPs, nil, Epoch, "further addresses of the node; if there are none, "+
+			"ip is \"\" and there is an upstream server: one of the other IP family").
 			plays("INSTANCE_IPS").must(each(ipAddress)),
 		setting("namespace", &n.Namespace, "default", Epoch, "").
 			plays("POD_NAMESPACE").must(dnsLabel),

@@ -185,7 +185,8 @@ func (l *Link) found(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
 		l.options.Logger.Error(
-			"the keeper exited, and its Envoys with it; connected to another one", "before", before.PID, "pid", now.PID)
+			"the keeper exited, and its Envoys with it; connected to another one",
+			"before", before.PID, "pid", now.PID)
 	case now.Reexecuted != before.Reexecuted:
 		l.options.Logger.Info("the keeper re-executed itself; its Envoys continue serving", "pid", now.PID,
 			"version", now.Version)

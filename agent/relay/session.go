@@ -59,8 +59,8 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel() // ends the link and the receiving goroutine
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
-		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event), pause: firstPause,
-		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
+		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
+		pause: firstPause, retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
 		query: make(chan chan<- []Type), renewed: make(chan struct{}, 1)}
 	defer session.retry.Stop()

@@ -62,8 +62,8 @@ const conditionView = "admin-port-unavailable"
 
 // NewView returns a view that listens once Run is called.
 func NewView(options ViewOptions) *View {
-	v := &View{options: options, gate: newGate(options.Trusted), lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		port: options.Config.Port, held: map[uint64]string{}}
+	v := &View{options: options, gate: newGate(options.Trusted), lost: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), port: options.Config.Port, held: map[uint64]string{}}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
 	v.server = newHTTPServer(v.Handler(), options.Logger)

@@ -156,8 +156,9 @@ func fleet(t *stage, s settings) any {
 	fmt.Printf("%d services, %d runs: ready %s with istiod, %s without, pilot-agent %s, "+
 		"Envoy alone %s\n"+
 		"istiod away for %v: %d of %d requests lost, caught up after %s\n"+
-		"%d services: agent and keeper %.1f MB, pilot-agent %.1f MB\n", s.services, s.runs, millis(result.MedianReady),
-		millis(result.MedianCached), millis(result.MedianPilot), millis(result.MedianAlone),
+		"%d services: agent and keeper %.1f MB, pilot-agent %.1f MB\n",
+		s.services, s.runs, millis(result.MedianReady), millis(result.MedianCached),
+		millis(result.MedianPilot), millis(result.MedianAlone),
 		result.Away, result.Lost, result.Requests, millis(result.CaughtUp), manyServices,
 		float64(result.RSS)/(1<<20), float64(result.PilotRSS)/(1<<20))
 	t.target(s, float64(result.MedianReady) <= readyShare*float64(result.MedianPilot),

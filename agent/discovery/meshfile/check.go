@@ -41,8 +41,8 @@ var supported = map[protoreflect.Name]bool{
 	"path_normalization": true, "access_log_file": true,
 	"access_log_format": true, "access_log_encoding": true, "default_config": true,
 	"proxy_listen_port": true, "proxy_inbound_listen_port": true,
-	"tls_defaults": true, "mesh_mTLS": true, "enable_auto_mtls": true, "trust_domain": true, "trust_domain_aliases": true,
-	"ca_certificates": true,
+	"tls_defaults": true, "mesh_mTLS": true, "enable_auto_mtls": true, "trust_domain": true,
+	"trust_domain_aliases": true, "ca_certificates": true,
 }
 
 // Supported reports whether a field of MeshConfig or of one of its messages has an effect.

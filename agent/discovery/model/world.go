@@ -49,8 +49,8 @@ type World struct {
 // NewWorld returns an empty world. domain is appended to short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
 	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{},
-		workloads: newWorkloads(), peers: &peerPolicies{root: m.RootNamespace}, addresses: map[string][]*object.Object{},
-		services:    map[string][]*Service{},
+		workloads: newWorkloads(), peers: &peerPolicies{root: m.RootNamespace},
+		addresses: map[string][]*object.Object{}, services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{},
 		byObject:   map[*object.Object]*Routing{},
 		byKey:      map[object.Key]*object.Object{},

@@ -83,8 +83,8 @@ func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTls
 	return nil
 }
 
-// originTLS returns TLS with certificates from files or a credential. Without an SNI the request's host is used,
-// and verified unless the policy has subject alternative names.
+// originTLS returns TLS with certificates from files or a credential. Without an SNI the request's
+// host is used, and verified unless the policy has subject alternative names.
 func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	names []string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(in.Sni)

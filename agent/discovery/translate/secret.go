@@ -75,9 +75,10 @@ func (s FileSecret) Files() []string {
 	return []string{s.Authorities, s.Revoked}
 }
 
-// Resource returns the secret resource of files that Envoy reads. Envoy reads the files when it receives a different secret,
-// and by itself only when a file is renamed into their directory. A fingerprint of the files'
-// content (0: unknown) therefore makes the secret different whenever the content changes.
+// Resource returns the secret resource of files that Envoy reads. Envoy reads the files when it
+// receives a different secret, and by itself only when a file is renamed into their directory. A
+// fingerprint of the files' content (0: unknown) therefore makes the secret different whenever the
+// content changes.
 func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
 	error) {
 	out := &tlsv3.Secret{Name: s.Name()}
