@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	defaultFuzzTime = 10 * time.Second // of one target
-	// of all targets with the default; with more of them each has less
-	fuzzBudget    = 4 * time.Minute
 	fuzzBuildTime = 5 * time.Minute // for the build of one target
 
 	// fuzzMinimize is how many runs may be spent to make an input smaller. By default it is a
@@ -29,7 +26,7 @@ type target struct{ pack, name string }
 
 var fuzzFunction = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`)
 
-// fuzz runs every fuzz target for a while.
+// fuzz runs every fuzz target for options.fuzzTime.
 func fuzz(ctx context.Context, options options) result {
 	targets, err := findTargets(ctx, options.packages)
 	if err != nil {
@@ -39,14 +36,10 @@ func fuzz(ctx context.Context, options options) result {
 	if len(targets) == 0 {
 		return result{}
 	}
-	each := options.fuzzTime
-	if each == defaultFuzzTime {
-		each = min(each, fuzzBudget/time.Duration(len(targets)))
-	}
 	var r result
 	for _, target := range targets {
 		start := time.Now()
-		out, ok := fuzzOne(ctx, target, each)
+		out, ok := fuzzOne(ctx, target, options.fuzzTime)
 		r.count(ok)
 		word := "ok  "
 		if !ok {
