@@ -175,7 +175,7 @@ func files(t *testing.T) []string {
 		"/usr/share/polkit-1/actions/org.outrider.agent1.policy",
 		"/usr/share/polkit-1/rules.d/50-outrider.rules",
 		"/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
-		"/usr/share/doc/outrider/limits.md",
+		"/usr/share/doc/outrider/limits.md", "/usr/share/doc/outrider/tproxy.conf",
 		"/usr/share/bash-completion/completions/outrider",
 		"/usr/share/fish/vendor_completions.d/outrider.fish"}
 	for _, example := range examples.All() {

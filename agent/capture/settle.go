@@ -60,8 +60,8 @@ func (h *helper) settle(now time.Time) (State, string, Families) {
 	}
 	if !families.any() {
 		if h.Settings.Transparent && h.check.gone {
-			reason += `; mode = "tproxy" needs AmbientCapabilities=CAP_NET_ADMIN and ` +
-				"CapabilityBoundingSet=CAP_NET_ADMIN in a drop-in of outrider-envoy.service"
+			reason += `; mode = "tproxy" needs the drop-in /usr/share/doc/outrider/tproxy.conf of ` +
+				"outrider-envoy.service"
 		}
 		h.withdraw()
 		return Withdrawn, reason, Families{}

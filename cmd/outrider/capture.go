@@ -21,8 +21,12 @@ func (a *app) captureCommand() *cobra.Command {
 			"outrider-capture.service.\n\n" +
 			"A unit of [capture] units or exclude_units is recognized within 50 ms of its start. " +
 			"Until then its connections are those of any other unit.\n\n" +
-			"[capture] mode = \"tproxy\" needs a drop-in of outrider-envoy.service with " +
-			"AmbientCapabilities=CAP_NET_ADMIN and CapabilityBoundingSet=CAP_NET_ADMIN.",
+			"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +
+			"/usr/share/doc/outrider/tproxy.conf to " +
+			"/etc/systemd/system/outrider-envoy.service.d and restart outrider-envoy.service.\n\n" +
+			"With mode = \"redirect\", a local firewall sees captured inbound connections with port " +
+			"15006 (input hook): rules for other ports do not apply to them. Add ports that it " +
+			"blocks to [capture] exclude_inbound_ports.",
 		Args: cobra.ArbitraryArgs,
 		RunE: needsCommand,
 	}

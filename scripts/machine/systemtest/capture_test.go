@@ -182,9 +182,8 @@ func TestCapture(t *testing.T) {
 		h.Script("systemctl stop outrider outrider-envoy.service; rm /etc/outrider/conf.d/units.toml")
 		h.Write("/etc/outrider/conf.d/tproxy.toml", "[capture]\nmode = \"tproxy\"\n"+
 			"inbound_ports = [9100]\n")
-		h.Script(`mkdir -p /etc/systemd/system/outrider-envoy.service.d
-printf '[Service]\nAmbientCapabilities=CAP_NET_ADMIN\nCapabilityBoundingSet=CAP_NET_ADMIN\n' \
-	>/etc/systemd/system/outrider-envoy.service.d/tproxy.conf
+		h.Script(`install -D -m 0644 /opt/packaging/systemd/tproxy.conf \
+	/etc/systemd/system/outrider-envoy.service.d/tproxy.conf
 systemctl daemon-reload
 systemctl start outrider
 systemd-run --quiet --unit=here /opt/programs/backend -http 127.0.0.1:9101 -tcp 198.51.100.1:9100`)
