@@ -101,6 +101,15 @@ func (f Files) Required() [][]string {
 	return [][]string{f.Roots}
 }
 
+// OwnFolder returns the folder of the first authorities, "" for a pair. If it exists, no others are
+// used, whatever it holds.
+func (f Files) OwnFolder() string {
+	if len(f.Roots) == 0 {
+		return ""
+	}
+	return filepath.Dir(f.Roots[0])
+}
+
 // Present returns the files that exist, of authorities those that are used. If files are missing,
 // the error is fs.ErrNotExist and names one of them.
 func (f Files) Present() (Files, error) {
@@ -113,7 +122,7 @@ func (f Files) Present() (Files, error) {
 		return f, nil
 	}
 	i := 0
-	if _, err := os.Lstat(filepath.Dir(f.Roots[0])); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(f.OwnFolder()); errors.Is(err, fs.ErrNotExist) {
 		i = 1 // the folder of the credential itself
 	}
 	if _, err := os.Stat(f.Roots[i]); err != nil {

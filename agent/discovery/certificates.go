@@ -81,7 +81,12 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 
 // credential returns which files of a credential are missing. Callers hold mu.
 func (c *certificates) credential(files credential.Files) (held view.Held) {
-	for _, choice := range files.Required() {
+	required, because := files.Required(), ""
+	if own := c.files[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
+		required = [][]string{files.Roots[:1]}
+		because = " (used instead of " + files.Roots[1] + ", because its folder exists)"
+	}
+	for _, choice := range required {
 		missing := 0
 		for _, path := range choice {
 			if file := c.files[path]; file != nil && !file.inspected {
@@ -91,7 +96,7 @@ func (c *certificates) credential(files credential.Files) (held view.Held) {
 			}
 		}
 		if missing == len(choice) {
-			add(&held.Missing, choice[len(choice)-1])
+			add(&held.Missing, choice[len(choice)-1]+because)
 		}
 	}
 	return held

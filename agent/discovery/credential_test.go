@@ -50,4 +50,11 @@ spec:
 	if got := check(); got != "" {
 		t.Errorf("with the files: %s", got)
 	}
+	own := filepath.Join(folder, "web-cacert")
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := check(); !strings.Contains(got, own+"/ca.crt (used instead of ") {
+		t.Errorf("with an empty folder that precedes web/ca.crt: %s", got)
+	}
 }

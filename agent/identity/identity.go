@@ -11,7 +11,8 @@
 //
 // Invariants:
 //   - A published pair matches: a certificate never appears beside another one's key.
-//   - A version that was published stays until a better one exists. An error never removes it.
+//   - A version that was published stays until a better one exists. An error never removes it; the
+//     refusal of settings removes what only they provide.
 //   - No lock is held during I/O: a mount that hangs delays only its own secret.
 //   - Renewal follows the wall clock and the monotonic clock, whichever is earlier; timers are
 //     checked at least every minute, so that suspended machines and clock jumps are noticed.

@@ -44,7 +44,6 @@ func (m *Manager) judge() {
 			missing[name] = true
 		}
 	}
-	m.publish(missing)
 	severities := map[string]condition.Severity{
 		CodeUnavailable: condition.Error, CodeExpired: condition.Error,
 		CodeNotRenewed: condition.Warning,
@@ -60,6 +59,7 @@ func (m *Manager) judge() {
 		}
 		m.options.Board.Raise(code, severity, strings.Join(listed, "; "))
 	}
+	m.publish(missing)
 }
 
 // verdict returns the condition that a secret is in and its sentence, "" if it is well.

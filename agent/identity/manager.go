@@ -46,6 +46,7 @@ type Manager struct {
 	mu        sync.Mutex
 	running   context.Context // of Run; nil before
 	settings  Settings
+	pending   bool // the provider of settings may be refused
 	entries   map[string]*entry
 	bundles   map[string][]*x509.Certificate // of mesh configurations, by where they come from
 	published map[string]string              // name → version in the feed; absent: known not to exist
@@ -55,6 +56,7 @@ type Manager struct {
 // entry is a secret that is configured or subscribed to.
 type entry struct {
 	configured  bool
+	pending     bool // its version may come from a provider that may be refused
 	subscribers int
 	definition  definition
 	worker      *worker   // nil: none runs
@@ -133,12 +135,19 @@ func (m *Manager) recheck() {
 func (m *Manager) Configure(settings Settings) { m.configure(settings, false) }
 
 // Prepare provides the secrets that new settings need and that do not exist yet, until Configure is
-// called. Those that a live Envoy may have stay as they are: the settings may be refused.
+// called. Those that a live Envoy may have stay as they are, and nothing of the new secrets is
+// written to disk: the settings may be refused, which removes their secrets again.
 func (m *Manager) Prepare(settings Settings) { m.configure(settings, true) }
 
 func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := m.settings
+	m.pending = missingOnly && (m.pending || now.Files != settings.Files ||
+		now.Spire != settings.Spire || now.Issuer != settings.Issuer)
+	if missingOnly {
+		settings.Output, settings.Sealed, settings.Stale = now.Output, now.Sealed, now.Stale
+	}
 	m.settings = settings
 	if m.running != nil {
 		m.define(missingOnly)
@@ -254,11 +263,17 @@ func (m *Manager) define(missingOnly bool) {
 		m.entry(name)
 	}
 	for name, e := range m.entries {
-		if missingOnly && e.current != nil && e.current.source != FromSpire {
+		if missingOnly && e.current != nil && e.current.source != FromSpire && !e.pending {
 			continue
 		}
 		if name == Default || name == RootCA {
 			d, configured := wanted[name]
+			if v := e.current; e.pending && v != nil &&
+				(e.definition != d || v.issuer != m.settings.Issuer) { // the settings were refused
+				e.worker.end()
+				e.worker, e.current = nil, nil
+			}
+			e.pending = m.pending
 			if e.definition != d {
 				e.supersede()
 			}

@@ -5,12 +5,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // lateIssuer implements identity.Issuer. It fails until it has an answer.
@@ -93,4 +95,51 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	r.Configure(identity.Settings{})
 	r.Prepare(identity.Settings{Issuer: issuer, Ratio: 0.5})
 	r.awaitChain(identity.Default, pair.ChainPEM)
+}
+
+// Pending settings provide what is missing, and write nothing; a refusal takes it back.
+func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	old, refused := filepath.Join(t.TempDir(), "old"), filepath.Join(t.TempDir(), "new")
+	var inForce identity.Settings
+	r := newRig(t, func(r *rig, options *identity.Options) { // its files do not exist yet
+		options.Settings.Output = &identity.Output{Dir: old}
+		inForce = options.Settings
+	})
+	r.awaitCondition(identity.CodeUnavailable, "cert.pem")
+	other := pkitest.NewAuthority(t, "other", nil)
+	pair := issuePair(t, other, time.Hour)
+	pending := identity.Settings{Ratio: 0.5, Output: &identity.Output{Dir: refused},
+		Issuer: &lateIssuer{answer: &identity.Issued{
+			Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
+		}}}
+	r.Prepare(pending)
+	r.awaitChain(identity.Default, pair.ChainPEM)
+	r.Configure(inForce)
+	if r.secret(identity.Default) != nil || r.secret(identity.RootCA) != nil {
+		t.Error("secrets of refused settings are still provided")
+	}
+	chain := r.issue(2 * time.Hour)
+	r.awaitChain(identity.Default, chain)
+	r.awaitFile(filepath.Join(old, "cert-chain.pem"), chain)
+	if _, err := os.Stat(refused); err == nil {
+		t.Errorf("%s was written for refused settings", refused)
+	}
+	r.Configure(identity.Settings{})
+	r.Prepare(pending)
+	r.awaitChain(identity.Default, pair.ChainPEM)
+	r.Configure(pending)
+	r.awaitFile(filepath.Join(refused, "cert-chain.pem"), pair.ChainPEM)
+	if r.chain(identity.Default) != string(pair.ChainPEM) {
+		t.Error("the commit took the secret back")
+	}
+}
+
+// awaitFile returns once a file has a content.
+func (r *rig) awaitFile(path string, want []byte) {
+	r.t.Helper()
+	parts.Eventually(r.t, deadline, path+" is written", func() bool {
+		got, err := os.ReadFile(path)
+		return err == nil && string(got) == string(want)
+	})
 }

@@ -41,6 +41,9 @@ func (m *Manager) storeOnce() error {
 		output = nil // the source itself
 	}
 	pair, roots := m.version(Default), m.version(RootCA)
+	if m.pending {
+		pair = nil
+	}
 	m.mu.Unlock()
 	var errs []error
 	if _, err := os.Lstat(stale); err == nil { // else Remove fails on a read-only file system

@@ -159,6 +159,7 @@ func (m *Manager) accept(e *entry, version *material) {
 		roots.former = nil
 		roots.current = &material{
 			roots: version.roots, source: version.source, obtained: version.obtained,
+			issuer: version.issuer,
 		}
 	}
 	m.changed()

@@ -58,7 +58,8 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 	return files, err == nil
 }
 
-// Files returns the files that are read for the secret. Of a credential's authorities one exists.
+// Files returns the files that are read for the secret, of a credential's authorities also the folder
+// that decides which.
 func (s FileSecret) Files() []string {
 	switch {
 	case s.Credential != "":
@@ -66,7 +67,11 @@ func (s FileSecret) Files() []string {
 		if !ok {
 			return nil
 		}
-		return slices.Concat(files.Required()...)
+		paths := slices.Concat(files.Required()...)
+		if folder := files.OwnFolder(); folder != "" {
+			paths = append(paths, folder)
+		}
+		return paths
 	case s.Authorities == "":
 		return []string{s.Certificate, s.Key}
 	case s.Revoked == "":
