@@ -60,9 +60,9 @@ func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value str
 				return false, err.Error()
 			}
 		}
-		n := e.stat(name)
+		n := e.Stat(name)
 		return low <= n && n <= high, strconv.Itoa(n)
 	}
-	logged := regexp.MustCompile("(?m)^(?:" + value + ")$").MatchString(e.said())
+	logged := regexp.MustCompile("(?m)^(?:" + value + ")$").MatchString(e.String())
 	return logged, ""
 }

@@ -77,7 +77,7 @@ spec:
 	if n, err := old.Read(make([]byte, 12)); n == 0 {
 		t.Errorf("a connection from before: %v", err)
 	}
-	if n := e.stat("listener_manager.listener_modified"); n != 0 {
+	if n := e.Stat("listener_manager.listener_modified"); n != 0 {
 		t.Errorf("%d listeners were made anew", n)
 	}
 	for _, p := range server.Problems() {

@@ -48,9 +48,9 @@ func TestConformance(t *testing.T) {
 				})
 			})
 		}
-		if strings.Contains(e.said(), "deprecated") {
+		if strings.Contains(e.String(), "deprecated") {
 			t.Errorf("Envoy %s warns of something deprecated: %s", kind,
-				regexp.MustCompile(`.*deprecated.*`).FindString(e.said()))
+				regexp.MustCompile(`.*deprecated.*`).FindString(e.String()))
 		}
 	}
 }

@@ -125,14 +125,14 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	e := startEnvoy(t, c.node, server)
 	// otherwise requests would fail with and without the field
 	eventually(t, "Envoy runs", func() (bool, string) {
-		workers := e.stat("listener_manager.workers_started")
+		workers := e.Stat("listener_manager.workers_started")
 		return workers == 1, fmt.Sprintf("workers %d", workers)
 	})
 	limit := 3 * time.Second // without the field nobody knows how long to wait
 	if key == "" {
 		limit = 30 * time.Second
 	}
-	for deadline := time.Now().Add(limit); e.stat("listener_manager.total_listeners_warming") !=
+	for deadline := time.Now().Add(limit); e.Stat("listener_manager.total_listeners_warming") !=
 		0 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -256,7 +256,7 @@ func TestCertificates_RenewalInEachWay(t *testing.T) {
 	renew(11)
 	renew(12)
 	stop()
-	if n := e.stat("listener_manager.listener_modified"); n != 0 {
+	if n := e.Stat("listener_manager.listener_modified"); n != 0 {
 		t.Errorf("%d listeners were made anew", n)
 	}
 }

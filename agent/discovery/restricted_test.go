@@ -57,7 +57,7 @@ func TestRestriction_ServesNothingWithoutLastGood(t *testing.T) {
 			server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
 			e := startEnvoy(t, kind, server)
 			e.listens(t)
-			if got := e.stat("listener_manager.total_listeners_active"); got != 0 {
+			if got := e.Stat("listener_manager.total_listeners_active"); got != 0 {
 				t.Errorf("%d listeners", got)
 			}
 			if got := answer(port); got != 0 {
@@ -80,7 +80,7 @@ func TestRestriction_ServesNothingWithoutLastGood(t *testing.T) {
 				t.Errorf("still closed: %s", why)
 			}
 			eventually(t, "there are listeners", func() (bool, string) {
-				n := e.stat("listener_manager.total_listeners_active")
+				n := e.Stat("listener_manager.total_listeners_active")
 				return n > 0, fmt.Sprint(n)
 			})
 			if kind == "router" {
@@ -144,7 +144,7 @@ func TestRestriction_ServesStateBefore(t *testing.T) {
 		got := answer(added)
 		return got == 200, fmt.Sprint(got)
 	})
-	if n := e.stat("listener_manager.total_listeners_active"); n != 2 {
+	if n := e.Stat("listener_manager.total_listeners_active"); n != 2 {
 		t.Errorf("%d listeners", n)
 	}
 	if !strings.Contains(log.String(), change) {

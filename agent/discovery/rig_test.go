@@ -2,7 +2,6 @@ package discovery_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -17,14 +16,11 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -56,24 +52,9 @@ const bootstrap = `{
 
 // envoy is a real Envoy fed by a discovery server.
 type envoy struct {
-	admin *http.Client
+	*parts.EnvoyProcess
 	ads   *xds.Server
 	nacks *refusals
-	mu    sync.Mutex
-	log   bytes.Buffer
-}
-
-// Write implements io.Writer for Envoy's log.
-func (e *envoy) Write(p []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.log.Write(p)
-}
-
-func (e *envoy) said() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.log.String()
 }
 
 // refusals passes Envoy's refusals to the discovery server, as the agent does, and records them.
@@ -167,55 +148,18 @@ func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
 // ends.
 func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
 	t.Helper()
-	e := &envoy{}
-	command := exec.Command(parts.Envoy(t), "--config-yaml", bootstrap,
-		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info",
-		"--file-flush-interval-msec", "100")
-	command.Stdout, command.Stderr = e, e
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
-		error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
-	}}
-	e.admin = &http.Client{Transport: transport, Timeout: 5 * time.Second}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = command.Process.Kill()
-		_ = command.Wait()
-		if t.Failed() {
-			_, said, _ := strings.Cut(e.said(), "starting main dispatch loop")
-			t.Logf("Envoy: %s", said[max(0, len(said)-8000):])
-		}
-	})
-	return e
+	return &envoy{EnvoyProcess: parts.StartEnvoy(t, admin, bootstrap,
+		"--file-flush-interval-msec", "100")}
 }
 
 // listens waits until Envoy has all its listeners.
 func (e *envoy) listens(t *testing.T) {
 	t.Helper()
 	eventually(t, "Envoy has its listeners", func() (bool, string) {
-		live, warming := e.stat("listener_manager.workers_started"),
-			e.stat("listener_manager.total_listeners_warming")
+		live, warming := e.Stat("listener_manager.workers_started"),
+			e.Stat("listener_manager.total_listeners_warming")
 		return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
 	})
-}
-
-// stat returns a counter or gauge, by a regular expression; -1 if there is none.
-func (e *envoy) stat(name string) int {
-	answer, err := e.admin.Get("http://admin/stats?format=json&filter=" +
-		url.QueryEscape("^"+name+"$"))
-	if err != nil {
-		return -1
-	}
-	defer func() { _ = answer.Body.Close() }()
-	var stats struct{ Stats []struct{ Value int } }
-	if json.NewDecoder(answer.Body).Decode(&stats) != nil || len(stats.Stats) != 1 {
-		return -1
-	}
-	return stats.Stats[0].Value
 }
 
 // eventually polls until a condition holds; it fails the test after thirty seconds with the last

@@ -196,13 +196,13 @@ spec:
 		t.Errorf("conditions %v", conditions)
 	}
 	eventually(t, "the rest goes through", func() (bool, string) {
-		n := e.stat("listener_manager.total_listeners_active")
+		n := e.Stat("listener_manager.total_listeners_active")
 		return n == 2, fmt.Sprint(n)
 	})
 	write(t, path, gateway(port, certificate))
 	changes <- []string{path}
 	eventually(t, "the cure is taken", func() (bool, string) {
-		n := e.stat("listener_manager.listener_modified")
+		n := e.Stat("listener_manager.listener_modified")
 		return n == 1 && len(server.Problems()) == 0 && len(board.Conditions()) == 0, fmt.Sprint(n,
 			server.Problems())
 	})

@@ -101,7 +101,7 @@ func TestStrict_AcceptsNothingBeforeTheFirstCertificate(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	plain := peerClient{plain: true}
 	eventually(t, "Envoy has the listener", func() (bool, string) {
-		n := e.stat("listener_manager.listener_added")
+		n := e.Stat("listener_manager.listener_added")
 		return n == 1, fmt.Sprint(n)
 	})
 	for range 20 {

@@ -40,7 +40,7 @@ func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 				if _, err := e.get(pool, chain, key); err == nil {
 					t.Fatal("a connection without the secret")
 				}
-				got := e.config(shows.query)
+				got := e.Get("/" + shows.query)
 				return strings.Contains(got, shows.text) && !strings.Contains(got, ": 0\n")
 			})
 			r.issue(time.Hour)
@@ -49,9 +49,7 @@ func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 				_, err := e.get(pool, chain, key)
 				return err == nil
 			})
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			if strings.Contains(e.log.String(), "stream closed") {
+			if strings.Contains(e.String(), "stream closed") {
 				t.Error("a stream of SDS ended")
 			}
 		})
@@ -87,10 +85,10 @@ func TestSDS_FilesByName(t *testing.T) {
 	if got := len(r.Secrets()); got != 2 {
 		t.Errorf("%d secrets for two Envoys with the same names", got)
 	}
-	first.stop()
+	first.Kill()
 	renewed = r.issue(3 * time.Hour)
 	serves(second, renewed)
-	second.stop()
+	second.Kill()
 	second.until("nothing is read for nobody", func() bool { return len(r.Secrets()) == 0 })
 }
 

@@ -6,14 +6,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,19 +56,9 @@ const sdsConfig = `{"resource_api_version": "V3", "initial_fetch_timeout": "0s",
 
 // sdsEnvoy is a real Envoy that runs mutualTLS.
 type sdsEnvoy struct {
-	t     *testing.T
-	port  int
-	admin http.Client
-	stop  func()
-	mu    sync.Mutex
-	log   bytes.Buffer
-}
-
-// Write implements io.Writer for Envoy's log.
-func (e *sdsEnvoy) Write(p []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.log.Write(p)
+	*parts.EnvoyProcess
+	t    *testing.T
+	port int
 }
 
 // serveSDS serves the secrets of a rig, as the agent does.
@@ -103,34 +88,9 @@ func serveSDS(t *testing.T, r *rig) (socket string) {
 // startSDSEnvoy starts an Envoy that requests a pair and roots by name.
 func startSDSEnvoy(t *testing.T, socket, api, pair, roots string) *sdsEnvoy {
 	t.Helper()
-	e := &sdsEnvoy{t: t, port: parts.FreePort(t)}
-	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
-	e.admin.Transport = &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", admin)
-		},
-	}
-	config := fmt.Sprintf(mutualTLS, admin, e.port, fmt.Sprintf(sdsConfig, api), socket,
-		pair, roots)
-	command := exec.Command(parts.Envoy(t), "--config-yaml", config, "--disable-hot-restart",
-		"--concurrency", "1", "--log-level", "info")
-	command.Stdout, command.Stderr = e, e
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	e.stop = sync.OnceFunc(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	t.Cleanup(func() {
-		e.stop()
-		if t.Failed() {
-			t.Logf("Envoy:\n%s", e.log.String())
-		}
-	})
-	return e
+	port, admin := parts.FreePort(t), filepath.Join(parts.ShortDir(t), "admin.sock")
+	return &sdsEnvoy{parts.StartEnvoy(t, admin, fmt.Sprintf(mutualTLS, admin, port,
+		fmt.Sprintf(sdsConfig, api), socket, pair, roots)), t, port}
 }
 
 // get requests with a client certificate, and returns the server's.
@@ -161,22 +121,7 @@ func (e *sdsEnvoy) get(roots *x509.CertPool, chain, key []byte) (*x509.Certifica
 // until repeats a request until done accepts its result.
 func (e *sdsEnvoy) until(what string, done func() bool) {
 	e.t.Helper()
-	for end := time.Now().Add(deadline); !done(); {
-		if time.Now().After(end) {
-			e.t.Fatalf("not within %v: %s", deadline, what)
-		}
-		time.Sleep(5 * time.Millisecond) // nothing reports what a TLS handshake would return
-	}
-}
-
-func (e *sdsEnvoy) config(query string) string {
-	response, err := e.admin.Get("http://envoy/" + query)
-	if err != nil {
-		return ""
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	return string(text)
+	parts.Eventually(e.t, deadline, what, done)
 }
 
 // TestSDS_EnvoyFetchesAndRotates has an Envoy wait for its certificate, and follow its rotation and
@@ -188,7 +133,7 @@ func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 			r := newRig(t, nil) // no file exists yet
 			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.Default, identity.RootCA)
 			e.until("Envoy waits for its secrets", func() bool {
-				return strings.Contains(e.config("config_dump"), "dynamic_warming_secrets")
+				return strings.Contains(e.Get("/config_dump"), "dynamic_warming_secrets")
 			})
 			r.awaitCondition(identity.CodeUnavailable, "default: ")
 
@@ -219,9 +164,7 @@ func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 				_, err := e.get(both, oldChain, oldKey)
 				return err != nil
 			})
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			if strings.Contains(e.log.String(), "stream closed") {
+			if strings.Contains(e.String(), "stream closed") {
 				t.Error("a stream of SDS ended")
 			}
 		})

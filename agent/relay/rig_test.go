@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -9,12 +8,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,64 +24,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// log collects the output of a process or server.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String returns the end of the output.
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := l.text.String()
-	return text[max(0, len(text)-6000):]
-}
-
-// process is a program that ends with the test.
-type process struct {
-	command *exec.Cmd
-	log     log
-	ended   chan struct{}
-}
-
-func startProcess(t testing.TB, command *exec.Cmd) *process {
-	t.Helper()
-	p := &process{command: command, ended: make(chan struct{})}
-	command.Stdout, command.Stderr = &p.log, &p.log
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { defer close(p.ended); _ = command.Wait() }()
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("%s: %s", filepath.Base(command.Path), p.log.String())
-		}
-	})
-	return p
-}
-
-func (p *process) kill() {
-	_ = p.command.Process.Kill()
-	<-p.ended
-}
-
 // istiod is a real istiod for a folder of YAML. It can be stopped and started again on its port.
 type istiod struct {
 	t       testing.TB
 	folder  string
 	ports   [3]int
 	address string
-	*process
+	*parts.Process
 }
 
 func startIstiod(t testing.TB) *istiod {
@@ -104,7 +50,7 @@ func (i *istiod) start() {
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	i.process = startProcess(i.t, command)
+	i.Process = parts.StartProcess(i.t, command)
 	parts.Eventually(i.t, 30*time.Second, "istiod listens", func() bool {
 		connection, err := net.Dial("tcp", i.address)
 		if err == nil {
@@ -144,7 +90,7 @@ type running struct {
 	*Server
 	socket string
 	board  *condition.Board
-	log    log
+	log    parts.Log
 	stop   func()
 }
 
@@ -220,46 +166,15 @@ const bootstrap = `{
   }]}
 }`
 
-// envoy is a real Envoy.
-type envoy struct {
-	*process
-	admin *http.Client
-}
-
-func startEnvoy(t testing.TB, socket string, delta bool) *envoy {
+// startEnvoy starts an Envoy that gets its resources from a socket.
+func startEnvoy(t testing.TB, socket string, delta bool) *parts.EnvoyProcess {
 	t.Helper()
 	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
 	kind := "GRPC"
 	if delta {
 		kind = "DELTA_GRPC"
 	}
-	transport := &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", admin)
-		}}
-	return &envoy{admin: &http.Client{Transport: transport, Timeout: 5 * time.Second},
-		process: startProcess(t, exec.Command(parts.Envoy(t), "--disable-hot-restart",
-			"--concurrency", "1", "--log-level", "info",
-			"--config-yaml", fmt.Sprintf(bootstrap, admin, socket, kind)))}
-}
-
-// get returns a response of the admin interface, "" if there is none.
-func (e *envoy) get(path string) string {
-	response, err := e.admin.Get("http://admin" + path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return ""
-	}
-	return string(body)
-}
-
-// stat returns the line of a statistic.
-func (e *envoy) stat(name string) string {
-	return strings.TrimSpace(e.get("/stats?filter=^" + name + "$"))
+	return parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, admin, socket, kind))
 }
 
 // startBackend starts a server and returns its port.

@@ -1,14 +1,12 @@
 package sts
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -90,21 +88,8 @@ func authorizationOfEnvoy(t *testing.T, url, subjectFile string) string {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, ads)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	var log bytes.Buffer
-	envoy := exec.Command(parts.Envoy(t), "--disable-hot-restart", "--concurrency", "1",
-		"--config-yaml", fmt.Sprintf(bootstrap, socket, url, subjectFile, typeJWT, cloudPlatform))
-	envoy.Stdout, envoy.Stderr = &log, &log
-	envoy.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := envoy.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = envoy.Process.Kill()
-		_ = envoy.Wait()
-		if t.Failed() {
-			t.Log(log.String())
-		}
-	})
+	parts.StartProcess(t, exec.Command(parts.Envoy(t), "--disable-hot-restart", "--concurrency", "1",
+		"--config-yaml", fmt.Sprintf(bootstrap, socket, url, subjectFile, typeJWT, cloudPlatform)))
 	select {
 	case got := <-ads.authorizations:
 		return got

@@ -38,21 +38,7 @@ type rig struct {
 	board  *condition.Board
 	url    string
 
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-// Write implements io.Writer for the log.
-func (r *rig) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.Write(p)
-}
-
-func (r *rig) logged() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.String()
+	log parts.Log
 }
 
 func start(t *testing.T, tokenFile string) *rig {
@@ -62,7 +48,7 @@ func start(t *testing.T, tokenFile string) *rig {
 	r := &rig{t: t, google: fake, board: condition.NewBoard(), url: "http://" + address}
 	r.Server = NewServer(Options{Address: address, Manager: google,
 		TokenFile: tokenFile, Trusted: []uint32{uint32(os.Geteuid())},
-		Board: r.board, Logger: slog.New(slog.NewTextHandler(r,
+		Board: r.board, Logger: slog.New(slog.NewTextHandler(&r.log,
 			&slog.HandlerOptions{Level: slog.LevelDebug}))})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -73,8 +59,8 @@ func start(t *testing.T, tokenFile string) *rig {
 			t.Error(err)
 		}
 		for _, token := range []string{subject, federated, accessToken} {
-			if strings.Contains(r.logged(), token) {
-				t.Errorf("the log has a token: %s", r.logged())
+			if strings.Contains(r.log.String(), token) {
+				t.Errorf("the log has a token: %s", r.log.String())
 			}
 		}
 	})

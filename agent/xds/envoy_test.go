@@ -57,13 +57,13 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 		seen.expect(t, "EDS a")
 
 		// A changed cluster: its endpoints are sent too, else it would stay warming.
-		updates := envoy.stat("cluster_manager.cluster_modified")
+		updates := envoy.Stat("cluster_manager.cluster_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a",
 			3*time.Second))}})
 		eventually(t, "changed cluster active", func() bool {
-			return envoy.stat("cluster_manager.cluster_modified") > updates &&
-				envoy.stat("cluster_manager.warming_clusters") == 0 &&
-				strings.Contains(envoy.get("/config_dump?resource=dynamic_active_clusters"), `"3s"`)
+			return envoy.Stat("cluster_manager.cluster_modified") > updates &&
+				envoy.Stat("cluster_manager.warming_clusters") == 0 &&
+				strings.Contains(envoy.Get("/config_dump?resource=dynamic_active_clusters"), `"3s"`)
 		})
 		if delta {
 			seen.expect(t, "CDS a", "EDS a")
@@ -75,12 +75,12 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 		}
 
 		// A changed listener with the same route configuration.
-		updates = envoy.stat("listener_manager.listener_modified")
+		updates = envoy.Stat("listener_manager.listener_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "changed"))}})
 		eventually(t, "changed listener active", func() bool {
-			return envoy.stat("listener_manager.listener_modified") > updates &&
-				envoy.stat("listener_manager.total_listeners_warming") == 0
+			return envoy.Stat("listener_manager.listener_modified") > updates &&
+				envoy.Stat("listener_manager.total_listeners_warming") == 0
 		})
 		if delta {
 			seen.expect(t, "LDS a")
@@ -89,7 +89,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 		}
 		eventually(t, "answer of the changed listener", func() bool {
 			return ask(port) == "two" &&
-				envoy.stat("http.changed.downstream_rq_2xx") > 0
+				envoy.Stat("http.changed.downstream_rq_2xx") > 0
 		})
 
 		// One change moves the routes to a new cluster and removes the old one; no request is lost.
@@ -116,7 +116,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 				{Type: resource.EndpointType, Name: "a"}},
 		})
 		eventually(t, "old cluster gone", func() bool {
-			return envoy.stat("cluster_manager.cluster_removed") == 1 && ask(port) == "one"
+			return envoy.Stat("cluster_manager.cluster_removed") == 1 && ask(port) == "one"
 		})
 		close(stop)
 		if got, failed := <-lost; failed {
@@ -142,8 +142,8 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 				t.Errorf("status: %+v", stream)
 			}
 		}
-		if n := envoy.stat("cluster_manager.cds.update_rejected") +
-			envoy.stat("listener_manager.lds.update_rejected"); n != 0 {
+		if n := envoy.Stat("cluster_manager.cds.update_rejected") +
+			envoy.Stat("listener_manager.lds.update_rejected"); n != 0 {
 			t.Errorf("Envoy refused %d updates", n)
 		}
 	})
@@ -201,16 +201,16 @@ func TestEnvoy_RefusesOneListener(t *testing.T) {
 			len(r.Origins) != 1 {
 			t.Errorf("status: %+v", r)
 		}
-		rejected := envoy.stat("listener_manager.lds.update_rejected")
+		rejected := envoy.Stat("listener_manager.lds.update_rejected")
 
 		// Later changes do not send it again.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "later"))}})
 		eventually(t, "later change", func() bool {
 			return ask(port) == "one" &&
-				envoy.stat("http.later.downstream_rq_2xx") > 0
+				envoy.Stat("http.later.downstream_rq_2xx") > 0
 		})
-		if got := envoy.stat("listener_manager.lds.update_rejected"); got != rejected {
+		if got := envoy.Stat("listener_manager.lds.update_rejected"); got != rejected {
 			t.Errorf("the refused listener was sent again: %d refusals after %d", got, rejected)
 		}
 
@@ -219,7 +219,7 @@ func TestEnvoy_RefusesOneListener(t *testing.T) {
 			second, "b", "fixed"))}})
 		eventually(t, "corrected listener", func() bool {
 			return ask(second) == "one" &&
-				envoy.stat("http.fixed.downstream_rq_2xx") > 0
+				envoy.Stat("http.fixed.downstream_rq_2xx") > 0
 		})
 		eventually(t, "cure", func() bool {
 			var cured []string
@@ -334,9 +334,9 @@ func TestEnvoy_TwoStreams(t *testing.T) {
 	first, second := startEnvoy(t, "same", socket, true), startEnvoy(t, "same", socket, false)
 	// Both listen on one port, as two concurrent epochs do (SO_REUSEPORT is Envoy's default).
 	feed.Publish(resource.Change{Set: site(t, "a", port, one)})
-	for _, envoy := range []*envoyProcess{first, second} {
+	for _, envoy := range []*parts.EnvoyProcess{first, second} {
 		eventually(t, "listener",
-			func() bool { return envoy.stat("listener_manager.total_listeners_active") == 1 })
+			func() bool { return envoy.Stat("listener_manager.total_listeners_active") == 1 })
 	}
 	eventually(t, "both streams at rest", func() bool {
 		all := server.Status(t.Context())

@@ -1,20 +1,13 @@
 package xds
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,83 +43,15 @@ const bootstrap = `{
   }]}
 }`
 
-// envoyProcess is a real Envoy.
-type envoyProcess struct {
-	t     testing.TB
-	admin *http.Client
-	mu    sync.Mutex
-	log   bytes.Buffer
-}
-
-// Write implements io.Writer for Envoy's log.
-func (e *envoyProcess) Write(p []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.log.Write(p)
-}
-
-func startEnvoy(t testing.TB, id, socket string, delta bool) *envoyProcess {
+// startEnvoy starts an Envoy that gets its resources from a socket.
+func startEnvoy(t testing.TB, id, socket string, delta bool) *parts.EnvoyProcess {
 	t.Helper()
 	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
 	api := "GRPC"
 	if delta {
 		api = "DELTA_GRPC"
 	}
-	e := &envoyProcess{t: t}
-	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, id, admin, api,
-		socket),
-		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
-	command.Stdout, command.Stderr = e, e
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
-		error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
-	}}
-	e.admin = &http.Client{Transport: transport, Timeout: 5 * time.Second}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = command.Process.Kill()
-		_ = command.Wait()
-		if t.Failed() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			_, said, _ := strings.Cut(e.log.String(), "starting main dispatch loop")
-			t.Logf("Envoy %s:%s", id, said[max(0, len(said)-8000):])
-		}
-	})
-	return e
-}
-
-// get returns a response of the admin interface, "" if there is none yet.
-func (e *envoyProcess) get(path string) string {
-	answer, err := e.admin.Get("http://admin" + path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return ""
-	}
-	return string(body)
-}
-
-// stat returns a counter or gauge, -1 if there is none.
-func (e *envoyProcess) stat(name string) int {
-	var stats struct {
-		Stats []struct {
-			Name  string
-			Value int
-		}
-	}
-	if json.Unmarshal([]byte(e.get("/stats?format=json&filter=^"+name+"$")), &stats) != nil ||
-		len(stats.Stats) != 1 {
-		return -1
-	}
-	return stats.Stats[0].Value
+	return parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, id, admin, api, socket))
 }
 
 // backend answers every request with its name.

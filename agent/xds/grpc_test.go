@@ -228,12 +228,8 @@ func TestMaxStreams(t *testing.T) {
 	if err := connection.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); feed.Idle().IsZero(); time.Sleep(
-		time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the feed of a stream that ended is followed still")
-		}
-	}
+	eventually(t, "nobody follows the feed of a stream that ended",
+		func() bool { return !feed.Idle().IsZero() })
 }
 
 func TestStream_SlowClientIsDisconnected(t *testing.T) {

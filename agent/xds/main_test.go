@@ -36,13 +36,7 @@ const patience = 20 * time.Second
 // eventually polls until the condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	parts.Eventually(t, patience, what, holds)
 }
 
 // oneFeed is a Source with the same feed for all proxies.

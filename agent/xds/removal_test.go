@@ -176,7 +176,7 @@ func TestRemoval_Envoy(t *testing.T) {
 		}
 		replace("moved", "renamed", port)
 		eventually(t, "the renamed listener", func() bool {
-			return ask(port) == "one" && envoy.stat("http.renamed.downstream_rq_2xx") > 0
+			return ask(port) == "one" && envoy.Stat("http.renamed.downstream_rq_2xx") > 0
 		})
 		seen.with(func(r *recorder) {
 			if len(r.refusals) > 1 {

@@ -1,17 +1,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"outrider.org/outrider/agent/api/apitest"
 	"outrider.org/outrider/scripts/parts"
@@ -63,49 +57,9 @@ func TestProxy_RealEnvoy(t *testing.T) {
 // startEnvoy runs a real Envoy until the test ends and returns its admin interface.
 func startEnvoy(t *testing.T, members string) http.RoundTripper {
 	t.Helper()
-	dir := parts.ShortDir(t)
-	socket, bootstrap := filepath.Join(dir, "admin.sock"), filepath.Join(dir, "envoy.json")
-	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket,
-		members)
-	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart",
-		"--concurrency", "1", "-l", "warning")
-	command.Stderr = log
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	admin := &http.Transport{DisableCompression: true, DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var dialer net.Dialer
-			return dialer.DialContext(ctx, "unix", socket)
-		}}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"http://admin/ready", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if response, err := admin.RoundTrip(request); err == nil {
-			_ = response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return admin
-			}
-		}
-		if time.Now().After(deadline) {
-			content, _ := os.ReadFile(log.Name())
-			t.Fatalf("Envoy is not ready: %s", content)
-		}
-	}
+	socket := filepath.Join(parts.ShortDir(t), "admin.sock")
+	envoy := parts.StartEnvoy(t, socket, fmt.Sprintf(
+		`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket, members))
+	envoy.WaitLive(t)
+	return envoy.Admin
 }

@@ -1,0 +1,64 @@
+package parts
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// EnvoyProcess is a real Envoy whose admin interface is on a Unix socket.
+type EnvoyProcess struct {
+	*Process
+	Admin http.RoundTripper // for URLs of any host
+}
+
+// StartEnvoy starts an Envoy with a bootstrap, whose admin interface is on the given socket, and
+// kills it when the test ends.
+func StartEnvoy(t testing.TB, admin, bootstrap string, arguments ...string) *EnvoyProcess {
+	t.Helper()
+	arguments = append([]string{"--config-yaml", bootstrap, "--disable-hot-restart",
+		"--concurrency", "1"}, arguments...)
+	return &EnvoyProcess{StartProcess(t, exec.Command(Envoy(t), arguments...)),
+		&http.Transport{DisableKeepAlives: true, DisableCompression: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", admin)
+			}}}
+}
+
+// Get returns a response of the admin interface with status 200, "" if there is none.
+func (e *EnvoyProcess) Get(path string) string {
+	client := http.Client{Transport: e.Admin, Timeout: 5 * time.Second}
+	response, err := client.Get("http://admin" + path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return ""
+	}
+	return string(body)
+}
+
+// Stat returns the counter or gauge whose name matches a regular expression, -1 if there is not
+// exactly one.
+func (e *EnvoyProcess) Stat(name string) int {
+	var stats struct{ Stats []struct{ Value int } }
+	text := e.Get("/stats?format=json&filter=" + url.QueryEscape("^"+name+"$"))
+	if json.Unmarshal([]byte(text), &stats) != nil || len(stats.Stats) != 1 {
+		return -1
+	}
+	return stats.Stats[0].Value
+}
+
+// WaitLive waits until the Envoy is live.
+func (e *EnvoyProcess) WaitLive(t testing.TB) {
+	t.Helper()
+	Eventually(t, time.Minute, "Envoy is live", func() bool { return e.Get("/ready") != "" })
+}

@@ -1,0 +1,41 @@
+package parts
+
+import (
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// Process is a program that a test runs, and its output.
+type Process struct {
+	Log
+	command *exec.Cmd
+	ended   chan struct{}
+}
+
+// StartProcess starts a program and kills it when the test ends. If the test failed, the end of its
+// output is logged.
+func StartProcess(t testing.TB, command *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{command: command, ended: make(chan struct{})}
+	command.Stdout, command.Stderr = p, p
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { defer close(p.ended); _ = command.Wait() }()
+	t.Cleanup(func() {
+		p.Kill()
+		if text := p.String(); t.Failed() {
+			t.Logf("%s: %s", filepath.Base(command.Path), text[max(0, len(text)-8000):])
+		}
+	})
+	return p
+}
+
+// Kill ends the program at once and returns after its end.
+func (p *Process) Kill() {
+	_ = p.command.Process.Kill()
+	<-p.ended
+}
