@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // withTemplate returns a reloader whose watched configuration names a template and a certificate.
@@ -70,17 +71,11 @@ func put(t *testing.T, path, text string) {
 // wished waits until an epoch with a hash was requested.
 func (r *reloads) wished(t *testing.T, hash string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	parts.Eventually(t, 30*time.Second, "an epoch of "+hash+" is requested", func() bool {
 		r.mu.Lock()
-		last := r.wishes[len(r.wishes)-1]
-		r.mu.Unlock()
-		if last == hash {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the last epoch that was asked for is %q, want %q", last, hash)
-		}
-	}
+		defer r.mu.Unlock()
+		return r.wishes[len(r.wishes)-1] == hash
+	})
 }
 
 func TestNewlyNamedFileIsWatchedWhileItsEpochWaits(t *testing.T) {
@@ -100,14 +95,10 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
 	// wait until the watch has seen the new file
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if last, _, busy := r.Standing(); !busy && last.Outcome == api.OutcomeRefused {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the change is not refused")
-		}
-	}
+	parts.Eventually(t, 30*time.Second, "the change is refused", func() bool {
+		last, _, busy := r.Standing()
+		return !busy && last.Outcome == api.OutcomeRefused
+	})
 	put(t, template, "cured")
 	r.wished(t, "cured first")
 }

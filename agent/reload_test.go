@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // reloads is a reloader with a fake supervisor.
@@ -327,17 +329,12 @@ func TestReloadEndsWithTheAgent(t *testing.T) {
 // waits waits until a reload has reached the supervisor.
 func (r *reloads) waits(t *testing.T, number int) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		r.mu.Lock()
-		waiting := r.waiting
-		r.mu.Unlock()
-		if waiting == number {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d reloads wait for the supervisor, want %d", waiting, number)
-		}
-	}
+	parts.Eventually(t, 30*time.Second, fmt.Sprintf("%d reloads wait for the supervisor", number),
+		func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.waiting == number
+		})
 }
 
 func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // Where memory runs out the kernel is to end outrider-bootstrap, not the agent or an Envoy.
@@ -25,16 +27,11 @@ func TestPreferOOMKill(t *testing.T) {
 		_ = command.Wait() // it got no question
 	})
 	path := filepath.Join("/proc", strconv.Itoa(command.Process.Pid), "oom_score_adj")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	parts.Eventually(t, time.Minute, "oom_score_adj is 1000", func() bool {
 		score, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.TrimSpace(string(score)) == "1000" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("oom_score_adj is %s", score)
-		}
-	}
+		return strings.TrimSpace(string(score)) == "1000"
+	})
 }

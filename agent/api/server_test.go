@@ -216,16 +216,10 @@ func TestAClientThatGoesAwayEndsTheWaitOnly(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		if _, _, cancellations := backend.Drains(); cancellations == 1 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the agent still waits for a client that has gone")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	parts.Eventually(t, 10*time.Second, "the agent no longer waits for the client", func() bool {
+		_, _, cancellations := backend.Drains()
+		return cancellations == 1
+	})
 }
 
 func TestAdminIsPassedThrough(t *testing.T) {

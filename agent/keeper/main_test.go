@@ -140,11 +140,7 @@ func (l *lab) eventually(what string, holds func() bool) {
 
 func (l *lab) within(limit time.Duration, what string, holds func() bool) {
 	l.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.Fatalf("not within %v: %s", limit, what)
-		}
-	}
+	parts.Eventually(l, limit, what, holds)
 }
 
 // start starts a fake Envoy.

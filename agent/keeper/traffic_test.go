@@ -112,12 +112,8 @@ func TestTraffic_Listening(t *testing.T) {
 		t.Errorf("both have it: %v", all)
 	}
 	_ = unix.Kill(pids[1], unix.SIGUSR1) // it closes its own
-	for deadline := time.Now().Add(20 * time.Second); !slices.Equal(listening(),
-		[]bool{true, false}); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("one has closed it: %v", listening())
-		}
-	}
+	parts.Eventually(t, 20*time.Second, "one has closed it",
+		func() bool { return slices.Equal(listening(), []bool{true, false}) })
 	_ = listener.Close()
 }
 

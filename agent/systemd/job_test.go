@@ -56,15 +56,14 @@ func startBus(t *testing.T) string {
 		t.Fatalf("start a bus: %v; install dbus (scripts/setup test)", err)
 	}
 	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if probe, err := net.Dial("unix", socket); err == nil {
+	parts.Eventually(t, 10*time.Second, "the bus listens", func() bool {
+		probe, err := net.Dial("unix", socket)
+		if err == nil {
 			_ = probe.Close()
-			return socket
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the bus does not listen")
-		}
-	}
+		return err == nil
+	})
+	return socket
 }
 
 // serviceManager is a fake systemd with one unit and its job.

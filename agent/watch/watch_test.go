@@ -15,6 +15,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
@@ -95,19 +97,11 @@ func TestChanges_MergeUntilReceived(t *testing.T) {
 func seen(t *testing.T, watcher *Watcher, path, text string) {
 	t.Helper()
 	want := content{kind: file, sum: sha256.Sum256([]byte(text))}
-	deadline := time.Now().Add(patience)
-	for {
+	parts.Eventually(t, patience, "the watcher looks at "+path, func() bool {
 		watcher.mu.Lock()
-		now := watcher.tree.roots[path].entries[path].now
-		watcher.mu.Unlock()
-		if now == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the watcher does not look at %s", path)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		defer watcher.mu.Unlock()
+		return watcher.tree.roots[path].entries[path].now == want
+	})
 }
 
 func TestRun_ReportsChangesSinceSet(t *testing.T) {

@@ -104,12 +104,8 @@ func TestEpochs_Watch(t *testing.T) {
 	a.out, a.width = shown, 80
 	go func() { done <- a.run(ctx, []string{"epochs", "--watch"}) }()
 	const cleared = "\x1b[H\x1b[2J"
-	for deadline := time.Now().Add(20 * time.Second); strings.Count(shown.String(),
-		cleared+"EPOCH") < 2; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it is not shown again: %s", shown)
-		}
-	}
+	parts.Eventually(t, 20*time.Second, "it is shown again",
+		func() bool { return strings.Count(shown.String(), cleared+"EPOCH") >= 2 })
 	cancel()
 	if code := <-done; code != 0 {
 		t.Errorf("exit code %d", code)

@@ -131,15 +131,10 @@ func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, err
 
 func (i *identified) awaitPresented(want []byte) {
 	i.t.Helper()
-	var got []byte
-	var err error
-	end := time.Now().Add(time.Minute)
-	for ; time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got, err = i.presented(); err == nil && bytes.Equal(got, want) {
-			return
-		}
-	}
-	i.t.Fatalf("the certificate is not presented: %v\n%s", err, i.Daemon().Output())
+	rig.Eventually(i.t, time.Minute, "the certificate is presented", func() bool {
+		got, err := i.presented()
+		return err == nil && bytes.Equal(got, want)
+	})
 }
 
 func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {

@@ -71,16 +71,11 @@ func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 		}
 	}
 	r.Set("# nothing\n")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	rig.Eventually(t, time.Minute, "the cure is read", func() bool {
 		var status api.Status
-		if r.JSON(&status, "status"); status.LastReload != nil &&
-			status.LastReload.Outcome == api.OutcomeUnchanged {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the cure is not read")
-		}
-	}
+		r.JSON(&status, "status")
+		return status.LastReload != nil && status.LastReload.Outcome == api.OutcomeUnchanged
+	})
 	if diff := cmp.Diff([]string(nil), until("serves")); diff != "" {
 		t.Errorf("put back: %s", diff)
 	}

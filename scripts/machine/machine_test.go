@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // bootAlone makes this test program boot a machine, print its name and PID 1, and wait to be
@@ -207,26 +209,14 @@ func TestMachine_EndsWithItsOwner(t *testing.T) {
 	if scanErr != nil {
 		t.Fatalf("the other process says %q", line)
 	}
-	deadline := time.Now().Add(endingTime)
-	for syscall.Kill(leader, 0) == nil {
-		if time.Now().After(deadline) {
-			t.Fatal("the machine survives its owner")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	parts.Eventually(t, endingTime, "the machine ends",
+		func() bool { return syscall.Kill(leader, 0) != nil })
 	// The first process of the namespace ends after all others, and holds the mounts and the
 	// control group until then.
-	for {
+	parts.Eventually(t, endingTime, "nothing of the machine is left", func() bool {
 		sweep() // like the next Boot
-		left := leftovers(t, name, leader)
-		if left == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("left behind: %q", left)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return leftovers(t, name, leader) == nil
+	})
 }
 
 func TestBoot_FailureHasReason(t *testing.T) {
