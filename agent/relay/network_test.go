@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -23,23 +22,7 @@ func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 			t.Fatal(err)
 		}
 	})
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			from, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			to, err := net.Dial("tcp", address)
-			if err != nil {
-				_ = from.Close()
-				continue
-			}
-			t.Cleanup(func() { _, _ = from.Close(), to.Close() })
-			go func() { _, _ = io.Copy(from, to); _ = from.Close() }()
-			go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
-		}
-	}()
+	parts.Forward(t, listener, address)
 	return listener.Addr().String()
 }
 

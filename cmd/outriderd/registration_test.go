@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,32 +24,8 @@ spec:
   template: {serviceAccount: web, ports: {http: 8080}}
 `
 
-// entry is a WorkloadEntry.
-type entry struct {
-	Metadata struct {
-		UID         string
-		Labels      map[string]string
-		Annotations map[string]string
-	}
-	Status struct {
-		Conditions []struct{ Type, Status, Message string }
-	}
-}
-
-func (e entry) connectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
-
-// health returns the status of the condition Healthy with its message.
-func (e entry) health() string {
-	for _, c := range e.Status.Conditions {
-		if c.Type == "Healthy" {
-			return strings.TrimSpace(c.Status + " " + c.Message)
-		}
-	}
-	return "unknown"
-}
-
-// registered is an agent that registers itself with a real istiod, as web-127.0.0.1. Its workload is
-// healthy while the file up exists.
+// registered is an agent that registers itself with a real istiod, as web-127.0.0.1. Its workload
+// is healthy while the file up exists.
 type registered struct {
 	*rig.Rig
 	t       *testing.T
@@ -66,7 +41,7 @@ func newRegistered(t *testing.T) *registered {
 	c.Create("/apis/networking.istio.io/v1/namespaces/vm/workloadgroups", workloadGroup)
 	c.Create("/apis/networking.istio.io/v1/namespaces/default/serviceentries",
 		r.WebYAML(r.Ports.Backend))
-	address := c.Istiod()
+	address, _ := c.Istiod()
 	r.Write("root.pem", c.Root("vm"))
 	r.Write("token", c.Token("vm", "web"))
 	r.Write("mesh.d/web.yaml", "")
@@ -94,50 +69,13 @@ timeout = "10s"
 
 func (r *registered) path(name string) string { return filepath.Join(r.Dir, name) }
 
-const entryPath = "/apis/networking.istio.io/v1/namespaces/vm/workloadentries/web-127.0.0.1"
-
 // entry returns the WorkloadEntry, nil if there is none.
-func (r *registered) entry() *entry {
-	var e entry
-	if !r.cluster.Get(entryPath, &e) {
-		return nil
-	}
-	return &e
-}
+func (r *registered) entry() *cluster.Entry { return r.cluster.Entry("vm", "web-127.0.0.1") }
 
 // await waits until the WorkloadEntry has a health, and returns it.
-func (r *registered) await(limit time.Duration, prefix string) *entry {
+func (r *registered) await(limit time.Duration, prefix string) *cluster.Entry {
 	r.t.Helper()
-	var e *entry
-	rig.Eventually(r.t, limit, "the WorkloadEntry's health is "+prefix, func() bool {
-		e = r.entry()
-		return e != nil && strings.HasPrefix(e.health(), prefix)
-	})
-	return e
-}
-
-// follow records every different health of the WorkloadEntry, "none" without, until it is called.
-func (r *registered) follow() func() []string {
-	stop := make(chan struct{})
-	var seen []string
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			now := "none"
-			if e := r.entry(); e != nil {
-				now = e.Metadata.UID + " " + e.health()
-			}
-			if len(seen) == 0 || seen[len(seen)-1] != now {
-				seen = append(seen, now)
-			}
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
-	})
-	return func() []string { close(stop); group.Wait(); return seen }
+	return r.cluster.AwaitEntry(r.t, limit, "vm", "web-127.0.0.1", prefix)
 }
 
 func TestRegistration_HealthReachesIstiod(t *testing.T) {
@@ -191,7 +129,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	r := newRegistered(t)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
-	seen := r.follow()
+	seen := r.cluster.FollowEntry("vm", "web-127.0.0.1")
 	load := r.StartLoad(0.2)
 	for range 2 {
 		if result := r.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
@@ -204,7 +142,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 			if now = r.entry(); now == nil {
 				t.Fatal("the WorkloadEntry has disappeared")
 			}
-			return now.connectedAt() != "" && now.connectedAt() != before.connectedAt()
+			return now.ConnectedAt() != "" && now.ConnectedAt() != before.ConnectedAt()
 		})
 	}
 	if report := load.Stop(); report.Lost > 0 {

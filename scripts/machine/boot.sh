@@ -1,14 +1,21 @@
 #!/bin/sh
-# Boots a machine: boot.sh NAME DIR CGROUP ROOT [option of systemd-nspawn …]. It runs in mount and process namespaces of its
+# Boots a machine: boot.sh NAME DIR CGROUP ROOT NETWORK [option of systemd-nspawn …]. It runs in mount and process namespaces of its
 # own, as their first process, so that nothing it mounts or starts outlives it. The machine's root is ROOT (/: this machine's
-# own) under an overlay in memory.
+# own) under an overlay in memory. NETWORK is the file of its network namespace, or empty: a new one.
 set -eu
-name=$1 dir=$2 cgroup=$3 lower=$4
-shift 4
+name=$1 dir=$2 cgroup=$3 lower=$4 network=$5
+shift 5
 
 mount --make-rprivate /
-mount -t proc proc /proc
 mount -t tmpfs -o size=2g,mode=755 machine "$dir"
+if [ -n "$network" ]; then
+	: >"$dir/network"
+	mount --bind "$network" "$dir/network" # the next /proc has other processes
+	set -- --network-namespace-path="$dir/network" --capability=CAP_NET_ADMIN "$@"
+else
+	set -- --private-network "$@"
+fi
+mount -t proc proc /proc
 mkdir "$dir/upper" "$dir/work" "$dir/root"
 mount -t overlay -o "lowerdir=$lower,upperdir=$dir/upper,workdir=$dir/work" machine "$dir/root"
 etc=$dir/root/etc
@@ -49,6 +56,6 @@ export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 SYSTEMD_NSPAWN_LOCK=0
 while :; do
 	status=0
 	systemd-nspawn -q --system-call-filter=pidfd_getfd -D "$dir/root" -M "$name" --boot --register=no --keep-unit --console=pipe \
-		--notify-ready=yes --private-network --link-journal=no "$@" || status=$?
+		--notify-ready=yes --link-journal=no "$@" || status=$?
 	[ "$status" = 133 ] || exit "$status"
 done

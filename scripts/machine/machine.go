@@ -53,6 +53,9 @@ type Options struct {
 	Bind []string
 	// BindWritable is Bind with write access.
 	BindWritable []string
+	// Network is the file of the network namespace to use, which survives reboots; "": a new one with
+	// loopback only.
+	Network string
 }
 
 // Machine is a running machine.
@@ -93,7 +96,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	}
 
 	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup,
-		cmp.Or(options.Root, "/")}
+		cmp.Or(options.Root, "/"), options.Network}
 	for _, folder := range options.Bind {
 		arguments = append(arguments, "--bind-ro="+folder)
 	}

@@ -19,7 +19,8 @@ type OtherHost struct {
 	process *os.Process
 }
 
-// NewOtherHost creates another host until the test ends. It requires root.
+// NewOtherHost creates another host until the test ends. It requires root. Called by Do, it
+// connects the new host to the one of Do.
 func NewOtherHost(t testing.TB) *OtherHost {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -48,6 +49,7 @@ func NewOtherHost(t testing.TB) *OtherHost {
 		{"ip", "link", "set", link, "up"},
 		append(inside, "addr", "add", h.Address+"/30", "dev", "eth0"),
 		append(inside, "link", "set", "eth0", "up"),
+		append(inside, "link", "set", "lo", "up"),
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", command, err, out)
@@ -55,6 +57,9 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	}
 	return h
 }
+
+// Namespace returns the file of the host's network namespace.
+func (h *OtherHost) Namespace() string { return fmt.Sprintf("/proc/%d/ns/net", h.process.Pid) }
 
 // Do calls do on the other host: sockets that the calling goroutine creates belong to that host.
 func (h *OtherHost) Do(t testing.TB, do func()) {
@@ -73,16 +78,15 @@ func (h *OtherHost) Do(t testing.TB, do func()) {
 			t.Fatalf("enter the network namespace %s: %v", file.Name(), err)
 		}
 	}
-	own, other := namespace("/proc/thread-self/ns/net"),
-		namespace(fmt.Sprintf("/proc/%d/ns/net", h.process.Pid))
+	own, other := namespace("/proc/thread-self/ns/net"), namespace(h.Namespace())
 	defer func() { _, _ = own.Close(), other.Close() }()
 	enter(other)
 	defer enter(own)
 	do()
 }
 
-// Filter applies an nftables rule to all packets that the other host receives and sends, and removes
-// an earlier one; "" = none.
+// Filter applies an nftables rule to all packets that the other host receives and sends, and
+// removes an earlier one; "" = none.
 func (h *OtherHost) Filter(t testing.TB, rule string) {
 	t.Helper()
 	commands := "add table inet bad\ndelete table inet bad\n"

@@ -102,13 +102,17 @@ spec:
 // into it (machine.Options).
 func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
+	return newHost(t, machine.Options{Bind: more})
+}
+
+func newHost(t testing.TB, options machine.Options) *Host {
+	t.Helper()
 	root := parts.Root()
-	built := rig.Build(t, false)
-	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Root: os.Getenv(rootEnvironment),
-		Bind: append(more,
-			built.Dir+":"+programs, filepath.Join(root, "units")+":"+units,
-			filepath.Join(root, "packaging")+":"+packaging, filepath.Dir(parts.Envoy(t))+":"+envoy,
-		)})}
+	options.Root = os.Getenv(rootEnvironment)
+	options.Bind = append(options.Bind, rig.Build(t, false).Dir+":"+programs,
+		filepath.Join(root, "units")+":"+units, filepath.Join(root, "packaging")+":"+packaging,
+		filepath.Dir(parts.Envoy(t))+":"+envoy)
+	h := &Host{t: t, Machine: machine.Test(t, options)}
 	h.Script(installScript)
 	h.startBackend()
 	h.Write("/etc/outrider/outrider.toml", configuration)

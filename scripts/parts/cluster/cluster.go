@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -100,8 +101,9 @@ func Start(t testing.TB) *Cluster {
 	return c
 }
 
-// Istiod starts an istiod and returns its address with TLS. It ends with the test.
-func (c *Cluster) Istiod(environment ...string) string {
+// Istiod starts an istiod and returns its address with TLS and a function that kills it. It ends
+// with the test.
+func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 	c.t.Helper()
 	path, err := parts.Istiod()
 	if err != nil {
@@ -112,7 +114,7 @@ func (c *Cluster) Istiod(environment ...string) string {
 		ports[i] = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(c.t))
 	}
 	c.istiods++
-	c.run(path, append([]string{fmt.Sprintf("POD_NAME=istiod-%d", c.istiods),
+	kill = c.run(path, append([]string{fmt.Sprintf("POD_NAME=istiod-%d", c.istiods),
 		"POD_NAMESPACE=istio-system", "PILOT_ENABLE_METADATA_EXCHANGE=false",
 		"PILOT_ENABLE_ALPN_FILTER=false", "INJECT_ENABLED=false", "JWT_POLICY=third-party-jwt",
 		"CLUSTER_ID=Kubernetes", "VALIDATION_WEBHOOK_CONFIG_NAME=", "ISTIOD_ADDR=" + ports[1]},
@@ -126,11 +128,12 @@ func (c *Cluster) Istiod(environment ...string) string {
 		}
 		return err == nil && response.StatusCode == http.StatusOK
 	})
-	return ports[1]
+	return ports[1], kill
 }
 
-// run starts a program that ends with the test. Its output is shown if the test fails.
-func (c *Cluster) run(path string, environment []string, arguments ...string) {
+// run starts a program that ends with the test, or when the returned function is called. Its output
+// is shown if the test fails.
+func (c *Cluster) run(path string, environment []string, arguments ...string) (kill func()) {
 	c.t.Helper()
 	log, err := os.CreateTemp(c.work, filepath.Base(path)+"-*.log")
 	if err != nil {
@@ -143,14 +146,15 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) {
 	if err := command.Start(); err != nil {
 		c.t.Fatal(err)
 	}
+	kill = sync.OnceFunc(func() { _ = command.Process.Kill(); _ = command.Wait() })
 	c.t.Cleanup(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
+		kill()
 		_ = log.Close()
 		if text, err := os.ReadFile(log.Name()); err == nil && c.t.Failed() {
 			c.t.Logf("%s: %s", filepath.Base(path), text[max(0, len(text)-4000):])
 		}
 	})
+	return kill
 }
 
 func (c *Cluster) write(name, text string) {

@@ -1,0 +1,224 @@
+package systemtest
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/machine"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/parts/cluster"
+)
+
+// fleetMesh has a service whose endpoints are the registered workloads of a group. Only requests
+// that the client's certificate authenticates may reach them.
+var fleetMesh = map[string]string{
+	"workloadgroups": `apiVersion: networking.istio.io/v1
+kind: WorkloadGroup
+metadata: {name: web, namespace: vm}
+spec:
+  metadata: {labels: {app: web}}
+  template: {serviceAccount: web, ports: {http: 8080, tcp: 8081}}
+`,
+	"serviceentries": `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: vm}
+spec:
+  hosts: [web.test]
+  addresses: [240.240.0.10]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports:
+  - {number: 80, name: http, protocol: HTTP, targetPort: 8080}
+  - {number: 81, name: tcp, protocol: TCP, targetPort: 8081}
+  workloadSelector: {labels: {app: web}}
+`,
+	"peerauthentications": `apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: strict, namespace: vm}
+spec: {mtls: {mode: STRICT}}
+`,
+	"authorizationpolicies": `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: client, namespace: vm}
+spec:
+  selector: {matchLabels: {app: web}}
+  rules: [{from: [{source: {principals: [cluster.local/ns/vm/sa/client]}}]}]
+`,
+}
+
+// fleet is a mesh of two machines with a real control plane outside of them: server is registered
+// and runs the application, client calls it. The network of both survives reboots.
+type fleet struct {
+	t              *testing.T
+	cluster        *cluster.Cluster
+	istiod         string // address
+	server, client *Host
+	address        string // of server
+	away           []func()
+	networks       [2]*parts.OtherHost
+}
+
+// newFleet starts a control plane, whose istiod has more variables, and boots the machines.
+func newFleet(t *testing.T, environment ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, cluster: cluster.Start(t)}
+	f.cluster.Create("/api/v1/namespaces", "metadata: {name: vm}")
+	for _, account := range []string{"web", "client"} {
+		f.cluster.Create("/api/v1/namespaces/vm/serviceaccounts", "metadata: {name: "+account+"}")
+	}
+	for kind, object := range fleetMesh {
+		group := strings.Fields(object)[1] // of apiVersion
+		f.cluster.Create("/apis/"+group+"/namespaces/vm/"+kind, object)
+	}
+	f.istiod, _ = f.cluster.Istiod(environment...)
+	f.networks[0] = parts.NewOtherHost(t)
+	f.networks[0].Do(t, func() { f.networks[1] = parts.NewOtherHost(t) })
+	f.address = f.networks[1].Peer
+	f.connect()
+	f.server = f.boot(0, "web", "workload_group = \"web\"\n", `[capture]
+mode = "redirect"
+inbound_ports = [8080, 8081]
+[health]
+unit = "web.service"
+period = "200ms"
+`)
+	f.client = f.boot(1, "client", "", "[capture]\nmode = \"redirect\"\n")
+	f.client.Script("ip route add default via " + f.address)
+	f.server.Write("/etc/systemd/system/web.service", `[Service]
+Type=exec
+ExecStart=/opt/programs/backend -name web -http 0.0.0.0:8080 -tcp 0.0.0.0:8081
+[Install]
+WantedBy=multi-user.target
+`)
+	f.server.Script("systemctl daemon-reload; systemctl enable --now web.service")
+	return f
+}
+
+// boot boots a machine of the fleet and installs Outrider, with a token of a service account.
+func (f *fleet) boot(n int, account, node, more string) *Host {
+	f.t.Helper()
+	h := newHost(f.t, machine.Options{Network: f.networks[n].Namespace()})
+	h.Write("/etc/outrider/root.pem", f.cluster.Root("vm"))
+	h.Write("/etc/outrider/token", f.cluster.Token("vm", account))
+	h.Write("/etc/outrider/conf.d/60-fleet.toml", `[node]
+ip = "`+[]string{f.address, f.networks[1].Address}[n]+`"
+namespace = "vm"
+service_account = "`+account+`"
+`+node+`[discovery]
+address = "`+f.networks[n].Peer+`:15012"
+root_ca_file = "/etc/outrider/root.pem"
+server_name = "`+cluster.ServerName+`"
+[identity]
+provider = "istiod"
+token_file = "/etc/outrider/token"
+`+more)
+	return h
+}
+
+// connect makes istiod reachable from both machines, at the other end of their links.
+func (f *fleet) connect() {
+	f.t.Helper()
+	listen := func(n int) func() {
+		return func() {
+			listener, err := net.Listen("tcp", f.networks[n].Peer+":15012")
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			f.away = append(f.away, parts.Forward(f.t, listener, f.istiod))
+		}
+	}
+	listen(0)()
+	f.networks[0].Do(f.t, listen(1))
+}
+
+// start starts the agents and waits until the server is registered and the client reaches it.
+func (f *fleet) start() {
+	f.t.Helper()
+	for _, h := range []*Host{f.server, f.client} {
+		h.MustRun(f.t, "systemctl", "start", "outrider.service")
+	}
+	f.await("True")
+	f.answers("200")
+}
+
+// await waits until the health of the server's WorkloadEntry has a prefix.
+func (f *fleet) await(prefix string) *cluster.Entry {
+	f.t.Helper()
+	return f.cluster.AwaitEntry(f.t, 20*time.Second, "vm", "web-"+f.address, prefix)
+}
+
+// call sends a request from the client to the service and returns the status code and the body.
+func (f *fleet) call(path string) string {
+	out, err := f.client.Run(f.t.Context(), "curl", "-s", "-m", "5", "-w", "%{http_code}",
+		"--resolve", "web.test:80:240.240.0.10", "http://web.test/"+path)
+	if err != nil {
+		return err.Error()
+	}
+	return out
+}
+
+// answers waits until the service answers the client with a status code.
+func (f *fleet) answers(code string) {
+	f.t.Helper()
+	f.client.Eventually(20*time.Second, "the client receives "+code, func() bool {
+		return strings.HasSuffix(f.call(""), code)
+	})
+}
+
+// mutual fails the test unless the service answers, authenticated by both certificates.
+func (f *fleet) mutual() {
+	f.t.Helper()
+	if got := f.call("headers"); !strings.Contains(got, "By=spiffe://cluster.local/ns/vm/sa/web;") ||
+		!strings.Contains(got, "URI=spiffe://cluster.local/ns/vm/sa/client") {
+		f.t.Errorf("the client receives %s", got)
+	}
+}
+
+// A machine joins the mesh, serves another one with mutual TLS, follows the health of its
+// application, and leaves before it drains.
+func TestFleet_JoinsServesAndLeaves(t *testing.T) {
+	f := newFleet(t, "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=2s")
+	f.start()
+	f.mutual()
+	if code, err := f.client.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "curl", "-s",
+		"-m", "5", "http://"+f.address+":8080/"); err == nil { // this user's traffic is not captured
+		t.Errorf("the server accepts a request without TLS: %s", code)
+	}
+	if e := f.await("True"); e.Metadata.Annotations["istio.io/autoRegistrationGroup"] != "web" ||
+		e.Metadata.Labels["app"] != "web" {
+		t.Errorf("%+v", e)
+	}
+
+	f.server.Script("systemctl stop web.service")
+	f.await("False web.service is inactive")
+	f.answers("503")
+	f.server.Script("systemctl start web.service")
+	f.await("True")
+	f.answers("200")
+
+	slow := make(chan string)
+	go func() { slow <- f.call("sleep/3s") }()
+	f.server.Eventually(10*time.Second, "the slow request has arrived", func() bool {
+		return f.server.Script("ss -Htn state established 'sport = :8080' | wc -l") != "0"
+	})
+	f.server.Script("systemctl stop --no-block outrider.service")
+	f.await("False the proxy is stopping")
+	f.answers("503")
+	if state := f.server.Property("outrider.service", "ActiveState"); state != "deactivating" {
+		t.Errorf("the unit is %s when the server has left", state)
+	}
+	if got := <-slow; !strings.HasSuffix(got, "200") {
+		t.Errorf("a request in progress ended with %s", got)
+	}
+	f.server.Eventually(30*time.Second, "istiod removes the WorkloadEntry", func() bool {
+		return f.cluster.Entry("vm", "web-"+f.address) == nil
+	})
+	if state := f.server.Property("outrider.service", "ActiveState"); state != "inactive" {
+		t.Errorf("the unit is %s", state)
+	}
+	if left := f.server.Script("nft list ruleset"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}

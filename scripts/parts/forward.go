@@ -1,0 +1,47 @@
+package parts
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Forward forwards the connections of a listener to an address. The returned function, and the end
+// of the test, close the listener and all connections.
+func Forward(t testing.TB, listener net.Listener, address string) (stop func()) {
+	t.Helper()
+	var opened []net.Conn
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			opened = append(opened, from)
+			to, err := net.Dial("tcp", address)
+			if err != nil {
+				_ = from.Close()
+				continue
+			}
+			opened = append(opened, to)
+			for source, target := range map[net.Conn]net.Conn{from: to, to: from} {
+				go func() {
+					_, _ = io.Copy(target, source) // until either end closes
+					_ = target.Close()
+				}()
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() {
+		_ = listener.Close()
+		<-done
+		for _, c := range opened {
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
