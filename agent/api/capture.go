@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"time"
 )
 
@@ -23,6 +24,14 @@ type Capture struct {
 	// Rules are the rules of the configuration as nft text; "" if nothing is captured.
 	Rules    string           `json:"rules,omitempty"`
 	Counters []CaptureCounter `json:"counters,omitempty"` // of the rules in force
+	DNS      *CaptureDNS      `json:"dns,omitempty"`      // nil: capture.dns is false
+}
+
+// CaptureDNS is the state of the redirection of DNS.
+type CaptureDNS struct {
+	State     string       `json:"state"` // on, withdrawn
+	Reason    string       `json:"reason,omitempty"`
+	Resolvers []netip.Addr `json:"resolvers,omitempty"` // whose queries are redirected
 }
 
 // CaptureCounter counts the first packets of connections that matched the rules of one key.
@@ -32,17 +41,18 @@ type CaptureCounter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// CaptureRequest describes a TCP connection to explain.
+// CaptureRequest describes a connection to explain.
 type CaptureRequest struct {
 	To      string `json:"to"`             // address:port
 	UID     uint32 `json:"uid,omitempty"`  // of the caller on this host
+	UDP     bool   `json:"udp,omitempty"`  // instead of TCP
 	Inbound bool   `json:"inbound"`        // from another host
 	Unit    string `json:"unit,omitempty"` // systemd unit of the caller
 }
 
 // CaptureExplanation says whether a connection is captured, by which rule and from which key.
 type CaptureExplanation struct {
-	Verdict string `json:"verdict"` // direct, outbound, inbound, refused
+	Verdict string `json:"verdict"` // direct, outbound, inbound, dns, refused
 	Key     string `json:"key"`
 	Rule    string `json:"rule,omitempty"`
 	Chain   string `json:"chain,omitempty"`

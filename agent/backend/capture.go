@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -23,8 +24,12 @@ func (b *Backend) Capture(ctx context.Context) (api.Capture, error) {
 
 func (b *Backend) captureForAPI(s capture.Status) api.Capture {
 	shown := api.Capture{State: string(s.State), Reason: s.Reason, Until: s.Until}
-	if table := b.Interception.Table(); table != nil {
-		shown.Rules = table.String()
+	for _, table := range b.Interception.Tables() {
+		shown.Rules += table.String()
+	}
+	if s.DNS.State == capture.On || s.DNS.State == capture.Withdrawn {
+		shown.DNS = &api.CaptureDNS{State: string(s.DNS.State), Reason: s.DNS.Reason,
+			Resolvers: s.DNS.Resolvers}
 	}
 	for _, c := range s.Counters {
 		shown.Counters = append(shown.Counters, api.CaptureCounter(c))
@@ -40,11 +45,14 @@ func (b *Backend) CaptureExplain(
 	if err != nil {
 		return api.CaptureExplanation{}, api.Refuse("write ADDRESS:PORT: " + err.Error())
 	}
-	table, group := b.Interception.Table(), ""
+	tables, group, protocol := b.Interception.Tables(), "", "tcp"
 	if r.Unit != "" {
-		table, group = b.Interception.TableWith(r.Unit)
+		tables, group = b.Interception.TablesWith(r.Unit)
 	}
-	if table == nil {
+	if r.UDP {
+		protocol = "udp"
+	}
+	if len(tables) == 0 {
 		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
 			State: string(capture.Off)}, nil
 	}
@@ -52,12 +60,16 @@ func (b *Backend) CaptureExplain(
 	if err != nil {
 		return api.CaptureExplanation{}, err
 	}
-	found := table.Explain(capture.Connection{Inbound: r.Inbound, Protocol: "tcp", Destination: to,
-		Local: local, UID: r.UID, CGroup: group})
+	found := capture.Explain(capture.Connection{Inbound: r.Inbound, Protocol: protocol,
+		Destination: to, Local: local, UID: r.UID, CGroup: group}, tables...)
 	now := b.Interception.State()
 	explained := api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key,
 		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
-	captured := found.Verdict == capture.Outbound || found.Verdict == capture.Inbound
+	if found.Verdict == capture.DNS {
+		explained.State = string(cmp.Or(now.DNS.State, capture.Off))
+	}
+	captured := found.Verdict == capture.Outbound || found.Verdict == capture.Inbound ||
+		found.Verdict == capture.DNS && !r.UDP && now.DNS.State != capture.On
 	if captured && now.State == capture.Withdrawn && now.Closed {
 		explained = api.CaptureExplanation{Verdict: string(capture.Refused), Key: "capture.fail",
 			State: string(now.State)}
@@ -110,6 +122,8 @@ type captureMetrics struct{ follower *capture.Follower }
 var (
 	captureOn = prometheus.NewDesc("outrider_capture_on",
 		"1 while connections are captured.", nil, nil)
+	captureDNSOn = prometheus.NewDesc("outrider_capture_dns_on",
+		"1 while queries are redirected to the DNS proxy.", nil, nil)
 	capturePackets = prometheus.NewDesc("outrider_capture_packets_total",
 		"First packets of connections that matched a rule.", []string{"rule"}, nil)
 	captureBytes = prometheus.NewDesc("outrider_capture_bytes_total",
@@ -119,6 +133,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m captureMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- captureOn
+	out <- captureDNSOn
 	out <- capturePackets
 	out <- captureBytes
 }
@@ -129,11 +144,15 @@ func (m captureMetrics) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		status = m.follower.State()
 	}
-	on := 0.0
-	if status.State == capture.On || status.State == capture.Trial {
-		on = 1
+	gauge := func(description *prometheus.Desc, state capture.State) {
+		value := 0.0
+		if state == capture.On || state == capture.Trial {
+			value = 1
+		}
+		out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value)
 	}
-	out <- prometheus.MustNewConstMetric(captureOn, prometheus.GaugeValue, on)
+	gauge(captureOn, status.State)
+	gauge(captureDNSOn, status.DNS.State)
 	for _, c := range status.Counters {
 		out <- prometheus.MustNewConstMetric(capturePackets, prometheus.CounterValue,
 			float64(c.Packets), c.Rule)

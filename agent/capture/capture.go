@@ -1,10 +1,10 @@
 // Package capture redirects connections of this host to Envoy. Settings say what to capture, Rules
-// turns them into a typed Table, and Explain evaluates this table for one connection. The helper
+// turns them into a typed Table, and Explain evaluates tables for one connection. The helper
 // (Command, cmd/outrider-capture) owns the table in the kernel; Client is the agent's side.
 //
 //	Settings -> Rules -> Table -> Table.String   nft text, for people
 //	                           -> kernel.install one transaction
-//	                           -> Table.Explain  verdict, rule, key
+//	                           -> Explain  verdict, rule, key
 //
 // The table belongs to a netlink socket of the helper: the kernel removes it when the helper ends.
 // The helper installs it only while sockets of Envoy's user accept connections on OutboundPort and
@@ -46,7 +46,7 @@ type Settings struct {
 	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
 	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
 	OwnPorts []uint16 `json:"own_ports,omitempty"`
-	// DNSPort is DNSPort if the agent's DNS proxy receives queries to the resolvers of
+	// DNSPort is 15053 if the agent's DNS proxy receives queries to the resolvers of
 	// /etc/resolv.conf; 0: it does not.
 	DNSPort uint16 `json:"dns_port,omitempty"`
 	// Units restricts outbound capture to processes of these systemd units, if there are any.
@@ -155,7 +155,8 @@ type Status struct {
 	// Families that Envoy serves and that are therefore captured.
 	Families Families `json:"families"`
 	// Closed: what would be captured is refused while the rules are withdrawn.
-	Closed bool `json:"closed,omitempty"`
+	Closed bool      `json:"closed,omitempty"`
+	DNS    DNSStatus `json:"dns"`
 	// Unowned: this kernel (before 5.12) does not remove the rules when the helper ends.
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`
@@ -164,6 +165,13 @@ type Status struct {
 	Counters []Counter `json:"counters,omitempty"`
 	Version  string    `json:"version,omitempty"` // of the helper
 	PID      int       `json:"pid,omitempty"`
+}
+
+// DNSStatus is the redirection of queries to the agent's DNS proxy.
+type DNSStatus struct {
+	State     State        `json:"state"` // off, on, withdrawn
+	Reason    string       `json:"reason,omitempty"`
+	Resolvers []netip.Addr `json:"resolvers,omitempty"` // of redirected queries, if State is on
 }
 
 // Counter is the traffic that matched the rules of one key: first packets of connections.

@@ -42,7 +42,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.instance, "instance", "", "`name` of the instance")
 	flags.StringVar(&o.folder, "folder", os.Getenv("RUNTIME_DIRECTORY"),
 		"`folder` for the state (default $RUNTIME_DIRECTORY)")
-	flags.StringVar(&o.resolvConf, "resolv-conf", "/etc/resolv.conf",
+	flags.StringVar(&o.resolvConf, "resolv-conf", resolvConf,
 		"`file` of the resolvers whose queries are redirected")
 	envoy := flags.String("envoy-user", "outrider-envoy", "Envoy's `user`")
 	agent := flags.String("agent-user", "outrider", "the agent's `user`, who may connect")

@@ -37,7 +37,7 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 		}
 	}
 	check("direct", "far")
-	table := dnsRules("", testDNSPort, Users{Envoy: envoyUser, Agent: agentUser}, resolvers)
+	table := dnsRules(&captureDNS, testUsers, resolvers, nil)
 	if err := socket.install(table); err != nil {
 		t.Fatal(err)
 	}

@@ -31,11 +31,13 @@ type both [2]string
 var (
 	loopbackAddress = both{"127.0.0.1", "::1"}
 	loopbackOther   = both{"127.0.0.9", ""}
+	loopbackStub    = both{"127.0.0.53", ""}
 	fromEnvoyOwn    = both{"127.0.0.6", "::1"}
 	fromIstiosEnvoy = both{"", "::6"}
 	here            = both{"198.51.100.1", "2001:db8:1::1"}
 	far             = both{"10.2.0.1", "fd02::1"}
 	excludedNetwork = both{"10.1.0.1", "fd01::1"}
+	otherServer     = both{"10.3.0.1", "fd03::1"}
 )
 
 var otherPorts = []int{25, 80, 8080, 15001, 15006}
@@ -48,8 +50,14 @@ var (
 	captureSome = Settings{Inbound: Ports{List: []uint16{8080, 22}}, ExcludeInbound: []uint16{22},
 		Outbound: prefixes("10.2.0.0/16", "10.2.0.0/24", "fd02::/16")}
 	captureNone        = Settings{}
+	captureDNS         = dnsSettings(captureAll)
 	captureTransparent = transparentSettings(captureAll)
 )
+
+func dnsSettings(s Settings) Settings {
+	s.DNSPort, s.FailClosed = DNSPort, true
+	return s
+}
 
 func transparentSettings(s Settings) Settings {
 	s.Transparent = true
@@ -186,45 +194,54 @@ func TestDecisions(t *testing.T) {
 	}
 	other := newHosts(t)
 	dual := Families{true, true}
+	dns := dnsRules(&captureDNS, testUsers, testResolvers, nil)
 	for _, group := range []struct {
 		name   string
-		tables []*Table // the last explains
+		tables []*Table // those that Explain evaluates
 		cases  []decision
+		beside []*Table // whose rules match nothing, since connections are redirected
 	}{
-		{"all", []*Table{Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll},
-		{"transparent", []*Table{Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll},
+		{"all", []*Table{Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
+		{"transparent", []*Table{Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
+			nil},
 		{"transparent and closed while Envoy serves", []*Table{
-			closedRules(&captureTransparent, testUsers, nil),
-			Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll},
-		{"some", []*Table{Rules(&captureSome, testUsers, dual, nil)}, decisionsOfSome},
-		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone},
+			Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
+			[]*Table{closedRules(&captureTransparent, testUsers, nil)}},
+		{"some", []*Table{Rules(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
+		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
 		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil)},
-			decisionsOfIPv4Alone},
-		{"closed", []*Table{closedRules(&captureAll, testUsers, nil)}, decisionsOfClosed},
-		{"closed while Envoy serves", []*Table{closedRules(&captureAll, testUsers, nil),
-			Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll},
+			decisionsOfIPv4Alone, nil},
+		{"closed", []*Table{closedRules(&captureAll, testUsers, nil)}, decisionsOfClosed, nil},
+		{"closed while Envoy serves", []*Table{Rules(&captureAll, testUsers, dual, nil)},
+			decisionsOfAll, []*Table{closedRules(&captureAll, testUsers, nil)}},
+		{"all and DNS", []*Table{dns, Rules(&captureDNS, testUsers, dual, nil)},
+			slices.Concat(decisionsOfAll, decisionsOfDNS), nil},
+		{"DNS and closed while Envoy serves", []*Table{dns, Rules(&captureDNS, testUsers, dual, nil)},
+			decisionsOfDNS, []*Table{closedRules(&captureDNS, testUsers, nil)}},
+		{"DNS and closed", []*Table{dns, closedRules(&captureDNS, testUsers, nil)},
+			decisionsOfDNSAlone, nil},
 	} {
 		socket, err := newOwnerSocket()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, table := range group.tables {
+		all := slices.Concat(group.beside, group.tables)
+		for _, table := range all {
 			if err := socket.install(table); err != nil {
 				t.Fatalf("%s: %v", group.name, err)
 			}
 		}
-		table := group.tables[len(group.tables)-1]
 		for _, d := range group.cases {
 			for family, address := range d.to {
 				if address != "" {
 					t.Run(fmt.Sprintf("%s/%s/%s", group.name, d.name,
 						[]string{"IPv4", "IPv6"}[family]), func(t *testing.T) {
-						d.check(t, table, other, family)
+						d.check(t, group.tables, other, family)
 					})
 				}
 			}
 		}
-		for _, table := range group.tables {
+		for _, table := range all {
 			if err := socket.remove(table.Name); err != nil {
 				t.Error(err)
 			}
@@ -233,20 +250,21 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-func (d *decision) check(t *testing.T, table *Table, other *parts.OtherHost, family int) {
+func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, family int) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(d.to[family]), uint16(d.port))
 	var source netip.Addr
 	if d.source[family] != "" {
 		source = netip.MustParseAddr(d.source[family])
 	}
+	local := slices.Contains([]string{here[family], loopbackAddress[family], loopbackOther[family],
+		loopbackStub[family]}, d.to[family])
 	protocol := "tcp"
 	if d.udp {
 		protocol = "udp"
 	}
-	got := table.Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
+	got := Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
 		Destination: to, UID: uint32(d.user),
-		Local: slices.Contains([]string{here[family], loopbackAddress[family],
-			loopbackOther[family]}, d.to[family])})
+		Local: local}, tables...)
 	if got.Verdict != d.want || got.Key != d.key {
 		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Verdict, got.Key, got.Rule, d.want,
 			d.key)
@@ -258,10 +276,9 @@ func (d *decision) check(t *testing.T, table *Table, other *parts.OtherHost, fam
 	} else {
 		parts.As(t, d.user, call)
 	}
-	want := map[Verdict]string{Outbound: "15001", Inbound: "15006", Refused: "refused",
-		Direct: fmt.Sprintf("%s %d", map[bool]string{true: "here", false: "far"}[slices.Contains(
-			[]string{here[family], loopbackAddress[family], loopbackOther[family]},
-			d.to[family])], d.port)}[d.want]
+	want := map[Verdict]string{Outbound: "15001", Inbound: "15006", DNS: "15053", Refused: "refused",
+		Direct: fmt.Sprintf("%s %d", map[bool]string{true: "here", false: "far"}[local],
+			d.port)}[d.want]
 	if answer != want {
 		t.Errorf("the kernel's answer is %q, want %q", answer, want)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -30,26 +29,41 @@ func dnsName(instance string) string { return tableName("outrider-dns", instance
 
 // dnsCapture owns the table that redirects DNS. Its fields belong to the goroutine of helper.run.
 type dnsCapture struct {
-	rules     *ownerSocket // nil: not in force
-	port      uint16
-	resolvers []netip.Addr // redirected
-	host      []netip.Addr // those of the host
-	read      time.Time    // of host
+	rules      *ownerSocket // nil: not in force
+	table      *Table
+	generation int          // of the settings in table
+	resolvers  []netip.Addr // redirected
+	host       []netip.Addr // those of the host
+	read       time.Time    // of host
+	settled    bool         // no socket in use is redirected without rules
 }
 
+const (
+	keyDNS     = "capture.dns"
+	resolvConf = "/etc/resolv.conf"
+)
+
 // dnsRules returns the table that redirects queries to resolvers.
-func dnsRules(instance string, proxy uint16, users Users, resolvers []netip.Addr) *Table {
-	b := &builder{table: &Table{Name: dnsName(instance), Owned: true}}
+func dnsRules(s *Settings, users Users, resolvers []netip.Addr, running []Unit) *Table {
+	b := &builder{table: &Table{Name: dnsName(s.Instance), Owned: true}, running: running}
 	rules := []Rule{rule(ruleAgent, Direct, user{b.users("agent", users.Agent)}),
 		rule(ruleEnvoy, Direct, user{b.users("envoy", users.Envoy)})}
+	for _, m := range b.units("exclude_units", s.ExcludeUnits) {
+		rules = append(rules, rule("capture.exclude_units", Direct, m))
+	}
 	var networks []netip.Prefix
 	for _, r := range resolvers {
 		networks = append(networks, netip.PrefixFrom(r, r.BitLen()))
 	}
+	units := b.units("units", s.Units)
 	for _, set := range b.both("resolvers", networks) {
 		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			rules = append(rules, Rule{Key: "capture.dns", Action: toPort(proxy),
-				Matches: []match{query(protocol), address{set: set}}})
+			if len(s.Units) == 0 {
+				rules = append(rules, rule(keyDNS, DNS, query(protocol), address{set: set}))
+			}
+			for _, m := range units {
+				rules = append(rules, rule(keyDNS, DNS, query(protocol), address{set: set}, m))
+			}
 		}
 	}
 	b.table.Chains = []Chain{{Name: "output", Type: "nat", Hook: "output",
@@ -74,17 +88,6 @@ func (q query) holds(c *Connection) bool {
 	return strings.HasPrefix(q.text(), c.Protocol+" ") && c.Destination.Port() == 53
 }
 
-// toPort redirects to a port of the loopback address.
-type toPort uint16
-
-func (p toPort) text() string { return fmt.Sprintf("redirect to :%d", p) }
-
-func (p toPort) exprs() []expr.Any {
-	return []expr.Any{&expr.Immediate{Register: register,
-		Data: binaryutil.BigEndian.PutUint16(uint16(p))},
-		&expr.Redir{RegisterProtoMin: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED}}
-}
-
 // checkDNS returns a channel that delivers when the DNS proxy is to be checked again, nil if nothing
 // depends on it.
 func (h *helper) checkDNS() <-chan time.Time {
@@ -94,16 +97,11 @@ func (h *helper) checkDNS() <-chan time.Time {
 	return time.After(dnsEvery)
 }
 
-// settleDNS redirects DNS while the proxy answers.
-func (h *helper) settleDNS(now time.Time) {
+// wantedDNS returns what the redirection has to be now.
+func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	d := &h.dns
-	var families Families
-	if h.Settings != nil && h.Settings.DNSPort != 0 && !h.Withdrawn && !h.Expired {
-		families = dnsAnswers(h.Settings.DNSPort, h.users.Agent)
-	}
-	if !families.any() {
-		h.dropDNS()
-		return
+	if h.Settings == nil || h.Settings.DNSPort == 0 {
+		return DNSStatus{State: Off}
 	}
 	if now.Sub(d.read) >= time.Second {
 		d.read = now
@@ -112,50 +110,77 @@ func (h *helper) settleDNS(now time.Time) {
 			h.logf("%v", err)
 		}
 	}
+	if reason := h.heldBack(); reason != "" {
+		return DNSStatus{State: Withdrawn, Reason: reason}
+	}
+	families := dnsAnswers(h.Settings.DNSPort, h.users.Agent)
+	if !families.any() {
+		return DNSStatus{State: Withdrawn, Reason: fmt.Sprintf(
+			"the DNS proxy does not answer at port %d", h.Settings.DNSPort)}
+	}
 	resolvers := slices.DeleteFunc(slices.Clone(d.host), func(r netip.Addr) bool {
 		return r.Is4() && !families.IPv4 || r.Is6() && !families.IPv6
 	})
-	if d.rules != nil && d.port == h.Settings.DNSPort && slices.Equal(d.resolvers, resolvers) {
-		return
+	if len(resolvers) == 0 {
+		return DNSStatus{State: Withdrawn, Reason: h.resolvConf +
+			" has no server whose queries can be redirected"}
 	}
-	socket := d.rules
-	if socket == nil {
-		var err error
-		if socket, err = newOwnerSocket(); err != nil {
-			h.logf("%v", err)
-			return
-		}
-	}
-	table := dnsRules(h.instance, h.Settings.DNSPort, h.users, resolvers)
-	table.Owned = !h.unowned
-	if err := socket.install(table); err != nil {
-		h.logf("cannot redirect DNS: %v", err)
-		_ = socket.Close()
-		d.rules = nil
-		return
-	}
-	if d.rules == nil {
-		h.logf("DNS is redirected to port %d", h.Settings.DNSPort)
-	}
-	if err := h.plain.forgetQueries(resolvers, false); err != nil {
-		h.logf("sockets in use may send DNS directly: %v", err)
-	}
-	d.rules, d.port, d.resolvers = socket, h.Settings.DNSPort, resolvers
+	return DNSStatus{State: On, Resolvers: resolvers}
 }
 
-// dropDNS removes the table.
+// settleDNS redirects DNS while the proxy answers.
+func (h *helper) settleDNS(now time.Time) DNSStatus {
+	d, next := &h.dns, h.wantedDNS(now)
+	if next.State != On {
+		h.dropDNS()
+		return next
+	}
+	if d.rules != nil && d.generation == h.generation &&
+		slices.Equal(d.resolvers, next.Resolvers) {
+		return next
+	}
+	if d.rules == nil {
+		var err error
+		if d.rules, err = newOwnerSocket(); err != nil {
+			return DNSStatus{State: Withdrawn, Reason: err.Error()}
+		}
+	}
+	table := dnsRules(h.Settings, h.users, next.Resolvers, h.running)
+	table.Owned = !h.unowned
+	if err := d.rules.install(table); err != nil {
+		h.dropDNS()
+		return DNSStatus{State: Withdrawn, Reason: err.Error()}
+	}
+	left := slices.DeleteFunc(slices.Clone(d.resolvers), func(r netip.Addr) bool {
+		return slices.Contains(next.Resolvers, r)
+	})
+	h.forgetQueries(left, true)
+	h.forgetQueries(next.Resolvers, false)
+	d.table, d.generation, d.resolvers = table, h.generation, next.Resolvers
+	d.settled = false
+	return next
+}
+
+func (h *helper) forgetQueries(resolvers []netip.Addr, redirected bool) {
+	if err := h.plain.forgetQueries(resolvers, redirected); err != nil {
+		h.logf("DNS of sockets in use may follow earlier rules: %v", err)
+	}
+}
+
+// dropDNS removes the table. Sockets in use are redirected no longer, also those that an earlier
+// helper redirected.
 func (h *helper) dropDNS() {
-	if h.dns.rules == nil {
-		return
+	d := &h.dns
+	if d.rules != nil {
+		if err := d.rules.remove(dnsName(h.instance)); err != nil {
+			h.logf("cannot withdraw the redirection of DNS: %v", err)
+		}
+		_ = d.rules.Close()
+		d.rules = nil
 	}
-	if err := h.dns.rules.remove(dnsName(h.instance)); err != nil {
-		h.logf("cannot withdraw the redirection of DNS: %v", err)
-	}
-	_ = h.dns.rules.Close()
-	h.dns.rules = nil
-	h.logf("DNS is not redirected")
-	if err := h.plain.forgetQueries(h.dns.resolvers, true); err != nil {
-		h.logf("sockets in use may send DNS to the proxy: %v", err)
+	if !d.settled {
+		h.forgetQueries(slices.Concat(d.resolvers, d.host), true)
+		d.resolvers, d.settled = nil, true
 	}
 }
 

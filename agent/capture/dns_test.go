@@ -1,20 +1,25 @@
 package capture
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/scripts/parts"
 )
-
-const testDNSPort = 15053
 
 // proxyAnswer answers as the agent's DNS proxy: it refuses the helper's query of class CH.
 func proxyAnswer(query []byte) []byte {
@@ -71,11 +76,15 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		return
 	}
 	r := newRig(t)
-	resolvers := "search example\nnameserver " + far[0] + "\nnameserver " + far[1] + "\n"
-	err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte(resolvers), 0o600)
-	if err != nil {
-		t.Fatal(err)
+	resolve := func(lines string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte(lines),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
+	resolvers := "search example\nnameserver " + far[0] + "\nnameserver " + far[1] + "\n"
+	resolve(resolvers)
 	r.other.Do(t, func() {
 		for _, resolver := range far {
 			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
@@ -91,7 +100,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 			}
 			return proxyAnswer(query)
 		})
-		serve(t, testDNSPort, "proxy")
+		serve(t, DNSPort, "proxy")
 	})
 	gets := func(want string) time.Duration {
 		t.Helper()
@@ -110,10 +119,16 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 	usedGets("far")
 	settings := captureAll
-	settings.DNSPort = testDNSPort
+	settings.DNSPort = DNSPort
 	r.apply(settings) // there is no Envoy
 	gets("proxy")
 	usedGets("proxy")
+	s, err := r.client.Status(t.Context())
+	want := DNSStatus{State: On, Resolvers: []netip.Addr{netip.MustParseAddr(far[0])}}
+	if err != nil || s.State != Withdrawn || !reflect.DeepEqual(s.DNS, want) ||
+		len(s.Counters) != 1 || s.Counters[0].Rule != "capture.dns" || s.Counters[0].Packets == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
 	if got := ask(t, appUser, "tcp", far[0]); got != "proxy" {
 		t.Errorf("over TCP: %s", got)
 	}
@@ -143,8 +158,21 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	usedGets("far")
 	silent.Store(false)
 	gets("proxy")
+	usedGets("proxy")
+	resolve("nameserver " + far[1] + "\n") // not redirected: the proxy has no socket of IPv6
+	usedGets("far")
+	resolve(resolvers)
+	usedGets("proxy")
+	r.kill(r.helper)
 	_ = proxy.Close()
+	r.start()
+	usedGets("far")
 	t.Logf("direct %v after the proxy was gone", gets("far"))
+	const gone = "the DNS proxy does not answer at port 15053"
+	if s, err := r.client.Status(t.Context()); err != nil || s.DNS.State != Withdrawn ||
+		s.DNS.Reason != gone {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
 
 // A stranger on the proxy's port receives nothing.
@@ -171,8 +199,8 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 			for address, uid := range test.udp {
 				parts.As(t, uid, func() { datagrams(t, address, proxyAnswer) })
 			}
-			parts.As(t, test.tcp, func() { serve(t, testDNSPort, "proxy") })
-			if got := dnsAnswers(testDNSPort, agentUser); got != test.want {
+			parts.As(t, test.tcp, func() { serve(t, DNSPort, "proxy") })
+			if got := dnsAnswers(DNSPort, agentUser); got != test.want {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
@@ -189,5 +217,49 @@ func TestReadDNSResolvers_LeavesOutLinkLocalIPv6(t *testing.T) {
 	got, err := readResolvers(file)
 	if want := "[169.254.169.253 192.0.2.1 fd00::53]"; err != nil || fmt.Sprint(got) != want {
 		t.Errorf("got %v, %v, want %s", got, err, want)
+	}
+}
+
+type liveEnvoy struct{}
+
+func (liveEnvoy) Serves() (live, drains bool) { return true, false }
+func (liveEnvoy) Changed() <-chan struct{}    { return nil }
+
+func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	if err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte("nameserver "+far[0]+"\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	settings := captureAll
+	settings.DNSPort = DNSPort
+	board := condition.NewBoard()
+	follower := NewFollower(FollowerOptions{Socket: r.socket(), Settings: &settings,
+		Users: testUsers, Envoy: liveEnvoy{}, Board: board, Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- follower.Run(ctx) }()
+	reported := func() bool {
+		return slices.ContainsFunc(board.Conditions(), func(c condition.Condition) bool {
+			return c.Code == ConditionDNS
+		})
+	}
+	parts.Eventually(t, 10*time.Second, "the condition is raised", reported)
+	parts.As(t, agentUser, func() {
+		datagrams(t, "127.0.0.1:15053", proxyAnswer)
+		serve(t, DNSPort, "proxy")
+	})
+	parts.Eventually(t, 10*time.Second, "the condition is cleared", func() bool {
+		return !reported()
+	})
+	if text := follower.Tables()[0].String(); !strings.Contains(text, "elements = { "+far[0]+"/32 }") {
+		t.Error(text)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

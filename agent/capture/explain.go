@@ -1,6 +1,9 @@
 package capture
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // A Connection is what Explain evaluates.
 type Connection struct {
@@ -21,17 +24,19 @@ type Explanation struct {
 	Chain   string  `json:"chain,omitempty"`
 }
 
-// Explain evaluates the chains that the first packet of a connection passes.
-func (t *Table) Explain(c Connection) Explanation {
+// Explain evaluates the chains of tables that the first packet of a connection passes, in order.
+func Explain(c Connection, tables ...*Table) Explanation {
 	last := Explanation{Verdict: Direct, Key: "no rule matches"}
-	for _, chain := range t.Chains {
-		if !chain.sees(&c) {
-			continue
-		}
-		for _, r := range chain.Rules {
-			if !r.holds(&c) {
+	for _, t := range tables {
+		for _, chain := range t.Chains {
+			if !chain.sees(&c) {
 				continue
 			}
+			at := slices.IndexFunc(chain.Rules, func(r Rule) bool { return r.holds(&c) })
+			if at < 0 {
+				continue
+			}
+			r := chain.Rules[at]
 			found := Explanation{r.Verdict, r.Key, r.String(), chain.Name}
 			if r.Verdict != Direct {
 				return found
@@ -39,7 +44,6 @@ func (t *Table) Explain(c Connection) Explanation {
 			if last.Rule == "" {
 				last = found
 			}
-			break
 		}
 	}
 	if last.Rule == "" && c.Inbound && !c.Local {

@@ -20,6 +20,7 @@ const (
 	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
 	ConditionTrial       = "capture-trial"
 	ConditionUnowned     = "capture-unowned" // the rules would outlive the helper
+	ConditionDNS         = "capture-dns-withdrawn"
 )
 
 // Envoy is what a Follower needs of the supervisor.
@@ -62,6 +63,7 @@ func (f *Follower) Name() string { return "capture" }
 const (
 	retryAfter = 200 * time.Millisecond
 	callTime   = 3 * time.Second
+	dnsGrace   = 2 * time.Second // for the DNS proxy of an agent that has just started
 )
 
 // Run follows Envoy until ctx ends. The rules stay then: only Stop ends them.
@@ -123,11 +125,19 @@ func (f *Follower) follow(ctx context.Context) error {
 			f.set(client, status)
 			f.Board.Clear(ConditionUnavailable)
 		}
+		var late <-chan time.Time
+		dns := f.State().DNS
+		if dns.State == Withdrawn {
+			late = time.After(dnsGrace)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-client.Done():
 			return ErrClosed
+		case <-late:
+			f.Board.Raise(ConditionDNS, condition.Warning,
+				"queries of this host are not redirected to the DNS proxy: "+dns.Reason)
 		case status := <-client.Changes():
 			f.set(client, status)
 		case <-changed:
@@ -171,6 +181,9 @@ func (f *Follower) set(client *Client, status Status) {
 	raise(ConditionUnowned, condition.Warning, status.Unowned,
 		"this kernel (before 5.12) does not remove the rules when outrider-capture dies; "+
 			"\"outrider cleanup\" does")
+	if client == nil || status.DNS.State != Withdrawn {
+		f.Board.Clear(ConditionDNS)
+	}
 }
 
 // State returns the last known status, without counters.
@@ -205,22 +218,22 @@ func (f *Follower) Call(
 	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
 }
 
-// Table returns the rules of the settings: as installed, else for both address families. It returns
-// nil if nothing is captured.
-func (f *Follower) Table() *Table { return f.tableWith(nil) }
+// Tables returns the rules of the settings: as installed, else for both address families and all
+// resolvers of the host. It returns none if nothing is captured.
+func (f *Follower) Tables() []*Table { return f.tablesWith(nil) }
 
-// TableWith is Table, as if a unit ran, and returns the unit's control group.
-func (f *Follower) TableWith(unit string) (*Table, string) {
+// TablesWith is Tables, as if a unit ran, and returns the unit's control group.
+func (f *Follower) TablesWith(unit string) ([]*Table, string) {
 	running := f.State().Units
 	at := slices.IndexFunc(running, func(u Unit) bool { return u.Name == unit })
 	if at >= 0 {
-		return f.Table(), running[at].Path
+		return f.Tables(), running[at].Path
 	}
 	u := Unit{Name: unit, Path: "system.slice/" + unit, Level: 2}
-	return f.tableWith([]Unit{u}), u.Path
+	return f.tablesWith([]Unit{u}), u.Path
 }
 
-func (f *Follower) tableWith(more []Unit) *Table {
+func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
 	if f.Settings == nil {
 		return nil
 	}
@@ -229,7 +242,15 @@ func (f *Follower) tableWith(more []Unit) *Table {
 	if now.Families.any() {
 		users, families = now.Users, now.Families
 	}
-	return Rules(f.Settings, users, families, slices.Concat(now.Units, more))
+	units := slices.Concat(now.Units, more)
+	if f.Settings.DNSPort != 0 {
+		resolvers := now.DNS.Resolvers
+		if now.DNS.State != On {
+			resolvers, _ = readResolvers(resolvConf)
+		}
+		tables = append(tables, dnsRules(f.Settings, users, resolvers, units))
+	}
+	return append(tables, Rules(f.Settings, users, families, units))
 }
 
 // Withdraw removes the rules before a drain. Established connections stay redirected.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
@@ -66,8 +67,8 @@ func newHelper(o options) (*helper, error) {
 	h := &helper{options: o, check: envoyCheck{user: o.users.Envoy}, generation: 1,
 		calls: make(chan call), clients: map[*connection]bool{},
 		store: func(*ownerSocket) error { return nil }}
-	h.status = Status{State: Off, Users: o.users, Version: o.version, PID: os.Getpid(),
-		Since: time.Now()}
+	h.status = Status{State: Off, DNS: DNSStatus{State: Off}, Users: o.users, Version: o.version,
+		PID: os.Getpid(), Since: time.Now()}
 	var err error
 	if h.plain, err = newOwnerSocket(); err != nil {
 		return nil, err
@@ -107,7 +108,9 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 				timer.Reset(checkEvery)
 			}
 		case <-h.checkDNS():
-			h.settleDNS(time.Now())
+			next := h.status
+			next.DNS = h.settleDNS(time.Now())
+			h.publish(time.Now(), next)
 		case <-upgrade:
 			replace()
 		case <-h.unitsChanged():
@@ -141,13 +144,25 @@ func (h *helper) answer(c call) {
 	h.tick(time.Now())
 	status := h.status
 	status.Settings = h.Settings
-	if h.rules != nil {
-		var err error
-		if status.Counters, err = h.rules.counters(h.installed.table); err != nil {
+	status.Counters = h.counters()
+	c.from.send(response{Number: c.Number, Status: &status})
+}
+
+// counters returns those of the rules in force. Of DNS, only redirected queries count: others pass
+// the same rules of the other table as well.
+func (h *helper) counters() []Counter {
+	read := func(socket *ownerSocket, table *Table) []Counter {
+		if socket == nil {
+			return nil
+		}
+		all, err := socket.counters(table)
+		if err != nil {
 			h.logf("cannot read counters: %v", err)
 		}
+		return all
 	}
-	c.from.send(response{Number: c.Number, Status: &status})
+	return append(read(h.rules, h.installed.table), slices.DeleteFunc(
+		read(h.dns.rules, h.dns.table), func(c Counter) bool { return c.Rule != keyDNS })...)
 }
 
 func (h *helper) do(r request) error {
@@ -210,7 +225,7 @@ func (h *helper) tick(now time.Time) {
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
 	h.settleClosed(now)
-	h.settleDNS(now)
+	next.DNS = h.settleDNS(now)
 	h.settleNAT(now)
 	h.publish(now, next)
 	if now.Sub(h.reported) >= time.Second {
@@ -257,9 +272,7 @@ func (h *helper) stop() {
 func (h *helper) publish(now time.Time, next Status) {
 	was := h.status
 	was.Since, next.Since = time.Time{}, time.Time{}
-	if was.State == next.State && was.Reason == next.Reason && was.Until.Equal(next.Until) &&
-		was.Families == next.Families && was.Unowned == next.Unowned && was.Closed == next.Closed &&
-		slices.Equal(was.Units, next.Units) {
+	if reflect.DeepEqual(was, next) {
 		return
 	}
 	if was.State != next.State {
@@ -267,6 +280,9 @@ func (h *helper) publish(now time.Time, next Status) {
 		was.Since = now
 	} else {
 		was.Since = h.status.Since
+	}
+	if was.DNS.State != next.DNS.State {
+		h.logf("redirection of DNS is %s%s", next.DNS.State, because(next.DNS.Reason))
 	}
 	next.Since = was.Since
 	h.status = next

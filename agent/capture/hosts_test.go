@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,7 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// newHosts is newHostsWithoutEnvoy with servers of Envoy's user, whose answers are their ports.
+// newHosts is newHostsWithoutEnvoy with servers of DNS, and servers of Envoy's and of the agent's user,
+// whose answers are their ports.
 func newHosts(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := newHostsWithoutEnvoy(t)
@@ -23,6 +25,15 @@ func newHosts(t *testing.T) *parts.OtherHost {
 		inbound = serve(t, InboundPort, fmt.Sprint(InboundPort))
 	})
 	acceptAnyAddress(t, inbound)
+	other.Do(t, func() {
+		serve(t, 53, "far 53")
+		serveDatagrams(t, 53, "far 53", append(far[:], otherServer[:]...)...)
+	})
+	serveDatagrams(t, 53, "here 53", here[:]...)
+	parts.As(t, agentUser, func() {
+		serve(t, DNSPort, fmt.Sprint(DNSPort))
+		serveDatagrams(t, DNSPort, fmt.Sprint(DNSPort), loopbackAddress[:]...)
+	})
 	return other
 }
 
@@ -53,18 +64,19 @@ func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
 			"address add 2001:db8:2::2/64 dev eth0 nodad", "route add default via " + other.Peer,
 			"route add default via 2001:db8:2::1 dev eth0",
 			"route add local 10.0.0.0/8 dev lo", "route add local fd00::/8 dev lo",
-			"address add " + far[1] + "/128 dev lo nodad"} {
+			"address add " + far[1] + "/128 dev lo nodad",
+			"address add " + otherServer[1] + "/128 dev lo nodad"} {
 			ip(t, arguments)
 		}
 		for _, port := range otherPorts {
 			serve(t, port, fmt.Sprintf("far %d", port))
 		}
-		serveDatagrams(t, "far 80", far[:]...)
+		serveDatagrams(t, 80, "far 80", far[:]...)
 	})
 	for _, port := range herePorts {
 		serve(t, port, fmt.Sprintf("here %d", port))
 	}
-	serveDatagrams(t, "here 80", append(here[:], loopbackAddress[:]...)...)
+	serveDatagrams(t, 80, "here 80", append(here[:], loopbackAddress[:]...)...)
 	return other
 }
 
@@ -120,11 +132,11 @@ func acceptAnyAddress(t *testing.T, listener *net.TCPListener) {
 	}
 }
 
-// serveDatagrams answers UDP on port 80 of the addresses until the test ends.
-func serveDatagrams(t *testing.T, answer string, addresses ...string) {
+// serveDatagrams answers UDP on a port of the addresses until the test ends.
+func serveDatagrams(t *testing.T, port int, answer string, addresses ...string) {
 	t.Helper()
 	for _, address := range addresses {
-		datagrams, err := net.ListenPacket("udp", net.JoinHostPort(address, "80"))
+		datagrams, err := net.ListenPacket("udp", net.JoinHostPort(address, strconv.Itoa(port)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,17 +87,12 @@ func (r *Rule) exprs() []expr.Any {
 	if r.Action != nil {
 		return append(all, r.Action.exprs()...)
 	}
-	port := func(number uint16) []expr.Any {
-		return []expr.Any{&expr.Immediate{Register: register,
-			Data: binaryutil.BigEndian.PutUint16(number)},
-			&expr.Redir{RegisterProtoMin: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED}}
-	}
-	switch r.Verdict {
-	case Outbound:
-		return append(all, port(OutboundPort)...)
-	case Inbound:
-		return append(all, port(InboundPort)...)
-	case Refused:
+	switch port := r.Verdict.port(); {
+	case port != 0:
+		return append(all, &expr.Immediate{Register: register,
+			Data: binaryutil.BigEndian.PutUint16(port)},
+			&expr.Redir{RegisterProtoMin: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED})
+	case r.Verdict == Refused:
 		return append(append(all, isTCP{}.exprs()...),
 			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 	}

@@ -67,7 +67,7 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 // closedRules returns the table that rejects what Rules would redirect and that was not redirected.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
-	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
+	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, DNSPort})
 	start := append(b.start(Families{true, true}),
 		rule(ruleRedirected, Direct, port{own}, redirected{}),
 		rule(ruleRedirected, Direct, transparent{}))

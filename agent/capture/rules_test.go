@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -110,17 +111,27 @@ func TestDecisions_OfUnits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := socket.install(table); err != nil {
+		dns := dnsRules(&settings, testUsers, testResolvers, []Unit{slice, web, batch})
+		if err := errors.Join(socket.install(table), socket.install(dns)); err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
 		enter(t, test.from)
 		to := netip.AddrPortFrom(netip.MustParseAddr(far[0]), 80)
-		got := table.Explain(Connection{Protocol: "tcp", Destination: to, CGroup: test.from})
+		got := Explain(Connection{Protocol: "tcp", Destination: to, CGroup: test.from}, table)
 		if got.Verdict != test.want || got.Key != test.key {
 			t.Errorf("%s: explained as %s by %q", test.name, got.Verdict, got.Key)
 		}
 		if answer := dial(t, "tcp", netip.Addr{}, to); (answer == "15001") != (test.want == Outbound) {
 			t.Errorf("%s: the kernel's answer is %q", test.name, answer)
+		}
+		query := netip.AddrPortFrom(to.Addr(), 53)
+		redirected := test.want == Outbound
+		got = Explain(Connection{Protocol: "udp", Destination: query, CGroup: test.from}, dns, table)
+		if (got.Verdict == DNS) != redirected {
+			t.Errorf("%s: a query is explained as %s by %q", test.name, got.Verdict, got.Key)
+		}
+		if answer := dial(t, "udp", netip.Addr{}, query); (answer == "15053") != redirected {
+			t.Errorf("%s: the kernel's answer to a query is %q", test.name, answer)
 		}
 		_ = socket.Close()
 	}
@@ -213,7 +224,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 			}
 		})
 	}
-	got := table.Explain(Connection{Inbound: true, Protocol: "tcp", Destination: to})
+	got := Explain(Connection{Inbound: true, Protocol: "tcp", Destination: to}, table)
 	if got.Verdict != Direct || got.Key != ruleForwarded {
 		t.Errorf("explained as %v", got)
 	}

@@ -40,16 +40,22 @@ func (h *helper) unitsChanged() <-chan struct{} {
 	return h.units.changed
 }
 
-// settle installs or withdraws the rules.
-func (h *helper) settle(now time.Time) (State, string, Families) {
-	var reason string
-	var families Families
+// heldBack returns why nothing is captured whether Envoy serves or not, "" if that depends on Envoy.
+func (h *helper) heldBack() string {
 	switch {
 	case h.Withdrawn:
-		reason = "Envoy drains or was stopped"
+		return "Envoy drains or was stopped"
 	case h.Expired:
-		reason = "the trial ended without outrider capture confirm"
-	default:
+		return "the trial ended without outrider capture confirm"
+	}
+	return ""
+}
+
+// settle installs or withdraws the rules.
+func (h *helper) settle(now time.Time) (State, string, Families) {
+	reason := h.heldBack()
+	var families Families
+	if reason == "" {
 		families, reason = h.check.look(now)
 		if families.any() {
 			h.served = now

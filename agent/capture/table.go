@@ -66,16 +66,20 @@ const (
 	Outbound Verdict = "outbound" // redirected to OutboundPort
 	Inbound  Verdict = "inbound"  // redirected to InboundPort
 	Refused  Verdict = "refused"  // reset
+	DNS      Verdict = "dns"      // redirected to DNSPort
 )
+
+// port is where the verdict redirects to, 0 if it does not.
+func (v Verdict) port() uint16 {
+	return map[Verdict]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: DNSPort}[v]
+}
 
 // text is the verdict's statement of nft.
 func (v Verdict) text() string {
-	switch v {
-	case Outbound:
-		return fmt.Sprintf("redirect to :%d", OutboundPort)
-	case Inbound:
-		return fmt.Sprintf("redirect to :%d", InboundPort)
-	case Refused:
+	switch port := v.port(); {
+	case port != 0:
+		return fmt.Sprintf("redirect to :%d", port)
+	case v == Refused:
 		return "reject with tcp reset"
 	}
 	return "return"

@@ -154,7 +154,7 @@ func noPolicyRoutes(t *testing.T) {
 	for _, family := range []string{"-4", "-6"} {
 		left := run(t, "", "ip", family, "rule") + run(t, "", "ip", family, "route", "show", "table",
 			"all")
-		if strings.Contains(left, "133") || strings.Contains(left, "fwmark") {
+		if strings.Contains(left, "table 133") || strings.Contains(left, "fwmark") {
 			t.Errorf("left: %s", left)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,6 +74,14 @@ func (a *app) printCapture(c api.Capture) {
 		line += ": " + c.Reason
 	}
 	fmt.Fprintln(a.out, line)
+	switch {
+	case c.DNS == nil:
+	case c.DNS.Reason != "":
+		fmt.Fprintf(a.out, "DNS is %s: %s\n", c.DNS.State, c.DNS.Reason)
+	default:
+		fmt.Fprintf(a.out, "DNS is %s, for queries to %s\n", c.DNS.State,
+			strings.Trim(fmt.Sprint(c.DNS.Resolvers), "[]"))
+	}
 }
 
 func (a *app) captureExplainCommand() *cobra.Command {
@@ -80,11 +89,13 @@ func (a *app) captureExplainCommand() *cobra.Command {
 	var request api.CaptureRequest
 	command := &cobra.Command{
 		Use:   "explain ADDRESS:PORT",
-		Short: "Say whether a TCP connection is captured, by which rule and key",
-		Long: "Explain evaluates the rules of the configuration for a TCP connection that a\n" +
-			"program on this host makes, or, with --inbound, that another host makes.",
-		Example: "  outrider capture explain 192.0.2.1:443 --user www-data",
-		Args:    cobra.ExactArgs(1),
+		Short: "Say whether a connection is captured, by which rule and key",
+		Long: "Explain evaluates the rules of the configuration for a TCP connection (with --udp, a\n" +
+			"UDP packet, such as a DNS query) that a program on this host sends, or, with\n" +
+			"--inbound, that another host sends.",
+		Example: "  outrider capture explain 192.0.2.1:443 --user www-data\n" +
+			"  outrider capture explain 192.0.2.53:53 --udp --unit web.service",
+		Args: cobra.ExactArgs(1),
 		RunE: a.asking(func(ctx context.Context, client *api.Client, arguments []string) error {
 			request.To = arguments[0]
 			if name != "" {
@@ -102,13 +113,18 @@ func (a *app) captureExplainCommand() *cobra.Command {
 				meaning := map[string]string{
 					"direct": "not captured", "outbound": "captured: goes to Envoy's port 15001",
 					"inbound": "captured: goes to Envoy's port 15006", "refused": "refused",
+					"dns": "captured: goes to the DNS proxy at port 15053",
 				}[found.Verdict]
 				fmt.Fprintf(a.out, "%s (%s)\n", meaning, found.Key)
 				if found.Rule != "" {
 					fmt.Fprintf(a.out, "chain %s: %s\n", found.Chain, found.Rule)
 				}
 				if found.State != "on" && found.State != "trial" {
-					fmt.Fprintf(a.out, "The rules are not in force now: capture is %s.\n",
+					what := "capture"
+					if found.Verdict == "dns" {
+						what = "capture of DNS"
+					}
+					fmt.Fprintf(a.out, "The rules are not in force now: %s is %s.\n", what,
 						found.State)
 				}
 			})
@@ -116,6 +132,7 @@ func (a *app) captureExplainCommand() *cobra.Command {
 	}
 	command.Flags().StringVar(&name, "user", "", "the `user` of the program (default root)")
 	command.Flags().StringVar(&request.Unit, "unit", "", "the systemd `unit` of the program")
+	command.Flags().BoolVar(&request.UDP, "udp", false, "explain UDP instead of TCP")
 	command.Flags().BoolVar(&request.Inbound, "inbound", false,
 		"the connection comes from another host")
 	return command

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -13,15 +14,22 @@ import (
 func TestCapture_ShowsExplainsTriesAndConfirms(t *testing.T) {
 	backend := &apitest.Backend{
 		CaptureValue: api.Capture{State: "withdrawn", Reason: "Envoy is gone",
+			DNS: &api.CaptureDNS{State: "on", Resolvers: []netip.Addr{
+				netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}},
 			Rules: "table inet x {\n}\n", Counters: []api.CaptureCounter{{Rule: "capture.outbound_cidrs", Packets: 3, Bytes: 180}}},
 		CaptureExplained: api.CaptureExplanation{Verdict: "outbound", Key: "capture.outbound_cidrs",
 			Rule: "redirect to :15001", Chain: "output", State: "withdrawn"}}
 	m := newMachine(t, backend)
 	for _, test := range []struct{ command, out string }{
-		{"capture show", "capture is withdrawn: Envoy is gone\n\n" +
+		{"capture show", "capture is withdrawn: Envoy is gone\n" +
+			"DNS is on, for queries to 192.0.2.53 2001:db8::53\n\n" +
 			"RULE                    PACKETS  BYTES\n" +
 			"capture.outbound_cidrs  3        180\n\ntable inet x {\n}\n"},
 		{"capture explain 192.0.2.1:80 --user 7 --inbound",
+			"captured: goes to Envoy's port 15001 (capture.outbound_cidrs)\n" +
+				"chain output: redirect to :15001\n" +
+				"The rules are not in force now: capture is withdrawn.\n"},
+		{"capture explain 192.0.2.1:53 --udp",
 			"captured: goes to Envoy's port 15001 (capture.outbound_cidrs)\n" +
 				"chain output: redirect to :15001\n" +
 				"The rules are not in force now: capture is withdrawn.\n"},
@@ -33,7 +41,8 @@ func TestCapture_ShowsExplainsTriesAndConfirms(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s%s", test.command, code, problems, diff)
 		}
 	}
-	want := []api.CaptureRequest{{To: "192.0.2.1:80", UID: 7, Inbound: true}}
+	want := []api.CaptureRequest{{To: "192.0.2.1:80", UID: 7, Inbound: true},
+		{To: "192.0.2.1:53", UDP: true}}
 	if diff := cmp.Diff(want, backend.Connections()); diff != "" {
 		t.Error(diff)
 	}

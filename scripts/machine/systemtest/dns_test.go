@@ -31,6 +31,15 @@ func TestDNS_IsCaptured(t *testing.T) {
 	}
 	h.Script("systemctl start outrider")
 	h.Eventually(20*time.Second, "the name resolves", resolves)
+	shown := h.Script("outrider capture show; outrider capture explain 198.51.100.9:53 --udp --user " +
+		"nobody; outrider capture explain 198.51.100.9:53 --udp --user outrider")
+	for _, want := range []string{"\nDNS is on, for queries to 198.51.100.9\n", "\ncapture.dns ",
+		"table inet outrider-dns {", "captured: goes to the DNS proxy at port 15053 (capture.dns)",
+		"not captured (user of the agent)"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %q in: %s", want, shown)
+		}
+	}
 	h.Script("systemctl restart outrider")
 	h.Eventually(20*time.Second, "the name resolves after a restart", resolves)
 	helper := h.MainPID("outrider-capture")
