@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"outrider.org/outrider/scripts/machine"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/cluster"
+	"outrider.org/outrider/scripts/rig"
 )
 
 // fleetMesh has a service whose endpoints are the registered workloads of a group. Only requests
@@ -220,5 +222,40 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	}
 	if left := f.server.Script("nft list ruleset"); left != "" {
 		t.Errorf("left: %s", left)
+	}
+}
+
+// Hot restarts, restarts and kills of the agents at both ends lose no request, and istiod always
+// considers the server healthy. It would remove it ten seconds after its last connection.
+func TestFleet_RestartsLoseNothing(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	now := f.await("True")
+	seen := f.cluster.FollowEntry("vm", "web-"+f.address)
+	load := f.client.StartLoad(standard(), "-http", "240.240.0.10:80", "-http2", "240.240.0.10:80",
+		"-tcp", "240.240.0.10:81")
+	for _, step := range []string{"systemctl reload outrider.service",
+		"systemctl restart outrider.service", "systemctl kill -s KILL outrider.service"} {
+		for name, h := range map[string]*Host{"server": f.server, "client": f.client} {
+			load.Mark(name + ": " + step)
+			h.Script(step)
+			h.Eventually(30*time.Second, name+" is ready after "+step, func() bool {
+				out, err := h.Run(t.Context(), "outrider", "wait", "--timeout", "10s")
+				return err == nil && out == "ready"
+			})
+		}
+		before := now
+		f.server.Eventually(20*time.Second, "the server has connected again", func() bool {
+			now = f.await("")
+			return now.ConnectedAt() != "" && now.ConnectedAt() != before.ConnectedAt()
+		})
+	}
+	report := load.Stop()
+	t.Logf("%d requests, %d lost", report.Total, report.Lost)
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+	}
+	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
+		t.Errorf("the WorkloadEntry was %q, not always %q", got, want)
 	}
 }
