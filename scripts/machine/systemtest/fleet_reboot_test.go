@@ -1,0 +1,92 @@
+package systemtest
+
+import (
+	"regexp"
+	"testing"
+	"time"
+)
+
+// The server reboots while istiod is away. With its sealed certificate, and with one from files, it
+// has the configuration of before and serves with mutual TLS. The delay after a standalone Envoy is
+// measured, and judged in the full test.
+func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
+	f := newFleet(t)
+	server := &certified{Host: f.server}
+	server.Write("/etc/alone.json", alone)
+	server.Write("/etc/systemd/system/alone.service", aloneUnit)
+	server.Write("/etc/outrider/conf.d/70-output.toml",
+		"[identity]\noutput_dir = \"/var/lib/outrider/outrider/certificates\"\n")
+	server.MustRun(t, "systemctl", "enable", "outrider.service")
+	f.start()
+	server.Eventually(20*time.Second, "the certificate is sealed", func() bool {
+		_, err := server.Run(t.Context(), "test", "-s",
+			"/var/lib/outrider/outrider/certificate.sealed")
+		return err == nil
+	})
+	f.rebootWithout(server, "cache")
+
+	server.Script(`cp -r /var/lib/outrider/outrider/certificates /etc/outrider/certificates
+chgrp -R outrider /etc/outrider/certificates; chmod -R g+rX /etc/outrider/certificates`)
+	server.Write("/etc/outrider/conf.d/70-output.toml", `[discovery]
+auth = "mtls"
+[identity]
+provider = "files"
+cert_file = "/etc/outrider/certificates/cert-chain.pem"
+key_file = "/etc/outrider/certificates/key.pem"
+root_ca_file = "/etc/outrider/certificates/root-cert.pem"
+`)
+	server.MustRun(t, "systemctl", "reload", "outrider.service")
+	f.rebootWithout(server, "files")
+}
+
+// rebootWithout reboots the server while istiod is away, and compares it with before.
+func (f *fleet) rebootWithout(server *certified, source string) {
+	f.t.Helper()
+	f.mutual()
+	before, serial := f.configuration(), server.workload().Serial
+	for _, away := range f.away {
+		away()
+	}
+	if err := server.Reboot(f.t.Context()); err != nil {
+		f.t.Fatal(err)
+	}
+	server.Eventually(time.Minute, "the agent is ready",
+		func() bool { return server.Property("outrider", "ActiveState") == "active" })
+	f.answers("200") // interception begins right after readiness
+	f.mutual()
+	if state := server.Status().Discovery.State; state != "cached" {
+		f.t.Errorf("discovery is %s", state)
+	}
+	if now := server.workload(); now.Source != source || now.Serial != serial {
+		f.t.Errorf("after the reboot: %+v, want serial %s from %s", now, serial, source)
+	}
+	if now := f.configuration(); now != before {
+		f.t.Errorf("configuration after the reboot:\n%s\nbefore:\n%s", now, before)
+	}
+	server.MustRun(f.t, "systemctl", "start", "alone.service")
+	took := func(unit string) time.Duration {
+		return server.sinceBoot(unit, "ActiveEnterTimestampMonotonic") -
+			server.sinceBoot(unit, "InactiveExitTimestampMonotonic")
+	}
+	agent, envoy := took("outrider.service"), took("alone.service")
+	f.t.Logf("%s: ready after %v, Envoy alone after %v", source, agent, envoy)
+	if full() && agent-envoy > mostLater {
+		f.t.Errorf("ready %v after Envoy alone would be, at most %v", agent-envoy, mostLater)
+	}
+
+	f.connect()
+	server.Eventually(20*time.Second, "the agent is connected",
+		func() bool { return server.Status().Discovery.State == "connected" })
+	f.await("True")
+	f.answers("200")
+}
+
+// originalDestinations are the clusters whose endpoints are those of recent connections.
+var originalDestinations = regexp.MustCompile(`ORIGINAL_DST .*`)
+
+// configuration returns what the server's Envoy serves.
+func (f *fleet) configuration() string {
+	f.t.Helper()
+	return originalDestinations.ReplaceAllString(f.server.Script(
+		"outrider proxy listeners; outrider proxy routes; outrider proxy clusters"), "")
+}
