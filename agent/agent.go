@@ -131,10 +131,11 @@ func Run(ctx context.Context, options Options) (err error) {
 	signals := catching() // the signals no longer end the process
 	ctx, a.detach = context.WithCancel(ctx)
 	defer a.detach()
-	if err := a.compose(ctx, loaded); err != nil {
+	connected, err := a.compose(ctx, loaded)
+	if err != nil {
 		return err
 	}
-	err = a.runParts(ctx, notifier, signals)
+	err = a.runParts(ctx, connected, notifier, signals)
 	switch {
 	case errors.Is(err, epoch.ErrGaveUp):
 		a.keeper.Shutdown()
@@ -157,9 +158,16 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // runParts starts the parts in order and requests the first epoch. It returns when a part or ctx has
 // ended and all parts have stopped in reverse order: the reloader before the private socket, whose
-// requests wait for it.
-func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signals signals) error {
+// requests wait for it. connected is the result of openKeeper.
+func (a *Agent) runParts(
+	ctx context.Context, connected <-chan error, notifier *systemd.Notifier, signals signals,
+) error {
 	group := part.NewGroup(ctx)
+	group.Start(a.identity, a.sdsSockets) // certificates are read while a keeper starts
+	if err := <-connected; err != nil {
+		group.Fail(err)
+		return group.Wait()
+	}
 	supervisor := supervision{a.supervisor, a.keeper}
 	group.Start(notifier, &signalHandler{Agent: a, signals: signals}, a.keeper, a.api, a.reloader,
 		&journal.Events{Board: a.board, Log: a.logOf("agent"), Logs: a.logs, Epochs: a.proxy,
@@ -168,8 +176,8 @@ func (a *Agent) runParts(ctx context.Context, notifier *systemd.Notifier, signal
 		supervisor)
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
-		group.Start(a.identity, a.sdsSockets, a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch,
-			a.meshPorts, a.capture, a.health)
+		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.capture,
+			a.health)
 		group.Start(a.optional...)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.

@@ -30,26 +30,21 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// compose creates and connects all parts; none of them runs yet. The connection to the keeper is
-// opened in parallel.
-func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
+// compose creates all parts; none of them runs yet. It returns the result of connecting to the
+// keeper, which takes its time in parallel.
+func (a *Agent) compose(
+	ctx context.Context, loaded *config.Loaded,
+) (connected <-chan error, err error) {
 	c := loaded.Config
 	other, err := envoyUser(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a.keeper = a.newLink(c, other)
 	opened := make(chan error, 1)
-	go func() { opened <- a.openKeeper(ctx) }()
-	err = a.composeParts(loaded)
-	if err := <-opened; err != nil {
-		return err
-	}
-	if err == nil && !c.Envoy.Enabled {
-		err = a.endEnvoys(ctx)
-	}
-	if err != nil {
-		return err
+	go func() { opened <- a.openKeeper(ctx, c.Envoy.Enabled) }()
+	if err := a.composeParts(loaded); err != nil {
+		return nil, err
 	}
 	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xdsSwitch,
 		Logger: a.logOf("xds"),
@@ -57,12 +52,11 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
-	// Only after the keeper is connected: before that, the socket may belong to another agent.
 	if a.xdsSockets, err = mesh.NewSockets(sockets); err != nil {
-		return err
+		return nil, err
 	}
 	a.sdsSockets, err = a.newSDSSockets(sockets, other)
-	return err
+	return opened, err
 }
 
 // composeParts creates the parts that do not need a connected keeper.
@@ -102,10 +96,13 @@ func (a *Agent) newLink(c *config.Config, other *keeper.User) *driver.Link {
 		EnvoyLog: a.logs.Envoy, Forward: c.Log.Envoy})
 }
 
-// openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
-// serves another agent.
-func (a *Agent) openKeeper(ctx context.Context) error {
+// openKeeper connects to the keeper, and ends its Envoys if there shall be none. It returns an
+// ExitError with ExitAlreadyRuns if the keeper serves another agent.
+func (a *Agent) openKeeper(ctx context.Context, envoys bool) error {
 	err := a.keeper.Open(ctx)
+	if err == nil && !envoys {
+		err = a.endEnvoys(ctx)
+	}
 	if errors.Is(err, keeper.ErrBusy) {
 		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
 	}

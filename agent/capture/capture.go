@@ -71,7 +71,10 @@ type Users struct {
 	Agent uint32 `json:"agent"`
 }
 
-var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)$`)
+// unitNameMax is the length of a unit's name at most: systemd's UNIT_NAME_MAX, less the closing zero.
+const unitNameMax = 255
+
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)
 
 // instanceName is that of package config.
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
@@ -111,7 +114,7 @@ func (s *Settings) Validate() error {
 			return fmt.Errorf("%s: %d units; at most %d", name, len(units), maxUnits)
 		}
 		for _, u := range units {
-			if !unitName.MatchString(u) {
+			if len(u) > unitNameMax || !unitName.MatchString(u) {
 				return fmt.Errorf("%s: %q is no service, scope or slice", name, u)
 			}
 		}

@@ -54,7 +54,7 @@ func (s *Service) Read(ctx context.Context, cloud string) (Facts, error) {
 		return Facts{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	for key, value := range facts.Labels {
-		if !labelKey.MatchString(key) || !labelValue.MatchString(value) {
+		if !label().MatchString(key + "=" + value) {
 			delete(facts.Labels, key) // istiod could not create the WorkloadEntry
 		}
 	}
@@ -62,11 +62,13 @@ func (s *Service) Read(ctx context.Context, cloud string) (Facts, error) {
 	return facts, nil
 }
 
-var (
-	labelKey = regexp.MustCompile(
-		`^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
-	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
-)
+// label matches key=value of a Kubernetes label. It is compiled when needed, as most agents never
+// read a metadata service.
+var label = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?` +
+		`[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?` +
+		`=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+})
 
 func (s *Service) aws(ctx context.Context) (Facts, error) {
 	token, err := s.request(ctx, http.MethodPut, "/latest/api/token",

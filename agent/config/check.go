@@ -210,12 +210,15 @@ func systemdUnit(value any) *problem {
 	})(value)
 }
 
-var processUnit = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)$`)
+// unitNameMax is the length of a unit's name at most: systemd's UNIT_NAME_MAX, less the closing zero.
+const unitNameMax = 255
+
+var processUnit = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)
 
 // captureUnit checks the name of a unit that has processes.
 func captureUnit(value any) *problem {
 	return text(`the name of a service, scope or slice, such as "myapp.service"`,
-		processUnit.MatchString)(value)
+		func(s string) bool { return len(s) <= unitNameMax && processUnit.MatchString(s) })(value)
 }
 
 // userName checks the name or number of a user.

@@ -29,12 +29,15 @@ const (
 	rootsSuffix = "-cacert"
 )
 
-var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+// maxName is the length of a DNS subdomain at most, which Kubernetes requires of a secret's name.
+const maxName = 253
+
+var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 // CheckName returns an error for a name that Kubernetes would not accept. A valid name is the name
 // of a folder, and no path.
 func CheckName(name string) error {
-	if !validName.MatchString(name) {
+	if len(name) > maxName || !validName.MatchString(name) {
 		return fmt.Errorf("%.60q is no name of a credential: it has other characters than a-z, 0-9, "+
 			"- and ., or is too long", name)
 	}

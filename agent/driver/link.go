@@ -259,8 +259,11 @@ func (l *Link) Shutdown() {
 	client.Close()
 }
 
-// ShutdownIfIdle ends the keeper if it has no running Envoy.
+// ShutdownIfIdle ends a connected keeper if it has no running Envoy.
 func (l *Link) ShutdownIfIdle() {
+	if l.Get() == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	processes, err := l.Get().Client.Processes(ctx)

@@ -45,6 +45,7 @@ const absent = "absent"
 // missing, and have no earlier version, are published as absent. Callers hold mu.
 func (m *Manager) publish(missing map[string]bool) {
 	var change resource.Change
+	replaced := map[string]bool{} // secrets to announce: whether there was an earlier version
 	for name, before := range m.published {
 		if m.version(name) == nil && (before != absent || !missing[name]) {
 			change.Remove = append(change.Remove, keyOf(name))
@@ -65,7 +66,7 @@ func (m *Manager) publish(missing map[string]bool) {
 		}
 		if version.source == FromSpire { // Envoy has it
 			if e.served == nil || e.served.info(name) != version.info(name) {
-				m.announce(name, version, e.served != nil)
+				replaced[name] = e.served != nil
 			}
 			e.served = version
 			continue
@@ -81,11 +82,14 @@ func (m *Manager) publish(missing map[string]bool) {
 		change.Set = append(change.Set, encoded)
 		e.served = version
 		before := m.published[name]
-		m.announce(name, version, before != "" && before != absent)
+		replaced[name] = before != "" && before != absent
 		m.published[name] = encoded.Version
 	}
 	if len(change.Set)+len(change.Remove)+len(change.Absent) > 0 {
 		m.feed.Publish(change)
+	}
+	for _, name := range slices.Sorted(maps.Keys(replaced)) {
+		m.announce(name, m.version(name), replaced[name])
 	}
 }
 

@@ -38,9 +38,13 @@ const (
 	checkFactor   = 100
 )
 
-// restFactor bounds the share of time spent on scans while many files change: after a scan the
-// next one waits at least restFactor times as long as that scan took.
-const restFactor = 4
+// restFactor bounds the share of time spent on scans while many files change: scans are followed by
+// rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet time,
+// so that the parts of one change (a key and its certificate) are read at once.
+const (
+	restFactor = 4
+	restSaved  = 5 * time.Millisecond
+)
 
 // Delays bound when the changes of a burst are reported.
 type Delays struct {
@@ -150,7 +154,7 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 	defer check.Stop()
 
 	var offered batch
-	var rest time.Time // no scan before
+	var rest time.Time // no scan before it
 	for {
 		var changes chan<- []string
 		if len(offered.names) > 0 {
@@ -177,7 +181,10 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			debounce.reset()
 			began := time.Now()
 			w.locked(func(t *tree) { t.scan(); offered = t.batch() })
-			rest = time.Now().Add(restFactor * time.Since(began))
+			if saved := began.Add(-restSaved); rest.Before(saved) {
+				rest = saved
+			}
+			rest = rest.Add((1 + restFactor) * time.Since(began))
 		case <-w.wake:
 			if len(offered.names) > 0 {
 				w.locked(func(t *tree) { offered = t.batch() })

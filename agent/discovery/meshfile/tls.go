@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sync"
 
 	meshapi "istio.io/api/mesh/v1alpha1"
 
@@ -46,13 +47,15 @@ func (c *checker) oneOfMany(field, what, cure string, names []string, is func(st
 }
 
 // trustDomain is Istio's pattern: DNS labels with an optional final dot.
-var trustDomain = regexp.MustCompile(
-	`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
+var trustDomain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(
+		`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
+})
 
 // trust checks the trust domains and CA certificates.
 func (c *checker) trust(m *meshapi.MeshConfig) {
 	domain := func(field, name string) {
-		if !trustDomain.MatchString(name) {
+		if !trustDomain().MatchString(name) {
 			c.fail(field, fmt.Sprintf("%q is no trust domain", name),
 				"write one such as cluster.local, without spiffe://")
 		}
