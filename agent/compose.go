@@ -64,6 +64,7 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	c := loaded.Config
 	a.maker = &specMaker{Maker: blueprints(c, a.options.Version, a.logOf("reload")),
 		link: a.keeper, log: a.log, cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
+	a.maker.Upstream = a.upstreamBootstrap
 	a.composeEpochs(c)
 	if err := a.composeIdentity(c); err != nil {
 		return err

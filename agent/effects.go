@@ -72,6 +72,9 @@ func (e reloadEffects) Enact(
 	c := won.loaded.Config
 	e.writeGRPCBootstrap(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
 	e.serving.Store(won.wanted.binary) // ready without Envoy
+	if won.wanted.accepted != nil {
+		won.wanted.accepted()
+	}
 	step("xDS sockets")
 	e.useUpstream(c)
 	e.health.Configure(healthSettings(c))

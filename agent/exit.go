@@ -13,6 +13,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/relay"
 )
 
 // The exit codes of outriderd (interfaces.md, "Programs"; names from sysexits.h).
@@ -57,7 +58,7 @@ var passing = []error{
 	unix.EINTR, unix.EIO,
 	unix.ETXTBSY, unix.ECONNREFUSED,
 	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, neighbour.ErrTaken,
-	cloud.ErrUnavailable,
+	cloud.ErrUnavailable, relay.ErrNoBootstrap,
 }
 
 // passes reports whether an error is transient, so that a retry may succeed with the same

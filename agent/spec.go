@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 
 	"outrider.org/outrider/agent/blueprint"
@@ -33,6 +32,8 @@ type wanted struct {
 	binary *envoy.Binary // empty without Envoy
 	files  []string      // files that Envoy reads at its start; awaited and watched
 	grpc   []byte        // of [xds] grpc_bootstrap_file; nil: none
+	// accepted must be called once the epoch is live; nil: nothing depends on that
+	accepted func()
 }
 
 // listener receives the progress of making a spec.
@@ -84,7 +85,8 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
-	return &wanted{spec: spec, binary: binary, files: plan.Files(), grpc: grpc}, nil
+	return &wanted{spec: spec, binary: binary, files: plan.Files(), grpc: grpc,
+		accepted: plan.Accepted}, nil
 }
 
 // plan makes the blueprint and the bootstrap of gRPC.
@@ -168,16 +170,6 @@ func blueprints(c *config.Config, version string, log *slog.Logger) blueprint.Ma
 	}
 	maker.Render = program.Render
 	return maker
-}
-
-// files returns the files that Envoy reads at its start. If no bootstrap can be made from the
-// configuration, only those of reload.files are known, and the start reports the error.
-func (m *specMaker) files(ctx context.Context, loaded *config.Loaded) []string {
-	plan, err := m.Make(ctx, loaded)
-	if err != nil {
-		return blueprint.Unique(slices.Clone(loaded.Config.Reload.Files))
-	}
-	return plan.Files()
 }
 
 // envoyEnvironment returns the environment of Envoy, which inherits nothing from the agent or the

@@ -10,12 +10,15 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// begin waits for the files and ports that Envoy needs, then requests the first epoch unless an
-// adopted one already matches the configuration. It returns an error if no Envoy serves and none
-// can start.
+// begin waits for the bootstrap, files and ports that Envoy needs, then requests the first epoch
+// unless an adopted one already matches the configuration. It returns an error if no Envoy serves
+// and none can start.
 func (a *Agent) begin(ctx context.Context) error {
+	files, err := a.startFiles(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // the agent ends
+	}
 	current := a.reloader.InForce()
-	files := a.maker.files(ctx, current)
 	if a.watched != nil {
 		a.watched.configure(current, files)
 	}

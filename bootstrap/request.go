@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// Request is what to render: Input, or a user's file in its place, and a file to merge into the
-// result.
+// Request is what to render: Input, or a user's file or the upstream server's bootstrap in its
+// place, and a file to merge into the result.
 type Request struct {
-	Input    Input // its AdminSocket is ignored, see Rendered
-	Custom   *File // nil = none; a complete bootstrap
-	Template *File // nil = none; a text/template of one
-	Override *File // nil = none; merged into the result
+	Input    Input  // its AdminSocket is ignored, see Rendered
+	Custom   *File  // nil = none; a complete bootstrap
+	Template *File  // nil = none; a text/template of one
+	Upstream []byte // nil = none; a bootstrap of the upstream server (protobuf)
+	Override *File  // nil = none; merged into the result
 	// Secret results are not written to a Cache.
 	Secret bool `json:"-"`
 }

@@ -31,17 +31,24 @@ type Maker struct {
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
 	Cloud   *cloud.Service
+	// Upstream returns the bootstrap (protobuf) of the upstream server for a node (JSON). accepted
+	// must be called once Envoy uses it. It is nil in a process without a connection to the server.
+	Upstream func(ctx context.Context, c *config.Config, node []byte) (
+		content []byte, accepted func(), err error)
 }
 
 // ThisHost returns a Maker for this host.
 func ThisHost() Maker {
-	return Maker{config.ThisHost(), Resolve, (&bootstrap.Program{}).Render, &cloud.Service{}}
+	return Maker{Host: config.ThisHost(), Resolve: Resolve, Cloud: &cloud.Service{},
+		Render: (&bootstrap.Program{}).Render}
 }
 
 // Blueprint is the Envoy that a configuration describes, without what differs between epochs. Make
 // has read all its sources: the bootstrap does not change with the files.
 type Blueprint struct {
 	Command envoy.CommandLine
+	// Accepted must be called once Envoy uses the bootstrap; nil: nothing depends on that.
+	Accepted func()
 
 	loaded   *config.Loaded
 	rendered *bootstrap.Rendered
@@ -65,8 +72,14 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	request.Input, b.Command = input, commandLine(c, node)
 	request.Secret = request.Secret || input.Tracing != nil && input.Tracing.AccessToken != ""
 	b.rendered, err = m.Render(ctx, request)
+	if err == nil && c.Envoy.Enabled && c.Discovery.DynamicBootstrap {
+		err = m.askUpstream(ctx, b, request)
+	}
 	if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing {
 		return nil, err
+	}
+	if fault, ok := errors.AsType[*config.Error](err); ok {
+		return nil, config.Errors{fault}
 	}
 	if err != nil {
 		return nil, config.Errors{b.refused(err)}
@@ -124,6 +137,7 @@ const (
 	overrideKey = "envoy.bootstrap_override"
 
 	extraArgsKey = "envoy.extra_args"
+	dynamicKey   = "discovery.dynamic_bootstrap"
 )
 
 // Render returns the bootstrap (JSON) of an epoch with its admin interface on the Unix socket
@@ -149,6 +163,8 @@ func (b *Blueprint) fault(message string) *config.Error {
 		return b.loaded.Fault(customKey, message, "correct the file, or remove the key")
 	case e.TemplateFile != "":
 		return b.loaded.Fault(templateKey, message, "correct the file, or remove the key")
+	case b.loaded.Config.Discovery.DynamicBootstrap:
+		return b.loaded.Fault(dynamicKey, message, "correct what the server sends, or remove the key")
 	case e.BootstrapOverride != "":
 		return b.loaded.Fault(overrideKey, message, "correct the file, or remove the key")
 	default:

@@ -82,6 +82,11 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 				credential), "")
 		return report
 	}
+	if loaded.Config.Discovery.DynamicBootstrap && how.Maker.Upstream == nil {
+		loaded.Config.Discovery.DynamicBootstrap = false
+		report.warn(loaded, "the bootstrap of the upstream server was not checked: only a running "+
+			"agent requests it", "")
+	}
 	plan, err := how.Maker.Make(ctx, loaded)
 	if err != nil {
 		if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok {

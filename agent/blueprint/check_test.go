@@ -37,10 +37,10 @@ func (h host) write(name, text string) string {
 
 // thisHost returns a Maker that does not need outrider-bootstrap.
 func thisHost() Maker {
-	return Maker{config.ThisHost(), Resolve,
-		func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+	return Maker{Host: config.ThisHost(), Resolve: Resolve, Cloud: &cloud.Service{},
+		Render: func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
 			return render.Render(request)
-		}, &cloud.Service{}}
+		}}
 }
 
 // check checks outrider.toml with the given content. In the report, the directory is replaced by

@@ -4,18 +4,12 @@ package config
 // …".
 type capability string
 
-const (
-	dynamicBootstrap capability = "a bootstrap that comes from upstream"
-	resolvedRouting  capability = "routing through systemd-resolved"
-)
+const resolvedRouting capability = "routing through systemd-resolved"
 
 // missing returns the capabilities that this version lacks. To ship one, delete it here: its keys
 // are then valid.
 func missing() map[capability]bool {
-	return map[capability]bool{
-		dynamicBootstrap: true,
-		resolvedRouting:  true,
-	}
+	return map[capability]bool{resolvedRouting: true}
 }
 
 // unavailable returns the missing capability that the value of a key requires, or "". The default

@@ -24,7 +24,7 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(missing()); len(got) != 1 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{resolvedRouting: true, dynamicBootstrap: true})
+	got := refused(map[capability]bool{resolvedRouting: true})
 	if len(got) != 1 || got["dns.resolved"] != resolvedRouting {
 		t.Errorf("only routing is missing, but refused are %v", got)
 	}

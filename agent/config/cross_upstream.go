@@ -39,6 +39,14 @@ func (x *crossCheck) upstream() {
 				"has no effect: the upstream server is reached without TLS")
 		}
 	}
+	dynamic := []string{"discovery.dynamic_bootstrap"}
+	switch {
+	case d.DynamicBootstrap && d.Address == "":
+		x.refuse(dynamic, "set "+address+", or remove the key", "there is no upstream server")
+	case d.DynamicBootstrap && (x.Envoy.TemplateFile != "" || x.Envoy.CustomConfigFile != ""):
+		x.refuse(dynamic, "keep one of them",
+			"excludes envoy.template_file and envoy.custom_config_file")
+	}
 	if d.Address == "" {
 		return
 	}

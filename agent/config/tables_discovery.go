@@ -39,7 +39,7 @@ func discoveryTable(d *Discovery) table {
 			plays("ISTIO_DELTA_XDS"),
 		setting("dynamic_bootstrap", &d.DynamicBootstrap, false, Epoch,
 			"ask upstream for the bootstrap").
-			plays("EnableDynamicBootstrap").needs(dynamicBootstrap),
+			plays("EnableDynamicBootstrap"),
 		setting("pilot_identity", &d.PilotIdentity, "", Epoch, "SAN suffix of the control plane").
 			plays("--pilotIdentity"),
 		setting("mixer_identity", &d.MixerIdentity, "", Epoch, "only handed to a template_file").

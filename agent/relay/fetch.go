@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -38,6 +39,52 @@ func (u Upstream) Fetch(
 		return nil, fmt.Errorf("%s: %w", u.Address, err)
 	}
 	return response.Resources, nil
+}
+
+// bootstrapType is the type of Envoy's bootstrap.
+const bootstrapType = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
+
+const maxBootstrapBytes = 16 << 20
+
+// ErrNoBootstrap is the error of an upstream server that sends no bootstrap. It may later.
+var ErrNoBootstrap = errors.New("the upstream server sends no bootstrap")
+
+// Bootstrap returns the bootstrap (protobuf) of an upstream server for a node, or else the one that
+// was accepted last. accepted must be called once Envoy uses it. Errors wrap ErrNoBootstrap.
+func (s *Server) Bootstrap(
+	ctx context.Context, upstream Upstream, node *corev3.Node,
+) (content []byte, accepted func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, slowUpstream)
+	defer cancel()
+	found, err := upstream.Fetch(ctx, s.options,
+		&discoveryv3.DiscoveryRequest{TypeUrl: bootstrapType, Node: node})
+	if err == nil && (len(found) != 1 || found[0].TypeUrl != bootstrapType ||
+		len(found[0].Value) > maxBootstrapBytes) {
+		err = fmt.Errorf("the response of %s is not one bootstrap of at most %d MB",
+			upstream.Address, maxBootstrapBytes>>20)
+	}
+	cache := s.options.Cache
+	if err == nil {
+		return found[0].Value, func() {
+			body, err := proto.Marshal(found[0])
+			if err == nil && cache != nil {
+				cache.put(identityOf(node, upstream.Address), bootstrapType, "",
+					map[string]resource{"bootstrap": {name: "bootstrap", body: body}})
+			}
+		}, nil
+	}
+	err = fmt.Errorf("%w: %w", ErrNoBootstrap, err)
+	if cache == nil {
+		return nil, nil, err
+	}
+	for _, cached := range cache.newest(upstream.Address, node.Id, bootstrapType) {
+		var last anypb.Any
+		if proto.Unmarshal(cached.body, &last) == nil {
+			s.options.Logger.Warn("using the bootstrap that was accepted last", "error", err)
+			return last.Value, func() {}, nil
+		}
+	}
+	return nil, nil, err
 }
 
 // debugType is the type of istiod's debug information. A resource's name is the path of an HTTP

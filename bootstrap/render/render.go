@@ -1,11 +1,12 @@
 // Package render makes Envoy's bootstrap from typed input or a user's file. It is pure: it reads no
 // file, environment or clock, and equal input gives equal bytes. Only outrider-bootstrap links it.
 //
-// There are three sources, and a merge that applies to all of them:
+// There are four sources, and a merge that applies to all of them:
 //
 //	Build and JSON      from bootstrap.Input
 //	expand              a text/template of the user's, with Istio's names for the data
 //	custom              a complete bootstrap of the user's
+//	fromUpstream        a bootstrap of the upstream server, with Outrider's own parts
 //	override            merges a file of the user's into any of them, by Envoy's rules
 package render
 
@@ -54,6 +55,9 @@ func base(request bootstrap.Request) (document *value, text []byte, err error) {
 		return document, nil, err
 	}
 	built, err := Build(request.Input)
+	if err == nil && request.Upstream != nil {
+		built, err = fromUpstream(built, request.Upstream)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

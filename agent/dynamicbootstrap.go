@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/relay"
+)
+
+// conditionNoBootstrap is active while the start waits for the bootstrap of the upstream server.
+const conditionNoBootstrap = "bootstrap-missing"
+
+// bootstrapPause is the shortest pause between requests for a bootstrap, and the longest random
+// addition to it.
+const bootstrapPause = time.Second
+
+// upstreamBootstrap implements blueprint.Maker.Upstream.
+func (a *Agent) upstreamBootstrap(
+	ctx context.Context, c *config.Config, node []byte,
+) (content []byte, accepted func(), err error) {
+	var parsed corev3.Node
+	if err := protojson.Unmarshal(node, &parsed); err != nil {
+		return nil, nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
+	}
+	return a.relay.Bootstrap(ctx, upstreamOf(c), &parsed)
+}
+
+// startFiles returns the files that Envoy reads at its start. It waits until the upstream server
+// sends the bootstrap ([discovery] dynamic_bootstrap), which a reload may make unnecessary. If no
+// bootstrap can be made from the configuration, only those of reload.files are known, and the start
+// reports the error. The error is that of ctx.
+func (a *Agent) startFiles(ctx context.Context) ([]string, error) {
+	defer a.proxy.SetWaiting("")
+	defer a.board.Clear(conditionNoBootstrap)
+	for {
+		current := a.reloader.InForce()
+		plan, err := a.maker.Make(ctx, current)
+		if err == nil {
+			return plan.Files(), nil
+		}
+		if !errors.Is(err, relay.ErrNoBootstrap) {
+			return blueprint.Unique(slices.Clone(current.Config.Reload.Files)), nil
+		}
+		if a.watched != nil { // a change may end the wait
+			a.watched.configure(current, nil)
+		}
+		sentence := "waiting for the bootstrap: " + err.Error()
+		a.proxy.SetWaiting(sentence)
+		a.board.Raise(conditionNoBootstrap, condition.Error, sentence)
+		select {
+		case <-time.After(bootstrapPause + rand.N(bootstrapPause)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

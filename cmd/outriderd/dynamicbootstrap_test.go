@@ -1,0 +1,175 @@
+package main_test
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+
+	// of the bootstrap's JSON
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+)
+
+// bootstrapServer is an xDS server (ADS, state of the world) with a bootstrap and nothing else.
+type bootstrapServer struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	bootstrap atomic.Pointer[anypb.Any]
+	node      atomic.Pointer[corev3.Node] // of the last request for it
+}
+
+func (s *bootstrapServer) StreamAggregatedResources(
+	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
+) error {
+	for {
+		request, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if request.ResponseNonce != "" {
+			continue
+		}
+		response := &discoveryv3.DiscoveryResponse{TypeUrl: request.TypeUrl, VersionInfo: "1",
+			Nonce: "1"}
+		if strings.HasSuffix(request.TypeUrl, ".Bootstrap") {
+			s.node.Store(request.Node)
+			response.Resources = []*anypb.Any{s.bootstrap.Load()}
+		}
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+	}
+}
+
+// set sets a bootstrap whose listener on a port answers with a text. Its admin interface, node and
+// cluster for xDS are useless on this host.
+func (s *bootstrapServer) set(t *testing.T, port int, text string, of ...proto.Message) {
+	t.Helper()
+	sent := &bootstrapv3.Bootstrap{}
+	if err := protojson.Unmarshal(fmt.Appendf(nil, `{
+		"node": {"id": "another", "cluster": "another"},
+		"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 15000}}},
+		"static_resources": {
+			"clusters": [{"name": "xds-grpc"}, {"name": "theirs"}],
+			"listeners": [{
+				"address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
+				"filter_chains": [{"filters": [{
+					"name": "envoy.filters.network.http_connection_manager",
+					"typed_config": {
+						"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+						"stat_prefix": "upstream",
+						"http_filters": [{"name": "envoy.filters.http.router", "typed_config": {
+							"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
+						"route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{
+							"match": {"prefix": "/"},
+							"direct_response": {"status": 200, "body": {"inline_string": %q}}}]}]}
+					}}]}]
+			}]
+		}}`, port, text), sent); err != nil {
+		t.Fatal(err)
+	}
+	for _, extension := range of {
+		packed, err := anypb.New(extension)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed.TypeUrl += ".v9"
+		sent.BootstrapExtensions = append(sent.BootstrapExtensions,
+			&corev3.TypedExtensionConfig{Name: "new", TypedConfig: packed})
+	}
+	packed, err := anypb.New(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.bootstrap.Store(packed)
+}
+
+// start serves on an address until stop.
+func (s *bootstrapServer) start(t *testing.T, address string) (stop func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return server.Stop
+}
+
+func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
+	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf(
+		"[discovery]\naddress = %q\nauth = \"none\"\ndelta = false\ndynamic_bootstrap = true\n"+
+			"[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n", address)})
+	answers := func(want string) {
+		t.Helper()
+		rig.Eventually(t, 20*time.Second, "Envoy answers "+want, func() bool {
+			_, body, err := r.Get("/")
+			return err == nil && body == want
+		})
+	}
+	daemon := r.Start()
+	var status api.Status
+	rig.Eventually(t, 20*time.Second, "the start waits", func() bool {
+		out := r.Outrider("status").Out
+		return strings.Contains(out, "waiting for the bootstrap") && strings.Contains(out, address)
+	})
+	server := &bootstrapServer{}
+	server.set(t, r.Ports.HTTP, "first")
+	stop := server.start(t, address)
+	r.WaitReady(20 * time.Second)
+	answers("first")
+	if node := server.node.Load(); !strings.HasPrefix(node.Id, "sidecar~") ||
+		node.Metadata.Fields["NAMESPACE"].GetStringValue() == "" {
+		t.Errorf("the server got the node %v", node)
+	}
+	if r.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
+		t.Errorf("conditions %+v", status.Conditions)
+	}
+	if out := r.Outrider("proxy", "clusters").Out; !strings.Contains(out, "theirs") {
+		t.Errorf("the server's cluster is missing:\n%s", out)
+	}
+
+	checked := r.Outrider("config", "check", filepath.Join(r.Dir, "outrider.toml"))
+	if checked.Exit != 0 || !strings.Contains(checked.Out+checked.Err, "was not checked") {
+		t.Errorf("config check: %+v", checked)
+	}
+
+	server.set(t, r.Ports.HTTP, "second")
+	if result := r.Outrider("reload"); result.Exit != 0 {
+		t.Fatalf("reload: %+v\n%s", result, daemon.Output())
+	}
+	answers("second")
+	server.set(t, r.Ports.HTTP, "third", &corev3.Node{})
+	if result := r.Outrider("reload"); result.Exit != api.ExitRefused || !strings.Contains(
+		result.Err, "unknown type type.googleapis.com/envoy.config.core.v3.Node.v9 at ") {
+		t.Errorf("reload with an unknown type: %+v", result)
+	}
+	answers("second")
+	stop()
+	if result := r.Outrider("reload"); result.Exit != 0 {
+		t.Errorf("reload without the server: %+v", result)
+	}
+	r.Signal(daemon.Process.Pid, syscall.SIGTERM)
+	daemon.Wait(t, time.Minute)
+	r.StartReady() // from the cache
+	answers("second")
+}
