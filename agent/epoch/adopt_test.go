@@ -2,15 +2,11 @@ package epoch
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"outrider.org/outrider/agent/condition"
 )
 
 // unchanged asks as an agent does that has just started.
@@ -181,139 +177,6 @@ func TestAdoptionOfADrainSideBySide(t *testing.T) {
 	})
 }
 
-func TestKeeperDies(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		h.must(specOf("b"))
-		h.w.die()
-		h.wait(100 * time.Millisecond)
-		if got := h.conditions(); !slices.Contains(got, conditionKeeper) {
-			t.Errorf("conditions: %v", got)
-		}
-		waiting := make(chan Result, 1)
-		go func() { waiting <- h.must(specOf("c")) }()
-		h.wait(100 * time.Millisecond)
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
-			t.Fatal(err)
-		}
-		h.wait(100 * time.Millisecond)
-		if h.outage() > 300*time.Millisecond {
-			t.Errorf("nobody served for %s", h.outage())
-		}
-		if got := <-waiting; got.Epoch != 1 || got.Mode != Hot {
-			t.Errorf("what waited: %+v", got)
-		}
-		if got := h.conditions(); len(got) != 0 {
-			t.Errorf("conditions: %v", got)
-		}
-	})
-}
-
-// A keeper that comes back in time is no error, unless Envoy has ended with it.
-func TestKeeperLost_BecomesAnError(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		h.w.lose()
-		for _, step := range []struct {
-			wait time.Duration
-			want condition.Severity
-		}{{keeperPatience - 100*time.Millisecond, condition.Info}, {200 * time.Millisecond, condition.Error}} {
-			h.wait(step.wait)
-			if standing := h.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionKeeper || standing[0].Severity != step.want {
-				t.Errorf("want %s: %+v", step.want, standing)
-			}
-		}
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
-			t.Fatal(err)
-		}
-		h.wait(100 * time.Millisecond)
-		if standing := h.board.Conditions(); len(standing) != 0 {
-			t.Errorf("conditions: %+v", standing)
-		}
-	})
-}
-
-func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		h.must(specOf("b"))
-		h.w.die()
-		h.wait(2 * missedPause)
-		if live, _, ok := h.s.Live(); ok {
-			t.Errorf("epoch %d is live", live.Number)
-		}
-		for _, standing := range h.board.Conditions() {
-			if standing.Severity != condition.Error {
-				t.Errorf("%+v", standing)
-			}
-		}
-		if got := h.conditions(); !slices.Contains(got, conditionKeeper) || !slices.Contains(got, conditionDown) {
-			t.Errorf("conditions: %v", got)
-		}
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
-			t.Fatal(err)
-		}
-		h.wait(time.Second)
-		h.expect("0 live")
-		if got := h.conditions(); len(got) != 0 {
-			t.Errorf("conditions: %v", got)
-		}
-		if said := h.log.String(); strings.Contains(said, "did not forget") {
-			t.Errorf("the new keeper is asked to forget what it never knew: %s", said)
-		}
-	})
-}
-
-// An Envoy that ends while its keeper replaces itself is listed by it as exited, and counts once.
-func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		h.w.lose()
-		h.kill(h.newest(), "SIGKILL")
-		h.wait(2 * missedPause)
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
-			t.Fatal(err)
-		}
-		h.wait(time.Second)
-		h.expect("0 live")
-		exited := slices.DeleteFunc(h.s.Epochs(), func(e Epoch) bool { return e.State != Exited })
-		if got := h.conditions(); len(got) != 0 || len(exited) != 1 {
-			t.Errorf("conditions: %v; exited: %+v", got, exited)
-		}
-	})
-}
-
-func TestKeeperReplacesItself(t *testing.T) {
-	for _, starting := range []bool{false, true} {
-		onHost(t, func(h *harness) {
-			h.must(specOf("a"))
-			done := make(chan error, 1)
-			if starting {
-				h.w.behaviour["b"] = behaviour{slow: time.Second}
-				spec := specOf("b")
-				spec.Validation = nil
-				go func() { _, err := h.apply(spec); done <- err }()
-				h.wait(20 * time.Millisecond)
-			}
-			h.w.lose()
-			h.wait(100 * time.Millisecond)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
-				t.Fatal(err)
-			}
-			if starting {
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			}
-			h.wait(time.Minute)
-			if live, _, _ := h.s.Live(); starting != (live.Hash == "b") || h.outage() != 0 {
-				t.Errorf("live: %+v; nobody served for %s", live, h.outage())
-			}
-			h.must(specOf("c"))
-		})
-	}
-}
-
 func TestAdoption_EndsForeignProcesses(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.leave()
@@ -326,27 +189,6 @@ func TestAdoption_EndsForeignProcesses(t *testing.T) {
 			t.Errorf("%d foreign processes left", n)
 		}
 		h.must(specOf("a"))
-	})
-}
-
-func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		e := h.newest()
-		h.do(func() { e.requests = 1 })
-		h.w.lose()
-		h.wait(100 * time.Millisecond)
-		go func() {
-			h.wait(2 * time.Second)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
-				t.Error(err)
-			}
-			h.wait(5 * time.Second)
-			h.do(func() { e.requests = 0 })
-		}()
-		if took := h.stopIn(stopDefaults); took < 7*time.Second || took > 9*time.Second {
-			t.Errorf("took %s", took)
-		}
 	})
 }
 

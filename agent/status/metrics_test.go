@@ -294,31 +294,6 @@ func headers(text string) map[string]int {
 	return count
 }
 
-func TestOpenMetricsOfAnApplication(t *testing.T) {
-	text := `# HELP app_requests Requests.
-# TYPE app_requests counter
-# UNIT app_requests requests
-app_requests_total{path="/ # {x}"} 17.0 1520879607.789 # {trace="abc"} 1.0 1520879607.789
-app_requests_created{path="/"} 1520430000.123
-# TYPE app_latency histogram
-# HELP app_latency How long.
-app_latency_bucket{le="1.0"} 1 # {trace="x"} 0.5
-app_latency_bucket{le="+Inf"} 2
-app_latency_count 2
-app_latency_sum 3.0
-# TYPE app_build info
-app_build_info{version="1"} 1
-# TYPE app_thing unknown
-app_thing 4
-# EOF
-app_after 1
-`
-	app := serveText(t, "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
-	_, url := startServer(t, Options{Config: Config{ApplicationMetrics: app}})
-	_, body, _ := ask(t, "GET", url+"/metrics")
-	golden(t, "from-openmetrics.txt", body)
-}
-
 func TestTooManyScrapesWaitTheirTurn(t *testing.T) {
 	gone := make(chan struct{})
 	app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -352,42 +327,4 @@ func TestTooManyScrapesWaitTheirTurn(t *testing.T) {
 	if count[200]+count[503] != cap(codes) || count[200] < scrapesOfOne {
 		t.Errorf("answers: %v", count)
 	}
-}
-
-func FuzzEachFamily(f *testing.F) {
-	f.Add([]byte(envoyText))
-	f.Add([]byte(applicationText))
-	f.Add([]byte("a{b=\"\xff\"} 1\n{\"x.y\"} 1\n# TYPE \"x y\" counter\n# HELP\n#\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, format := range []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeOpenMetrics)} {
-			merged := newMerged(io.Discard, format, func(string, string, int) {})
-			held := heldSource{name: "application", families: map[string]heldFamily{}}
-			keep := func(family *dto.MetricFamily, text []byte) error { merged.holdText(held, family, text); return nil }
-			if err := eachFamily(strings.NewReader(string(text)), applicationLimits, keep, func(error) {}); err != nil {
-				return
-			}
-			merged.held = append(merged.held, held)
-			write := func(family *dto.MetricFamily, _ []byte) error { return merged.write("envoy", family) }
-			if err := eachFamily(strings.NewReader(string(text)), envoyLimits, write, func(error) {}); err != nil {
-				t.Fatal(err)
-			}
-			if err := merged.rest(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-func FuzzOpenMetrics(f *testing.F) {
-	f.Add([]byte("# TYPE a counter\n# HELP a b\na_total{x=\"}\\\"\"} 1 2.5 # {y=\"z\"} 1\n# EOF\n"))
-	f.Add([]byte("# TYPE \"a b\" info\n{\"a b_info\",c=\"d\"} 1 1e300\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		converted, err := io.ReadAll(newOpenMetricsReader(strings.NewReader(string(text))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(converted) > 3*len(text)+1024 {
-			t.Errorf("%d bytes became %d", len(text), len(converted))
-		}
-	})
 }

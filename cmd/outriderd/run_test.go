@@ -35,6 +35,7 @@ func current(t *testing.T, r *rig.Rig) api.Epoch {
 }
 
 func TestAgent_ServesReloadsAndStops(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
 	code, body, err := r.Get("/hello")
@@ -110,6 +111,7 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 }
 
 func TestReload_EpochOnlyIfNeeded(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	epochs := func() int { return current(t, r).Number }
@@ -128,6 +130,7 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 }
 
 func TestAgent_AdoptsAfterKill(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	if result := r.Outrider("reload"); result.Exit != 0 {
@@ -152,6 +155,7 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 
 // Replacing the keeper is planned: it raises no condition.
 func TestKeeper_ReplacedInPlace(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
 	before := current(t, r)
@@ -175,6 +179,7 @@ func TestKeeper_ReplacedInPlace(t *testing.T) {
 }
 
 func TestStart_SecondAgentExits(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{})
 	first := r.StartReady()
 	second := r.Start()
@@ -191,70 +196,8 @@ func TestStart_SecondAgentExits(t *testing.T) {
 	first.Wait(t, 20*time.Second)
 }
 
-// dyingEnvoy reports its version and fails otherwise.
-const dyingEnvoy = `#!/bin/sh
-case "$1" in
---version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
---hot-restart-version) echo 11.104 ;;
---help) echo "   --restart-epoch <uint32_t>" ;;
-*) echo it hurts >&2; exit 7 ;;
-esac
-`
-
-func TestExitCodes(t *testing.T) {
-	r := rig.New(t, rig.Options{})
-	for _, c := range []struct {
-		name, toml string
-		exit       int
-		says       string
-	}{
-		{"invalid configuration", "[envoy]\nlog_level = \"loud\"\n", 78, "log_level"},
-		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69, "/nonexistent/envoy"},
-	} {
-		r.Set(c.toml)
-		daemon := r.Start()
-		if exit := daemon.Wait(t, 30*time.Second); exit != c.exit ||
-			!strings.Contains(daemon.Output(), c.says) {
-			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
-		}
-	}
-	// --check exits with the code of a start.
-	for _, c := range []struct {
-		name, toml string
-		exit       int
-		says       string
-	}{
-		{"valid", "", 0, "configuration is valid"},
-		{"a missing template", "[envoy]\ntemplate_file = \"missing.tmpl\"\n", 78,
-			"50-test.toml:2:1: envoy.template_file"},
-		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69,
-			"50-test.toml:2:1: envoy.binary"},
-		{"no Envoy and more",
-			"[envoy]\nbinary = \"/nonexistent/envoy\"\ncustom_config_file = \"missing.json\"\n", 78,
-			"50-test.toml:3:1: envoy.custom_config_file"},
-	} {
-		r.Set(c.toml)
-		daemon := r.Start("--check")
-		if exit := daemon.Wait(t, 60*time.Second); exit != c.exit ||
-			!strings.Contains(daemon.Output(), c.says) {
-			t.Errorf("check, %s: exit %d: %s", c.name, exit, daemon.Output())
-		}
-	}
-	// An Envoy that always fails.
-	dying := filepath.Join(r.Dir, "dying")
-	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n",
-		dying))
-	daemon := r.Start()
-	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(),
-		"it hurts") {
-		t.Errorf("dying Envoy: exit %d: %s", exit, daemon.Output())
-	}
-}
-
 func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	certificate := filepath.Join(r.Dir, "certificate.pem")
 	r.Set(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = "+
@@ -277,6 +220,7 @@ func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
 }
 
 func TestSignals_HangupReloadsSecondTerminationAborts(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t,
 		rig.Options{Race: true,
 			TOML: "[envoy]\ntermination_drain_duration = \"60s\"\nmaximum_drain_duration = " +
@@ -302,6 +246,7 @@ func TestSignals_HangupReloadsSecondTerminationAborts(t *testing.T) {
 }
 
 func TestLogLevels(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	for _, c := range []struct {
@@ -323,59 +268,6 @@ func TestLogLevels(t *testing.T) {
 			t.Errorf("%s: exit %d: %s%s", c.argument, result.Exit, result.Out, result.Err)
 		}
 	}
-}
-
-func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
-	r := rig.New(t, rig.Options{Race: true})
-	r.StartReady()
-	r.Write("mesh.d/broken.yaml",
-		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
-			"bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
-	rig.Eventually(t, 30*time.Second, "the problem is told with file, line and field", func() bool {
-		for _, condition := range conditions(t, r) {
-			if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
-				return true
-			}
-		}
-		return false
-	})
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
-		t.Errorf("GET: %d %v", code, err)
-	}
-	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, 30*time.Second, "the condition is gone",
-		func() bool { return len(conditions(t, r)) == 0 })
-}
-
-func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
-	r := rig.New(t, rig.Options{Race: true})
-	r.StartReady()
-	folder := filepath.Join(r.Dir, "mesh.d")
-	rename := func(from, to string) {
-		t.Helper()
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rename(folder, folder+".away")
-	rig.Eventually(t, 30*time.Second, "a condition names the folder and the cure", func() bool {
-		standing := conditions(t, r)
-		return len(standing) == 1 && strings.Contains(standing[0], folder) &&
-			strings.Contains(standing[0], "rename or mount it back")
-	})
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
-		t.Errorf("GET without the folder: %d %v", code, err)
-	}
-	rename(folder+".away", folder)
-	rig.Eventually(t, 30*time.Second, "the condition is gone",
-		func() bool { return len(conditions(t, r)) == 0 })
-	if err := os.Remove(filepath.Join(folder, "web.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn",
-		func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
 
 // conditions returns the sentences of all conditions.

@@ -1,7 +1,6 @@
 package systemtest
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -61,6 +60,7 @@ const users = "root nobody outrider" // only root is an administrator
 
 // Every user may read.
 func TestBus_EveryoneMayRead(t *testing.T) {
+	t.Parallel()
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
 	live := h.Live()
@@ -153,6 +153,7 @@ var changing = []struct {
 
 // polkit authorises each changing method; root needs no authorisation.
 func TestBus_AdministratorsMayChange(t *testing.T) {
+	t.Parallel()
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
 	call := func(user, interactive string, arguments []string) (string, error) {
@@ -222,69 +223,9 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 }
 
-// monitor writes the output of a monitor to a file in the machine.
-func (h *Host) monitor(user, file string, command ...string) {
-	h.t.Helper()
-	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p",
-		"User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
-}
-
-// Changes are visible to root's monitor, and as signals to everyone.
-func TestBus_SendsSignals(t *testing.T) {
-	h := NewBusHost(t)
-	if out, err := h.As("outrider", "monitor", busName); err == nil {
-		t.Errorf("only root may see all messages: %s", out)
-	}
-	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
-	h.monitor("nobody", "/run/nobody.txt", "dbus-monitor", "--system", "type='signal',sender='"+
-		busName+"'")
-	h.Eventually(30*time.Second, "the monitors listen", func() bool {
-		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer",
-			"Ping")
-		_, err := h.Run(t.Context(), "sh", "-c",
-			"grep -q Ping /run/root.txt && grep -q NameAcquired /run/nobody.txt")
-		return err == nil
-	})
-	h.MustRun(t, "systemctl", "reload", "outrider.service")
-	t.Cleanup(func() {
-		if t.Failed() {
-			out, err := h.Run(context.Background(), "cut", "-c1-500", "/run/root.txt")
-			t.Logf("the monitor saw (%v):\n%s", err, out)
-		}
-	})
-	told := func(what, file string, patterns ...string) {
-		t.Helper()
-		script := "true"
-		for _, pattern := range patterns {
-			script += fmt.Sprintf(" && grep -E -q '%s' %s", pattern, file)
-		}
-		h.Eventually(30*time.Second, what+": "+script,
-			func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
-	}
-	told("a reload", "/run/root.txt",
-		`"path":"/org/outrider/Agent1","interface":"org.freedesktop.DBus.Properties","member":"PropertiesChanged".*"State":\{"type":"s","data":"reloading"\}`,
-		`"member":"PropertiesChanged".*"CurrentEpoch":\{"type":"u","data":1\}`,
-		`"member":"PropertiesChanged".*"LastReloadTimestamp":\{"type":"t","data":[1-9]`,
-		`"member":"InterfacesAdded".*"/org/outrider/Agent1/epoch/1"`,
-		`"member":"EpochStarted".*\[1,"/org/outrider/Agent1/epoch/1"\]`,
-		`"member":"EpochLive".*\[1,`, `"member":"ReloadFinished".*"restarted",1,`)
-	told("a reload, to everyone", "/run/nobody.txt", "member=PropertiesChanged", "member=EpochLive",
-		"member=ReloadFinished")
-	h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
-	if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
-		t.Errorf("a broken configuration is taken: %s", out)
-	}
-	told("a refused reload", "/run/root.txt", `"member":"ReloadRefused".*50-broken.toml:1`,
-		`"member":"PropertiesChanged".*"Conditions":.*configuration-refused`)
-	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
-	h.MustRun(t, "systemctl", "stop", "outrider.service")
-	told("the stop", "/run/root.txt", `"member":"Draining"`,
-		`"member":"PropertiesChanged".*"State":\{"type":"s","data":"stopping"\}`,
-		`"member":"EpochExited"`)
-}
-
 // The agent continues while the bus restarts, and reconnects.
 func TestBus_ReturnsAfterRestart(t *testing.T) {
+	t.Parallel()
 	h := NewBusHost(t)
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
@@ -319,6 +260,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 
 // The other implementation of the bus.
 func TestBus_WithDbusBroker(t *testing.T) {
+	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
 		"get-dbus-broker")).Output()
 	if err != nil {

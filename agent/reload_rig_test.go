@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// reloads is a reloader with a fake supervisor.
+type reloads struct {
+	*reloader
+	file string
+
+	mu      sync.Mutex
+	live    string // hash of the live epoch
+	number  int
+	enacted []string
+	applied int
+	wishes  []string      // hashes of the requested epochs, in order
+	waiting int           // requested epochs without an outcome yet
+	fail    error         // outcome of the next epoch
+	hold    chan struct{} // blocks new epochs until closed
+	hangs   chan struct{} // blocks the resolver of configurations with a host name
+	changed chan struct{} // nil: never
+
+	// Replaced by tests.
+	load    func() (*config.Loaded, error)
+	build   func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
+	enact   func(won *prepared, step func(string))
+	expect  func(id uint64, loaded *config.Loaded, files []string)
+	release func(id uint64, refused bool)
+	follow  func()
+	liveID  func() string
+}
+
+func (r *reloads) Load() (*config.Loaded, error) { return r.load() }
+
+func (r *reloads) Check(context.Context, *config.Loaded) error { return nil }
+
+func (r *reloads) Make(
+	ctx context.Context, loaded *config.Loaded, to listener,
+) (*wanted, error) {
+	return r.build(ctx, loaded, to)
+}
+
+func (r *reloads) Loses(context.Context) error { return nil }
+
+func (r *reloads) Live() (epoch.Epoch, epoch.Admin, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return epoch.Epoch{ID: r.liveID(), Hash: r.live, Number: r.number}, nil, r.number >= 0
+}
+
+func (r *reloads) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+func (r *reloads) Ask(request epoch.Request) func(context.Context) (epoch.Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hold, fail := r.hold, r.fail
+	r.waiting++
+	r.wishes = append(r.wishes, request.Spec.Hash)
+	return func(context.Context) (epoch.Result, error) { return r.serve(request, hold, fail) }
+}
+
+func (r *reloads) Expect(id uint64, loaded *config.Loaded, files []string) {
+	r.expect(id, loaded, files)
+}
+
+func (r *reloads) Hold(uint64, *prepared) error { return nil }
+
+func (r *reloads) Release(id uint64, refused bool) { r.release(id, refused) }
+
+func (r *reloads) Follow(_ context.Context, _ func(string)) { r.follow() }
+
+func (r *reloads) Enact(_ context.Context, _ *config.Loaded, won *prepared, step func(string)) {
+	r.enact(won, step)
+}
+
+// resolve simulates the name lookup of a configuration.
+func (r *reloads) resolve(ctx context.Context, loaded *config.Loaded, to listener) error {
+	if loaded.Config.Telemetry.StatsdUDPAddress == "" {
+		return nil
+	}
+	to.phase("looking up " + loaded.Config.Telemetry.StatsdUDPAddress)
+	select {
+	case <-r.hangs:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func newReloads(t *testing.T) *reloads {
+	t.Helper()
+	r := &reloads{file: filepath.Join(t.TempDir(), "outrider.toml"), live: "", number: -1}
+	r.write(t, "")
+	loaded, err := r.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.reloader = newReloader(r, r, r, condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
+	r.expect, r.release = func(uint64, *config.Loaded, []string) {}, func(uint64, bool) {}
+	r.load, r.follow, r.liveID = r.read, func() {}, func() string { return "" }
+	r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+		if err := r.resolve(ctx, loaded, to); err != nil {
+			return nil, err
+		}
+		if loaded.Config.Node.Network == "impossible" {
+			return nil, errors.New("no bootstrap can be made of it")
+		}
+		return &wanted{spec: &epoch.Spec{Hash: loaded.Config.Envoy.ConnectTimeout.String()}}, nil
+	}
+	r.enact = func(won *prepared, _ func(string)) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.enacted = append(r.enacted, won.loaded.Config.Log.Level)
+	}
+	return r
+}
+
+// serve runs the supervisor's part of a reload.
+func (r *reloads) serve(
+	request epoch.Request, hold chan struct{}, fail error,
+) (epoch.Result, error) {
+	if hold != nil {
+		<-hold
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting--
+	if fail != nil {
+		return epoch.Result{}, fail
+	}
+	previous := r.number
+	if request.IfChanged && r.live == request.Spec.Hash {
+		return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.Unchanged}, nil
+	}
+	r.applied++
+	r.number++
+	r.live = request.Spec.Hash
+	return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.Hot}, nil
+}
+
+func (r *reloads) read() (*config.Loaded, error) {
+	return config.Load(config.Options{Path: r.file, Environment: func(string) string { return "" }})
+}
+
+func (r *reloads) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(r.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask runs one reload and returns its result.
+func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
+	t.Helper()
+	result, err := r.do(t.Context(), &request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// begin starts a reload for a file change and returns the channel of its result.
+func (r *reloads) begin(t *testing.T, reason string) <-chan api.ReloadResult {
+	t.Helper()
+	return r.beginOf(t, &reload{reason: reason, ifChanged: true})
+}
+
+// beginOf starts a reload and returns the channel of its result.
+func (r *reloads) beginOf(t *testing.T, request *reload) <-chan api.ReloadResult {
+	t.Helper()
+	outcome := make(chan api.ReloadResult, 1)
+	go func() {
+		result, _ := r.do(t.Context(), request)
+		outcome <- result
+	}()
+	return outcome
+}
+
+// holdEpochs makes newly requested epochs wait until release is called.
+func (r *reloads) holdEpochs() (release func()) {
+	hold := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold = hold
+	return sync.OnceFunc(func() { close(hold) })
+}
+
+func (r *reloads) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+// waits waits until a reload has reached the supervisor.
+func (r *reloads) waits(t *testing.T, number int) {
+	t.Helper()
+	parts.Eventually(t, 30*time.Second, fmt.Sprintf("%d reloads wait for the supervisor", number),
+		func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.waiting == number
+		})
+}

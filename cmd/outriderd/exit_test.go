@@ -1,0 +1,75 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+// dyingEnvoy reports its version and fails otherwise.
+const dyingEnvoy = `#!/bin/sh
+case "$1" in
+--version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
+--hot-restart-version) echo 11.104 ;;
+--help) echo "   --restart-epoch <uint32_t>" ;;
+*) echo it hurts >&2; exit 7 ;;
+esac
+`
+
+func TestExitCodes(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	for _, c := range []struct {
+		name, toml string
+		exit       int
+		says       string
+	}{
+		{"invalid configuration", "[envoy]\nlog_level = \"loud\"\n", 78, "log_level"},
+		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69, "/nonexistent/envoy"},
+	} {
+		r.Set(c.toml)
+		daemon := r.Start()
+		if exit := daemon.Wait(t, 30*time.Second); exit != c.exit ||
+			!strings.Contains(daemon.Output(), c.says) {
+			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
+		}
+	}
+	// --check exits with the code of a start.
+	for _, c := range []struct {
+		name, toml string
+		exit       int
+		says       string
+	}{
+		{"valid", "", 0, "configuration is valid"},
+		{"a missing template", "[envoy]\ntemplate_file = \"missing.tmpl\"\n", 78,
+			"50-test.toml:2:1: envoy.template_file"},
+		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69,
+			"50-test.toml:2:1: envoy.binary"},
+		{"no Envoy and more",
+			"[envoy]\nbinary = \"/nonexistent/envoy\"\ncustom_config_file = \"missing.json\"\n", 78,
+			"50-test.toml:3:1: envoy.custom_config_file"},
+	} {
+		r.Set(c.toml)
+		daemon := r.Start("--check")
+		if exit := daemon.Wait(t, 60*time.Second); exit != c.exit ||
+			!strings.Contains(daemon.Output(), c.says) {
+			t.Errorf("check, %s: exit %d: %s", c.name, exit, daemon.Output())
+		}
+	}
+	// An Envoy that always fails.
+	dying := filepath.Join(r.Dir, "dying")
+	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n",
+		dying))
+	daemon := r.Start()
+	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(),
+		"it hurts") {
+		t.Errorf("dying Envoy: exit %d: %s", exit, daemon.Output())
+	}
+}

@@ -1,0 +1,66 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	r.Write("mesh.d/broken.yaml",
+		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
+			"bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
+	rig.Eventually(t, 30*time.Second, "the problem is told with file, line and field", func() bool {
+		for _, condition := range conditions(t, r) {
+			if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
+				return true
+			}
+		}
+		return false
+	})
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("GET: %d %v", code, err)
+	}
+	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 30*time.Second, "the condition is gone",
+		func() bool { return len(conditions(t, r)) == 0 })
+}
+
+func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	folder := filepath.Join(r.Dir, "mesh.d")
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(folder, folder+".away")
+	rig.Eventually(t, 30*time.Second, "a condition names the folder and the cure", func() bool {
+		standing := conditions(t, r)
+		return len(standing) == 1 && strings.Contains(standing[0], folder) &&
+			strings.Contains(standing[0], "rename or mount it back")
+	})
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("GET without the folder: %d %v", code, err)
+	}
+	rename(folder+".away", folder)
+	rig.Eventually(t, 30*time.Second, "the condition is gone",
+		func() bool { return len(conditions(t, r)) == 0 })
+	if err := os.Remove(filepath.Join(folder, "web.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn",
+		func() bool { _, _, err := r.Get("/hello"); return err != nil })
+}
