@@ -22,6 +22,7 @@ systemctl start outrider outrider@edge`
 // TestUpgrade_KeepsAddresses upgrades from a release that listened on all addresses by default. The
 // agent that relies on the defaults keeps them; the instance that listens on loopback is unchanged.
 func TestUpgrade_KeepsAddresses(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.script("dpkg -i " + deb(oldPlace, oldVersion))
 	h.configure()

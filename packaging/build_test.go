@@ -99,6 +99,7 @@ func run(t *testing.T, program string, arguments ...string) string {
 // Equal sources and SOURCE_DATE_EPOCH give equal bytes, regardless of the builder's umask, time
 // zone and locale.
 func TestReproducible(t *testing.T) {
+	t.Parallel()
 	first := shared.old(t)
 	script := "umask 077; exec " + filepath.Join(parts.Root(), "scripts", "package")
 	second := filepath.Join(shared.folder, "again")
@@ -128,6 +129,7 @@ func digest(t *testing.T, path string) [sha256.Size]byte {
 
 // Packages for arm64 contain programs for arm64.
 func TestArm64(t *testing.T) {
+	t.Parallel()
 	folder := shared.build(t, "arm64", "VERSION="+oldVersion, "ARCHITECTURES=arm64")
 	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}",
 		filepath.Join(folder, "outrider-"+oldVersion+"-1.aarch64.rpm")); got != "aarch64" {

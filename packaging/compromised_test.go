@@ -100,6 +100,7 @@ var moments = []struct {
 
 // A compromised Envoy cannot make root touch anything but its own directories, or wait.
 func TestUninstall_WithCompromisedEnvoy(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, a := range attacks {
 		if !a.always && os.Getenv("OUTRIDER_TEST_FULL") == "" {

@@ -54,6 +54,7 @@ func annotated(t *testing.T) string {
 // An upgrade replaces an unmodified annotated file. It keeps a modified one after a question of
 // dpkg; the next upgrade does not ask.
 func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
+	t.Parallel()
 	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
 		annotated(t) + ":" + annotatedPlace, shared.old(t) + ":" + oldPlace,
 		shared.new(t) + ":" + newPlace}})}

@@ -14,6 +14,7 @@ import (
 // TestFirstRequest_WithThePackageAlone runs the commands of README.Debian on a machine without
 // Envoy, up to the first answer. Purging then leaves nothing.
 func TestFirstRequest_WithThePackageAlone(t *testing.T) {
+	t.Parallel()
 	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
 		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}
 	h.script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")

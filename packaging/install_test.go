@@ -11,6 +11,7 @@ const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/sha
 // TestInstall installs, runs, upgrades, removes, reinstalls and purges first the deb and then the
 // rpm.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	sequence := []struct {
 		name string

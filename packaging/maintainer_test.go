@@ -95,6 +95,7 @@ var debPaths = []path{
 // TestMaintainerScripts_Deb checks after each path that the package has the state that dpkg
 // documents, that enabled agents serve as before, and that no file is left or lost.
 func TestMaintainerScripts_Deb(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	in := func(path string) string { return filepath.Join(folder, filepath.Base(path)) }
 	oldPackage, newPackage := deb(shared.old(t), oldVersion), deb(shared.new(t), newVersion)

@@ -65,6 +65,7 @@ var rpmPaths = []path{
 
 // TestMaintainerScripts_Rpm checks the rpm as TestMaintainerScripts_Deb does the deb.
 func TestMaintainerScripts_Rpm(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	rpmWithFaults(t, shared.old(t), oldVersion, folder)
 	rpmWithFaults(t, shared.new(t), newVersion, folder)

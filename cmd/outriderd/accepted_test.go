@@ -41,11 +41,9 @@ func asking(r *rig.Rig) (stop func() []string) {
 	}
 }
 
-// clusters returns the clusters of the live Envoy.
-func clusters(r *rig.Rig) string {
-	answer, err := http.Get(
-		fmt.Sprintf("http://127.0.0.1:%d/config_dump?resource=dynamic_active_clusters",
-			r.Ports.Admin))
+// adminText returns what the live Envoy's admin interface responds, or the error.
+func adminText(r *rig.Rig, path string) string {
+	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", r.Ports.Admin, path))
 	if err != nil {
 		return err.Error()
 	}
@@ -54,10 +52,16 @@ func clusters(r *rig.Rig) string {
 	return fmt.Sprint(string(text), err)
 }
 
+// clusters returns the clusters of the live Envoy.
+func clusters(r *rig.Rig) string {
+	return adminText(r, "/config_dump?resource=dynamic_active_clusters")
+}
+
 // TestAcceptedVersion_OutlivesEnvoy has Envoy refuse a change of the cluster that all requests go
 // by. Each Envoy that follows never had the version before, and serves it all the same; so does the
 // one that is there when the agent is another.
 func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
+	t.Parallel()
 	for _, delta := range []bool{true, false} {
 		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) {
 			toml := fmt.Sprintf(

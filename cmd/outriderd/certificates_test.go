@@ -18,6 +18,7 @@ import (
 // TestAuthorities_LateFilesNeedNoEpoch names authorities in a folder that is not
 // there, then writes them, in place.
 func TestAuthorities_LateFilesNeedNoEpoch(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",

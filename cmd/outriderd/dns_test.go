@@ -68,6 +68,7 @@ func TestDNS_FollowsTheMeshFiles(t *testing.T) {
 
 // The DNS proxy answers for names of a real istiod, and from the cache while istiod is away.
 func TestDNS_FollowsIstiod(t *testing.T) {
+	t.Parallel()
 	u := newUpstreamed(t)
 	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
 	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[dns]\nlisten = %q\n", u.address,

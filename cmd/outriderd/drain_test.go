@@ -10,6 +10,7 @@ import (
 )
 
 func TestDrain_LeavesNoListener(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	if result := r.Outrider("drain", "--wait"); result.Exit != 0 {
@@ -24,6 +25,7 @@ func TestDrain_LeavesNoListener(t *testing.T) {
 // listeners close: service, readiness on ready_port and metrics work when undrain returns, and
 // after the drain time.
 func TestUndrain_RestoresEveryListener(t *testing.T) {
+	t.Parallel()
 	const drainTime = time.Second
 	r := rig.New(t,
 		rig.Options{Race: true,

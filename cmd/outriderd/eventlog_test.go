@@ -74,8 +74,9 @@ func TestLog_NamesConditions(t *testing.T) {
 
 // TestLog_ReloadIsThreeLines counts the log lines of a reload until the old epoch has exited.
 func TestLog_ReloadIsThreeLines(t *testing.T) {
-	r := rig.New(t, rig.Options{Race: true})
-	r.Set("[log]\nlevel = \"info\"\n")
+	const toml = "[log]\nlevel = \"info\"\n[envoy]\ndrain_duration = \"1s\"\n" +
+		"parent_shutdown_duration = \"2s\"\n"
+	r := rig.New(t, rig.Options{Race: true, TOML: toml})
 	daemon := r.StartReady()
 	exited := func(epochs int) {
 		t.Helper()
@@ -108,7 +109,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 		t.Errorf("systemctl reload logs:\n%s", log)
 	}
 
-	r.Set("[log]\nlevel = \"info\"\n[envoy]\nconcurrency = \"a\"\n")
+	r.Set(toml + "concurrency = \"a\"\n")
 	if reload := r.Outrider("reload"); reload.Exit != 1 {
 		t.Fatalf("a broken configuration: %+v", reload)
 	}

@@ -14,6 +14,7 @@ import (
 // TestMeshCheck_WarnsOfApplicationPastEnvoy has an application that listens on all addresses behind
 // a port that requires mutual TLS.
 func TestMeshCheck_WarnsOfApplicationPastEnvoy(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	i.issue()
 	application, err := net.Listen("tcp", "0.0.0.0:0")

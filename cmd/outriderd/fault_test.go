@@ -59,6 +59,7 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 func TestFaults(t *testing.T) {
 	for _, one := range fault.All() {
 		t.Run(one.Name, func(t *testing.T) {
+			t.Parallel()
 			for range rounds(t) {
 				try(t, one, moderate())
 			}
@@ -77,6 +78,9 @@ func TestFaultsRaced(t *testing.T) {
 		if !found {
 			t.Fatalf("no fault %q", name)
 		}
-		t.Run(name, func(t *testing.T) { try(t, one, options) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			try(t, one, options)
+		})
 	}
 }

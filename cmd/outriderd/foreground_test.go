@@ -27,6 +27,7 @@ func arguments(t *testing.T, pid int) string {
 // An agent in the foreground starts its keeper. The next agent adopts that keeper, even after it
 // replaced its own image, and the keeper ends with an orderly stop.
 func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{})
 	r.StartReady()
 	folder := "-folder " + filepath.Join(r.Dir, "run", "keeper")

@@ -138,6 +138,7 @@ func (i *identified) awaitPresented(want []byte) {
 }
 
 func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	chain := i.issue()
 	i.StartReady()
@@ -210,6 +211,7 @@ func (i *identified) awaitCondition(code, text string) {
 
 // Without its files the agent says what Envoy waits for, and serves once they come.
 func TestIdentity_FilesComeLate(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	i.Start()
 	i.InState(api.EpochStarting, time.Minute)
@@ -219,6 +221,7 @@ func TestIdentity_FilesComeLate(t *testing.T) {
 
 // A reload that turns the provider on gives the new epoch its certificate before it is live.
 func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	i.Set("") // neither provider nor listener
 	chain := i.issue()
@@ -245,6 +248,7 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 // With restart_on_change a new certificate starts an epoch; files that are written again unchanged
 // start none.
 func TestIdentity_RestartOnChange(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	i.Write("conf.d/60-restart.toml", "[identity]\nrestart_on_change = true\n")
 	i.issue()
@@ -271,6 +275,7 @@ func TestIdentity_RestartOnChange(t *testing.T) {
 
 // CA certificates of MeshConfig are trusted beside the provider's, and follow the file.
 func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	other := pkitest.NewAuthority(t, "other", nil)
 	pem := strings.ReplaceAll(string(pkitest.PEM(other.Certificate)), "\n", "\n    ")

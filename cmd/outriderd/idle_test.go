@@ -23,6 +23,7 @@ import (
 // TestReload_TenInARowWithoutClients reloads a real Envoy whose old epochs would last a minute:
 // none delays the next reload. On a quiet machine each takes 1 s.
 func TestReload_TenInARowWithoutClients(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t,
 		rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = " +
 			"\"60s\"\n"})
@@ -57,6 +58,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 // connections: a reload waits no longer than announced, and no request is lost. Active clients
 // disconnect when Envoy asks; silent ones stay until the old epoch ends.
 func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
+	t.Parallel()
 	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
 		t.Run(name, func(t *testing.T) {
 			r := rig.New(t,

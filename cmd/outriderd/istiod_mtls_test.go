@@ -71,6 +71,7 @@ spec:
 // Two Envoys authenticate each other with certificates of ten seconds from a real istiod, under
 // load: no request is lost, and every renewal is in time.
 func TestIstiod_MutualTLSWithShortCertificates(t *testing.T) {
+	t.Parallel()
 	duration, rate := 30*time.Second, 0.25
 	if os.Getenv("OUTRIDER_TEST_FULL") != "" {
 		duration, rate = 5*time.Minute, 1

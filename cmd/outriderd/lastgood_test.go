@@ -17,6 +17,7 @@ import (
 // TestLastGood_OutlivesAgent breaks the file that all requests go by, and kills the agent, twice: each next agent tells Envoy
 // something new, and withdraws nothing.
 func TestLastGood_OutlivesAgent(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	remembered := filepath.Join(r.Dir, "state", "mesh-last-good.json")

@@ -13,6 +13,7 @@ import (
 // Envoy has the log levels in force after it crashed, and after they changed while the agent was
 // down.
 func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	eventually := func(want string) {

@@ -87,6 +87,7 @@ func wrapped(t *testing.T, zone, hotRestartVersion string) string {
 }
 
 func TestReload_DetectsReplacedEnvoy(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	replace := func(text string) {
 		t.Helper()
@@ -125,6 +126,7 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 }
 
 func TestStop_EndsWithLastConnection(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t,
 		rig.Options{Race: true,
 			TOML: "[envoy]\nexit_on_zero_active_connections = true\nminimum_drain_duration = " +
@@ -225,6 +227,7 @@ static_resources:
 `
 
 func TestTemplate_ServesAndReloads(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	path := filepath.Join(r.Dir, "bootstrap.tmpl")
 	r.Write("bootstrap.tmpl", template)

@@ -73,6 +73,7 @@ func (g *gateway) handshakes() bool {
 }
 
 func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.write(t, g.crt, g.crtText)
 	g.write(t, g.key, g.keyText)
@@ -115,6 +116,7 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 
 // TestReload_GoesOnWhereNoEpochHasTheCertificate starts without a key. A new epoch has no less.
 func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.write(t, g.crt, g.crtText)
 	g.Write("mesh.d/edge.yaml", g.definition)

@@ -14,6 +14,7 @@ import (
 // TestExplain_OfRunningAgent asks an agent whose Envoy runs what it would do with
 // requests, and where each resource is written.
 func TestExplain_OfRunningAgent(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"routes.yaml": `# the first line
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -100,6 +101,7 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 
 // TestRestriction_AgentIsNotReadyWithoutIt starts an agent on files that deny everything.
 func TestRestriction_AgentIsNotReadyWithoutIt(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t,
 		rig.Options{Race: true,
 			Mesh: map[string]string{"policy.yaml": `apiVersion: security.istio.io/v1

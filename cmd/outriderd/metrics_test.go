@@ -10,6 +10,7 @@ import (
 
 // The metrics of the discovery server appear beside Envoy's and the agent's.
 func TestMetrics_OfDiscovery(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	scrape := func() string {

@@ -13,6 +13,7 @@ import (
 // TestNamespace_MovesWithItsObjects changes [node] namespace where all that is served names none
 // and is for its own alone.
 func TestNamespace_MovesWithItsObjects(t *testing.T) {
+	t.Parallel()
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
 	const watch = "[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})

@@ -13,6 +13,7 @@ import (
 // TestMesh_ReportsServicesOnAgentPorts has services on the ports of the admin view and of Envoy's
 // metrics: Envoy is not asked to listen there, and both go on.
 func TestMesh_ReportsServicesOnAgentPorts(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	for name, port := range map[string]int{"[envoy] admin_port": r.Ports.Admin,

@@ -79,6 +79,7 @@ func (r *registered) await(limit time.Duration, prefix string) *cluster.Entry {
 }
 
 func TestRegistration_HealthReachesIstiod(t *testing.T) {
+	t.Parallel()
 	r := newRegistered(t)
 	daemon := r.StartReady()
 	e := r.await(20*time.Second, "True")
@@ -126,6 +127,7 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 // The WorkloadEntry stays, and stays healthy, whatever restarts. istiod would remove it ten seconds
 // after its last connection, so that in the end it must be connected.
 func TestRegistration_SurvivesRestarts(t *testing.T) {
+	t.Parallel()
 	r := newRegistered(t)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")

@@ -17,6 +17,7 @@ import (
 // TestXDSSocket_MovesOnReload changes [xds] socket by reloads: those that are refused leave all as
 // it was, and with one that is not the epoch before has its own until the next reload.
 func TestXDSSocket_MovesOnReload(t *testing.T) {
+	t.Parallel()
 	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n",
 		"[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})

@@ -51,6 +51,7 @@ func (i *identified) serveLikeSPIRE(socket string) {
 
 // TestIdentity_EnvoyGetsItsCertificateFromSPIRE shows what Envoy has from another SDS server.
 func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
+	t.Parallel()
 	i := newIdentified(t)
 	socket := filepath.Join(i.Dir, "spire.sock")
 	i.Write("conf.d/60-spire.toml",

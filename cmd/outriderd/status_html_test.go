@@ -19,6 +19,7 @@ import (
 // TestStatusHTML_InABrowser has Chromium lay out the page of an agent with two epochs, a
 // certificate and a broken mesh object, on a desktop and on a phone.
 func TestStatusHTML_InABrowser(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewTLSServer(http.NotFoundHandler())
 	defer upstream.Close()
 	r := rig.New(t, rig.Options{Race: true})

@@ -46,6 +46,7 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 // A starting epoch makes the live one close its admin interface. A stop then ends the starting one
 // and cuts nothing of the live one, which cannot be queried.
 func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
+	t.Parallel()
 	// Envoy keeps its connection to the backend for longer, which must not delay the stop
 	const longest = 40 * time.Second
 	// long enough for the request to begin, shorter than it takes
@@ -72,7 +73,8 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	rig.Eventually(t, 10*time.Second, "the agent is stopping",
+		func() bool { ready, _ := r.Ready(); return !ready })
 	if code, body, err := r.GetSlow("/sleep/8s"); err != nil || code != 200 {
 		t.Errorf("a request that came in time: %d %q %v", code, body, err)
 	}

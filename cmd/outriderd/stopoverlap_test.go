@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -175,7 +177,11 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 			}
 			outcome := make(chan error, 1)
 			go func() { outcome <- test.request(s) }()
-			time.Sleep(500 * time.Millisecond) // let it begin
+			rig.Eventually(t, 10*time.Second, "the request has reached a backend", func() bool {
+				return strings.Contains(adminText(r, "/stats?usedonly&filter="+url.QueryEscape(
+					`cluster\.(backend|outbound.*)\.upstream_rq_active|cluster\.slow\.upstream_cx_active`,
+				)), ": 1\n")
+			})
 			next := with
 			if test.removed {
 				next = toml

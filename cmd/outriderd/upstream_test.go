@@ -94,6 +94,7 @@ func (u *upstreamed) serves() {
 }
 
 func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
+	t.Parallel()
 	u := newUpstreamed(t)
 	u.StartReady()
 	u.serves()
@@ -138,6 +139,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 }
 
 func TestUpstream_StartsFromTheCache(t *testing.T) {
+	t.Parallel()
 	u := newUpstreamed(t)
 	daemon := u.StartReady()
 	u.serves()
@@ -156,6 +158,7 @@ func TestUpstream_StartsFromTheCache(t *testing.T) {
 }
 
 func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
+	t.Parallel()
 	u := newUpstreamed(t)
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address)
 	u.Write("mesh.d/web.yaml", u.WebYAML(u.Ports.Backend))
@@ -177,6 +180,7 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 }
 
 func TestUpstream_EnvoyConnectsItself(t *testing.T) {
+	t.Parallel()
 	u := newUpstreamed(t)
 	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\nproxy = false\n", u.address))
 	u.StartReady()
@@ -188,6 +192,7 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 
 // A root of istiod's mesh configuration (PCDS) is trusted beside that of the identity's files.
 func TestUpstream_TrustBundleIsMerged(t *testing.T) {
+	t.Parallel()
 	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)
 	u := newUpstreamed(t)
 	u.killIstiod()

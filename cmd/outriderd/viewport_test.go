@@ -40,6 +40,7 @@ static_resources:
 // admin_port: the agent's view yields at the start, for the next agent and at a reload, and
 // returns.
 func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"
 	custom := func(number, port int) string {

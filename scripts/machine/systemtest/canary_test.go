@@ -36,6 +36,7 @@ var brokenValues = []string{
 // TestCanary_FoundNowhere plants secrets in every concealed key, first as values in force, then in
 // broken spellings, and searches everything that leaves the agent.
 func TestCanary_FoundNowhere(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
 	h.Write("/opt/patterns", canaryText+"\n"+canaryNumber+"\n")

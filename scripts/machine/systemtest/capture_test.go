@@ -28,6 +28,7 @@ systemd-run --quiet --unit=far --property=NetworkNamespacePath=/run/netns/far \
 `
 
 func TestCapture(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Script(outside)
 	h.Write("/etc/outrider/conf.d/capture.toml", interception)

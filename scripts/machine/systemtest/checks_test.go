@@ -36,6 +36,7 @@ spec:
 
 // mesh check verifies saved files, with the view of the agent's own user.
 func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	for range 5 { // the agent reads a changed file soon: one result may be chance
@@ -126,6 +127,7 @@ func (h *Host) keepsCertificate() {
 
 // config check gives the verdict of a start.
 func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "outrider", "config", "check")
 	for _, c := range []struct {

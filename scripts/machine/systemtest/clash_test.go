@@ -10,6 +10,7 @@ import (
 // Conflicting instances are detected before Envoy runs: the kernel would let both Envoys listen on
 // one port.
 func TestInstances_PortConflict(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	at := func(name string, port, prometheus int) {
 		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,

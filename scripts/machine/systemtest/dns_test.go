@@ -19,6 +19,7 @@ spec:
 
 // Programs on the machine resolve names of the mesh with libc, though no server answers.
 func TestDNS_IsCaptured(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Script(outside)
 	h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")

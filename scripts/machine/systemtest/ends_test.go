@@ -9,6 +9,7 @@ import (
 
 // `systemctl stop outrider.slice` stops everything in every state of the agent.
 func TestSlice_StopEndsEverything(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nRestartSec=1h\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
@@ -65,6 +66,7 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 
 // The units' time-outs do not cut long phases, and STATUS explains the wait.
 func TestPhasesThatLast(t *testing.T) {
+	t.Parallel()
 	timeout, await, overlap := 5*time.Second, 8*time.Second, 7*time.Second
 	if full() {
 		timeout, await, overlap = 20*time.Second, 2*time.Minute, time.Minute

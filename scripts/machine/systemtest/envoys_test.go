@@ -26,6 +26,7 @@ exec /opt/envoy/envoy "$@"
 // TestEnvoyUse_ChangesTheRunningEnvoy installs Envoys without a network and switches between them
 // under load: by hot restart, side by side, or not at all if the new one does not work.
 func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o755); err != nil {
 		t.Fatal(err)

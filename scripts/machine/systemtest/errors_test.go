@@ -20,6 +20,7 @@ esac
 // Permanent errors are not retried. The reason is in the last output, in STATUS and, if there is
 // one, in ERRNO.
 func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy),
 		0o755); err != nil {

@@ -23,6 +23,7 @@ var served = []string{
 }
 
 func TestUndrain_RestoresService(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustRun(t, "outrider", "drain")
@@ -50,6 +51,7 @@ const ownBootstrap = `{"admin": {"address": {"socket_address": {"address": "127.
 
 // TestAdminView_YieldsToOwnBootstrap runs a bootstrap with the most common admin address.
 func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Write("/etc/outrider/own.json", ownBootstrap)
 	const key = "/etc/outrider/conf.d/50-own.toml"
@@ -75,6 +77,7 @@ func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 // TestJournal_NamesProblemsAndChanges starts while another program has port 15020. Then it saves a
 // broken mesh file, reloads beside it, and corrects it.
 func TestJournal_NamesProblemsAndChanges(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger", programs+"/backend", "-http",
 		"127.0.0.1:15020", "-tcp", "")
@@ -130,6 +133,7 @@ spec:
 
 // TestProxySecrets_ShowsCertificates lists a certificate that Envoy has loaded.
 func TestProxySecrets_ShowsCertificates(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Script("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj " +
 		"/CN=far-root " +

@@ -181,6 +181,7 @@ func (f *fleet) mutual() {
 // A machine joins the mesh, serves another one with mutual TLS, follows the health of its
 // application, and leaves before it drains.
 func TestFleet_JoinsServesAndLeaves(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=2s")
 	f.start()
 	f.mutual()

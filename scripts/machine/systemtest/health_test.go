@@ -10,6 +10,7 @@ import (
 // The state of a unit and the exit status of a command are probed inside the agent's sandbox. A
 // changed probe is applied without a new epoch.
 func TestHealth_UnitAndCommand(t *testing.T) {
+	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
 	configure := func(probe string) {

@@ -14,6 +14,7 @@ import (
 // TestImport_AgentJoinsWithIstioctlsFiles imports what istioctl wrote, with the certificate of the
 // istio-sidecar package because the token has expired, and starts.
 func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
+	t.Parallel()
 	c := newCertified(t)
 	c.istiod.Ports[1] = 15012
 	c.MustRun(t, "rm", "/etc/outrider/conf.d/60-identity.toml")

@@ -37,6 +37,7 @@ func (h *Host) Instance(name string, i int) {
 // Two instances and the host's agent have their own Envoys, directories and units, and share a
 // slice.
 func TestInstances(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	names := []string{"a", "web-1"}
 	for i, name := range names {
@@ -112,6 +113,7 @@ func TestInstances(t *testing.T) {
 // A service after outrider-online.target starts when Envoy serves, and is not affected by an agent
 // restart.
 func TestOnlineTarget(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/needy.service", `
 [Unit]
@@ -138,6 +140,7 @@ ExecStart=/usr/bin/sleep infinity
 
 // A power-off drains and does not wait for what hangs.
 func TestPowerOff(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()

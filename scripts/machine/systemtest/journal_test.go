@@ -124,6 +124,7 @@ func TestFloodOfLines(t *testing.T) {
 // Log entries of the agent and its Envoy have the contract's fields, and journalctl -x explains
 // them.
 func TestJournalFields(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	// the expected warnings
 	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")

@@ -11,6 +11,7 @@ import (
 // Every boot starts each socket before its agent, has no ordering cycle and no failed unit, and
 // makes the agents ready.
 func TestBoot_NoOrderingCycle(t *testing.T) {
+	t.Parallel()
 	rounds := 3
 	if full() {
 		rounds = 20
@@ -68,6 +69,7 @@ func (h *Host) microseconds(unit, property string) int64 {
 // Envoy's user can fill its own directory and nothing else in /run; the agents and the host
 // continue.
 func TestEnvoysDirectory_IsBounded(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Instance("a", 0)
 	h.MustRun(t, "systemctl", "start", "outrider.service", "outrider@a.service")
@@ -97,6 +99,7 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 
 // With /run or Envoy's directory full, the start reports it and succeeds once there is space.
 func TestStart_RecoversFromFullRun(t *testing.T) {
+	t.Parallel()
 	const pages = `head -c 1G /dev/zero >%[1]s/fill 2>/dev/null || true; truncate -s -$((%[2]d * 4096)) %[1]s/fill`
 	const names = `mkdir %[1]s/fill; cd %[1]s/fill; seq 20000 | xargs touch 2>/dev/null || true`
 	const noSpace = "no space left on device"
@@ -135,6 +138,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 
 // A compromised agent cannot make systemd create and chown an instance's socket elsewhere.
 func TestInstancesSocket_FollowsNoLink(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Instance("a", 0)
 	h.Script("systemd-tmpfiles --create outrider.conf; " +

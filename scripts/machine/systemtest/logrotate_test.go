@@ -10,6 +10,7 @@ import (
 // logrotate rotates access logs with the packaged configuration: Envoy continues in the new file
 // without a new epoch.
 func TestLogrotate(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Script("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
 	h.Write("/etc/outrider/conf.d/50-log.toml",

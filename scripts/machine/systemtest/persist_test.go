@@ -95,6 +95,7 @@ func (c *certified) condition(code string) bool {
 // The last certificate survives a reboot while istiod is away, sealed. A cloned machine, whose
 // systemd cannot decrypt the credential, starts without it and reports that.
 func TestPersist_SealedOverAReboot(t *testing.T) {
+	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
 	c.MustRun(t, "systemctl", "start", "outrider.service")

@@ -9,6 +9,7 @@ import (
 // TestProxyless_ApplicationHasWhatGRPCNeeds follows the README: an agent without Envoy, and an
 // application of another user.
 func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
+	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
 	c.Script("useradd --system --groups outrider-envoy shop")

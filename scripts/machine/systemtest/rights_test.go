@@ -9,6 +9,7 @@ import (
 // group outrider can read and change the configuration, over the private socket and D-Bus with real
 // polkit.
 func TestRights_OneRuleForSocketAndBus(t *testing.T) {
+	t.Parallel()
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody; useradd -M -G outrider member")
 	bus := func(arguments ...string) []string {

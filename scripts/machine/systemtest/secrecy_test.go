@@ -13,6 +13,7 @@ import (
 // Agent, keeper and Envoy dump no core, and no other process of the agent's or the keeper's user
 // reads their memory, while the keeper still finds its Envoys' sockets.
 func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
@@ -65,6 +66,7 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 // files that output_dir asks for: not on disk, in the journal, on the bus, in a bug report, in a core
 // file, or in what another user reads of /proc.
 func TestSecrecy_KeysAreNowhere(t *testing.T) {
+	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
 	const output = "/var/lib/outrider/outrider/output"

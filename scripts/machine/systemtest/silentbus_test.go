@@ -8,6 +8,7 @@ import (
 
 // On a slow machine the bus does not answer for seconds while an upgrade restarts the agent.
 func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()

@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 
 // TestLife covers start, reload, restart, crash, watchdog and stop under systemd.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	if out, _ := h.Run(t.Context(), "systemctl", "is-enabled",
 		"outrider.service"); out != "disabled" {

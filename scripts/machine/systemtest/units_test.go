@@ -16,6 +16,7 @@ import (
 
 // systemd-analyze accepts the installed units.
 func TestUnitsAreValidAndSafe(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	t.Log(h.MustRun(t, "systemctl", "--version"))
 	names := strings.Fields(h.MustRun(t, "ls", "/usr/lib/systemd/system"))
@@ -61,6 +62,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 
 // A template differs from its unit only in the instance's name: both have the same hardening.
 func TestTemplates(t *testing.T) {
+	t.Parallel()
 	folder := filepath.Join(parts.Root(), "units")
 	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
 	if err != nil || len(templates) != 7 {
@@ -99,6 +101,7 @@ func settings(t *testing.T, path string) []string {
 
 // A unit explains each hardening setting that it lacks.
 func TestUnits_ExplainMissingHardening(t *testing.T) {
+	t.Parallel()
 	known := []string{
 		"PrivateDevices", "PrivateIPC", "PrivateMounts", "PrivateNetwork", "PrivateTmp",
 		"PrivateUsers", "ProtectClock", "ProtectControlGroups",
