@@ -57,6 +57,14 @@ func (g *gate) set(state string) {
 	g.opened = nil
 }
 
+// forward forwards to another target from now on, and ends all connections.
+func (g *gate) forward(target string) {
+	g.mu.Lock()
+	g.target = target
+	g.mu.Unlock()
+	g.set("open")
+}
+
 // hangs reports whether a connection waits.
 func (g *gate) hangs() bool {
 	g.mu.Lock()

@@ -30,9 +30,11 @@ type registered struct {
 	*rig.Rig
 	t       *testing.T
 	cluster *cluster.Cluster
+	gate    *gate // before istiod
 }
 
-func newRegistered(t *testing.T) *registered {
+// newRegistered starts the control plane, whose istiod has more variables.
+func newRegistered(t *testing.T, environment ...string) *registered {
 	t.Helper()
 	c := cluster.Start(t)
 	r := &registered{t: t, cluster: c, Rig: rig.New(t, rig.Options{Race: true})}
@@ -41,7 +43,8 @@ func newRegistered(t *testing.T) *registered {
 	c.Create("/apis/networking.istio.io/v1/namespaces/vm/workloadgroups", workloadGroup)
 	c.Create("/apis/networking.istio.io/v1/namespaces/default/serviceentries",
 		r.WebYAML(r.Ports.Backend))
-	address, _ := c.Istiod()
+	address, _ := c.Istiod(environment...)
+	r.gate = newGate(t, address)
 	r.Write("root.pem", c.Root("vm"))
 	r.Write("token", c.Token("vm", "web"))
 	r.Write("mesh.d/web.yaml", "")
@@ -63,7 +66,7 @@ token_file = %q
 exec = ["test", "-e", %q]
 period = "200ms"
 timeout = "10s"
-`, address, r.path("root.pem"), cluster.ServerName, r.path("token"), r.path("up")))
+`, r.gate.address, r.path("root.pem"), cluster.ServerName, r.path("token"), r.path("up")))
 	return r
 }
 
@@ -152,5 +155,48 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	}
 	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
 		t.Errorf("the WorkloadEntry was %q, not always %q", got, want)
+	}
+}
+
+// Of two istiods that share an API server, the one in use hands over: first it serves on while a
+// balancer moves the connection to the other one, then the other one is killed. The WorkloadEntry
+// stays, and reports reach it.
+func TestRegistration_SurvivesAnIstiod(t *testing.T) {
+	const grace = 2 * time.Second // after which istiod removes what is disconnected
+	environment := "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + grace.String()
+	r := newRegistered(t, environment)
+	first := r.gate.target
+	second, killSecond := r.cluster.Istiod(environment)
+	r.StartReady()
+	now := r.await(20*time.Second, "True")
+	load := r.StartLoad(0.2)
+	for _, step := range []struct {
+		what   string
+		change func()
+	}{
+		{"moved to the second", func() { r.gate.forward(second) }},
+		{"the second is killed", func() { killSecond(); r.gate.forward(first) }},
+	} {
+		before, seen := now, r.cluster.FollowEntry("vm", "web-127.0.0.1")
+		step.change()
+		rig.Eventually(t, 20*time.Second, step.what+": connected to the other istiod", func() bool {
+			if now = r.entry(); now == nil {
+				t.Fatalf("%s: the WorkloadEntry has disappeared", step.what)
+			}
+			return now.ConnectedAt() != "" && now.Controller() != before.Controller()
+		})
+		<-time.After(2 * grace) // nothing happens
+		if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
+			t.Errorf("%s: the WorkloadEntry was %q, not always %q", step.what, got, want)
+		}
+		if err := os.Remove(r.path("up")); err != nil {
+			t.Fatal(err)
+		}
+		r.await(10*time.Second, "False exit status 1")
+		r.Write("up", "")
+		now = r.await(10*time.Second, "True")
+	}
+	if report := load.Stop(); report.Lost > 0 || report.Total == 0 {
+		t.Errorf("%d of %d requests were lost: %+v", report.Lost, report.Total, report.Classes)
 	}
 }

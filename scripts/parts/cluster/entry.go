@@ -24,6 +24,9 @@ type Entry struct {
 // ConnectedAt returns when istiod saw the newest connection.
 func (e Entry) ConnectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
 
+// Controller returns the istiod that has the newest connection.
+func (e Entry) Controller() string { return e.Metadata.Annotations["istio.io/workloadController"] }
+
 // Health returns the status of the condition Healthy with its message.
 func (e Entry) Health() string {
 	for _, c := range e.Status.Conditions {
