@@ -2,14 +2,9 @@ package systemtest
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"outrider.org/outrider/scripts/parts"
 )
 
 // The agent on the bus (interfaces.md, "D-Bus").
@@ -261,18 +256,9 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 // The other implementation of the bus.
 func TestBus_WithDbusBroker(t *testing.T) {
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
-		"get-dbus-broker")).Output()
-	if err != nil {
-		t.Fatalf("scripts/get-dbus-broker: %v", err)
-	}
-	folder := strings.TrimSpace(string(out))
-	if _, err := os.Stat(filepath.Join(folder, "usr/bin/dbus-broker")); err != nil {
-		t.Fatal(err)
-	}
-	h := NewHost(t, folder+":/opt/dbus-broker")
-	h.Script("cp -a /opt/dbus-broker/usr /; getent group nobody >/dev/null || groupadd nobody")
-	h.Script("install -m 0644 /opt/dbus-broker/lib/systemd/system/dbus-broker.service " +
+	h := NewHost(t, packages(t, "dbus-broker")+":/opt/dbus-broker")
+	h.Script("cp -a /opt/dbus-broker/. /; getent group nobody >/dev/null || groupadd nobody")
+	h.Script("install -m 0644 /opt/dbus-broker/usr/lib/systemd/system/dbus-broker.service " +
 		"/etc/systemd/system/dbus-broker.service")
 	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service " +
 		"/etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -128,6 +129,17 @@ func newHost(t testing.TB, options machine.Options) *Host {
 		}
 	})
 	return h
+}
+
+// packages returns the folder of packages that scripts/setup has downloaded.
+func packages(t testing.TB, name string) string {
+	t.Helper()
+	script := filepath.Join(parts.Root(), "scripts", "get-packages")
+	out, err := exec.CommandContext(t.Context(), script, name).Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v; run scripts/setup test", script, name, err)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // startBackend starts the backends, until the machine reboots.
