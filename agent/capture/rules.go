@@ -10,11 +10,11 @@ import (
 	"github.com/google/nftables/binaryutil"
 )
 
-// firewalld, docker and podman translate at priority -100. Outbound connections are redirected before
-// that; inbound ones after it, so that published ports of containers are not addresses of this host.
+// docker and podman translate at priority -100, firewalld at -90. Outbound connections are redirected
+// before that; inbound ones after it, so that published and forwarded ports are not this host's.
 const (
 	natPriority     = -105
-	inboundPriority = -95
+	inboundPriority = -85
 )
 
 // Names of rules that follow from no key.
@@ -68,9 +68,12 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, DNSPort})
-	start := append(b.start(Families{true, true}),
-		rule(ruleRedirected, Direct, port{own}, redirected{}),
-		rule(ruleRedirected, Direct, transparent{}))
+	start := append(b.start(Families{true, true}), rule(ruleRedirected, Direct, transparent{}))
+	departing := rule(ruleRedirected, Direct, port{own}, redirected{})
+	arriving := departing
+	if !s.Transparent { // what another program redirects is never captured
+		arriving = rule(ruleRedirected, Direct, redirected{})
+	}
 	reject := func(rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Verdict != Direct {
@@ -81,10 +84,10 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	}
 	b.table.Chains = []Chain{
 		{Name: "output", Type: "filter", Hook: "output",
-			Rules: slices.Concat(start, reject(b.outbound(s, users)))},
+			Rules: slices.Concat(start, []Rule{departing}, reject(b.outbound(s, users)))},
 		{Name: "input", Type: "filter", Hook: "input",
-			Rules: slices.Concat(start, []Rule{rule(ruleLoopback, Direct, loopback{arriving: true})},
-				reject(b.inbound(s)))},
+			Rules: slices.Concat(start, []Rule{arriving,
+				rule(ruleLoopback, Direct, loopback{arriving: true})}, reject(b.inbound(s)))},
 	}
 	return b.table
 }

@@ -208,19 +208,28 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 			t.Errorf("answer %q", answer)
 		}
 	})
-	// A published port, as docker translates it.
-	run(t, "table ip docker { chain prerouting { type nat hook prerouting priority -100; "+
-		"fib daddr type local tcp dport 8888 dnat to "+to.String()+"; }; "+
+	// Ports that firewalld forwards to another host, as docker does, and to another port.
+	run(t, "table ip firewalld { chain prerouting { type nat hook prerouting priority -90; "+
+		"fib daddr type local tcp dport 8888 dnat to "+to.String()+"; "+
+		"tcp dport 8889 redirect to :80; }; "+
 		"chain postrouting { type nat hook postrouting priority 100; masquerade; }; }",
 		"nft", "-f", "-")
 	published := netip.AddrPortFrom(netip.MustParseAddr(third.Peer), 8888)
-	for _, settings := range []*Settings{&captureAll, &captureTransparent} {
-		if err := socket.install(Rules(settings, testUsers, Families{true, true}, nil)); err != nil {
-			t.Fatal(err)
+	forwarded := netip.AddrPortFrom(published.Addr(), 8889)
+	for settings, want := range map[*Settings]string{&captureAll: "here 80",
+		&captureTransparent: "15006"} {
+		for _, table := range []*Table{Rules(settings, testUsers, Families{true, true}, nil),
+			closedRules(settings, testUsers, nil)} {
+			if err := socket.install(table); err != nil {
+				t.Fatal(err)
+			}
 		}
 		third.Do(t, func() {
 			if answer := dial(t, "tcp", netip.Addr{}, published); answer != "far 80" {
 				t.Errorf("a published port, transparent %t: %q", settings.Transparent, answer)
+			}
+			if answer := dial(t, "tcp", netip.Addr{}, forwarded); answer != want {
+				t.Errorf("a forwarded port, transparent %t: %q", settings.Transparent, answer)
 			}
 		})
 	}
