@@ -27,7 +27,10 @@ func (a *app) captureCommand() *cobra.Command {
 			"/etc/systemd/system/outrider-envoy.service.d and restart outrider-envoy.service.\n\n" +
 			"With mode = \"redirect\", a local firewall sees captured inbound connections with port " +
 			"15006 (input hook): rules for other ports do not apply to them. Add ports that it " +
-			"blocks to [capture] exclude_inbound_ports.",
+			"blocks to [capture] exclude_inbound_ports. A firewall that drops what no rule accepts, " +
+			"such as ufw, must accept that port (ufw allow 15006/tcp; direct connections to it are " +
+			"reset). firewalld accepts all redirected connections. Ports that docker, podman or " +
+			"firewalld forward elsewhere are not captured.",
 		Args: cobra.ArbitraryArgs,
 		RunE: needsCommand,
 	}

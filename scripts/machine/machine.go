@@ -56,6 +56,8 @@ type Options struct {
 	// Network is the file of the network namespace to use, which survives reboots; "": a new one with
 	// loopback only.
 	Network string
+	// SystemCalls are allowed besides those of a container: names, or groups (systemd.exec(5)).
+	SystemCalls []string
 }
 
 // Machine is a running machine.
@@ -102,6 +104,9 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	}
 	for _, folder := range options.BindWritable {
 		arguments = append(arguments, "--bind="+folder)
+	}
+	for _, call := range options.SystemCalls {
+		arguments = append(arguments, "--system-call-filter="+call)
 	}
 	m.process = exec.Command("/bin/sh", arguments...)
 	m.process.Env = []string{searchPath, "NOTIFY_SOCKET=" + m.notify.path}

@@ -1,0 +1,167 @@
+package systemtest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/machine"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Other programs with firewall rules: firewalld, ufw, docker, and podman with netavark.
+const (
+	installOthers = `set -eu
+cp -a /opt/firewalls/. /
+cp /usr/share/ufw/iptables/*.rules /usr/share/ufw/ufw.conf /etc/ufw/
+groupadd docker
+mkdir -p /etc/systemd/system/docker.service.d
+printf '[Unit]\nStartLimitIntervalSec=0\n' >/etc/systemd/system/docker.service.d/limit.conf
+cat >/etc/containers/storage.conf <<.
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+.
+systemctl daemon-reload
+systemctl reload dbus.service`
+
+	// startServers starts the backend in a container of docker (published on port 8080) and of podman
+	// (8081), and on this host.
+	startServers = `set -eu
+mkdir -p /srv/image
+cp /opt/programs/backend /srv/image
+sysctl -qw net.ipv4.ip_forward=1 # else docker drops what is forwarded to podman
+systemctl start docker.service
+tar -C /srv/image -c . | docker import - image
+docker run -d --restart always --name docker -p 8080:80 image /backend -name docker -http :80
+podman run -d --pids-limit 0 --name podman -p 8081:80 --rootfs /srv/image /backend -name podman -http :80
+systemd-run --quiet --unit=ssh-like /opt/programs/backend -name host -http 198.51.100.1:22
+systemd-run --quiet --unit=application /opt/programs/backend -name application -http 198.51.100.1:9100`
+)
+
+const (
+	restartDocker = "systemctl restart docker.service"
+	reloadPodman  = "podman network reload --all" // its rules do not survive reloads of a firewall
+)
+
+// published are the ports of containers.
+var published = map[string]string{"docker": "8080", "podman": "8081"}
+
+// captured returns how many connections the rules of a key have captured.
+func (h *Host) captured(key string) int {
+	h.t.Helper()
+	n, err := strconv.Atoi(h.Script("outrider capture show | awk '$1 == \"" + key +
+		"\" {n += $2} END {print n + 0}'"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
+// answers waits until a server answers a call from this host, or from the other one.
+func (h *Host) answers(server string, fromFar bool, address string) {
+	h.t.Helper()
+	call := "curl -s -m 2 http://" + address + "/ || true"
+	if fromFar {
+		call = "ip netns exec far " + call
+	}
+	h.Eventually(20*time.Second, server+" answers on "+address, func() bool {
+		return strings.HasPrefix(h.Script(call), server+" answers")
+	})
+}
+
+// reaches checks that this host and the other one reach servers: host, or those of containers.
+func (h *Host) reaches(servers ...string) {
+	h.t.Helper()
+	h.answers("host", true, "198.51.100.1:22")
+	for _, server := range servers {
+		h.answers(server, false, "127.0.0.1:"+published[server])
+		h.answers(server, false, "198.51.100.1:"+published[server])
+		h.answers(server, true, "198.51.100.1:"+published[server])
+	}
+	before := h.captured("capture.inbound_ports")
+	for _, server := range servers {
+		h.answers(server, true, "198.51.100.1:"+published[server])
+	}
+	if now := h.captured("capture.inbound_ports"); now != before {
+		h.t.Errorf("%d connections to published ports were captured", now-before)
+	}
+}
+
+// Other programs' rules neither lose ours nor suffer from them, and no request is lost meanwhile.
+func TestCapture_BesideOtherFirewalls(t *testing.T) {
+	h := newHost(t, machine.Options{Bind: []string{packages(t, "firewalls") + ":/opt/firewalls"},
+		SystemCalls: []string{"@keyring", "bpf"}}) // for containers
+	h.Script(outside)
+	h.Script(installOthers)
+	h.Write("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+
+		"inbound_ports = [\"*\"]\nfail = \"closed\"\n")
+	h.Script("systemctl start outrider")
+	h.captureIs("on")
+	h.Script(startServers)
+	load := h.StartLoad(standard()/2, "-http", "198.51.100.9:80", "-http2", "", "-tcp", "", "-host",
+		"outside.test")
+	step := func(script string, n int, servers ...string) {
+		t.Helper()
+		for range n {
+			load.Mark(script)
+			t.Log(script)
+			h.Script(script)
+			h.reaches(servers...)
+			outbound := h.captured("capture.outbound_cidrs")
+			inbound := h.captured("capture.inbound_ports")
+			h.answers("backend", false, "198.51.100.9")
+			h.answers("application", true, "198.51.100.1:9100")
+			if h.captured("capture.outbound_cidrs") == outbound ||
+				h.captured("capture.inbound_ports") == inbound {
+				t.Errorf("%s: not captured:\n%s", script, h.Script("outrider capture show"))
+			}
+			h.captureIs("on")
+		}
+	}
+	often := 1
+	if full() {
+		often = 10
+	}
+	step(restartDocker, often, "docker", "podman")
+	step("podman restart -t 1 podman", 1, "docker", "podman")
+	step(reloadPodman, often, "docker", "podman")
+	step("nft flush ruleset", 1)
+
+	h.Script("firewall-offline-cmd --add-forward-port=port=9200:proto=tcp:toport=9100")
+	step("systemctl start firewalld.service; "+restartDocker+"; "+reloadPodman, 1, "docker",
+		"podman")
+	for _, reload := range []string{"firewall-cmd --reload", "firewall-cmd --complete-reload"} {
+		step(reload+"; "+reloadPodman, often, "docker", "podman")
+		h.answers("application", true, "198.51.100.1:9200")
+	}
+	step("nft flush ruleset", 1)
+	step("systemctl stop firewalld.service; "+restartDocker+"; "+reloadPodman, 1, "docker", "podman")
+
+	step("ufw allow 22/tcp; ufw allow 15006/tcp; ufw default allow routed; ufw --force enable", 1,
+		"docker", "podman")
+	step("ufw reload", often, "docker", "podman")
+	step("ufw --force disable; ufw --force enable", 1, "docker", "podman")
+	step("nft flush ruleset", 1)
+	step("ufw --force disable; "+restartDocker+"; "+reloadPodman, 1, "docker", "podman")
+
+	report := load.Stop()
+	t.Logf("%d requests, %d lost", report.Total, report.Lost)
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+	}
+	h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+	h.Eventually(3*time.Second, "connections are refused without Envoy", func() bool {
+		return strings.Contains(h.Script("curl -s -m 2 http://198.51.100.9/ || echo exit $?"), "exit 7")
+	})
+	for server, port := range published {
+		h.answers(server, true, "198.51.100.1:"+port)
+	}
+	h.answers("host", true, "198.51.100.1:22")
+	h.Script("systemctl kill -s CONT outrider.service; systemctl stop outrider")
+	if left := h.Script("nft list tables"); strings.Contains(left, "outrider") {
+		t.Errorf("left: %s", left)
+	}
+}
