@@ -31,7 +31,7 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	a.seal = a.readSeal(c)
 	a.identity = identity.New(identity.Options{
 		Settings: a.identitySettings(c), Board: a.board, Logger: log,
-		Denied: a.envoyMayNotHave, Observe: a.envoysSecret,
+		Denied: a.envoyMayNotHave, Unreadable: unreadable, Observe: a.envoysSecret,
 		Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Logger: log}) // at once: mismatched pairs are not served
 		},
@@ -56,9 +56,9 @@ func (a *Agent) envoysSecret(ctx context.Context, name string) ([]*x509.Certific
 	return driver.NewAdmin(epochs[len(epochs)-1].AdminAddress).Certificates(ctx, name)
 }
 
-// trust makes Envoy trust the CA certificates of MeshConfig, which discovery has validated, in
-// addition to the provider's.
-func (a *Agent) trust(authorities []string) {
+// trust makes Envoy trust the CA certificates and SPIFFE bundles of MeshConfig, which discovery has
+// validated, in addition to the provider's.
+func (a *Agent) trust(authorities, bundles []string) {
 	var roots []*x509.Certificate
 	for _, text := range authorities {
 		in := pki.Input{File: "caCertificates", PEM: []byte(text)}
@@ -67,6 +67,7 @@ func (a *Agent) trust(authorities []string) {
 		}
 	}
 	a.identity.SetTrustBundle("MeshConfig", roots)
+	a.identity.SetBundleURLs(bundles)
 }
 
 // newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.

@@ -53,6 +53,12 @@ func (a *Agent) envoyMayNotHave(file *os.File) string {
 		", is not known until the keeper is connected"
 }
 
+// unreadable returns why this process cannot read a path, and the cure; see blueprint.Reader.
+func unreadable(path string) string {
+	groups, _ := os.Getgroups() // without them the advice is the same
+	return blueprint.RunningReader(os.Geteuid(), append(groups, os.Getegid())...).Denied(path)
+}
+
 // envoyUser returns the user of the keeper and Envoy, nil while the keeper is not connected.
 func (a *Agent) envoyUser() *blueprint.Reader {
 	keeper := a.keeper.Get()

@@ -115,10 +115,11 @@ type Identity struct {
 	SPIFFEID  string    `json:"spiffe_id,omitempty"`
 	Issuer    string    `json:"issuer,omitempty"`
 	Serial    string    `json:"serial,omitempty"`
-	Source    string    `json:"source"` // files, istiod, spire, cache
-	NotBefore time.Time `json:"not_before"`
-	NotAfter  time.Time `json:"not_after"`
+	Source    string    `json:"source"`              // files, istiod, spire, cache
+	NotBefore time.Time `json:"not_before,omitzero"` // zero: there is none yet, see Problem
+	NotAfter  time.Time `json:"not_after,omitzero"`
 	Renewal   time.Time `json:"renewal,omitzero"`
+	Problem   string    `json:"problem,omitempty"` // why there is none, or no newer one
 }
 
 // Outcome is the outcome of a reload, with the same values as on D-Bus.

@@ -88,17 +88,18 @@ func doing(live epoch.Epoch) string {
 	}
 }
 
-// identities describes the secrets that are loaded. For the others, a condition says why not.
+// identities describes the secrets that are loaded or that could not be.
 func (b *Backend) identities() []api.Identity {
 	all := []api.Identity{}
 	for _, s := range b.Identity.Secrets() {
-		if s.NotAfter.IsZero() {
+		if s.NotAfter.IsZero() && s.Problem == "" {
 			continue
 		}
 		all = append(all, api.Identity{
 			Name: s.Name, Source: string(s.Source), Subject: s.Subject, SPIFFEID: s.SpiffeID,
 			Issuer: s.Issuer, Serial: s.Serial,
 			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
+			Problem: s.Problem,
 		})
 	}
 	return all

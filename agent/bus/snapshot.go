@@ -56,6 +56,9 @@ func newSnapshot(state api.Status, unit string) *snapshot {
 			values: epochValues(epoch)}
 	}
 	for _, secret := range state.Identities {
+		if secret.NotAfter.IsZero() {
+			continue // a condition says why
+		}
 		shown.objects[secretPath(secret.Name)] = object{kind: secretInterface,
 			values: secretValues(secret)}
 	}

@@ -1,9 +1,11 @@
 package discovery
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"outrider.org/outrider/agent/watch"
@@ -13,7 +15,8 @@ import (
 // 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
 type Denied func(path string) string
 
-// access reports whether a file is missing, and otherwise what d says of it.
+// access reports whether a file is missing, and otherwise what d says of it and of its folder, which
+// Envoy watches and therefore must be able to list.
 func (d Denied) access(path string) (missing bool, why string) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return true, ""
@@ -21,7 +24,7 @@ func (d Denied) access(path string) (missing bool, why string) {
 	if d == nil {
 		return false, ""
 	}
-	return false, d(path)
+	return false, cmp.Or(d(path), d(filepath.Dir(path)))
 }
 
 // certificateFile is a followed file with the result of its last inspection.
@@ -93,7 +96,7 @@ func (c *certificates) run(file *certificateFile) {
 		case <-time.After(inspectInterval - time.Duration(time.Now().UnixNano())%inspectInterval):
 		}
 		held := file.Fingerprint()
-		if done == nil && held == file.held {
+		if done == nil && held == file.held && file.denied == "" {
 			continue
 		}
 		reader := c.denied
@@ -103,8 +106,9 @@ func (c *certificates) run(file *certificateFile) {
 		missing, denied := reader.access(file.Path)
 		c.mu.Lock()
 		first := !file.inspected
+		// Envoy reads the file again once it may, though only its folder has changed.
+		differs := held != file.held || denied != file.denied
 		file.missing, file.denied, file.inspected = missing, denied, true
-		differs := held != file.held
 		if differs {
 			file.held = held
 			file.changes++

@@ -61,7 +61,7 @@ func (s *Server) reconfigure() bool {
 	if changed {
 		s.dropCertificates()
 	}
-	s.options.TrustBundle(m.Authorities)
+	s.options.TrustBundle(m.Authorities, m.Bundles)
 	s.reportProblems()
 	return changed
 }

@@ -288,3 +288,19 @@ func serveXDS(t *testing.T, source xds.Source) *grpc.ClientConn {
 	})
 	return connection
 }
+
+// The SPIFFE bundles of MeshConfig are reported at the start and when they change.
+func TestMeshTLS_ReportsBundlesOfMeshConfig(t *testing.T) {
+	config, reported := filepath.Join(t.TempDir(), "mesh.yaml"), make(chan []string, 10)
+	write(t, config, "caCertificates: [{spiffeBundleUrl: one.test/bundle}]")
+	_, changes := start(t, discovery.Options{Files: []string{t.TempDir()},
+		TrustBundle: func(_, bundles []string) { reported <- bundles },
+		Settings:    discovery.Settings{MeshConfigFile: config}})
+	for _, want := range []string{"https://one.test/bundle", "https://two.test"} {
+		if got := <-reported; len(got) != 1 || got[0] != want {
+			t.Errorf("reported %v, want %s", got, want)
+		}
+		write(t, config, "caCertificates: [{spiffeBundleUrl: 'https://two.test'}]")
+		changes <- []string{config}
+	}
+}

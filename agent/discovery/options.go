@@ -42,9 +42,9 @@ type Options struct {
 	// of the settings. It must not block.
 	Namespaces func() []string
 
-	// TrustBundle receives the CA certificates (PEM) that the mesh configuration in force adds, as it
-	// is read and applied. nil: nobody needs them. It must not block.
-	TrustBundle func(authorities []string)
+	// TrustBundle receives the CA certificates (PEM) and the URLs of SPIFFE bundles that the mesh
+	// configuration in force adds, as it is read and applied. nil: nobody needs them. It must not block.
+	TrustBundle func(authorities, bundles []string)
 
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
@@ -86,7 +86,7 @@ func fill(o *Options) {
 		o.MaxViews = defaultMaxViews
 	}
 	if o.TrustBundle == nil {
-		o.TrustBundle = func([]string) {}
+		o.TrustBundle = func(_, _ []string) {}
 	}
 	if o.SystemRoots == "" {
 		o.SystemRoots = systemRoots()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -140,6 +141,9 @@ func peerClients(t *testing.T, pki meshPKI) []peerClient {
 		{name: "identity of an alias", identity: issueID(t, pki.mesh,
 			"spiffe://alias.example/ns/bank/sa/client"), alpn: istio,
 			admitted: "PERMISSIVE STRICT"},
+		{name: "identity of another authority's domain", identity: issueID(t, pki.mesh,
+			"spiffe://partner.example/ns/bank/sa/client"), alpn: istio,
+			admitted: "PERMISSIVE STRICT"},
 		{name: "foreign identity", identity: issueID(t, pki.foreign,
 			"spiffe://cluster.local/ns/bank/sa/client"), alpn: istio},
 		{name: "no identity", alpn: istio},
@@ -202,8 +206,9 @@ func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
 	}
 	a, echo := (&backend{name: "a"}).serve(t, false), echoTCP(t, "step")
 	// the connections that a proxy would pass on to an unknown step would be redirected to it
-	const meshConfig = "trustDomainAliases: [alias.example]\n" +
-		"outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
+	meshConfig := fmt.Sprintf("trustDomainAliases: [alias.example]\n"+
+		"caCertificates: [{pem: %q, trustDomains: [partner.example]}]\n"+
+		"outboundTrafficPolicy: {mode: REGISTRY_ONLY}", pkitest.PEM(pki.mesh.Certificate))
 	for _, kind := range []string{"sidecar", "REDIRECT"} {
 		address, marker, objects := "127.0.0.1", "127.0.0.1", fmt.Sprintf(peerSidecar, a)+
 			stepService

@@ -88,7 +88,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
-	options.TrustBundle(s.mesh.Authorities)
+	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
 	s.here.expectRefused(lastGood.Refused)

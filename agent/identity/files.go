@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 
@@ -173,6 +174,26 @@ func (s source) read(now time.Time) (*material, error) {
 		return nil, err
 	}
 	return version, version.pair.CheckTime(now)
+}
+
+// unreadable is fs.ErrPermission with the cure.
+type unreadable struct {
+	why string
+	error
+}
+
+func (u unreadable) Error() string { return u.why }
+func (u unreadable) Unwrap() error { return u.error }
+
+// explain adds the cure to an error of a file that the agent may not read.
+func (m *Manager) explain(err error) error {
+	at, found := errors.AsType[*fs.PathError](err)
+	if found && errors.Is(err, fs.ErrPermission) && m.options.Unreadable != nil {
+		if why := m.options.Unreadable(at.Path); why != "" {
+			return unreadable{why, err}
+		}
+	}
+	return err
 }
 
 // readFile reads a file unless denied, which may be nil, says why not.

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestFiles_ArePublishedAheadOfTheFirstRequest(t *testing.T) {
@@ -39,12 +41,11 @@ func TestFiles_RotationIsAnEvent(t *testing.T) {
 		t.Errorf("events before any rotation: %v", events)
 	}
 	r.awaitChain(identity.Default, r.issue(2*time.Hour))
-	for _, e := range r.board.Events(0) {
-		if e.Kind == condition.KindSecretRotated && e.Fields["resource"] == identity.Default {
-			return
-		}
-	}
-	t.Errorf("no event: %v", r.board.Events(0))
+	parts.Eventually(t, deadline, "there is an event", func() bool {
+		return slices.ContainsFunc(r.board.Events(0), func(e condition.Event) bool {
+			return e.Kind == condition.KindSecretRotated && e.Fields["resource"] == identity.Default
+		})
+	})
 }
 
 // TestFiles_KeepsTheLastGoodPair writes pairs that must not be served, and then a good one.

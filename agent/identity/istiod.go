@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	securityv1 "istio.io/api/security/v1alpha1"
 
 	"outrider.org/outrider/agent/identity/pki"
@@ -122,9 +125,21 @@ func (i Istiod) issue(
 			Csr: string(request), ValidityDuration: int64(i.TTL.Seconds()),
 		})
 	if err != nil {
-		return nil, fmt.Errorf("%s issues no certificate: %w", i, err)
+		return nil, fmt.Errorf("%s issues no certificate: %w%s", i, err, i.cure(err))
 	}
 	return i.accept(response.GetCertChain(), keyPEM)
+}
+
+// cure returns what helps against an error of a call, after "; ", or "".
+func (i Istiod) cure(err error) string {
+	switch {
+	case strings.Contains(err.Error(), "signed by unknown authority"):
+		return "; write the root of its certificate into " +
+			cmp.Or(i.RootFile, "a file that [identity] root_ca_file names")
+	case status.Code(err) == codes.Unauthenticated && i.TokenFile != "":
+		return "; write a token for the audience istio-ca that it accepts into " + i.TokenFile
+	}
+	return ""
 }
 
 // accept checks an answer. Its last element has the roots, the others the chain.

@@ -80,11 +80,11 @@ func TestIstiod_Issues(t *testing.T) {
 		"token of another issuer": {func(i *identity.Istiod) {
 			text := a.Token(t, time.Hour)
 			writeFile(t, i.TokenFile, []byte(text[:len(text)-8]+"AAAAAAAA"))
-		}, "code = Unauthenticated"},
+		}, "write a token for the audience"},
 		"another root": {func(i *identity.Istiod) {
 			other := pkitest.NewAuthority(t, "other", nil)
 			writeFile(t, i.RootFile, pkitest.PEM(other.Certificate))
-		}, "signed by unknown authority"},
+		}, "; write the root of its certificate into "},
 		"expired client certificate": {func(i *identity.Istiod) {
 			dir := t.TempDir()
 			chain, key := root.Issue(t, pkitest.Leaf("web", -time.Minute))

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -32,6 +33,10 @@ type Options struct {
 	// reads a file that Envoy requests by its path only if Envoy could: it must not lend Envoy the
 	// agent's rights.
 	Denied func(*os.File) string
+	// Unreadable returns why the agent cannot read a path, and the cure; "" if that is unknown. It may
+	// block. nil: always unknown.
+	Unreadable func(path string) string
+	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
 	// Observe reads the secrets that Envoy has from SPIRE. Needed by Settings.Spire.
 	Observe Observe
 }
@@ -43,14 +48,17 @@ type Manager struct {
 	feed    *resource.Feed
 	dirty   chan struct{} // holds one: there is something to store
 
-	mu        sync.Mutex
-	running   context.Context // of Run; nil before
-	settings  Settings
-	pending   bool // the provider of settings may be refused
-	entries   map[string]*entry
-	bundles   map[string][]*x509.Certificate // of mesh configurations, by where they come from
-	published map[string]string              // name → version in the feed; absent: known not to exist
-	stats     Stats
+	mu       sync.Mutex
+	running  context.Context // of Run; nil before
+	settings Settings
+	pending  bool // the provider of settings may be refused
+	// bundleURLs are the SPIFFE bundles to follow.
+	bundleURLs []string
+	entries    map[string]*entry
+	bundles    map[string][]*x509.Certificate // of mesh configurations, by where they come from
+	followers  map[string]*follower           // of SPIFFE bundles, by URL
+	published  map[string]string              // name → version in the feed; absent: known not to exist
+	stats      Stats
 }
 
 // entry is a secret that is configured or subscribed to.
@@ -73,14 +81,17 @@ func New(options Options) *Manager {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
+	if options.HTTP == nil {
+		options.HTTP = newBundleClient()
+	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
 		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
-		bundles: map[string][]*x509.Certificate{},
-		stats:   Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
+		bundles: map[string][]*x509.Certificate{}, followers: map[string]*follower{},
+		stats: Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
 	}
 }
 
@@ -106,7 +117,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.accept(m.entry(Default), last)
 	}
 	m.define(false)
-	m.judge()
+	m.followBundles()
 	m.mu.Unlock()
 
 	m.MarkReady()

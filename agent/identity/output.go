@@ -42,6 +42,11 @@ func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot write the certificate to %s: %w", o.Dir, err)
+			if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+				err = fmt.Errorf("%w; use a directory in /run/outrider, or one that the agent's user "+
+					"owns and, under systemd, name it in ReadWritePaths= of a drop-in of "+
+					"outrider.service", err)
+			}
 		}
 	}()
 	content := map[string][]byte{

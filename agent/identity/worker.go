@@ -2,6 +2,8 @@ package identity
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"time"
 
@@ -51,7 +53,9 @@ func (m *Manager) start(name string) {
 	w := &worker{stop}
 	e.worker, e.started = w, m.options.Now()
 	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
-	tell := func(version *material, err error) { m.report(ctx, w, name, version, err) }
+	tell := func(version *material, err error) {
+		m.report(ctx, w, name, version, m.explain(err))
+	}
 	if d.spire {
 		go m.observe(ctx, name, tell)
 		return
@@ -145,6 +149,9 @@ func (m *Manager) report(
 		m.stats.Failures[Failure{Resource: name, Reason: reason(err)}]++
 		if e.failing.IsZero() {
 			e.failing = m.options.Now()
+			if e.current == nil && errors.Is(err, fs.ErrPermission) {
+				e.failing = e.failing.Add(-settle) // waiting does not help
+			}
 		}
 	}
 	m.judge()

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -31,12 +32,21 @@ func (a *app) certsCommand() *cobra.Command {
 					a.addIdentity(t, identity)
 				}
 				a.write(t, "no identity")
+				for _, identity := range status.Identities {
+					if identity.Problem != "" {
+						fmt.Fprintf(a.out, "%s: %s\n", identity.Name, identity.Problem)
+					}
+				}
 			})
 		}),
 	})
 }
 
 func (a *app) addIdentity(t *table, i api.Identity) {
+	if i.NotAfter.IsZero() {
+		t.add(i.Name, "-", "-", cell{"missing", red}, "-", "-", "-")
+		return
+	}
 	whole, left := i.NotAfter.Sub(i.NotBefore), i.NotAfter.Sub(a.now())
 	colour, leftText := green, age(left)
 	switch {
@@ -46,7 +56,11 @@ func (a *app) addIdentity(t *table, i api.Identity) {
 		colour = yellow
 	}
 	renewal := "-"
-	if !i.Renewal.IsZero() {
+	switch {
+	case i.Renewal.IsZero():
+	case i.Problem != "":
+		renewal = "failing"
+	default:
 		renewal = "in " + age(i.Renewal.Sub(a.now()))
 	}
 	t.add(i.Name, cmp.Or(i.SPIFFEID, i.Subject), i.Issuer, cell{bar(left, whole), colour},

@@ -84,6 +84,10 @@ func TestCerts(t *testing.T) {
 			Renewal: noon.Add(6 * time.Hour)},
 		{Name: "ROOTCA", Subject: "CN=root", Source: "files", NotBefore: ago(10 * time.Hour),
 			NotAfter: ago(time.Hour)},
+		{Name: "late", SPIFFEID: "spiffe://cluster.local/ns/default/sa/web", Issuer: "CN=root",
+			Source: "istiod", NotBefore: ago(6 * time.Hour), NotAfter: noon.Add(time.Hour),
+			Renewal: ago(time.Hour), Problem: "/etc/token: the token expired"},
+		{Name: "kubernetes://shop", Problem: "/etc/shop/tls.crt: no such file"},
 	}
 	_, out, _ := newMachine(t, &apitest.Backend{StatusValue: status}).outrider("certs")
 	golden(t, "certs.txt", out)

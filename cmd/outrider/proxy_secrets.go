@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"fmt"
 	"time"
 
 	"outrider.org/outrider/agent/api"
@@ -62,12 +63,34 @@ func (a *app) showSecrets(ctx context.Context, client *api.Client, _ []string) e
 	add(dumped.Warming, "sds", "warming")
 	t.sortBy(0)
 	a.write(t, "no secret")
+	return a.explainWarming(ctx, client, dumped.Warming)
+}
+
+// explainWarming says why secrets are warming.
+func (a *app) explainWarming(ctx context.Context, client *api.Client, warming []secret) error {
+	if len(warming) == 0 {
+		return nil
+	}
+	status, err := client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range warming {
+		why := "see \"outrider mesh check\" and \"outrider status\""
+		for _, identity := range status.Identities {
+			if identity.Name == s.Name && identity.Problem != "" {
+				why = identity.Problem
+			}
+		}
+		fmt.Fprintf(a.out, "%s is warming: %s\n", s.Name, why)
+	}
+	fmt.Fprintln(a.out, "A listener or cluster that had a secret serves its former version meanwhile.")
 	return nil
 }
 
 // describe returns the kind of a secret, its subject and the end of its validity.
 func (s secret) describe(now time.Time) (kind, subject string, until cell) {
-	kind = "other"
+	kind = "-" // Envoy has none yet
 	var data dataSource
 	switch {
 	case s.Secret.Certificate != nil:

@@ -75,6 +75,10 @@ func (a *app) printStatus(s api.Status) {
 			strings.Join(nonEmpty(h.State+" for "+a.since(h.Since), h.Reason), ": "))
 	}
 	for _, identity := range s.Identities {
+		if identity.NotAfter.IsZero() {
+			d.add("identities", red, "%s missing", identity.Name)
+			continue
+		}
 		d.add("identities", plain, "%s from %s, valid for %s", identity.Name, identity.Source,
 			age(identity.NotAfter.Sub(a.now())))
 	}

@@ -203,9 +203,33 @@ where Gateways say. All examples below are of this kind.
 With type = "sidecar", the default, Envoy stands beside an application and
 carries its requests to other services: each port of a ServiceEntry is a
 listener on 127.0.0.1, and the Host header chooses the service.`)
+	p.Section("IDENTITY")
+	p.Text(`The certificate of the mesh comes from ` + "`provider`" + ` in [identity]: files, istiod's
+authority or SPIRE (outrider.toml(5) has all keys). For example from files,
+in /etc/outrider/conf.d/60-identity.toml:`)
+	p.Example(`[identity]
+provider = "files"
+cert_file = "/etc/outrider/tls/web.crt"       # leaf first, then intermediates
+key_file = "/etc/outrider/tls/web.key"        # chgrp outrider, chmod 640
+root_ca_file = "/etc/outrider/tls/roots.crt"
+`)
+	p.Text("or from istiod, with a token for the audience istio-ca:")
+	p.Example(`[node]
+namespace = "vm"
+service_account = "web"
+[identity]
+provider = "istiod"
+ca_address = "istiod.istio-system.svc:15012"
+root_ca_file = "/etc/outrider/istio-root.pem"
+token_file = "/etc/outrider/istio-token"      # chgrp outrider, chmod 640
+`)
+	p.Text(`Replaced files take effect by themselves. "outrider certs" lists what there is,
+until when, and what is missing and why; "outrider status" and the journal say
+so, too. ` + "`output_dir`" + `, for other programs, is a folder in /run/outrider, or one
+that a drop-in of outrider.service opens (ReadWritePaths=).`)
 	p.Section("MUTUAL TLS")
-	p.Text("With a `provider` in [identity] a proxy has a certificate of the mesh, and\n" +
-		"connections between workloads use mutual TLS as with Istio:")
+	p.Text(`With an identity a proxy has a certificate of the mesh, and connections between
+workloads use mutual TLS as with Istio:`)
 	for _, direction := range directions {
 		p.Term(direction.name, direction.text)
 	}
@@ -215,7 +239,16 @@ change of the mesh configuration until it is corrected. STRICT protects the
 ports of Envoy: let the application listen on 127.0.0.1 only; "outrider mesh
 check" warns if it listens elsewhere without interception. "outrider mesh
 explain" shows which certificates the sides of a connection present and expect,
-and the PeerAuthentication of an endpoint that would refuse the connection.`)
+and the PeerAuthentication of an endpoint that would refuse the connection.
+
+` + "`caCertificates`" + ` of MeshConfig are authorities besides those of the identity, for
+example of a mesh whose workloads call this host's: certificates (` + "`pem`" + `), or a
+SPIFFE bundle that the agent fetches over https with the system's authorities,
+again when the bundle says so or after five minutes (` + "`spiffeBundleUrl`" + `; while that
+fails, the roots that were fetched last stay, and the condition
+trust-bundle-unavailable says why). Clients of their ` + "`trustDomains`" + ` are accepted,
+too. As with istiod, an authority is trusted for every trust domain, and
+` + "`certSigners`" + ` has no effect.`)
 	p.Section("PRECEDENCE")
 	p.Text(`Of two objects for the same port and host the older counts, as with Istio: the
 one with the earlier metadata.creationTimestamp (none is the earliest), then the

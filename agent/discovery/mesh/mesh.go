@@ -44,8 +44,10 @@ type Config struct {
 	AutoMutualTLS      bool                          // between workloads of the mesh with an identity
 	TrustDomain        string                        // of service accounts
 	TrustDomainAliases []string                      // domains of equivalent workloads
-	// additional trusted CA certificates, PEM, sorted
-	Authorities []string
+	// additional trusted CA certificates (PEM) and URLs of SPIFFE bundles with such, sorted
+	Authorities, Bundles []string
+	// trust domains besides the mesh's whose workloads are accepted (caCertificates), sorted
+	OtherTrustDomains []string
 
 	// Properties of the machine, not of the file:
 	SystemRoots string // file with the system's CA certificates
@@ -87,5 +89,5 @@ func (m *Config) SameMutualTLS(other *Config) bool {
 	return m.RootNamespace == other.RootNamespace && m.AutoMutualTLS == other.AutoMutualTLS &&
 		proto.Equal(m.MutualTLS, other.MutualTLS) &&
 		slices.Equal(m.TrustDomains(), other.TrustDomains()) &&
-		slices.Equal(m.Authorities, other.Authorities)
+		slices.Equal(m.Authorities, other.Authorities) && slices.Equal(m.Bundles, other.Bundles)
 }

@@ -33,11 +33,12 @@ func (m *Config) Peers(names []string) []string {
 	return slices.Compact(peers)
 }
 
-// TrustDomains returns the prefixes of the SPIFFE IDs of the mesh: those of its trust domain and of
-// the aliases.
+// TrustDomains returns the prefixes of the SPIFFE IDs that servers accept: those of the mesh's trust
+// domain, of the aliases and of the domains of additional authorities.
 func (m *Config) TrustDomains() []string {
 	var prefixes []string
-	for _, domain := range append([]string{m.TrustDomain}, m.TrustDomainAliases...) {
+	for _, domain := range slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases,
+		m.OtherTrustDomains) {
 		if prefix := spiffe + domain + "/"; !slices.Contains(prefixes, prefix) {
 			prefixes = append(prefixes, prefix)
 		}

@@ -75,8 +75,8 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	}
 	m.AutoMutualTLS = in.EnableAutoMtls == nil || in.EnableAutoMtls.Value
 	m.MutualTLS = in.MeshMTLS
-	m.TLS, m.TrustDomainAliases, m.Authorities = in.TlsDefaults, in.TrustDomainAliases,
-		authorities(in)
+	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
+	m.Authorities, m.Bundles, m.OtherTrustDomains = authorities(in)
 	if in.TrustDomain != "" {
 		m.TrustDomain = in.TrustDomain
 	}

@@ -5,8 +5,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 
 	meshapi "istio.io/api/mesh/v1alpha1"
@@ -54,35 +56,38 @@ var trustDomain = sync.OnceValue(func() *regexp.Regexp {
 
 // trust checks the trust domains and CA certificates.
 func (c *checker) trust(m *meshapi.MeshConfig) {
-	domain := func(field, name string) {
-		if !trustDomain().MatchString(name) {
-			c.fail(field, fmt.Sprintf("%q is no trust domain", name),
-				"write one such as cluster.local, without spiffe://")
-		}
-	}
 	if m.TrustDomain != "" {
-		domain("trustDomain", m.TrustDomain)
+		c.domain("trustDomain", m.TrustDomain)
 	}
 	for i, alias := range m.TrustDomainAliases {
-		domain(fmt.Sprintf("trustDomainAliases[%d]", i), alias)
+		c.domain(fmt.Sprintf("trustDomainAliases[%d]", i), alias)
 	}
 	for i, data := range m.CaCertificates {
 		c.authority(fmt.Sprintf("caCertificates[%d]", i), data)
 	}
 }
 
+func (c *checker) domain(field, name string) {
+	if !trustDomain().MatchString(name) {
+		c.fail(field, fmt.Sprintf("%q is no trust domain", name),
+			"write one such as cluster.local, without spiffe://")
+	}
+}
+
 func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateData) {
-	const idle = "has no effect in this version of Outrider: the authority is trusted for all"
 	if len(data.GetCertSigners()) > 0 {
-		c.warn(field+".certSigners", idle, "remove it to be rid of this warning")
+		c.warn(field+".certSigners", "has no effect: it is for istiod as registration authority of "+
+			"Kubernetes signers", "remove it, or list the authority without it")
 	}
-	if len(data.GetTrustDomains()) > 0 {
-		c.warn(field+".trustDomains", idle, "remove it to be rid of this warning")
+	for i, name := range data.GetTrustDomains() {
+		c.domain(fmt.Sprintf("%s.trustDomains[%d]", field, i), name)
 	}
-	if data.GetSpiffeBundleUrl() != "" {
-		c.warn(field+".spiffeBundleUrl",
-			"is not supported by this version of Outrider and has no effect",
-			"write the authority's certificate into pem")
+	if text := data.GetSpiffeBundleUrl(); text != "" {
+		bundle, err := url.Parse(text)
+		if strings.Contains(text, "://") && (err != nil || bundle.Scheme != "https" || bundle.Host == "") {
+			c.fail(field+".spiffeBundleUrl", fmt.Sprintf("%q is no https URL", text),
+				"write one such as https://spire.example.com:8443/bundle")
+		}
 		return
 	}
 	if err := checkAuthority(data.GetPem()); err != nil {
@@ -119,14 +124,23 @@ func checkAuthority(text string) error {
 	}
 }
 
-// authorities returns the trusted CA certificates as istiod serves them, sorted without duplicates.
-func authorities(m *meshapi.MeshConfig) []string {
-	var all []string
+// authorities returns the CA certificates, the URLs of SPIFFE bundles and the trust domains of
+// caCertificates, each sorted.
+func authorities(m *meshapi.MeshConfig) (certificates, bundles, domains []string) {
 	for _, data := range m.CaCertificates {
-		if text := data.GetPem(); text != "" {
-			all = append(all, text)
+		switch bundle := data.GetSpiffeBundleUrl(); {
+		case bundle == "":
+			certificates = append(certificates, data.GetPem())
+		case strings.Contains(bundle, "://"):
+			bundles = append(bundles, bundle)
+		default:
+			bundles = append(bundles, "https://"+bundle)
 		}
+		domains = append(domains, data.TrustDomains...)
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	sorted := func(all []string) []string {
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	return sorted(certificates), sorted(bundles), sorted(domains)
 }

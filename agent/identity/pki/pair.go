@@ -86,13 +86,13 @@ func (p *Pair) CheckTime(now time.Time) error {
 	for _, c := range p.Chain {
 		if now.After(c.NotAfter) {
 			return p.certificate.problem(ErrExpired, "replace the certificate",
-				"the certificate of %s expired on %s", subject(c),
+				"the certificate of %s expired on %s UTC", subject(c),
 				c.NotAfter.UTC().Format(time.DateTime))
 		}
 		if now.Before(c.NotBefore) {
 			return p.certificate.problem(ErrNotYetValid,
 				"check the clock, or wait: the certificate is used once it is valid",
-				"the certificate of %s is valid from %s", subject(c),
+				"the certificate of %s is valid from %s UTC", subject(c),
 				c.NotBefore.UTC().Format(time.DateTime))
 		}
 	}

@@ -62,5 +62,5 @@ func (t Token) CheckTime(file string, now time.Time) error {
 		return nil
 	}
 	return Input{File: file}.problem(ErrExpired, "write a new token into the file",
-		"the token expired on %s", t.Expiry.UTC().Format(time.DateTime))
+		"the token expired on %s UTC", t.Expiry.UTC().Format(time.DateTime))
 }

@@ -1,0 +1,172 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// CodeBundle is the condition for SPIFFE bundles that cannot be fetched.
+const CodeBundle = "trust-bundle-unavailable"
+
+// A bundle is fetched again after the time that it names, at most maxBundleRefresh; after a failure
+// sooner, with the pause doubling.
+const (
+	bundleRefresh     = 5 * time.Minute // if it names none, as SPIFFE recommends
+	maxBundleRefresh  = time.Hour
+	firstBundleRetry  = time.Second
+	bundleFetchTime   = 10 * time.Second
+	maxBundleBytes    = 1 << 20
+	maxBundleRedirect = 3
+)
+
+// follower is a goroutine that fetches a SPIFFE bundle.
+type follower struct {
+	stop context.CancelFunc
+	err  error // of the last attempt
+}
+
+// SetBundleURLs sets the SPIFFE bundles whose roots are trusted beside the provider's. Roots of an
+// URL that cannot be reached any more stay until it is removed.
+func (m *Manager) SetBundleURLs(urls []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bundleURLs = urls
+	if m.running != nil {
+		m.followBundles()
+	}
+}
+
+// followBundles starts and stops followers. Callers hold mu.
+func (m *Manager) followBundles() {
+	for url, f := range m.followers {
+		if !slices.Contains(m.bundleURLs, url) {
+			f.stop()
+			delete(m.followers, url)
+			delete(m.bundles, url)
+		}
+	}
+	for _, url := range m.bundleURLs {
+		if m.followers[url] == nil {
+			ctx, stop := context.WithCancel(m.running)
+			f := &follower{stop: stop}
+			m.followers[url] = f
+			go m.followBundle(ctx, url, f)
+		}
+	}
+	m.bundlesChanged()
+}
+
+// bundlesChanged publishes the roots and judges the followers. Callers hold mu.
+func (m *Manager) bundlesChanged() {
+	var failed []string
+	for _, url := range slices.Sorted(maps.Keys(m.followers)) {
+		if err := m.followers[url].err; err != nil {
+			failed = append(failed, "cannot fetch the SPIFFE bundle "+url+": "+err.Error())
+		}
+	}
+	if len(failed) > 0 {
+		m.options.Board.Raise(CodeBundle, condition.Warning, strings.Join(failed, "; "))
+	} else {
+		m.options.Board.Clear(CodeBundle)
+	}
+	m.judge()
+	m.changed()
+}
+
+// followBundle fetches a bundle until ctx ends.
+func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
+	for pause := firstBundleRetry; ; {
+		roots, wait, err := fetchBundle(ctx, m.options.HTTP, url)
+		m.mu.Lock()
+		if ctx.Err() != nil {
+			m.mu.Unlock()
+			return
+		}
+		if f.err = err; err == nil {
+			m.bundles[url] = roots
+			pause = firstBundleRetry
+		} else {
+			wait, pause = pause, min(2*pause, bundleRefresh)
+		}
+		m.bundlesChanged()
+		m.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// newBundleClient returns a client that trusts the system's roots and follows no redirect to
+// plaintext.
+func newBundleClient() *http.Client {
+	return &http.Client{CheckRedirect: func(next *http.Request, via []*http.Request) error {
+		if next.URL.Scheme != "https" || len(via) > maxBundleRedirect {
+			return errors.New("it redirects to http, or too often")
+		}
+		return nil
+	}}
+}
+
+// fetchBundle returns the X.509 authorities of a SPIFFE bundle, and when to fetch it again.
+func fetchBundle(
+	ctx context.Context, client *http.Client, url string,
+) ([]*x509.Certificate, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, bundleFetchTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, 0, errors.Unwrap(err) // without the URL
+	}
+	defer func() { _ = answer.Body.Close() }() // only read
+	if answer.StatusCode != http.StatusOK {
+		return nil, 0, fmt.Errorf("it answers %s", answer.Status)
+	}
+	var bundle struct {
+		Keys []struct {
+			Use          string   `json:"use"`
+			Certificates [][]byte `json:"x5c"`
+		} `json:"keys"`
+		RefreshHint int64 `json:"spiffe_refresh_hint"` // seconds
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxBundleBytes)).Decode(&bundle); err != nil {
+		return nil, 0, fmt.Errorf("not a SPIFFE bundle: %w", err)
+	}
+	var roots []*x509.Certificate
+	for _, key := range bundle.Keys {
+		if key.Use != "x509-svid" {
+			continue
+		}
+		for _, der := range key.Certificates {
+			root, err := x509.ParseCertificate(der)
+			if err != nil {
+				return nil, 0, fmt.Errorf("an authority cannot be parsed: %w", err)
+			}
+			roots = append(roots, root)
+		}
+	}
+	roots, err = pki.ParseRoots(pki.Input{File: "its content", PEM: pki.EncodeCertificates(roots)},
+		time.Now())
+	wait := bundleRefresh
+	if bundle.RefreshHint > 0 {
+		wait = time.Duration(min(bundle.RefreshHint, int64(maxBundleRefresh/time.Second))) * time.Second
+	}
+	return roots, wait, err
+}

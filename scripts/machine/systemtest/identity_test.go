@@ -1,0 +1,69 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+// A key that the agent's user cannot read, and a directory that its unit cannot write: a start does
+// not fail, and says at once what to do.
+func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {
+	h := NewHost(t)
+	root := pkitest.NewAuthority(t, "root", nil)
+	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
+	const keyFile = "/etc/outrider/web.key"
+	h.Write("/etc/outrider/web.crt", string(chain))
+	h.Write(keyFile, string(key))
+	h.Write("/etc/outrider/root.crt", string(pkitest.PEM(root.Certificate)))
+	h.Write("/etc/outrider/conf.d/60-identity.toml", `[node]
+type = "router"
+[identity]
+provider = "files"
+cert_file = "/etc/outrider/web.crt"
+key_file = "/etc/outrider/web.key"
+root_ca_file = "/etc/outrider/root.crt"
+output_dir = "/var/lib/elsewhere"
+`)
+	h.Script("chmod 600 " + keyFile + "; systemctl start outrider.service")
+	cure := "user outrider cannot read " + keyFile + ": chgrp outrider " + keyFile + "; chmod 640 " + keyFile
+	if out := h.MustRun(t, "outrider", "status"); !strings.Contains(out, cure) {
+		t.Errorf("the status right after the start has no %q:\n%s", cure, out)
+	}
+	if out := h.MustRun(t, "outrider", "certs"); !strings.Contains(out, "default: "+cure) {
+		t.Errorf("outrider certs:\n%s", out)
+	}
+	h.Script(strings.TrimPrefix(cure, "user outrider cannot read "+keyFile+": "))
+	h.Eventually(time.Minute, "the certificate is provided and cannot be stored", func() bool {
+		out := h.MustRun(t, "outrider", "status")
+		return strings.Contains(out, "default from files") && !strings.Contains(out, cure) &&
+			strings.Contains(out, "/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
+	})
+	// Envoy may enter the folder of a Gateway's certificate, but not watch it.
+	const folder = "/etc/outrider/edge"
+	h.Script("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
+		"install -m 640 -g outrider-envoy web.crt web.key " + folder)
+	h.Write("/etc/outrider/mesh.d/edge.yaml", `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  servers:
+  - port: {number: 8443, name: https, protocol: HTTPS}
+    tls: {mode: SIMPLE, serverCertificate: /etc/outrider/edge/web.crt, privateKey: /etc/outrider/edge/web.key}
+    hosts: ["*"]
+`)
+	cure = "user outrider-envoy cannot read " + folder + ": chgrp outrider-envoy " + folder +
+		"; chmod 750 " + folder
+	h.Eventually(time.Minute, "the folder is named", func() bool {
+		out, err := h.Run(t.Context(), "outrider", "mesh", "check")
+		return err != nil && strings.Contains(out, cure)
+	})
+	h.Script("chmod 750 " + folder)
+	h.Eventually(time.Minute, "Envoy serves", func() bool {
+		_, err := h.Run(t.Context(), "curl", "-s", "-k", "-o", "/dev/null", "https://127.0.0.1:8443/")
+		_, problems := h.Run(t.Context(), "outrider", "mesh", "check")
+		return err == nil && problems == nil
+	})
+}
