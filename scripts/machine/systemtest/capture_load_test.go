@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -42,9 +43,10 @@ func rounds(n int) int {
 }
 
 // Unmodified clients of a mesh service and of an outside host, with 500 requests/s each in the full
-// test, lose no request, whatever happens to the agent, the helper or the firewall.
+// test, lose no request, whatever happens to the agent, its package, the helper or the firewall.
 func TestCapture_LosesNoRequest(t *testing.T) {
-	h := NewHost(t)
+	h := NewHost(t, debs(t)+":"+debPlace)
+	h.installPackage(oldVersion)
 	h.Script(outside)
 	h.Write("/etc/outrider/conf.d/capture.toml", interception)
 	h.Script("systemctl start outrider")
@@ -54,16 +56,27 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 		loads = append(loads, h.StartLoad(standard()/2, "-http", "198.51.100.9:80", "-http2", "",
 			"-tcp", "", "-host", host))
 	}
+	do := func(name string, disturb func()) {
+		for _, l := range loads {
+			l.Mark(name)
+		}
+		disturb()
+		h.MustRun(t, "outrider", "wait", "--timeout", "30s")
+		h.captureIs("on")
+	}
 	step := func(name, script string, n int) {
 		for range n {
-			for _, l := range loads {
-				l.Mark(name)
-			}
-			h.Script(script)
-			h.MustRun(t, "outrider", "wait", "--timeout", "30s")
-			h.captureIs("on")
+			do(name, func() { h.Script(script) })
 		}
 	}
+	do("package upgrade", func() {
+		helper := h.MainPID("outrider-capture")
+		h.installPackage(newVersion)
+		h.Eventually(10*time.Second, "the helper has replaced itself in place", func() bool {
+			return h.Script(fmt.Sprintf("readlink /proc/%d/exe || true", helper)) ==
+				"/usr/libexec/outrider/outrider-capture"
+		})
+	})
 	step("hot restart", "systemctl reload outrider", rounds(10))
 	step("agent kill", "systemctl kill -s KILL outrider.service; sleep 1", rounds(10))
 	step("restart", "systemctl restart outrider", 1)
