@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os/user"
@@ -20,7 +21,7 @@ const captureState = "outrider-capture"
 func (a *Agent) newCapture(c *config.Config) *capture.Follower {
 	users := capture.Users{Agent: userID("outrider"), Envoy: userID(c.Envoy.User)}
 	return capture.NewFollower(capture.FollowerOptions{
-		Socket:   filepath.Join(c.Paths.RuntimeDir, "capture.sock"),
+		Socket:   captureSocket(c),
 		State:    filepath.Join("/run", captureState, a.options.Config.Instance, "state.json"),
 		Settings: captureSettings(c, a.options.Config.Instance), Users: users,
 		Envoy: serving{a.proxy}, Board: a.board, Logger: a.logOf("capture")})
@@ -75,6 +76,34 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 		}
 	}
 	return s
+}
+
+// CaptureEarly makes outrider-capture refuse what it would capture, until Envoy serves. It does
+// nothing unless [capture] fail is "closed".
+func CaptureEarly(ctx context.Context, options config.Options) error {
+	options.CheckOnly = true // credentials belong to the agent's unit
+	loaded, err := config.Load(options)
+	if err != nil {
+		return &ExitError{Code: ExitConfiguration, Err: err}
+	}
+	settings := captureSettings(loaded.Config, options.Instance)
+	if settings == nil || !settings.FailClosed {
+		return nil
+	}
+	client, err := capture.Dial(ctx, captureSocket(loaded.Config))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	status, err := client.Apply(ctx, *settings)
+	if err == nil && !status.Closed {
+		err = errors.New("outrider-capture refuses nothing: its journal has the reason")
+	}
+	return err
+}
+
+func captureSocket(c *config.Config) string {
+	return filepath.Join(c.Paths.RuntimeDir, "capture.sock")
 }
 
 // portOf returns the port of an address, 0 if the address is "".

@@ -70,7 +70,8 @@ func startAndReload(h *host) {
 	h.expect("0", `outrider --json status >/dev/null; echo $?`)
 }
 
-// captures has outrider-capture own rules, which a removal ends.
+// captures has outrider-capture own rules, which a removal ends, also those of an instance that has
+// only its early unit.
 func (h *host) captures() {
 	h.t.Helper()
 	h.script(`printf '[capture]\nmode = "redirect"\noutbound_cidrs = ["198.51.100.0/24"]\n' \
@@ -78,7 +79,12 @@ func (h *host) captures() {
 systemctl restart outrider
 for i in $(seq 300); do nft list table inet outrider >/dev/null 2>&1 && break; sleep 0.1; done
 nft list table inet outrider >/dev/null
-rm /etc/outrider/conf.d/60-capture.toml`)
+rm /etc/outrider/conf.d/60-capture.toml
+printf '[capture]\nmode = "redirect"\nfail = "closed"\noutbound_cidrs = ["198.51.100.0/24"]\n' \
+	>/etc/outrider/spare.toml
+systemctl start outrider-capture-early@spare
+nft list table inet outrider-closed_spare >/dev/null
+rm /etc/outrider/spare.toml`)
 }
 
 func debRemove(h *host) {

@@ -61,6 +61,17 @@ func Cleanup(instance, state string) ([]string, error) {
 	return done, nil
 }
 
+// Closed reports whether the table exists that rejects connections while Envoy does not serve.
+func Closed(instance string) bool {
+	socket, err := newOwnerSocket()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = socket.Close() }()
+	names, err := socket.tables()
+	return err == nil && slices.Contains(names, closedName(instance))
+}
+
 // unitOf returns the helper's unit.
 func unitOf(instance string) string {
 	if instance == "" {

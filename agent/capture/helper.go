@@ -221,10 +221,10 @@ func (h *helper) tick(now time.Time) {
 	} else {
 		h.withdraw() // inherited from an image whose settings are lost
 	}
-	next.Closed = h.closed()
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
 	h.settleClosed(now)
+	next.Closed = h.closed() && h.installed.closed == h.generation
 	next.DNS = h.settleDNS(now)
 	h.settleNAT(now)
 	h.publish(now, next)

@@ -20,6 +20,11 @@ func (a *app) captureCommand() *cobra.Command {
 		Long: "Show and try the interception of connections ([capture]). Rules are in force while " +
 			"Envoy accepts connections at ports 15001 and 15006, and end with " +
 			"outrider-capture.service.\n\n" +
+			"With [capture] fail = \"closed\", what would be captured is refused while Envoy does not " +
+			"serve. Before Envoy serves for the first time after a boot, this needs " +
+			"\"systemctl enable outrider-capture-early\", see outriderd(8). An agent that has failed " +
+			"leaves it in force, and systemctl stop does nothing then: use \"outrider cleanup " +
+			"--stop\".\n\n" +
 			"A unit of [capture] units or exclude_units is recognized within 50 ms of its start. " +
 			"Until then its connections are those of any other unit.\n\n" +
 			"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +

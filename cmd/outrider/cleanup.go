@@ -102,6 +102,8 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		if err := c.endCapture(ctx); err != nil {
 			return err
 		}
+	} else if afterCrash() {
+		c.tellClosed()
 	}
 	if errors.Is(err, errAlive) && stop {
 		if err := c.endKeeper(ctx, keepers, agents); err != nil {

@@ -16,6 +16,15 @@ import (
 // afterCrash reports whether the command is ExecStopPost= of a unit (systemd.exec(5)).
 func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 
+// tellClosed says how to lift fail = "closed" after a failure: systemd runs nothing when a failed
+// unit is stopped.
+func (c *cleaner) tellClosed() {
+	if os.Getenv("SERVICE_RESULT") != "success" && capture.Closed(c.instance) {
+		c.tell(`new connections are refused while Envoy does not serve (capture.fail = "closed"); ` +
+			`"outrider cleanup --stop" ends this`)
+	}
+}
+
 // endCapture ends outrider-capture, if it has settings, and removes its rules.
 func (c *cleaner) endCapture(ctx context.Context) error {
 	state := filepath.Join(c.capture, "state.json")

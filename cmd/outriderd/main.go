@@ -27,6 +27,8 @@ func run() int {
 	instance := flags.String("instance", "",
 		"the `name` of an instance: its configuration is /etc/outrider/NAME.toml")
 	check := flags.Bool("check", false, "check the configuration, say what is wrong, and exit")
+	early := flags.Bool("early", false, "with [capture] fail = \"closed\", refuse what Envoy does "+
+		"not capture yet, and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -36,8 +38,8 @@ func run() int {
 	}
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr,
-			"outriderd: unexpected argument %q: everything beside -config, -instance, -check and "+
-				"-version is configuration\n", flags.Arg(0))
+			"outriderd: unexpected argument %q: everything beside -config, -instance, -check, "+
+				"-early and -version is configuration\n", flags.Arg(0))
 		return 2
 	}
 	if *showVersion {
@@ -58,9 +60,12 @@ func run() int {
 		Output:  os.Stderr,
 	}
 	var err error
-	if *check {
+	switch {
+	case *check:
 		err = agent.Check(context.Background(), options, os.Stdout)
-	} else {
+	case *early:
+		err = agent.CaptureEarly(context.Background(), options.Config)
+	default:
 		err = agent.Run(context.Background(), options)
 	}
 	if err == nil {

@@ -148,8 +148,18 @@ func TestCapture(t *testing.T) {
 			return strings.Contains(h.Script(call+" || echo exit $?"), "exit 7") // not connected
 		})
 		h.Script("systemctl kill -s CONT outrider.service")
+		h.Eventually(10*time.Second, "the outside answers again", func() bool {
+			return h.Script(call+" || true") == "200"
+		})
 		state("on")
-		h.Script("systemctl stop outrider")
+		h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
+		h.Script("! systemctl restart outrider")
+		works("closed, after a restart that failed")
+		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log,
+			`"outrider cleanup --stop" ends this`) {
+			t.Errorf("the journal does not say how to lift it:\n%s", log)
+		}
+		h.Script("rm /etc/outrider/conf.d/broken.toml; outrider cleanup --stop")
 		works("stopped")
 		if left := h.Script("nft list ruleset"); left != "" {
 			t.Errorf("left: %s", left)

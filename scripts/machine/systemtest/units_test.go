@@ -44,6 +44,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7,
 		"outrider-envoy@web.service": 1.7,
 		"outrider-capture.service":   1.7, "outrider-capture@web.service": 1.7,
+		"outrider-capture-early.service": 1, "outrider-capture-early@web.service": 1,
 		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1,
 		"outrider-cleanup.service": 2.5, "outrider-seal.service": 2,
 	} {
@@ -65,7 +66,7 @@ func TestTemplates(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(parts.Root(), "units")
 	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
-	if err != nil || len(templates) != 7 {
+	if err != nil || len(templates) != 8 {
 		t.Fatalf("%d templates: %v, %v", len(templates), templates, err)
 	}
 	for _, path := range templates {
@@ -115,7 +116,7 @@ func TestUnits_ExplainMissingHardening(t *testing.T) {
 	}
 	for _, name := range []string{"outrider.service", "outrider-envoy.service",
 		"outrider-capture.service", "outrider-wait-online.service", "outrider-cleanup.service",
-		"outrider-seal.service"} {
+		"outrider-seal.service", "outrider-capture-early.service"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
 		if err != nil {
 			t.Fatal(err)

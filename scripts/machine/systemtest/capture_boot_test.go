@@ -1,0 +1,96 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// atBoot makes the other host at each boot and calls it once before the agent starts, as soon as it
+// serves in its own network namespace. /var/called has the outcome.
+const atBoot = `set -eu
+cat >/etc/outside.sh <<'END'
+` + outside + `until ip netns exec far curl -s -o /dev/null http://198.51.100.9/; do sleep 0.1; done
+curl -s -o /dev/null -m 5 -w '%{http_code}' http://198.51.100.9/ >/var/called ||
+	echo " exit $?" >>/var/called
+END
+cat >/etc/systemd/system/outside.service <<END
+[Unit]
+After=network-pre.target
+Before=outrider.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh /etc/outside.sh
+[Install]
+WantedBy=multi-user.target
+END
+systemctl daemon-reload
+systemctl enable outside.service outrider.service`
+
+// Before Envoy serves, a boot captures and refuses nothing, except with the early unit and
+// fail = "closed". With an invalid configuration it never does.
+func TestCapture_Boot(t *testing.T) {
+	h := NewHost(t)
+	h.Script(atBoot)
+	h.Write("/etc/outrider/conf.d/capture.toml", interception+"fail = \"closed\"\n")
+	boot := func(wantCalled string) {
+		t.Helper()
+		if err := h.Reboot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.startBackend()
+		h.Eventually(time.Minute, "the boot is over", func() bool {
+			return h.Script("systemctl is-system-running || true") != "starting"
+		})
+		if got := h.Script("cat /var/called"); got != wantCalled {
+			t.Errorf("the call before the agent: %s, want %s", got, wantCalled)
+		}
+		if log := h.Script("journalctl -b -q --no-pager | grep -i 'ordering cycle' || true"); log != "" {
+			t.Error(log)
+		}
+	}
+	works := func(when string) {
+		t.Helper()
+		if got := h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/" +
+			" || true"); got != "200" {
+			t.Errorf("%s: %q", when, got)
+		}
+	}
+	nothingLeft := func(when string) {
+		t.Helper()
+		if left := h.Script("nft list ruleset"); left != "" {
+			t.Errorf("%s: left: %s", when, left)
+		}
+		works(when)
+	}
+	boot("200")
+	h.captureIs("on")
+
+	h.Script("systemctl enable outrider-capture-early.service")
+	boot("000 exit 7")
+	h.captureIs("on")
+	works("captured")
+	early := h.sinceBoot("outrider-capture-early.service", "ActiveEnterTimestampMonotonic")
+	if network := h.sinceBoot("network-pre.target", "ActiveEnterTimestampMonotonic"); network < early {
+		t.Errorf("the network may start %v after systemd, the early unit ends %v after it", network,
+			early)
+	}
+	h.Script("systemctl stop outrider")
+	nothingLeft("stopped")
+
+	h.Script("systemctl disable outrider; rm /usr/local/bin/envoy")
+	boot("000 exit 7")
+	h.Script("outrider cleanup")
+	nothingLeft("cleaned up")
+
+	h.Script("systemctl enable outrider; ln -s /opt/envoy/envoy /usr/local/bin/envoy")
+	h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
+	boot("200")
+	for _, unit := range []string{"outrider.service", "outrider-capture-early.service"} {
+		if state := h.Property(unit, "ActiveState"); strings.TrimSpace(state) != "failed" {
+			t.Errorf("%s is %s", unit, state)
+		}
+	}
+	nothingLeft("with a broken configuration")
+}
