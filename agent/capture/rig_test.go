@@ -45,9 +45,8 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, program: filepath.Join(t.TempDir(), "outrider-capture"),
-		folder: parts.ShortDir(t), bootstrap: bootstrap}
-	run(t, "", "go", "build", "-o", r.program, "outrider.org/outrider/cmd/outrider-capture")
+	r := &rig{t: t, program: parts.Program(t, "outrider-capture"), folder: parts.ShortDir(t),
+		bootstrap: bootstrap}
 	r.other = newHostsWithoutEnvoy(t)
 	r.start()
 	return r

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -114,11 +113,7 @@ func (a admin) State(ctx context.Context) (epoch.ServerState, error) {
 func newReal(t *testing.T) *realRig {
 	t.Helper()
 	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: parts.FreePort(t)}
-	program := filepath.Join(r.folder, "outrider-keeper")
-	if out, err := exec.Command("go", "build", "-o", program, "outrider.org/outrider/cmd/outrider-keeper").CombinedOutput(); err != nil {
-		t.Fatalf("build the keeper: %v\n%s", err, out)
-	}
-	client, err := keeper.StartKeeper(t.Context(), keeper.LaunchOptions{Folder: filepath.Join(r.folder, "keeper"), Binary: program})
+	client, err := keeper.StartKeeper(t.Context(), keeper.LaunchOptions{Folder: filepath.Join(r.folder, "keeper"), Binary: parts.Program(t, "outrider-keeper")})
 	if err != nil {
 		t.Fatal(err)
 	}

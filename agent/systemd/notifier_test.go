@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -213,6 +214,9 @@ func TestNoManager(t *testing.T) {
 	run(t, n)
 	n.Set(Running, "in the foreground")
 	n.Fail(errors.New("x"))
+	if pending := n.pendingNow(); pending > 0 {
+		t.Errorf("%d messages wait for nobody", pending)
+	}
 }
 
 // A full socket blocks nothing. Later it delivers all state changes and the newest sentence.
@@ -296,10 +300,16 @@ func TestClose(t *testing.T) {
 	defer cancel()
 	n.Close(ctx)
 	n.Set(Running, "after the end")
+	if pending := n.pendingNow(); pending > 0 {
+		t.Errorf("%d messages are pending after the end", pending)
+	}
 	for {
-		_, ok := m.within(time.Millisecond)
+		lines, ok := m.within(time.Millisecond)
 		if !ok {
 			break
+		}
+		if slices.Contains(lines, "STATUS=after the end") {
+			t.Error("a message is sent after the end")
 		}
 	}
 }

@@ -143,15 +143,9 @@ func TestCleanup_SparesSocketOfRunningAgent(t *testing.T) {
 // TestCleanup_StopsKeeper stops a real keeper without an agent.
 func TestCleanup_StopsKeeper(t *testing.T) {
 	m := newMachine(t, nil)
-	binary := filepath.Join(m.dir, "outrider-keeper")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/outrider-keeper")
-	build.Dir = parts.Root()
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
 	folder := filepath.Join(m.dir, "keeper")
 	var log bytes.Buffer
-	command := exec.Command(binary, "-folder", folder)
+	command := exec.Command(parts.Program(t, "outrider-keeper"), "-folder", folder)
 	command.Stderr = &log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
