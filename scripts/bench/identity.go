@@ -40,7 +40,8 @@ type sdsAgent struct {
 	folder, socket string
 	start, stop    func()
 
-	status, pid int // of pilot-agent: port, and process once started
+	environment []string // further variables of pilot-agent
+	status, pid int      // of pilot-agent: port, and process once started
 }
 
 // identities alternates starts of outriderd and pilot-agent, then rotations.
@@ -153,6 +154,7 @@ func istioAgent(t *stage, discovery string) *sdsAgent {
 		process.Env = append(os.Environ(), "POD_NAME=vm", "POD_NAMESPACE=default",
 			"INSTANCE_IP=127.0.0.1", "SERVICE_ACCOUNT=default", "CLOUD_PLATFORM=none",
 			"FILE_MOUNTED_CERTS=true", "TRUST_DOMAIN=cluster.local", "PROXY_CONFIG="+string(config))
+		process.Env = append(process.Env, a.environment...)
 		process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		process.Stdout, process.Stderr = io.Discard, os.Stderr
 		if err := process.Start(); err != nil {

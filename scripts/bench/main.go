@@ -2,7 +2,7 @@
 // callers, how long a start takes, what the idle agent needs, what each failure costs. It prints
 // tables, and writes JSON and plots into a folder.
 //
-//	go run ./scripts/bench [-only epochs,restart,start,idle,flood,discovery,identity,capture,dns,fleet,faults] [-quick] [-out docs/bench]
+//	go run ./scripts/bench [-only epochs,restart,start,idle,flood,discovery,identity,capture,dns,relay,fleet,faults] [-quick] [-out docs/bench]
 //	go run ./scripts/bench -replot    draws the plots anew from the JSON that is there
 package main
 
@@ -61,6 +61,7 @@ var benches = []bench{
 	{"identity", "certificates from files over SDS, beside pilot-agent", identities},
 	{"capture", "a new connection that is captured, beside one to Envoy directly", captured},
 	{"dns", "the DNS proxy beside that of pilot-agent", proxies},
+	{"relay", "what the relay adds to responses of an upstream server, beside pilot-agent", relays},
 	{"fleet", "istiod configures Envoy: starts with it and without, a minute without it, memory",
 		fleet},
 	{"faults", "each failure, again and again", faults},
