@@ -84,6 +84,9 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	if err != nil {
 		return nil, config.Errors{b.refused(err)}
 	}
+	if fault := b.missingSecrets(); fault != nil {
+		return nil, config.Errors{fault}
+	}
 	b.files = Unique(slices.Concat(c.Reload.Files, b.rendered.Files, identityFiles(c.Identity)))
 	return b, nil
 }

@@ -70,6 +70,12 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 	h.write("ok.yaml", "admin: {address: {pipe: {path: /tmp/none.sock}}}\n")
 	h.write("ok.tmpl",
 		`{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}"}}`)
+	const mesh = `{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}","cluster":"a"},` +
+		`"dynamic_resources":{"lds_config":{"ads":{}},"ads_config":{"api_type":"GRPC","grpc_services":[{"envoy_grpc":{"cluster_name":"xds-grpc"}}]}},` +
+		`"static_resources":{"clusters":[%s{"name":"xds-grpc","load_assignment":{"cluster_name":"xds-grpc"}}]}}`
+	h.write("mesh.tmpl", fmt.Sprintf(mesh, ""))
+	h.write("secrets.tmpl", fmt.Sprintf(mesh, `{"name":"sds-grpc","load_assignment":{"cluster_name":"sds-grpc"}},`))
+	const identity = "[identity]\nprovider = \"files\"\ncert_file = \"/c\"\nkey_file = \"/k\"\nroot_ca_file = \"/r\"\n"
 	h.write("noadmin.yaml", "node: {id: a}\n")
 	h.write("broken.yaml", "admin:\n  address: [\n")
 	h.write("broken.tmpl", "{\n{{ .nodeID \n}")
@@ -88,6 +94,11 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 	for _, c := range []struct{ name, keys, want string }{
 		{"nothing", "", ""},
 		{"a template", "template_file = \"ok.tmpl\"\n", ""},
+		{"a template of a mesh", "template_file = \"mesh.tmpl\"\n", ""},
+		{"a template with secrets", "template_file = \"secrets.tmpl\"\n" + identity, ""},
+		{"a template without secrets", "template_file = \"mesh.tmpl\"\n" + identity, before +
+			"template_file: $DIR/mesh.tmpl has no cluster sds-grpc, from which Envoy gets the certificate of " +
+			"[identity] provider; add the cluster, with HTTP/2 to the Unix socket /run/outrider-check/"},
 		{"a custom file", "custom_config_file = \"ok.yaml\"\n", ""},
 		{"a missing template", "template_file = \"missing.tmpl\"\n",
 			before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or remove the key"},
