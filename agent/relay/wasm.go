@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionCo
 // too.
 type modules struct {
 	log     *slog.Logger
-	fetches singleflight.Group // by URL
+	fetches singleflight.Group // by URL and pull secret
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte][]byte // resource with its module, by the resource's hash
@@ -46,7 +47,8 @@ const (
 	moduleTime        = 30 * time.Second // to fetch one, or the resource's timeout if it is less
 	moduleAttempts    = 5
 	firstModulePause  = 500 * time.Millisecond
-	internalVariables = "ISTIO_META_" // from istiod to the agent, including pull secrets
+	internalVariables = "ISTIO_META_" // from istiod to the agent
+	pullSecret        = internalVariables + "WASM_IMAGE_PULL_SECRET"
 )
 
 // inline replaces the modules of a response. It reports whether there are any.
@@ -81,11 +83,10 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 		return body, nil //nolint:nilerr // not a type of the agent
 	}
 	vm := vmOf(filter)
-	remote := vm.GetCode().GetRemote()
-	if remote == nil {
+	if vm.GetCode().GetRemote() == nil {
 		return body, nil
 	}
-	code, err := m.module(ctx, remote)
+	code, err := m.module(ctx, vm)
 	if err != nil {
 		return nil, err
 	}
@@ -129,16 +130,32 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	return nil
 }
 
-// module returns a module and checks its hash. One request per URL is in flight: it outlives
-// ctx, because others may wait for it.
-func (m *modules) module(ctx context.Context, remote *corev3.RemoteDataSource) ([]byte, error) {
+// module is a fetched module.
+type module struct {
+	code []byte
+	sums []string // SHA-256 (hexadecimal) by which it may be referred to
+}
+
+// module returns the module of a VM and checks its hash. One request per URL is in flight: it
+// outlives ctx, because others may wait for it.
+func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, error) {
+	remote := vm.GetCode().GetRemote()
 	from, limit := remote.GetHttpUri().GetUri(), moduleTime
 	if timeout := remote.GetHttpUri().GetTimeout().AsDuration(); timeout > 0 {
 		limit = min(limit, timeout)
 	}
-	plain := strings.HasPrefix(from, "http://")
-	if !plain && !strings.HasPrefix(from, "https://") {
-		return nil, fmt.Errorf("Wasm module %q: only http:// and https:// are supported", from)
+	secret := vm.GetEnvironmentVariables().GetKeyValues()[pullSecret]
+	fetch := func(ctx context.Context) (module, error) { return get(ctx, from) }
+	plain := false
+	switch scheme, rest, _ := strings.Cut(from, "://"); scheme {
+	case "oci":
+		fetch = func(ctx context.Context) (module, error) { return fetchImage(ctx, rest, secret) }
+	case "http":
+		plain = true
+	case "https":
+	default:
+		return nil, fmt.Errorf("Wasm module %q: only http://, https:// and oci:// are supported",
+			from)
 	}
 	want := remote.GetSha256()
 	if want == "nil" { // of istiod: none
@@ -147,61 +164,73 @@ func (m *modules) module(ctx context.Context, remote *corev3.RemoteDataSource) (
 	if plain && want == "" {
 		m.log.Warn("Wasm module is fetched over http:// and has no sha256 to verify it", "url", from)
 	}
-	fetch := m.fetches.DoChan(from, func() (any, error) {
-		return fetchModule(context.WithoutCancel(ctx), from, limit)
+	done := m.fetches.DoChan(from+" "+secret, func() (any, error) {
+		return inAttempts(context.WithoutCancel(ctx), limit, fetch)
 	})
-	var code []byte
+	var found module
 	select {
-	case fetched := <-fetch:
+	case fetched := <-done:
 		if fetched.Err != nil {
 			return nil, fmt.Errorf("Wasm module: %w", fetched.Err)
 		}
-		code, _ = fetched.Val.([]byte)
+		found, _ = fetched.Val.(module)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	sum := sha256.Sum256(code)
-	switch got := hex.EncodeToString(sum[:]); {
-	case want != "" && !strings.EqualFold(got, want):
-		return nil, fmt.Errorf("Wasm module %s has the SHA-256 %s instead of %s", from, got, want)
-	case !bytes.HasPrefix(code, []byte("\x00asm")):
+	switch {
+	case want != "" && !slices.Contains(found.sums, strings.ToLower(want)):
+		return nil, fmt.Errorf("Wasm module %s has the SHA-256 %s instead of %s", from,
+			strings.Join(found.sums, ", "), want)
+	case !bytes.HasPrefix(found.code, []byte("\x00asm")):
 		return nil, fmt.Errorf("%s is not a Wasm module", from)
 	}
-	return code, nil
+	return found.code, nil
 }
 
-// fetchModule fetches a module over HTTP, in several attempts.
-func fetchModule(ctx context.Context, from string, limit time.Duration) (code []byte, err error) {
+// inAttempts fetches a module in several attempts.
+func inAttempts(
+	ctx context.Context, limit time.Duration, fetch func(context.Context) (module, error),
+) (m module, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for attempt, pause := 1, firstModulePause; ; attempt, pause = attempt+1, 2*pause {
-		if code, err = get(ctx, from); err == nil || attempt == moduleAttempts {
-			return code, err
+		found, failed := fetch(ctx)
+		if failed == nil {
+			return found, nil
+		}
+		if err == nil || ctx.Err() == nil { // the time-out does not replace an earlier reason
+			err = failed
+		}
+		if attempt == moduleAttempts {
+			return m, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, err
+			return m, err
 		}
 	}
 }
 
-func get(ctx context.Context, from string) ([]byte, error) {
+// get fetches a module over HTTP.
+func get(ctx context.Context, from string) (m module, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET %s: %s", from, response.Status)
+		return m, fmt.Errorf("GET %s: %s", from, response.Status)
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxModuleBytes+1))
-	if err == nil && len(body) > maxModuleBytes {
+	m.code, err = io.ReadAll(io.LimitReader(response.Body, maxModuleBytes+1))
+	if err == nil && len(m.code) > maxModuleBytes {
 		err = fmt.Errorf("%s has more than %d MB", from, maxModuleBytes>>20)
 	}
-	return body, err
+	sum := sha256.Sum256(m.code)
+	m.sums = []string{hex.EncodeToString(sum[:])}
+	return m, err
 }

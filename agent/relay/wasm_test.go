@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -39,23 +38,26 @@ func TestIstiod_WasmModules(t *testing.T) {
 		_, _ = w.Write([]byte(emptyModule))
 	}))
 	defer modules.Close()
+	stored := newRegistry(t, nil)
+	pushed := stored.push("p/noop:v1", ociManifest, layer{moduleTypes[0], emptyModule})
+	images := "oci://" + stored.Host + "/p/"
 	modes(t, func(t *testing.T, delta bool) {
 		i, port := startIstiod(t), parts.FreePort(t)
 		i.service("a", port, startBackend(t, "first"))
-		plugin := func(path, sum string) {
+		plugin := func(from, sum string) {
 			t.Helper()
 			text := fmt.Sprintf(`apiVersion: extensions.istio.io/v1alpha1
 kind: TrafficExtension
 metadata: {name: noop, namespace: shop}
 spec: {wasm: {url: %q, sha256: %q}}
-`, modules.URL+path, sum)
+`, from, sum)
 			if err := os.WriteFile(filepath.Join(i.folder, "plugin.yaml"), []byte(text),
 				0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		sum := fmt.Sprintf("%x", sha256.Sum256([]byte(emptyModule)))
-		plugin("/good", sum)
+		plugin(modules.URL+"/good", sum)
 		r := startRelay(t, Upstream{Address: i.address}, "")
 		fetched.Store(0)
 		e := startEnvoy(t, r.socket, delta)
@@ -63,8 +65,9 @@ spec: {wasm: {url: %q, sha256: %q}}
 		parts.Eventually(t, 10*time.Second, "the module runs", func() bool {
 			return e.Stat("wasm.envoy.wasm.runtime.v8.active") > 0
 		})
-		for path, want := range map[string]string{"/none": "404 Not Found", "/good": "instead of 00"} {
-			plugin(path, strings.Repeat("0", 64))
+		for from, want := range map[string]string{modules.URL + "/none": "404 Not Found",
+			modules.URL + "/good": "instead of 00", images + "none:v1": "none:v1: not found"} {
+			plugin(from, strings.Repeat("0", 64))
 			parts.Eventually(t, 20*time.Second, want+" is reported", func() bool {
 				return strings.Contains(r.condition(conditionRefusals), want)
 			})
@@ -73,12 +76,19 @@ spec: {wasm: {url: %q, sha256: %q}}
 			t.Errorf("with the module before: %s", got)
 		}
 		before := fetched.Load()
-		plugin("/good", sum)
+		plugin(modules.URL+"/good", sum)
 		parts.Eventually(t, 20*time.Second, "the good module is accepted again",
 			func() bool { return r.condition(conditionRefusals) == "" })
 		if again := fetched.Load() - before; again > 1 {
 			t.Errorf("the module was fetched %d times", again)
 		}
+		plugin(images+"none:v1", "")
+		parts.Eventually(t, 20*time.Second, "a missing image is reported",
+			func() bool { return r.condition(conditionRefusals) != "" })
+		plugin(images+"noop:v1", pushed.Digest.Encoded())
+		parts.Eventually(t, 20*time.Second, "the image is accepted",
+			func() bool { return r.condition(conditionRefusals) == "" })
+		answers(t, 20*time.Second, port, "a.test", "first answers")
 	})
 }
 
@@ -95,11 +105,11 @@ func TestModules_AreBounded(t *testing.T) {
 	var output parts.Log
 	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)),
 		known: map[[sha256.Size]byte][]byte{}}
-	remote := &corev3.RemoteDataSource{HttpUri: &corev3.HttpUri{Uri: server.URL,
-		Timeout: durationpb.New(time.Hour)}}
+	vm := remoteVM(server.URL, "", "")
+	vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(time.Hour)
 	var all errgroup.Group
 	for range 5 {
-		all.Go(func() error { _, err := m.module(t.Context(), remote); return err })
+		all.Go(func() error { _, err := m.module(t.Context(), vm); return err })
 	}
 	if err := all.Wait(); err != nil || fetched.Load() != 1 {
 		t.Errorf("%d requests, %v", fetched.Load(), err)
@@ -131,8 +141,9 @@ func TestModules_TimeoutIsCapped(t *testing.T) {
 			return nil, r.Context().Err()
 		})
 		started := time.Now()
-		_, err := m.module(t.Context(), &corev3.RemoteDataSource{HttpUri: &corev3.HttpUri{
-			Uri: "https://hangs.invalid", Timeout: durationpb.New(time.Hour)}})
+		vm := remoteVM("https://hangs.invalid", "", "")
+		vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(time.Hour)
+		_, err := m.module(t.Context(), vm)
 		if took := time.Since(started); err == nil || took != moduleTime {
 			t.Errorf("%v after %v", err, took)
 		}

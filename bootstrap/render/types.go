@@ -1,8 +1,8 @@
 package render
 
-// Types that a bootstrap of the upstream server may have beside those that Build uses. JSON, unlike
-// protobuf, needs the descriptor of each.
 import (
+	// Types that a bootstrap of the upstream server may have beside those that Build uses. JSON,
+	// unlike protobuf, needs the descriptor of each.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"

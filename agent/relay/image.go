@@ -1,0 +1,159 @@
+package relay
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"path"
+	"slices"
+
+	image "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+)
+
+// Media types of layers. The others of an image are metadata.
+var (
+	moduleTypes  = []string{"application/vnd.module.wasm.content.layer.v1+wasm", "application/wasm"}
+	archiveTypes = []string{"application/vnd.oci.image.layer.v1.tar+gzip",
+		"application/vnd.docker.image.rootfs.diff.tar.gzip"}
+)
+
+const (
+	maxManifestBytes = 4 << 20
+	moduleName       = "plugin.wasm" // in an archive
+)
+
+// fetchImage fetches the module of an OCI or Docker image, HOST/PATH[:TAG][@DIGEST]: a layer of its
+// own, or a file of the last layer, if that is an archive. Its sums are those of the manifest and,
+// if there is one, of the index. secret is the configuration of Docker (JSON) with credentials, or
+// "". Registries on loopback are reached without TLS.
+func fetchImage(ctx context.Context, from, secret string) (m module, err error) {
+	repository, err := remote.NewRepository(from)
+	if err != nil {
+		return m, err
+	}
+	store, err := credentials.NewMemoryStoreFromDockerConfig([]byte(cmp.Or(secret, "{}")))
+	if err != nil {
+		return m, fmt.Errorf("image pull secret: %w", err)
+	}
+	client := &auth.Client{Client: http.DefaultClient, Cache: auth.NewCache(),
+		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
+			if host == "registry-1.docker.io" {
+				host = "index.docker.io" // the name in Docker's configuration
+			}
+			return store.Get(ctx, host)
+		}}
+	if isLoopback(repository.Reference.Registry) {
+		repository.PlainHTTP, client.BlockedRealmPrefixes = true, []netip.Prefix{}
+	}
+	repository.Client = client
+	layers, err := manifest(ctx, repository, &m)
+	if err != nil {
+		return m, err
+	}
+	layer := slices.IndexFunc(layers, func(of image.Descriptor) bool {
+		return slices.Contains(moduleTypes, of.MediaType)
+	})
+	archive := layer < 0
+	if archive {
+		layer = len(layers) - 1
+	}
+	if layer < 0 || archive && !slices.Contains(archiveTypes, layers[layer].MediaType) {
+		return m, fmt.Errorf("%s has no layer with a Wasm module", from)
+	}
+	body, err := repository.Blobs().Fetch(ctx, layers[layer])
+	if err != nil {
+		return m, err
+	}
+	if m.code, err = readAll(body, layers[layer], maxModuleBytes); err == nil && archive {
+		m.code, err = extract(m.code)
+	}
+	if err != nil {
+		return m, fmt.Errorf("layer of %s: %w", from, err)
+	}
+	return m, nil
+}
+
+// manifest returns the layers of an image, and adds its sums to m. Of an index, it uses the first
+// image: modules do not depend on a platform.
+func manifest(
+	ctx context.Context, repository *remote.Repository, m *module,
+) ([]image.Descriptor, error) {
+	reference := cmp.Or(repository.Reference.Reference, "latest")
+	for {
+		of, body, err := repository.FetchReference(ctx, reference)
+		if err != nil {
+			return nil, err
+		}
+		text, err := readAll(body, of, maxManifestBytes)
+		if err != nil {
+			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
+		}
+		m.sums = append(m.sums, of.Digest.Encoded())
+		var parsed struct{ Layers, Manifests []image.Descriptor }
+		if err := json.Unmarshal(text, &parsed); err != nil {
+			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
+		}
+		i := slices.IndexFunc(parsed.Manifests, func(of image.Descriptor) bool {
+			return of.Platform == nil || of.Platform.OS != "unknown" // otherwise an attestation
+		})
+		if i < 0 || len(m.sums) > 1 {
+			return parsed.Layers, nil
+		}
+		reference = parsed.Manifests[i].Digest.String()
+	}
+}
+
+// readAll reads content of at most a number of bytes and verifies its digest.
+func readAll(body io.ReadCloser, of image.Descriptor, most int64) ([]byte, error) {
+	defer func() { _ = body.Close() }()
+	if of.Size > most {
+		return nil, fmt.Errorf("it has more than %d MB", most>>20)
+	}
+	return content.ReadAll(body, of)
+}
+
+// extract returns the module of a compressed archive.
+func extract(compressed []byte) ([]byte, error) {
+	unzipped, err := gzip.NewReader(bytes.NewReader(compressed))
+	if err != nil {
+		return nil, err
+	}
+	archive := tar.NewReader(io.LimitReader(unzipped, maxModuleBytes))
+	for {
+		header, err := archive.Next()
+		if err == nil && path.Base(header.Name) != moduleName {
+			continue
+		}
+		var code []byte
+		if err == nil {
+			code, err = io.ReadAll(archive)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("no whole %s in the first %d MB of the archive: %w", moduleName,
+				maxModuleBytes>>20, err)
+		}
+		return code, nil
+	}
+}
+
+// isLoopback reports whether a registry, host or host:port, is on this host.
+func isLoopback(registry string) bool {
+	host, _, err := net.SplitHostPort(registry)
+	if err != nil {
+		host = registry
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
