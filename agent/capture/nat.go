@@ -45,12 +45,18 @@ func (h *helper) keepNAT() error {
 	return nil
 }
 
-// settleNAT removes the table once no captured connection is left.
+// settleNAT removes the table once no captured connection is left. Until then it restores policy
+// routes that another program deleted.
 func (h *helper) settleNAT(now time.Time) {
 	if now.Sub(h.looked) < time.Second {
 		return
 	}
 	h.looked = now
+	if h.nat != nil && h.Settings != nil && h.Settings.Transparent {
+		if err := policyRoutes(true); err != nil {
+			h.logf("%v", err)
+		}
+	}
 	if h.nat == nil || h.rules != nil {
 		return
 	}

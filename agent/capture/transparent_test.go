@@ -123,6 +123,32 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	})
 }
 
+// What another program deletes is back, so that answers of the application reach Envoy again.
+func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	r.apply(captureTransparent)
+	r.captures(On)
+	policy := func() (all string) {
+		for _, family := range []string{"-4", "-6"} {
+			all += run(t, "", "ip", family, "rule", "show", "table", "133") +
+				run(t, "", "ip", family, "route", "show", "table", "133")
+		}
+		return all
+	}
+	before := policy()
+	for _, family := range []string{"-4", "-6"} {
+		ip(t, family+" rule delete table 133")
+		ip(t, family+" route flush table 133")
+	}
+	parts.Eventually(t, 5*time.Second, "rules and routes are back: "+before, func() bool {
+		return policy() == before
+	})
+}
+
 // Marked packets find no policy route once the mode is redirect, and after a cleanup without a state.
 func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	if !inNetwork(t) {
