@@ -63,6 +63,7 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
 		Transparent:          c.Capture.Mode == "tproxy",
 		FailClosed:           c.Capture.Fail == "closed",
+		Trial:                c.Capture.Trial,
 		Units:                c.Capture.Units,
 		ExcludeUnits:         c.Capture.ExcludeUnits,
 	}

@@ -56,6 +56,8 @@ type Settings struct {
 	Transparent bool `json:"transparent,omitempty"`
 	// FailClosed rejects what would be captured while Envoy does not serve.
 	FailClosed bool `json:"fail_closed,omitempty"`
+	// Trial is the time after which new settings end unless they are confirmed; 0: they do not end.
+	Trial time.Duration `json:"trial,omitempty"`
 }
 
 // Ports is a set of ports.
@@ -86,6 +88,9 @@ func (s *Settings) Validate() error {
 	}
 	if s.DNSPort != 0 && s.DNSPort != DNSPort {
 		return fmt.Errorf("dns_port %d; only %d is allowed", s.DNSPort, DNSPort)
+	}
+	if s.Trial < 0 {
+		return fmt.Errorf("trial %v is negative", s.Trial)
 	}
 	for name, ports := range map[string][]uint16{"inbound": s.Inbound.List,
 		"exclude_inbound": s.ExcludeInbound, "exclude_outbound_ports": s.ExcludeOutboundPorts,

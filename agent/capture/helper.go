@@ -180,6 +180,9 @@ func (h *helper) do(r request) error {
 			return fmt.Errorf("settings of instance %q; this is the helper of %q",
 				r.Settings.Instance, h.instance)
 		}
+		if r.Settings.Trial > 0 && !reflect.DeepEqual(r.Settings, h.Settings) {
+			next.Until, next.Expired = time.Now().Add(r.Settings.Trial), false
+		}
 		next.Settings, next.Withdrawn = r.Settings, false
 	case h.Settings == nil:
 		return errNoSettings

@@ -141,38 +141,6 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	r.answers(time.Second, "far 80")
 }
 
-func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
-	if !inNetwork(t) {
-		return
-	}
-	r := newRig(t)
-	r.startEnvoy()
-	ctx := t.Context()
-	if _, err := r.client.Try(ctx, time.Second); err == nil {
-		t.Error("a trial without settings")
-	}
-	r.apply(captureAll)
-	r.answers(10*time.Second, "15001")
-	if s, err := r.client.Try(ctx, time.Second); err != nil || s.State != Trial {
-		t.Errorf("%+v, %v", s, err)
-	}
-	r.answers(3*time.Second, "far 80")
-	r.apply(captureAll) // such as by an agent that was restarted
-	if s, err := r.client.Status(ctx); err != nil || s.State != Withdrawn {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if _, err := r.client.Try(ctx, time.Hour); err != nil {
-		t.Error(err)
-	}
-	if s, err := r.client.Confirm(ctx); err != nil || s.State != On {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if _, err := r.client.Withdraw(ctx); err != nil {
-		t.Error(err)
-	}
-	r.answers(time.Second, "far 80")
-}
-
 // An established connection stays redirected when the rules are withdrawn, and through an upgrade
 // of the helper nothing is ever direct.
 func TestHelper_KeepsEstablishedConnections(t *testing.T) {

@@ -215,6 +215,7 @@ type Capture struct {
 	DNS                  bool
 	Units, ExcludeUnits  []string
 	Fail                 string // open, closed
+	Trial                time.Duration
 }
 
 // Ports is a set of ports: all of them ("*") or the listed ones.

@@ -27,6 +27,11 @@ func (a *app) captureCommand() *cobra.Command {
 			"--stop\".\n\n" +
 			"A unit of [capture] units or exclude_units is recognized within 50 ms of its start. " +
 			"Until then its connections are those of any other unit.\n\n" +
+			"To set up interception over ssh, write trial = \"5m\" into [capture] before the first " +
+			"start. Within five minutes of the start, log in again, because established " +
+			"sessions are never captured, and run \"outrider capture confirm\". Otherwise the rules " +
+			"are withdrawn. Then remove trial: each boot begins a new one. If sshd does not listen " +
+			"on port 22, add its port to exclude_inbound_ports.\n\n" +
 			"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +
 			"/usr/share/doc/outrider/tproxy.conf to " +
 			"/etc/systemd/system/outrider-envoy.service.d and restart outrider-envoy.service.\n\n" +

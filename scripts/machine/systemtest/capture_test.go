@@ -165,6 +165,20 @@ func TestCapture(t *testing.T) {
 			t.Errorf("left: %s", left)
 		}
 	})
+	t.Run("a first start is a trial", func(t *testing.T) {
+		h.Write("/etc/outrider/conf.d/closed.toml", "[capture]\ntrial = \"5s\"\n")
+		h.Script("systemctl start outrider")
+		state("trial until ")
+		state("withdrawn: the trial ended")
+		h.Script("systemctl restart outrider")
+		state("withdrawn: the trial ended")
+		works("after the trial")
+		h.Script("systemctl stop outrider; systemctl start outrider")
+		state("trial until ")
+		h.Script("outrider capture confirm")
+		state("on")
+		h.Script("systemctl stop outrider")
+	})
 	t.Run("units", func(t *testing.T) {
 		h.Script("rm /etc/outrider/conf.d/closed.toml")
 		h.Write("/etc/outrider/conf.d/units.toml", "[capture]\nunits = [\"client.service\"]\n")

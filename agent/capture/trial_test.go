@@ -1,0 +1,76 @@
+package capture
+
+import (
+	"testing"
+	"time"
+)
+
+func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	ctx := t.Context()
+	if _, err := r.client.Try(ctx, time.Second); err == nil {
+		t.Error("a trial without settings")
+	}
+	r.apply(captureAll)
+	r.answers(10*time.Second, "15001")
+	if s, err := r.client.Try(ctx, time.Second); err != nil || s.State != Trial {
+		t.Errorf("%+v, %v", s, err)
+	}
+	r.answers(3*time.Second, "far 80")
+	r.apply(captureAll) // such as by an agent that was restarted
+	if s, err := r.client.Status(ctx); err != nil || s.State != Withdrawn {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := r.client.Try(ctx, time.Hour); err != nil {
+		t.Error(err)
+	}
+	if s, err := r.client.Confirm(ctx); err != nil || s.State != On {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := r.client.Withdraw(ctx); err != nil {
+		t.Error(err)
+	}
+	r.answers(time.Second, "far 80")
+}
+
+// With a trial in the settings nothing is ever captured for longer without a confirmation.
+func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	ctx := t.Context()
+	state := func(want State) {
+		t.Helper()
+		if s, err := r.client.Status(ctx); err != nil || s.State != want {
+			t.Errorf("%+v, %v; want %s", s, err, want)
+		}
+	}
+	trial := captureAll
+	trial.Trial, trial.FailClosed, trial.DNSPort = 2*time.Second, true, DNSPort
+	r.apply(trial)
+	r.answers(2*time.Second, "15001")
+	state(Trial)
+	r.answers(3*time.Second, "far 80") // not refused
+	r.kill(r.helper)
+	r.start()
+	r.apply(trial) // by an agent that was restarted
+	state(Withdrawn)
+	trial.Trial, trial.ExcludeOutboundPorts = time.Minute, nil
+	r.apply(trial)
+	r.answers(time.Second, "15001")
+	state(Trial)
+	if _, err := r.client.Confirm(ctx); err != nil {
+		t.Error(err)
+	}
+	r.apply(trial)
+	state(On)
+	trial.Trial = 0 // no longer configured
+	r.apply(trial)
+	state(On)
+}
