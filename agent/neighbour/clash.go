@@ -52,7 +52,7 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 				default:
 					taken[want.Key] = true
 					fault := self.Wants.Fault(want.Key, clash(want, claim, other),
-						"give one of the two another")
+						want.Cure())
 					report.Clashes = append(report.Clashes, fault)
 				}
 			}
