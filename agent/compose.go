@@ -168,9 +168,13 @@ func (a *Agent) composeViews(c *config.Config) error {
 		if err != nil {
 			return err
 		}
-		a.dns = dns.New(dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
+		options := dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
 			Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
-			Board: a.board, Logger: a.logOf("dns")})
+			Board: a.board, Logger: a.logOf("dns")}
+		if c.DNS.Resolved {
+			options.Resolved = "/run/outrider/resolved.sock" // of all instances
+		}
+		a.dns = dns.New(options)
 		a.optional = append(a.optional, a.dns)
 		if c.Discovery.Address != "" {
 			a.relay.ApplyCached(node.ServiceNode(), dns.NameTableType)

@@ -54,14 +54,6 @@ func (k key) concealProblem(p *problem) {
 	p.message = cmp.Or(p.concealed, notValid)
 }
 
-// briefly is like brief but redacts secrets.
-func (k key) briefly(value any) string {
-	if k.conceal != nil {
-		value = k.conceal(value)
-	}
-	return brief(value)
-}
-
 // shown returns the value of a key as TOML without secrets.
 func (k key) shown() string {
 	if k.conceal == nil || k.isDefault() {

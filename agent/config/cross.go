@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 )
 
 // crossCheck checks combinations of keys whose values are valid individually.
@@ -18,7 +19,6 @@ type crossCheck struct {
 }
 
 func (x *crossCheck) all() {
-	x.available()
 	if !x.complete {
 		return
 	}
@@ -30,6 +30,7 @@ func (x *crossCheck) all() {
 	x.sts()
 	x.upstream()
 	x.captureDNS()
+	x.resolved()
 	x.sockets()
 	x.listeners()
 }
@@ -62,22 +63,6 @@ func (x *crossCheck) about(keys []string, cure, format string, arguments ...any)
 		}
 	}
 	return e
-}
-
-// available rejects values that require a missing capability, so that they are not silently
-// ignored.
-func (x *crossCheck) available() {
-	missing := missing()
-	for _, t := range tables(x.Config) {
-		for _, k := range t.keys {
-			if c := k.unavailable(missing); c != "" {
-				x.refuse([]string{t.name + "." + k.name},
-					"remove the key; its default is "+k.defaultText(),
-					"%s needs %s, which this version of Outrider does not have yet",
-					k.briefly(k.get()), c)
-			}
-		}
-	}
 }
 
 func (x *crossCheck) envoy() {
@@ -127,6 +112,22 @@ func (x *crossCheck) captureDNS() {
 	case x.Capture.Mode == "none":
 		x.warn([]string{"capture.dns", "capture.mode"}, "set capture.mode",
 			"has no effect without capture.mode")
+	}
+}
+
+// resolved checks that queries from systemd-resolved have a server, which does not send them back.
+func (x *crossCheck) resolved() {
+	if !x.DNS.Resolved {
+		return
+	}
+	if x.DNS.Listen == "" {
+		x.refuse([]string{"dns.resolved"}, `set dns.listen = "127.0.0.1:15053"`, "needs dns.listen")
+	}
+	for _, upstream := range x.DNS.Upstream {
+		if host, _, _ := strings.Cut(upstream, ":"); host == "127.0.0.53" || host == "127.0.0.54" {
+			x.refuse([]string{"dns.upstream", "dns.resolved"}, "remove it; [] = the upstreams of systemd-resolved",
+				"%s is systemd-resolved, which sends the mesh's domains to the DNS proxy", upstream)
+		}
 	}
 }
 

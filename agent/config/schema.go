@@ -48,8 +48,7 @@ type key struct {
 	checks  []check
 	derived func() string // computes the value that replaces an empty one
 
-	capability        capability // required by every value except the default
-	credentialAllowed bool       // accepts "credential:NAME"
+	credentialAllowed bool // accepts "credential:NAME"
 	// conceal returns the part of a value that everyone may see; nil: the whole value. The values
 	// of a table with conceal are all redacted.
 	conceal func(value any) any
@@ -98,9 +97,6 @@ func (k key) file() key { k.form, k.credentialAllowed = path, true; return k }
 
 // or sets the function that computes the replacement of an empty value.
 func (k key) or(derived func() string) key { k.derived = derived; return k }
-
-// needs sets the capability that every value except the default requires.
-func (k key) needs(c capability) key { k.capability = c; return k }
 
 // conceals sets the function that removes secrets from a value.
 func (k key) conceals(how func(value any) any) key { k.conceal = how; return k }

@@ -9,8 +9,7 @@ func dnsTable(d *DNS) table {
 		setting("parallel", &d.Parallel, false, Live, "query all of them at once; false = the next one after an "+
 			"error or a second").plays("DNS_FORWARD_PARALLEL"),
 		setting("resolved", &d.Resolved, false, Start,
-			"route the mesh's domains to it through systemd-resolved").
-			needs(resolvedRouting),
+			"route the mesh's domains to it through systemd-resolved"),
 	}}
 }
 

@@ -129,7 +129,8 @@ type rig struct {
 	resolvConf string
 }
 
-// start runs a server. Instead of an upstream, "listen ADDRESS" makes it listen there.
+// start runs a server. Instead of an upstream, "listen ADDRESS" makes it listen there, and "resolved
+// SOCKET" names the helper's socket.
 func start(t testing.TB, upstreams ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewBoard(),
@@ -140,10 +141,16 @@ func start(t testing.TB, upstreams ...string) *rig {
 			r.address, upstreams = fmt.Sprint(host, ":", parts.FreePort(t)), nil
 		}
 	}
+	var socket string
+	if len(upstreams) > 0 {
+		if path, ok := strings.CutPrefix(upstreams[0], "resolved "); ok {
+			socket, upstreams = path, nil
+		}
+	}
 	r.write("search corp.example\n")
 	r.Server = New(Options{Listen: r.address, Board: r.board, Logger: slog.New(slog.DiscardHandler),
-		Node:       Node{Namespace: "shop", Domain: "shop.svc.cluster.local"},
-		Settings:   Settings{Upstream: upstreams},
+		Node:     Node{Namespace: "shop", Domain: "shop.svc.cluster.local"},
+		Settings: Settings{Upstream: upstreams}, Resolved: socket,
 		ResolvConf: []string{r.resolvConf, r.resolvConf + "-of-resolved"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -36,6 +36,9 @@ type Options struct {
 	Settings Settings
 	Board    *condition.Board
 	Logger   *slog.Logger
+	// Resolved is the socket of the helper that has systemd-resolved send queries for names of the
+	// mesh to the server; "" = it does not.
+	Resolved string
 
 	// ResolvConf replaces the host's files, in tests.
 	ResolvConf []string
@@ -64,6 +67,7 @@ type Server struct {
 
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
+	changed   chan struct{}         // receives after a change of the table
 
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
 
@@ -80,7 +84,8 @@ func New(options Options) *Server {
 		options.ResolvConf = []string{resolvConf, resolvedOwn}
 	}
 	s := &Server{options: options, settings: options.Settings,
-		slots: make(chan struct{}, maxForwards), forwards: newForwarder(options.Board)}
+		slots: make(chan struct{}, maxForwards), forwards: newForwarder(options.Board),
+		changed: make(chan struct{}, 1)}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
 		number, _ := strconv.ParseUint(port, 10, 16)
 		s.port = uint16(number)
@@ -123,6 +128,10 @@ func (s *Server) rebuild() {
 	if s.known {
 		s.table.Store(newTable(s.names, s.options.Node, s.host.search))
 		s.forwards.forget() // a forwarded name may be one of the mesh now
+		select {
+		case s.changed <- struct{}{}:
+		default: // a change is already pending
+		}
 	}
 }
 
@@ -182,6 +191,12 @@ func (s *Server) Run(ctx context.Context) error {
 		s.listening.Store(true)
 		defer s.listening.Store(false)
 		s.MarkReady()
+		if s.options.Resolved != "" {
+			group.Go(func() error {
+				s.route(ctx, sockets[0].udp.LocalAddr().(*net.UDPAddr).AddrPort())
+				return nil
+			})
+		}
 		return s.serve(ctx, sockets)
 	})
 	if err := group.Wait(); err != nil {

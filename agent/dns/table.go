@@ -36,8 +36,9 @@ const ttl = 30
 type table struct {
 	hosts   map[string]*host // by name with final dot, lower case
 	reverse map[string][]string
-	search  string // first search domain of the host with final dot; "" = none
-	answers *cache // by query
+	search  string   // first search domain of the host with final dot; "" = none
+	answers *cache   // by query
+	domains []string // routed by systemd-resolved
 }
 
 // host is an entry of the table.
@@ -49,7 +50,7 @@ type host struct {
 // newTable returns a table of names. The first of two names for the same host has precedence.
 func newTable(names []Name, node Node, search string) *table {
 	t := &table{hosts: make(map[string]*host, len(names)), reverse: map[string][]string{},
-		answers: newCache()}
+		answers: newCache(), domains: routed(names)}
 	if search != "" {
 		t.search = dns.CanonicalName(search)
 	}

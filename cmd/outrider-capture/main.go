@@ -1,13 +1,26 @@
-// Outrider-capture owns the nftables rules of an agent; see package capture. Nobody calls it by hand.
+// Outrider-capture owns the nftables rules of an agent; see package capture. With the argument "resolved" it routes domains to
+// the DNS proxy; see package resolved. Nobody calls it by hand.
 package main
 
 import (
+	"fmt"
 	"os"
+	"slices"
 
 	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/dns/resolved"
 )
 
 // version is set when the program is linked (-X main.version=…).
 var version = "devel"
 
-func main() { os.Exit(capture.Command(os.Args[1:], version, os.Stdout, os.Stderr)) }
+func main() {
+	if slices.Equal(os.Args[1:], []string{"resolved"}) {
+		if err := resolved.Serve(os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, "outrider-capture:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(capture.Command(os.Args[1:], version, os.Stdout, os.Stderr))
+}

@@ -48,7 +48,7 @@ var more = map[string][]string{
 	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/capture", "agent/discovery/...",
 		"agent/envoy", "agent/identity/pki", "agent/keeper", "packaging/examples"},
 	"cmd/outrider-keeper":     {"agent/keeper"},
-	"cmd/outrider-capture":    {"agent/capture"},
+	"cmd/outrider-capture":    {"agent/capture", "agent/dns/resolved"},
 	"cmd/outrider-bootstrap":  {"bootstrap/..."},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},

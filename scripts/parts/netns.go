@@ -64,6 +64,12 @@ func (h *OtherHost) Namespace() string { return fmt.Sprintf("/proc/%d/ns/net", h
 // Do calls do on the other host: sockets that the calling goroutine creates belong to that host.
 func (h *OtherHost) Do(t testing.TB, do func()) {
 	t.Helper()
+	InNamespace(t, h.Namespace(), do)
+}
+
+// InNamespace calls do in the network namespace of a file.
+func InNamespace(t testing.TB, path string, do func()) {
+	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	namespace := func(path string) *os.File {
@@ -78,7 +84,7 @@ func (h *OtherHost) Do(t testing.TB, do func()) {
 			t.Fatalf("enter the network namespace %s: %v", file.Name(), err)
 		}
 	}
-	own, other := namespace("/proc/thread-self/ns/net"), namespace(h.Namespace())
+	own, other := namespace("/proc/thread-self/ns/net"), namespace(path)
 	defer func() { _, _ = own.Close(), other.Close() }()
 	enter(other)
 	defer enter(own)

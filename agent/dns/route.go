@@ -1,0 +1,114 @@
+package dns
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/dns/resolved"
+)
+
+// conditionRoute is active while systemd-resolved does not route the mesh's domains.
+const conditionRoute = "dns-route-unavailable"
+
+const routeRetryAfter = 10 * time.Second
+
+// route has systemd-resolved send queries for the mesh's domains to address, until ctx ends.
+func (s *Server) route(ctx context.Context, address netip.AddrPort) {
+	if address.Addr().IsUnspecified() {
+		address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), address.Port())
+	}
+	for ctx.Err() == nil {
+		err := s.connectHelper(ctx, address)
+		if ctx.Err() != nil {
+			return
+		}
+		s.options.Board.Raise(conditionRoute, condition.Error, fmt.Sprintf("systemd-resolved does "+
+			"not route the mesh's domains to the DNS proxy: %v; it is tried again every %v", err,
+			routeRetryAfter))
+		select {
+		case <-time.After(routeRetryAfter):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// connectHelper sends the domains to outrider-resolved, and again when they change, until the
+// connection ends. With it the route ends.
+func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", s.options.Resolved)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = connection.Close() })
+	go func() {
+		requests := json.NewEncoder(connection)
+		var sent *table
+		for {
+			if t := s.table.Load(); t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
+				sent = t
+				_ = requests.Encode(resolved.Route{Server: address, Domains: t.domains})
+			}
+			select {
+			case <-s.changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	responses := json.NewDecoder(connection)
+	for {
+		var response resolved.Response
+		if err := responses.Decode(&response); errors.Is(err, io.EOF) {
+			return errors.New("its helper, outrider-resolved@.service, has ended")
+		} else if err != nil {
+			return err
+		}
+		if response.Error != "" {
+			return errors.New(response.Error)
+		}
+		s.options.Board.Clear(conditionRoute)
+		s.options.Logger.Info("systemd-resolved routes the mesh's domains to the DNS proxy")
+	}
+}
+
+// routed returns the domains of names: of Kubernetes hosts their common one, without domains below
+// another one. If they are too many for resolved, it is that of all names.
+func routed(names []Name) []string {
+	found := map[string]bool{}
+	for _, n := range names {
+		domain := strings.TrimPrefix(strings.ToLower(n.Host), "*.")
+		if n.Short != "" {
+			domain = strings.TrimPrefix(domain, strings.ToLower(n.Short+"."+n.Namespace+"."))
+		}
+		if _, ok := dns.IsDomainName(domain); ok {
+			found[domain] = true
+		}
+	}
+	covered := func(domain string) bool {
+		for {
+			var ok bool
+			if _, domain, ok = strings.Cut(domain, "."); !ok || found[domain] {
+				return ok
+			}
+		}
+	}
+	all := slices.DeleteFunc(slices.Sorted(maps.Keys(found)), covered)
+	if len(all) > resolved.MaxDomains {
+		return []string{"."}
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+package dns
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/dns/resolved"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestRoute_Domains(t *testing.T) {
+	var many []Name
+	for i := range resolved.MaxDomains + 1 {
+		many = append(many, Name{Host: fmt.Sprintf("n%d.test", i)})
+	}
+	for _, test := range []struct {
+		names []Name
+		want  []string
+	}{
+		{meshNames(), []string{"old.example.org", "payments.example.com", "svc.cluster.local",
+			"svc.other.mesh", "wild.example"}},
+		{[]Name{{Host: "*.a.test"}, {Host: "a.test"}, {Host: "b.c.a.test"}, {Host: "ba.test"}},
+			[]string{"a.test", "ba.test"}},
+		{[]Name{{Host: "a..test"}, {Host: ""}}, nil},
+		{many[1:], slices.Sorted(func(yield func(string) bool) {
+			for _, n := range many[1:] {
+				yield(n.Host)
+			}
+		})},
+		{many, []string{"."}},
+	} {
+		if got := routed(test.names); !slices.Equal(got, test.want) {
+			t.Errorf("%d names: %q, want %q", len(test.names), got, test.want)
+		}
+	}
+}
+
+// The helper gets each change of the domains once. Its errors and its end are reported.
+func TestRoute_FollowsTheTable(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "resolved.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	r := start(t, "resolved "+socket)
+	helper, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = helper.SetReadDeadline(time.Now().Add(5 * time.Second))
+	requests, responses := json.NewDecoder(helper), json.NewEncoder(helper)
+	next := func(want ...string) {
+		t.Helper()
+		var route resolved.Route
+		if err := requests.Decode(&route); err != nil {
+			t.Fatal(err)
+		}
+		if route.Server.String() != r.address || !slices.Equal(route.Domains, want) {
+			t.Errorf("%+v, want %q", route, want)
+		}
+	}
+	r.SetNames([]Name{{Host: "a.test"}})
+	next("a.test")
+	r.SetNames([]Name{{Host: "a.test"}, {Host: "b.a.test"}}) // the same domains
+	r.SetNames([]Name{{Host: "b.test"}})
+	next("b.test")
+	if err := responses.Encode(resolved.Response{Error: "no resolved"}); err != nil {
+		t.Fatal(err)
+	}
+	parts.Eventually(t, 5*time.Second, "the error is reported", func() bool {
+		return r.has(conditionRoute)
+	})
+}

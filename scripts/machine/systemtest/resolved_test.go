@@ -1,0 +1,159 @@
+package systemtest
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// installResolved installs and starts systemd-resolved, with this host's resolver as its upstream.
+const installResolved = `set -eu
+ip link add near type veth peer name far
+ip addr add 198.51.100.1/24 dev near # resolved needs a network for its upstream
+ip link set near up
+ip link set far up
+cp -a /opt/resolved/. /
+mkdir -p /etc/systemd/resolved.conf.d
+printf '[Resolve]\nDNS=127.0.0.9\n' >/etc/systemd/resolved.conf.d/test.conf
+umount /etc/resolv.conf 2>/dev/null || true
+ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf
+ln -sf /usr/lib/systemd/system/systemd-resolved.service /etc/systemd/system/dbus-org.freedesktop.resolve1.service
+rm -f /etc/systemd/system/systemd-resolved.service
+systemd-sysusers systemd-resolve.conf
+systemctl daemon-reload
+systemctl reload dbus.service
+systemctl start systemd-resolved`
+
+// upstreamDNS is a resolver on the machine that knows all names.
+type upstreamDNS struct {
+	mu      sync.Mutex
+	queries map[string]int // by name in lower case
+}
+
+func (u *upstreamDNS) count(name string) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.queries[name]
+}
+
+func startUpstreamDNS(t *testing.T, h *Host) *upstreamDNS {
+	t.Helper()
+	var packets net.PacketConn
+	var err error
+	parts.InNamespace(t, fmt.Sprintf("/proc/%d/ns/net", h.Leader()), func() {
+		packets, err = net.ListenPacket("udp", "127.0.0.9:53")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &upstreamDNS{queries: map[string]int{}}
+	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(
+		func(w dns.ResponseWriter, query *dns.Msg) {
+			q := query.Question[0]
+			u.mu.Lock()
+			u.queries[strings.ToLower(q.Name)]++
+			u.mu.Unlock()
+			reply := new(dns.Msg).SetReply(query)
+			if q.Qtype == dns.TypeA {
+				rr, err := dns.NewRR(q.Name + " 0 A 192.0.2.9")
+				if err != nil {
+					t.Error(err)
+				}
+				reply.Answer = append(reply.Answer, rr)
+			}
+			_ = w.WriteMsg(reply)
+		})}
+	go func() { _ = server.ActivateAndServe() }()
+	t.Cleanup(func() { _ = server.Shutdown() })
+	return u
+}
+
+const routed = "[dns]\nlisten = \"127.0.0.1:%d\"\nresolved = true\n"
+
+// Programs resolve names of the mesh through systemd-resolved while an agent runs, however it ends.
+func TestResolved_RoutesNames(t *testing.T) {
+	t.Parallel()
+	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
+	h.Script(installResolved)
+	upstream := startUpstreamDNS(t, h)
+	before := h.Script("readlink /etc/resolv.conf; cat /etc/resolv.conf")
+	h.Write("/etc/outrider/conf.d/dns.toml", fmt.Sprintf(routed, 15053))
+	h.Write("/etc/outrider/mesh.d/shop.yaml", shop)
+	h.Write("/run/systemd/system/outrider.service.d/once.conf", "[Service]\nRestart=no\n")
+	h.Instance("web", 1)
+	h.Write("/etc/outrider/web.mesh.d/shop.yaml", strings.ReplaceAll(strings.ReplaceAll(shop, "shop",
+		"other"), "240.240.0.1", "240.240.0.2"))
+	h.Script("echo '" + fmt.Sprintf(routed, 15054) + "' >>/etc/outrider/web.toml; systemctl daemon-reload")
+
+	const mesh, direct = "240.240.0.1", "192.0.2.9"
+	resolves := func(name, want string) func() bool {
+		return func() bool {
+			out := h.Script("resolvectl query -4 --cache=no --legend=no " + name + " || true")
+			return strings.HasPrefix(out+" ", name+": "+want+" ") &&
+				strings.HasPrefix(h.Script("getent ahostsv4 "+name+" || true"), want+" ")
+		}
+	}
+	undone := func(after string) {
+		t.Helper()
+		if !resolves("shop.test", direct)() || !resolves("elsewhere.test", direct)() {
+			t.Errorf("after %s: %s", after, h.Script("resolvectl"))
+		}
+		if links := h.Script("ls /sys/class/net"); strings.Contains(links, "outrider") {
+			t.Errorf("after %s: links %s", after, links)
+		}
+	}
+	start := func(after string) {
+		t.Helper()
+		h.Script("systemctl start outrider")
+		h.Eventually(20*time.Second, "the name is routed "+after, resolves("shop.test", mesh))
+	}
+
+	start("after a start")
+	if !resolves("elsewhere.test", direct)() || !resolves("below.shop.test", direct)() {
+		t.Error(h.Script("resolvectl query elsewhere.test; resolvectl query below.shop.test"))
+	}
+	if n := upstream.count("below.shop.test."); n == 0 || n > 4 { // A and AAAA, of two queries
+		t.Errorf("%d queries for a forwarded name", n)
+	}
+	h.Script("systemctl restart systemd-resolved")
+	h.Eventually(20*time.Second, "the name is routed after a restart of resolved",
+		resolves("shop.test", mesh))
+
+	h.Script("systemctl start outrider@web")
+	h.Eventually(20*time.Second, "an instance's name is routed", resolves("other.test", "240.240.0.2"))
+	h.Script("systemctl kill -s KILL --kill-who=main outrider.service")
+	h.Eventually(10*time.Second, "the name is direct", resolves("shop.test", direct))
+	if !resolves("other.test", "240.240.0.2")() {
+		t.Error("an instance's name is not routed after a kill of another agent")
+	}
+	h.Script("systemctl stop outrider@web")
+	undone("a kill")
+
+	start("after a kill")
+	h.Script("kill -KILL $(systemctl show -P MainPID 'outrider-resolved@*.service')")
+	h.Eventually(20*time.Second, "the name is routed after a kill of the helper",
+		resolves("shop.test", mesh))
+	h.Write("/etc/outrider/mesh.d/more.yaml", strings.ReplaceAll(shop, "shop", "more"))
+	h.Eventually(20*time.Second, "a new name is routed", resolves("more.test", mesh))
+	h.Script("systemctl stop outrider")
+	undone("a stop")
+
+	h.Script("systemctl mask --runtime --now systemd-resolved; systemctl start outrider")
+	h.Eventually(20*time.Second, "a condition tells that resolved is missing", func() bool {
+		return strings.Contains(h.Script("outrider status"), "dns-route-unavailable")
+	})
+	h.Script("systemctl unmask --runtime systemd-resolved; systemctl start systemd-resolved")
+	h.Eventually(30*time.Second, "the name is routed", resolves("shop.test", mesh))
+	h.Script("systemctl stop outrider.slice")
+	undone("a stop of all units")
+	if after := h.Script("readlink /etc/resolv.conf; cat /etc/resolv.conf"); after != before {
+		t.Errorf("resolv.conf: %s\nbefore: %s", after, before)
+	}
+}
