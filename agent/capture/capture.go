@@ -182,7 +182,8 @@ type DNSStatus struct {
 	Resolvers []netip.Addr `json:"resolvers,omitempty"` // of redirected queries, if State is on
 }
 
-// Counter is the traffic that matched the rules of one key: first packets of connections.
+// Counter counts what matched the rules of one Rule.Key. Where connections are redirected, only the
+// first packet of each is counted.
 type Counter struct {
 	Rule    string `json:"rule"`
 	Packets uint64 `json:"packets"`

@@ -1,6 +1,6 @@
 package config
 
-// KeyFile is a file named by a key.
+// KeyFile is a file whose path is the value of a configuration key.
 type KeyFile struct{ Key, Path string }
 
 // KeyFiles returns the files whose content is part of the configuration: bootstraps, certificates

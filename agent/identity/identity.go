@@ -7,12 +7,13 @@
 //
 //	files  ── follow ──┐
 //	                   ├─ report ─→ Manager ─→ Feed ─→ SDS
-//	Issuer ── renew ───┘               └─────→ stores (output_dir, sealed state)
+//	Issuer ── renew ───┤               └─────→ stores (output_dir, sealed state)
+//	SPIRE  ── observe ─┘ shown, not published: Envoy has it from SPIRE
 //
 // Invariants:
 //   - A published pair matches: a certificate never appears beside another one's key.
-//   - A version that was published stays until a better one exists. An error never removes it; the
-//     refusal of settings removes what only they provide.
+//   - A version that was published stays until a better one exists. An error never removes it. If
+//     new settings are refused, the secrets that only they provide are removed.
 //   - No lock is held during I/O: a mount that hangs delays only its own secret.
 //   - Renewal follows the wall clock and the monotonic clock, whichever is earlier; timers are
 //     checked at least every minute, so that suspended machines and clock jumps are noticed.

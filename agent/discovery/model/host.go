@@ -28,7 +28,8 @@ func Covers(a, b string) bool {
 	return strings.HasSuffix(b, suffix) && len(b) > len(suffix) || a == b
 }
 
-// Narrower orders hosts by specificity: exact hosts first, then longer patterns.
+// Narrower compares hosts for sorting: it is negative if a is more specific than b. Exact hosts come
+// before patterns, longer patterns before shorter ones.
 func Narrower(a, b string) int {
 	if IsWildcard(a) != IsWildcard(b) {
 		if IsWildcard(a) {

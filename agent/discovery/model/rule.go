@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule merges the DestinationRules of one namespace for one host or pattern, as some proxies see
-// them.
+// Rule is the result of merging the DestinationRules that one namespace has for a host or pattern.
+// Proxies to which other rules are visible or apply have another Rule.
 type Rule struct {
 	Host      string
 	Namespace string

@@ -45,7 +45,8 @@ const (
 	healthCondition  = "Healthy"
 )
 
-// Healthy reports whether a WorkloadEntry receives requests. A health-checked one must have passed.
+// Healthy reports whether a WorkloadEntry receives requests: it is not health-checked, or its
+// condition Healthy is True.
 func Healthy(o *object.Object) bool {
 	asked, err := strconv.ParseBool(o.Annotations[healthAnnotation])
 	return err != nil || !asked || o.Conditions[healthCondition] == "True"

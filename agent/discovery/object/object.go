@@ -66,8 +66,8 @@ func (o *Object) In(namespace string) *Object {
 	return &moved
 }
 
-// Equal reports whether two objects say the same, wherever they are written; nil is one that does
-// not exist.
+// Equal reports whether two objects have the same content; file and line do not count. nil is no
+// object, and equals only nil.
 func Equal(a, b *Object) bool {
 	if a == nil || b == nil || a == b {
 		return a == b

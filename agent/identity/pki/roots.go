@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ParseRoots parses root certificates. At least one must not have expired at now.
+// ParseRoots parses root certificates. It fails if all have expired at now.
 func ParseRoots(in Input, now time.Time) ([]*x509.Certificate, error) {
 	roots, err := in.certificates()
 	if err != nil {

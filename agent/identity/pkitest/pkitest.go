@@ -21,7 +21,7 @@ type Authority struct {
 	Key         crypto.Signer
 }
 
-// NewAuthority returns a root, or with an issuer an intermediate authority.
+// NewAuthority returns a root authority, or if issuer is not nil, an intermediate one that it signed.
 func NewAuthority(t testing.TB, name string, issuer *Authority) *Authority {
 	t.Helper()
 	key := NewKey(t)

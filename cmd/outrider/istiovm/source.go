@@ -23,7 +23,7 @@ import (
 // maxSize bounds each file in bytes.
 const maxSize = 1 << 20
 
-// Source is the content of the files. A file that does not exist is empty.
+// Source has the content of the files of an Istio VM. The field of a missing file is empty.
 type Source struct {
 	// Environment has the variables of cluster.env, which override those of sidecar.env, which
 	// override proxyMetadata of mesh.yaml.

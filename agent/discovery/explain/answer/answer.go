@@ -1,5 +1,5 @@
-// Package answer describes how Envoy handles a request to everything that asks or shows it: package
-// explain, the agent's private socket and the command line.
+// Package answer has the types that explain how Envoy handles a request. Package explain, the agent's
+// private socket and the command line share them.
 package answer
 
 import (
