@@ -173,3 +173,19 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	r.StartReady() // from the cache
 	answers("second")
 }
+
+func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf("[discovery]\naddress = "+
+		"\"127.0.0.1:%d\"\nauth = \"none\"\ndynamic_bootstrap = true\n", parts.FreePort(t))})
+	r.Start()
+	parts.Eventually(t, 20*time.Second, "the start waits", func() bool {
+		return strings.Contains(r.Outrider("status").Out, "waiting for the bootstrap")
+	})
+	r.Set("")
+	r.WaitReady(20 * time.Second)
+	parts.Eventually(t, 20*time.Second, "the condition is cleared", func() bool {
+		var status api.Status
+		r.JSON(&status, "status", "--json")
+		return len(status.Conditions) == 0
+	})
+}

@@ -60,7 +60,8 @@ spec:
 `, p.serve(root)))
 	p.Write("root.pem", string(pkitest.PEM(root.Certificate)))
 	p.Write("token", istiod.Token(t, time.Hour))
-	p.Set(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n")
+	p.Set(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n" +
+		"[reload]\nwatch = false\n") // the test reloads
 	return p
 }
 
