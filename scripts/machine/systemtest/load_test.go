@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,20 +78,31 @@ const (
 	debPlace   = "/opt/debs"
 )
 
-// debs builds the package in both versions.
+// builtDebs is where debs put them.
+var builtDebs struct {
+	sync.Mutex
+	folder string
+}
+
+// debs returns a directory with the package in both versions, which a test process builds once.
 func debs(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
+	builtDebs.Lock()
+	defer builtDebs.Unlock()
+	if builtDebs.folder != "" {
+		return builtDebs.folder
+	}
+	folder := filepath.Join(rig.Build(t, false).Dir, "debs") // which TestMain removes
 	for _, version := range []string{oldVersion, newVersion} {
 		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
 			"package"))
 		command.Env = append(os.Environ(), "VERSION="+version, "ARCHITECTURES=amd64",
-			"PACKAGERS=deb",
-			"DIST="+filepath.Join(folder, version), "WORK="+filepath.Join(folder, "work"))
+			"PACKAGERS=deb", "DIST="+filepath.Join(folder, version), "WORK="+folder+".work")
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("scripts/package: %v: %s", err, out)
 		}
 	}
+	builtDebs.folder = folder
 	return folder
 }
 
