@@ -50,7 +50,8 @@ func TestGatewayMutualTLS_AnswersAsWithIstiod(t *testing.T) {
 		farID)})
 	admitted := map[string]string{"mesh identity": "any tcp", "mesh identity and HTTP": "any tcp",
 		"mesh identity without Istio's ALPN": "any tcp", "named": "any tcp named",
-		"identity of another trust domain": "any tcp", "identity of an alias": "any tcp"}
+		"identity of another trust domain": "any tcp", "identity of an alias": "any tcp",
+		"identity of another authority's domain": "any tcp"}
 	for _, by := range []string{"outrider", "istiod"} {
 		t.Run(by, func(t *testing.T) {
 			proxy := startPeer(t, "router", by, "", pki)
