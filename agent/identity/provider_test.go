@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -140,6 +141,6 @@ func (r *rig) awaitFile(path string, want []byte) {
 	r.t.Helper()
 	parts.Eventually(r.t, deadline, path+" is written", func() bool {
 		got, err := os.ReadFile(path)
-		return err == nil && string(got) == string(want)
+		return err == nil && bytes.Equal(got, want)
 	})
 }
