@@ -145,9 +145,10 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board)
 	a.relay = a.newRelay(c)
-	a.health = health.New(health.Options{Settings: healthSettings(c), Proxy: a.proxy,
-		Report: a.reportHealth, UnitState: systemd.Manager{}.ActiveState, Board: a.board,
-		Logger: a.logOf("health")})
+	a.capture = a.newCapture(c)
+	a.health = health.New(health.Options{Settings: healthSettings(c),
+		Proxy: captured{a.proxy, a.capture}, Report: a.reportHealth,
+		UnitState: systemd.Manager{}.ActiveState, Board: a.board, Logger: a.logOf("health")})
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
@@ -162,7 +163,6 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 // D-Bus, and the token exchange.
 func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
-	a.capture = a.newCapture(c)
 	if c.DNS.Listen != "" {
 		node, err := c.Node.Resolve(config.ThisHost())
 		if err != nil {

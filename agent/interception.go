@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/config"
@@ -47,6 +48,25 @@ type serving struct{ *driver.Proxy }
 func (s serving) Serves() (live, drains bool) {
 	e, ok := s.Epoch()
 	return ok, ok && e.Drained
+}
+
+// captured is the proxy for the workload's health.
+type captured struct {
+	*driver.Proxy
+	capture *capture.Follower
+}
+
+// interceptionTime bounds how long the workload's health waits for the rules.
+const interceptionTime = 10 * time.Second
+
+// WaitReady implements health.Proxy. Without the rules, connections of the mesh would reach the
+// application past Envoy, which ends their TLS.
+func (c captured) WaitReady(ctx context.Context, progress func(reason string)) string {
+	reason := c.Proxy.WaitReady(ctx, progress)
+	if reason == "" {
+		c.capture.AwaitInbound(ctx, interceptionTime)
+	}
+	return reason
 }
 
 // captureSettings returns the settings of [capture], nil if nothing is captured.

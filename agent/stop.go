@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -44,9 +45,24 @@ func (a *Agent) stop(ctx context.Context, why string) {
 		a.log.Info("stopping", "by", why)
 		a.health.Leave() // the mesh sends nothing new while Envoy drains
 		a.relay.Leave()
-		a.capture.Withdraw(ctx) // new connections go direct while Envoy drains
+		defer a.withdraw(ctx, settings)()
 	}
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
 		a.log.Error("stop", "error", err)
 	}
+}
+
+// withdraw ends the interception before Envoy's listeners close. Clients in the mesh learn only now
+// that the host leaves, and the application cannot end their TLS: inbound connections are captured
+// for half of the time in which Envoy accepts new ones. The returned function cancels that.
+func (a *Agent) withdraw(ctx context.Context, e config.Envoy) (cancel func() bool) {
+	accepts := e.TerminationDrainDuration
+	if e.ExitOnZeroActiveConnections {
+		accepts = e.MinimumDrainDuration
+	}
+	if accepts == 0 || !a.capture.Inbound() {
+		a.capture.Withdraw(ctx)
+		return func() bool { return false }
+	}
+	return time.AfterFunc(accepts/2, func() { a.capture.Withdraw(ctx) }).Stop
 }

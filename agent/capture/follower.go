@@ -200,6 +200,28 @@ func (f *Follower) Changed() <-chan struct{} {
 	return f.changed
 }
 
+// Inbound reports whether inbound connections are to be captured.
+func (f *Follower) Inbound() bool {
+	return f.Settings != nil && (f.Settings.Inbound.All || len(f.Settings.Inbound.List) > 0)
+}
+
+// AwaitInbound waits until the rules are in force, but not longer than limit, if inbound connections
+// are to be captured.
+func (f *Follower) AwaitInbound(ctx context.Context, limit time.Duration) {
+	if !f.Inbound() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for ctx.Err() == nil {
+		changed := f.Changed()
+		if s := f.State().State; s == On || s == Trial {
+			return
+		}
+		wait(ctx, changed, nil)
+	}
+}
+
 // Call calls the helper over the current connection and stores the status.
 func (f *Follower) Call(
 	ctx context.Context, call func(*Client, context.Context) (Status, error),

@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,7 +80,9 @@ func newFleet(t *testing.T, environment ...string) *fleet {
 	f.networks[0].Do(t, func() { f.networks[1] = parts.NewOtherHost(t) })
 	f.address = f.networks[1].Peer
 	f.connect()
-	f.server = f.boot(0, "web", "workload_group = \"web\"\n", `[capture]
+	f.server = f.boot(0, "web", "workload_group = \"web\"\n", `[envoy]
+termination_drain_duration = "4s"
+[capture]
 mode = "redirect"
 inbound_ports = [8080, 8081]
 [health]
@@ -169,6 +172,29 @@ func (f *fleet) answers(code string) {
 	})
 }
 
+// failures sends requests until the returned function is called, which returns the answers that are
+// neither the service's nor those of a client without a healthy server.
+func (f *fleet) failures() (stop func() []string) {
+	end := make(chan struct{})
+	var group sync.WaitGroup
+	var failed []string
+	group.Go(func() {
+		for {
+			answer := f.call("")
+			if !strings.HasPrefix(answer, "web answers ") &&
+				!strings.HasPrefix(answer, "no healthy upstream") {
+				failed = append(failed, answer)
+			}
+			select {
+			case <-end:
+				return
+			default:
+			}
+		}
+	})
+	return func() []string { close(end); group.Wait(); return failed }
+}
+
 // mutual fails the test unless the service answers, authenticated by both certificates.
 func (f *fleet) mutual() {
 	f.t.Helper()
@@ -183,7 +209,15 @@ func (f *fleet) mutual() {
 func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=2s")
+	f.client.MustRun(t, "systemctl", "start", "outrider.service")
+	f.client.Eventually(20*time.Second, "the client captures", func() bool {
+		return f.client.Status().Capture == "on"
+	})
+	failures := f.failures()
 	f.start()
+	if failed := failures(); len(failed) > 0 {
+		t.Errorf("%d requests failed when the server joined: %q", len(failed), failed)
+	}
 	f.mutual()
 	if code, err := f.client.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "curl", "-s",
 		"-m", "5", "http://"+f.address+":8080/"); err == nil { // this user's traffic is not captured
@@ -206,11 +240,15 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	f.server.Eventually(10*time.Second, "the slow request has arrived", func() bool {
 		return f.server.Script("ss -Htn state established 'sport = :8080' | wc -l") != "0"
 	})
+	failures = f.failures()
 	f.server.Script("systemctl stop --no-block outrider.service")
 	f.await("False the proxy is stopping")
 	f.answers("503")
 	if state := f.server.Property("outrider.service", "ActiveState"); state != "deactivating" {
 		t.Errorf("the unit is %s when the server has left", state)
+	}
+	if failed := failures(); len(failed) > 0 {
+		t.Errorf("%d requests failed when the server left: %q", len(failed), failed)
 	}
 	if got := <-slow; !strings.HasSuffix(got, "200") {
 		t.Errorf("a request in progress ended with %s", got)
