@@ -69,24 +69,21 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, DNSPort})
 	start := append(b.start(Families{true, true}), rule(ruleRedirected, Direct, transparent{}))
-	departing := rule(ruleRedirected, Direct, port{own}, redirected{})
-	arriving := departing
-	if !s.Transparent { // what another program redirects is never captured
-		arriving = rule(ruleRedirected, Direct, redirected{})
-	}
 	reject := func(rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Verdict != Direct {
-				rules[i].Verdict = Refused
+				rules[i].Verdict, rules[i].Action = Refused, nil
 			}
 		}
 		return rules
 	}
 	b.table.Chains = []Chain{
 		{Name: "output", Type: "filter", Hook: "output",
-			Rules: slices.Concat(start, []Rule{departing}, reject(b.outbound(s, users)))},
+			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, port{own}, redirected{})},
+				reject(b.outbound(s, users)))},
 		{Name: "input", Type: "filter", Hook: "input",
-			Rules: slices.Concat(start, []Rule{arriving,
+			// What another program redirects is never captured.
+			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, redirected{}),
 				rule(ruleLoopback, Direct, loopback{arriving: true})}, reject(b.inbound(s)))},
 	}
 	return b.table
@@ -138,16 +135,23 @@ func (b *builder) outbound(s *Settings, users Users) []Rule {
 	networks := b.both("outbound", s.Outbound)
 	if len(s.Units) == 0 {
 		for _, set := range networks {
-			rules = append(rules, rule("capture.outbound_cidrs", Outbound, isTCP{},
-				address{set: set}))
+			rules = append(rules, outboundRule("capture.outbound_cidrs", set))
 		}
 	}
 	for _, m := range b.units("units", s.Units) {
 		for _, set := range networks {
-			rules = append(rules, rule("capture.units", Outbound, isTCP{}, address{set: set}, m))
+			rules = append(rules, outboundRule("capture.units", set, m))
 		}
 	}
 	return rules
+}
+
+func outboundRule(key string, networks *Set, matches ...match) Rule {
+	r := rule(key, Outbound, append([]match{isTCP{}, address{set: networks}}, matches...)...)
+	if networks.Kind == setIPv6 {
+		r.Action = toSource{}
+	}
+	return r
 }
 
 // inbound returns the rules for connections from other hosts.

@@ -19,12 +19,6 @@ const (
 	manglePriority     = -150
 )
 
-// An action replaces the statement of a rule's verdict.
-type action interface {
-	text() string
-	exprs() []expr.Any
-}
-
 // toProxy hands a connection to Envoy's inbound listener without translation.
 type toProxy struct{}
 
@@ -92,7 +86,8 @@ func transparentChain(rules []Rule) Chain {
 		}
 	}
 	return Chain{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: inboundPriority,
-		Rules: append([]Rule{rule(ruleLoopback, Direct, loopback{arriving: true})}, rules...)}
+		Rules: append([]Rule{rule(ruleLoopback, Direct, loopback{arriving: true}),
+			rule(ruleRedirected, Direct, redirected{})}, rules...)}
 }
 
 // answersChain marks answers of the application.
