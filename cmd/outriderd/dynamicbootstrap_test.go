@@ -115,6 +115,7 @@ func (s *bootstrapServer) start(t *testing.T, address string) (stop func()) {
 }
 
 func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
+	t.Parallel()
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf(
 		"[discovery]\naddress = %q\nauth = \"none\"\ndelta = false\ndynamic_bootstrap = true\n"+
@@ -175,6 +176,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 }
 
 func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {
+	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf("[discovery]\naddress = "+
 		"\"127.0.0.1:%d\"\nauth = \"none\"\ndynamic_bootstrap = true\n", parts.FreePort(t))})
 	r.Start()

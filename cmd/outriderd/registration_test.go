@@ -162,6 +162,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 // balancer moves the connection to the other one, then the other one is killed. The WorkloadEntry
 // stays, and reports reach it.
 func TestRegistration_SurvivesAnIstiod(t *testing.T) {
+	t.Parallel()
 	const grace = 2 * time.Second // after which istiod removes what is disconnected
 	environment := "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + grace.String()
 	r := newRegistered(t, environment)

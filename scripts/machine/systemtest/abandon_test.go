@@ -46,6 +46,7 @@ func abandon() int {
 }
 
 func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
+	t.Parallel()
 	// the latter for a machine that is busy with other tests
 	seconds, mostTime := 10, 10*time.Second
 	if full() {

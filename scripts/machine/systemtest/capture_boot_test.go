@@ -31,6 +31,7 @@ systemctl enable outside.service outrider.service`
 // Before Envoy serves, a boot captures and refuses nothing, except with the early unit and
 // fail = "closed". With an invalid configuration it never does.
 func TestCapture_Boot(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	h.Script(atBoot)
 	h.Write("/etc/outrider/conf.d/capture.toml", interception+"fail = \"closed\"\n")

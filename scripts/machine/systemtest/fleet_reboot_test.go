@@ -10,6 +10,7 @@ import (
 // has the configuration of before and serves with mutual TLS. The delay after a standalone Envoy is
 // measured, and judged in the full test.
 func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t)
 	server := &certified{Host: f.server}
 	server.Write("/etc/alone.json", alone)

@@ -11,6 +11,7 @@ import (
 // A key that the agent's user cannot read, and a directory that its unit cannot write: a start does
 // not fail, and says at once what to do.
 func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {
+	t.Parallel()
 	h := NewHost(t)
 	root := pkitest.NewAuthority(t, "root", nil)
 	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
