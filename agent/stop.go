@@ -45,7 +45,8 @@ func (a *Agent) stop(ctx context.Context, why string) {
 		a.log.Info("stopping", "by", why)
 		a.health.Leave() // the mesh sends nothing new while Envoy drains
 		a.relay.Leave()
-		defer a.withdraw(ctx, settings)()
+		cancel := a.withdraw(ctx, settings)
+		defer cancel()
 	}
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
 		a.log.Error("stop", "error", err)
@@ -55,14 +56,15 @@ func (a *Agent) stop(ctx context.Context, why string) {
 // withdraw ends the interception before Envoy's listeners close. Clients in the mesh learn only now
 // that the host leaves, and the application cannot end their TLS: inbound connections are captured
 // for half of the time in which Envoy accepts new ones. The returned function cancels that.
-func (a *Agent) withdraw(ctx context.Context, e config.Envoy) (cancel func() bool) {
+func (a *Agent) withdraw(ctx context.Context, e config.Envoy) (cancel func()) {
 	accepts := e.TerminationDrainDuration
 	if e.ExitOnZeroActiveConnections {
 		accepts = e.MinimumDrainDuration
 	}
 	if accepts == 0 || !a.capture.Inbound() {
 		a.capture.Withdraw(ctx)
-		return func() bool { return false }
+		return func() {}
 	}
-	return time.AfterFunc(accepts/2, func() { a.capture.Withdraw(ctx) }).Stop
+	timer := time.AfterFunc(accepts/2, func() { a.capture.Withdraw(ctx) })
+	return func() { timer.Stop() }
 }

@@ -85,9 +85,9 @@ func (f *fleet) rebootWithout(server *certified, source string) {
 // originalDestinations are the clusters whose endpoints are those of recent connections.
 var originalDestinations = regexp.MustCompile(`ORIGINAL_DST .*`)
 
-// configuration returns what the server's Envoy serves.
+// configuration returns what the server's Envoy serves, without listeners that drain.
 func (f *fleet) configuration() string {
 	f.t.Helper()
-	return originalDestinations.ReplaceAllString(f.server.Script(
-		"outrider proxy listeners; outrider proxy routes; outrider proxy clusters"), "")
+	return originalDestinations.ReplaceAllString(f.server.Script("(outrider proxy listeners; "+
+		"outrider proxy routes; outrider proxy clusters) | grep -v draining | uniq"), "")
 }

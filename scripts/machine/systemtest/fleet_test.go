@@ -290,7 +290,7 @@ func TestFleet_RestartsLoseNothing(t *testing.T) {
 		})
 	}
 	report := load.Stop()
-	t.Logf("%d requests, %d lost", report.Total, report.Lost)
+	t.Logf("%d requests in %v, %d lost", report.Total, report.Duration, report.Lost)
 	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
