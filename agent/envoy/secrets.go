@@ -36,7 +36,14 @@ func certificatesOf(dump []byte) ([]*x509.Certificate, error) {
 					Chain source `json:"certificate_chain"`
 				} `json:"tls_certificate"`
 				Validation struct {
-					Roots source `json:"trusted_ca"`
+					Roots  source   `json:"trusted_ca"`
+					Custom struct { // SPIRE's: SPIFFECertValidatorConfig
+						Config struct {
+							Domains []struct {
+								Bundle source `json:"trust_bundle"`
+							} `json:"trust_domains"`
+						} `json:"typed_config"`
+					} `json:"custom_validator_config"`
 				} `json:"validation_context"`
 			} `json:"secret"`
 		} `json:"configs"`
@@ -49,7 +56,11 @@ func certificatesOf(dump []byte) ([]*x509.Certificate, error) {
 	}
 	var all []*x509.Certificate
 	secret := dumped.Configs[0].Secret
-	for _, part := range []source{secret.Certificate.Chain, secret.Validation.Roots} {
+	parts := []source{secret.Certificate.Chain, secret.Validation.Roots}
+	for _, domain := range secret.Validation.Custom.Config.Domains {
+		parts = append(parts, domain.Bundle)
+	}
+	for _, part := range parts {
 		rest := slices.Concat(part.Bytes, []byte(part.Text))
 		for block, after := pem.Decode(rest); block != nil; block, after = pem.Decode(after) {
 			certificate, err := x509.ParseCertificate(block.Bytes)

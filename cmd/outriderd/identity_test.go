@@ -110,7 +110,12 @@ func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, err
 			InsecureSkipVerify: true, // for SPIFFE IDs: a host name is not verified
 			Certificates:       []tls.Certificate{pair},
 			VerifyConnection: func(state tls.ConnectionState) error {
-				_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots})
+				chain := x509.NewCertPool()
+				for _, c := range state.PeerCertificates[1:] {
+					chain.AddCert(c)
+				}
+				_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots,
+					Intermediates: chain})
 				return err
 			},
 		},

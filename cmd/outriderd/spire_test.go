@@ -1,84 +1,153 @@
 package main_test
 
 import (
-	"context"
+	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/identity"
-	"outrider.org/outrider/agent/watch"
-	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
-// serveLikeSPIRE serves certificate files over SDS at a socket, as a SPIRE agent does with its
-// SVIDs and bundle under the names default and ROOTCA.
-func (i *identified) serveLikeSPIRE(socket string) {
-	i.t.Helper()
-	secrets := identity.New(identity.Options{
-		Board: condition.NewBoard(),
-		Settings: identity.Settings{Files: identity.Files{
-			Cert: i.path("cert.pem"), Key: i.path("key.pem"), Root: i.path("root.pem"),
-		}},
-		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{})
-		},
-	})
-	server, err := xds.NewServer(xds.Options{Source: secrets, Subscriber: secrets})
-	if err != nil {
-		i.t.Fatal(err)
+// spireServer issues certificates below an authority of the test.
+const spireServer = `server {
+	bind_address = "127.0.0.1"
+	bind_port = %[2]d
+	socket_path = "%[1]s/server.sock"
+	trust_domain = "cluster.local"
+	data_dir = "%[1]s"
+}
+plugins {
+	DataStore "sql" { plugin_data { database_type = "sqlite3", connection_string = "%[1]s/server.db" } }
+	NodeAttestor "join_token" { plugin_data {} }
+	KeyManager "memory" { plugin_data {} }
+	UpstreamAuthority "disk" {
+		plugin_data { cert_file_path = "%[1]s/ca.pem", key_file_path = "%[1]s/ca-key.pem" }
 	}
-	bound, err := xds.Listen(xds.ListenOptions{Path: socket})
+}
+`
+
+const spireAgent = `agent {
+	data_dir = "%[1]s/agent"
+	server_address = "127.0.0.1"
+	server_port = %[2]d
+	socket_path = "%[1]s/spire.sock"
+	trust_domain = "cluster.local"
+	insecure_bootstrap = true
+}
+plugins {
+	NodeAttestor "join_token" { plugin_data {} }
+	KeyManager "memory" { plugin_data {} }
+	WorkloadAttestor "unix" { plugin_data {} }
+}
+`
+
+// startSPIRE runs a SPIRE server with an entry for Envoy's user and an agent at spire.sock, in a
+// directory, until the test ends.
+func (i *identified) startSPIRE(dir string) {
+	t := i.t
+	t.Helper()
+	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-spire")).Output()
 	if err != nil {
-		i.t.Fatal(err)
+		t.Fatalf("get SPIRE: %v", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-	go func() { ended <- secrets.Run(ctx) }()
-	go func() { ended <- server.Serve(ctx, bound) }()
-	i.t.Cleanup(func() {
-		cancel()
-		for range 2 {
-			if err := <-ended; err != nil {
-				i.t.Error(err)
-			}
+	programs, port := strings.TrimSpace(string(out)), parts.FreePort(t)
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
+		return path
+	}
+	write("ca.pem", string(pkitest.PEM(i.root.Certificate)))
+	write("ca-key.pem", string(pkitest.KeyPEM(t, i.root.Key)))
+	run := func(program string, arguments ...string) {
+		command := exec.Command(filepath.Join(programs, program), arguments...)
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		log, err := os.Create(filepath.Join(dir, program+".log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		command.Stdout, command.Stderr = log, log
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = command.Process.Kill()
+			_ = command.Wait()
+			if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+				t.Logf("%s:\n%s", program, text)
+			}
+		})
+	}
+	server := func(arguments ...string) (string, error) {
+		command := exec.Command(filepath.Join(programs, "spire-server"),
+			append(arguments, "-socketPath", filepath.Join(dir, "server.sock"))...)
+		out, err := command.CombinedOutput()
+		return string(out), err
+	}
+	run("spire-server", "run", "-config", write("server.conf", fmt.Sprintf(spireServer, dir, port)))
+	const node = "spiffe://cluster.local/vm"
+	var token string
+	rig.Eventually(t, time.Minute, "the SPIRE server has a join token", func() bool {
+		out, err := server("token", "generate", "-spiffeID", node)
+		if err != nil {
+			return false
+		}
+		_, token, _ = strings.Cut(strings.TrimSpace(out), "Token: ")
+		return token != ""
 	})
+	if out, err := server("entry", "create", "-parentID", node, "-spiffeID",
+		"spiffe://cluster.local/ns/default/sa/web", "-selector", fmt.Sprintf("unix:uid:%d", os.Getuid()),
+		"-x509SVIDTTL", "60"); err != nil {
+		t.Fatalf("create an entry: %v: %s", err, out)
+	}
+	run("spire-agent", "run", "-joinToken", token, "-config",
+		write("agent.conf", fmt.Sprintf(spireAgent, dir, port)))
 }
 
-// TestIdentity_EnvoyGetsItsCertificateFromSPIRE shows what Envoy has from another SDS server.
+// TestIdentity_EnvoyGetsItsCertificateFromSPIRE shows what Envoy has from a real SPIRE agent, and
+// that it follows the agent's renewals.
 func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
-	socket := filepath.Join(i.Dir, "spire.sock")
+	dir := parts.ShortDir(t)
 	i.Write("conf.d/60-spire.toml",
 		"[identity]\nprovider = \"spire\"\ncert_file = \"\"\nkey_file = \"\"\nroot_ca_file = \"\"\n"+
-			"spire_socket = \""+socket+"\"\n")
+			"spire_socket = \""+dir+"/spire.sock\"\n")
 	i.Start()
 	i.InState(api.EpochStarting, time.Minute)
 	i.awaitCondition("secret-unavailable", "spire_socket")
-	i.serveLikeSPIRE(socket)
-	i.awaitPresented(i.issue())
-	shown := func() (all map[string]api.Identity) {
+	i.startSPIRE(dir)
+	shown := func() api.Identity {
 		var identities []api.Identity
 		i.JSON(&identities, "certs", "--json")
-		all = map[string]api.Identity{}
+		all := map[string]api.Identity{}
 		for _, s := range identities {
 			all[s.Name] = s
 		}
-		return all
+		if all["ROOTCA"].Source != "spire" {
+			return api.Identity{}
+		}
+		return all["default"]
 	}
-	rig.Eventually(t, time.Minute, "both secrets are shown", func() bool {
-		all := shown()
-		return all["default"].Source == "spire" && all["ROOTCA"].Source == "spire" &&
-			all["default"].SPIFFEID == "spiffe://cluster.local/ns/default/sa/web"
+	rig.Eventually(t, 2*time.Minute, "both secrets are shown", func() bool {
+		now := shown()
+		return now.Source == "spire" && now.SPIFFEID == "spiffe://cluster.local/ns/default/sa/web"
 	})
-	before := shown()["default"].Serial
-	i.awaitPresented(i.issue())
-	rig.Eventually(t, time.Minute, "the renewed certificate is shown", func() bool {
-		return shown()["default"].Serial != before
+	rig.Eventually(t, time.Minute, "Envoy presents the certificate and accepts clients", func() bool {
+		_, err := i.presented()
+		return err == nil
+	})
+	before := shown().Serial
+	rig.Eventually(t, 2*time.Minute, "the renewed certificate is shown", func() bool {
+		return shown().Serial != before
 	})
 }
