@@ -112,16 +112,23 @@ func TestCapture_EnvoyKilled(t *testing.T) {
 		return h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"+
 			" || true") == "200"
 	}
+	kill := func() { // returns when Envoy has gone: one that dies may still answer
+		h.Eventually(30*time.Second, "Envoy is killed", func() bool {
+			_, err := h.Run(t.Context(), "sh", "-c", "pid=$(pgrep -x envoy) && kill -KILL $pid && "+
+				"while kill -0 $pid 2>/dev/null; do sleep 0.01; done")
+			return err == nil
+		})
+	}
 	for range rounds(20) {
 		h.captureIs("on")
-		h.Script("pkill -KILL -x envoy")
+		kill()
 		began := time.Now()
 		h.Eventually(10*time.Second, "the outside answers", call)
 		t.Logf("the outside answers %v after the kill of Envoy", time.Since(began))
 	}
 	h.captureIs("on")
 	h.Script("mount --bind /bin/false /opt/envoy/envoy")
-	h.Script("pkill -KILL -x envoy")
+	kill()
 	began := time.Now()
 	h.Eventually(10*time.Second, "the outside answers without Envoy", call)
 	t.Logf("the outside answers %v after the kill of an Envoy that cannot start", time.Since(began))
