@@ -164,7 +164,11 @@ func (a *Agent) runParts(
 ) error {
 	group := part.NewGroup(ctx)
 	group.Start(a.identity, a.sdsSockets) // certificates are read while a keeper starts
-	if err := <-connected; err != nil {
+	err := <-connected
+	if err == nil && !a.reloader.InForce().Config.Envoy.Enabled {
+		err = a.endEnvoys(ctx)
+	}
+	if err != nil {
 		group.Fail(err)
 		return group.Wait()
 	}

@@ -31,7 +31,8 @@ import (
 )
 
 // compose creates all parts; none of them runs yet. It returns the result of connecting to the
-// keeper, which takes its time in parallel.
+// keeper, which takes its time in parallel. The sockets are bound before: the lock of the runtime
+// directory and xds.Listen keep them from another agent.
 func (a *Agent) compose(
 	ctx context.Context, loaded *config.Loaded,
 ) (connected <-chan error, err error) {
@@ -42,7 +43,7 @@ func (a *Agent) compose(
 	}
 	a.keeper = a.newLink(c, other)
 	opened := make(chan error, 1)
-	go func() { opened <- a.openKeeper(ctx, c.Envoy.Enabled) }()
+	go func() { opened <- a.openKeeper(ctx) }()
 	if err := a.composeParts(loaded); err != nil {
 		return nil, err
 	}
@@ -97,13 +98,10 @@ func (a *Agent) newLink(c *config.Config, other *keeper.User) *driver.Link {
 		EnvoyLog: a.logs.Envoy, Forward: c.Log.Envoy})
 }
 
-// openKeeper connects to the keeper, and ends its Envoys if there shall be none. It returns an
-// ExitError with ExitAlreadyRuns if the keeper serves another agent.
-func (a *Agent) openKeeper(ctx context.Context, envoys bool) error {
+// openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
+// serves another agent.
+func (a *Agent) openKeeper(ctx context.Context) error {
 	err := a.keeper.Open(ctx)
-	if err == nil && !envoys {
-		err = a.endEnvoys(ctx)
-	}
 	if errors.Is(err, keeper.ErrBusy) {
 		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
 	}

@@ -58,7 +58,7 @@ func (a *Agent) endEnvoys(ctx context.Context) error {
 	}
 	a.log.Warn("ending the Envoys of an earlier configuration: envoy.enabled is false")
 	a.keeper.Shutdown()
-	return a.keeper.Open(ctx)
+	return a.openKeeper(ctx)
 }
 
 // conditionGRPCUnwritten is active while [xds] grpc_bootstrap_file cannot be written.
