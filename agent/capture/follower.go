@@ -171,7 +171,10 @@ func (f *Follower) set(client *Client, status Status) {
 	}
 	severity, instead := condition.Warning, "connections go direct"
 	if f.Settings != nil && f.Settings.FailClosed {
-		severity, instead = condition.Error, "new connections are refused"
+		severity = condition.Error
+	}
+	if status.Closed {
+		instead = "new connections are refused"
 	}
 	raise(ConditionWithdrawn, severity, client != nil && status.State == Withdrawn,
 		fmt.Sprintf("nothing is captured, %s: %s", instead, status.Reason))

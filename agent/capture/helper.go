@@ -180,7 +180,11 @@ func (h *helper) do(r request) error {
 			return fmt.Errorf("settings of instance %q; this is the helper of %q",
 				r.Settings.Instance, h.instance)
 		}
-		if r.Settings.Trial > 0 && !reflect.DeepEqual(r.Settings, h.Settings) {
+		same := *r.Settings
+		if h.Settings != nil {
+			same.OwnPorts = h.Settings.OwnPorts // do not belong to [capture]
+		}
+		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
 			next.Until, next.Expired = time.Now().Add(r.Settings.Trial), false
 		}
 		next.Settings, next.Withdrawn = r.Settings, false

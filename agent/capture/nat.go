@@ -9,6 +9,11 @@ func (h *helper) keepNAT() error {
 	if h.nat != nil && h.installed.nat == h.generation {
 		return nil
 	}
+	if h.Settings.Transparent {
+		if err := policyRoutes(true); err != nil {
+			return err
+		}
+	}
 	socket := h.nat
 	if socket == nil {
 		var err error
@@ -20,9 +25,6 @@ func (h *helper) keepNAT() error {
 		Chains: []Chain{{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
 			Rules: []Rule{rule(ruleRedirected, Direct, redirected{})}}}}
 	if h.Settings.Transparent {
-		if err := policyRoutes(true); err != nil {
-			return err
-		}
 		table.Chains = append(table.Chains, answersChain())
 	}
 	if err := socket.install(table); err != nil {

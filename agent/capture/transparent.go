@@ -138,7 +138,7 @@ func policyRoutes(add bool) error {
 			_, err = conn.Execute(netlink.Message{Data: append(m.header, attributes...),
 				Header: netlink.Header{Type: netlink.HeaderType(m.kind), Flags: flags}})
 			withoutIPv6 := family == unix.AF_INET6 && (errors.Is(err, unix.EAFNOSUPPORT) ||
-				errors.Is(err, unix.EOPNOTSUPP))
+				errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES)) // disable_ipv6
 			if err != nil && !withoutIPv6 && !errors.Is(err, done[0]) &&
 				!errors.Is(err, done[len(done)-1]) {
 				return fmt.Errorf("policy routes: %w", err)

@@ -149,6 +149,20 @@ func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 	})
 }
 
+// On a host with IPv6 disabled the kernel refuses its routes.
+func TestTransparent_WithoutIPv6(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r.startEnvoy()
+	r.apply(captureTransparent)
+	r.captures(On)
+}
+
 // Marked packets find no policy route once the mode is redirect, and after a cleanup without a state.
 func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	if !inNetwork(t) {

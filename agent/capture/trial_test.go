@@ -68,6 +68,7 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	if _, err := r.client.Confirm(ctx); err != nil {
 		t.Error(err)
 	}
+	trial.OwnPorts = append(trial.OwnPorts, 15090) // configured outside of [capture]
 	r.apply(trial)
 	state(On)
 	trial.Trial = 0 // no longer configured
