@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/user"
@@ -101,15 +102,17 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 
 // CaptureEarly makes outrider-capture refuse what it would capture, until Envoy serves. It does
 // nothing unless [capture] fail is "closed".
-func CaptureEarly(ctx context.Context, options config.Options) error {
-	options.CheckOnly = true // credentials belong to the agent's unit
-	loaded, err := config.Load(options)
+func CaptureEarly(ctx context.Context, options Options) error {
+	options.Config.CheckOnly = true // credentials belong to the agent's unit
+	loaded, err := config.Load(options.Config)
 	if err != nil {
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
-	settings := captureSettings(loaded.Config, options.Instance)
+	settings := captureSettings(loaded.Config, options.Config.Instance)
 	if settings == nil || !settings.FailClosed {
-		return nil
+		_, err := fmt.Fprintln(options.Output,
+			`nothing is refused: [capture] mode is "none", or fail is not "closed"`)
+		return err
 	}
 	client, err := capture.Dial(ctx, captureSocket(loaded.Config))
 	if err != nil {
@@ -120,6 +123,11 @@ func CaptureEarly(ctx context.Context, options config.Options) error {
 	if err == nil && !status.Closed {
 		err = errors.New("outrider-capture refuses nothing: its journal has the reason")
 	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(options.Output,
+		`new connections are refused until Envoy serves; "outrider cleanup --stop" ends this`)
 	return err
 }
 

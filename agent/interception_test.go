@@ -2,6 +2,9 @@ package agent
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,5 +37,19 @@ func TestCaptureSettings(t *testing.T) {
 	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if diff := cmp.Diff(want, got, same); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// outrider-capture-early.service says why it refuses nothing.
+func TestCaptureEarly_Open(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "outrider.toml")
+	if err := os.WriteFile(file, []byte("[capture]\nmode = \"redirect\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	options := Options{Config: config.Options{Path: file}, Output: &said}
+	if err := CaptureEarly(t.Context(), options); err != nil ||
+		!strings.Contains(said.String(), "nothing is refused") {
+		t.Errorf("%v, %q", err, &said)
 	}
 }

@@ -64,7 +64,7 @@ func run() int {
 	case *check:
 		err = agent.Check(context.Background(), options, os.Stdout)
 	case *early:
-		err = agent.CaptureEarly(context.Background(), options.Config)
+		err = agent.CaptureEarly(context.Background(), options)
 	default:
 		err = agent.Run(context.Background(), options)
 	}

@@ -80,12 +80,20 @@ func TestCapture_Boot(t *testing.T) {
 	h.Script("systemctl stop outrider")
 	nothingLeft("stopped")
 
-	h.Script("systemctl disable outrider; rm /usr/local/bin/envoy")
+	h.Script("rm /usr/local/bin/envoy")
 	boot("000 exit 7")
-	h.Script("outrider cleanup")
+	const cure = "outrider cleanup --stop"
+	if log := h.Journal("-b", "-u", "outrider-capture-early.service"); !strings.Contains(log, cure) {
+		t.Errorf("the journal does not say how to lift the refusal:\n%s", log)
+	}
+	h.Script(cure)
 	nothingLeft("cleaned up")
 
-	h.Script("systemctl enable outrider; ln -s /opt/envoy/envoy /usr/local/bin/envoy")
+	h.Script("systemctl disable outrider; ln -s /opt/envoy/envoy /usr/local/bin/envoy")
+	boot("200")
+	nothingLeft("with a disabled agent")
+
+	h.Script("systemctl enable outrider")
 	h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
 	boot("200")
 	for _, unit := range []string{"outrider.service", "outrider-capture-early.service"} {
