@@ -41,8 +41,9 @@ type FollowerOptions struct {
 	Logger   *slog.Logger
 }
 
-// A Follower is the agent's part that sends settings to the helper: once Envoy is live, and again
-// after each loss of the connection. While Envoy drains on request it withdraws the rules.
+// A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while the
+// helper refuses connections by earlier ones, and again after each loss of the connection. While
+// Envoy drains on request it withdraws the rules.
 type Follower struct {
 	FollowerOptions
 	part.Readiness
@@ -76,7 +77,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		changed := f.Envoy.Changed()
-		if live, _ := f.Envoy.Serves(); !live {
+		if live, _ := f.Envoy.Serves(); !live && !f.hasState() {
 			wait(ctx, changed, nil)
 			continue
 		}
@@ -108,25 +109,29 @@ func (f *Follower) follow(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
+	status, err := limited(ctx, client.Status)
+	if err != nil {
+		return err
+	}
 	withdrawn, first := false, true
 	for {
 		changed := f.Envoy.Changed()
 		live, drains := f.Envoy.Serves()
-		if first || live && drains != withdrawn {
+		if first && (live || status.Closed) || live && drains != withdrawn {
 			send := func(ctx context.Context) (Status, error) { return client.Apply(ctx, *f.Settings) }
 			if drains {
 				send = client.Withdraw
 			}
-			status, err := limited(ctx, send)
-			if err != nil && (!drains || errors.Is(err, ErrClosed)) {
+			if status, err = limited(ctx, send); err != nil &&
+				(!drains || errors.Is(err, ErrClosed)) {
 				return err
 			}
 			withdrawn, first = drains, false
-			f.set(client, status)
 			f.Board.Clear(ConditionUnavailable)
 		}
+		f.set(client, status)
 		var late <-chan time.Time
-		dns := f.State().DNS
+		dns := status.DNS
 		if dns.State == Withdrawn {
 			late = time.After(dnsGrace)
 		}
@@ -138,8 +143,7 @@ func (f *Follower) follow(ctx context.Context) error {
 		case <-late:
 			f.Board.Raise(ConditionDNS, condition.Warning,
 				"queries of this host are not redirected to the DNS proxy: "+dns.Reason)
-		case status := <-client.Changes():
-			f.set(client, status)
+		case status = <-client.Changes():
 		case <-changed:
 		}
 	}
@@ -281,19 +285,24 @@ func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
 // Withdraw removes the rules before a drain. Established connections stay redirected.
 func (f *Follower) Withdraw(ctx context.Context) {
 	_, err := f.Call(ctx, (*Client).Withdraw)
-	if err != nil && f.Settings != nil {
+	if err != nil && f.Settings != nil && !errors.Is(err, errNoSettings) {
 		f.Logger.Warn("cannot withdraw the interception", "error", err)
 	}
 }
 
 // Stop ends the helper if it has settings. It may be called after Run.
 func (f *Follower) Stop(ctx context.Context) {
-	if _, err := os.Stat(f.FollowerOptions.State); err != nil {
+	if !f.hasState() {
 		return
 	}
 	if err := Stop(ctx, f.Socket); err != nil {
 		f.Logger.Error("cannot end the interception", "error", err)
 	}
+}
+
+func (f *Follower) hasState() bool {
+	_, err := os.Stat(f.FollowerOptions.State)
+	return err == nil
 }
 
 // Stop makes the helper behind a socket remove its rules, forget its settings and exit.
