@@ -68,12 +68,6 @@ func (b *Backend) CaptureExplain(
 	if found.Verdict == capture.DNS {
 		explained.State = string(cmp.Or(now.DNS.State, capture.Off))
 	}
-	captured := found.Verdict == capture.Outbound || found.Verdict == capture.Inbound ||
-		found.Verdict == capture.DNS && !r.UDP && now.DNS.State != capture.On
-	if captured && now.State == capture.Withdrawn && now.Closed {
-		explained = api.CaptureExplanation{Verdict: string(capture.Refused), Key: "capture.fail",
-			State: string(now.State)}
-	}
 	return explained, nil
 }
 

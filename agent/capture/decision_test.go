@@ -167,10 +167,17 @@ var decisionsOfIPv4Alone = []decision{
 		key: ruleFamily},
 }
 
+var decisionsOfIPv4AloneClosed = []decision{
+	{name: "IPv4", user: appUser, to: both{far[0]}, port: 80, want: Outbound,
+		key: "capture.outbound_cidrs"},
+	{name: "IPv6", user: appUser, to: both{"", far[1]}, port: 80, want: Refused, key: keyFail},
+	{name: "IPv6 inbound", inbound: true, to: both{"", here[1]}, port: 80, want: Refused,
+		key: keyFail},
+}
+
 // Without redirection everything that would be captured is refused.
 var decisionsOfClosed = []decision{
-	{name: "outside", user: appUser, to: far, port: 80, want: Refused,
-		key: "capture.outbound_cidrs"},
+	{name: "outside", user: appUser, to: far, port: 80, want: Refused, key: keyFail},
 	{name: "excluded port", user: appUser, to: far, port: 25, want: Direct,
 		key: "capture.exclude_outbound_ports"},
 	{name: "excluded network", user: appUser, to: excludedNetwork, port: 80, want: Direct,
@@ -179,8 +186,7 @@ var decisionsOfClosed = []decision{
 	{name: "Envoy", user: envoyUser, to: far, port: 80, want: Direct, key: ruleEnvoy},
 	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
 		key: ruleLoopback},
-	{name: "inbound", inbound: true, to: here, port: 80, want: Refused,
-		key: "capture.inbound_ports"},
+	{name: "inbound", inbound: true, to: here, port: 80, want: Refused, key: keyFail},
 	{name: "excluded inbound", inbound: true, to: here, port: 22, want: Direct,
 		key: "capture.exclude_inbound_ports"},
 	{name: "UDP outside", udp: true, user: appUser, to: far, port: 80, want: Direct,
@@ -211,6 +217,8 @@ func TestDecisions(t *testing.T) {
 		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
 		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil)},
 			decisionsOfIPv4Alone, nil},
+		{"IPv4 alone, closed", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil),
+			closedRules(&captureAll, testUsers, nil)}, decisionsOfIPv4AloneClosed, nil},
 		{"closed", []*Table{closedRules(&captureAll, testUsers, nil)}, decisionsOfClosed, nil},
 		{"closed while Envoy serves", []*Table{Rules(&captureAll, testUsers, dual, nil)},
 			decisionsOfAll, []*Table{closedRules(&captureAll, testUsers, nil)}},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -245,41 +244,6 @@ func (f *Follower) Call(
 		return Status{}, errors.New(reason)
 	}
 	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
-}
-
-// Tables returns the rules of the settings: as installed, else for both address families and all
-// resolvers of the host. It returns none if nothing is captured.
-func (f *Follower) Tables() []*Table { return f.tablesWith(nil) }
-
-// TablesWith is Tables, as if a unit ran, and returns the unit's control group.
-func (f *Follower) TablesWith(unit string) ([]*Table, string) {
-	running := f.State().Units
-	at := slices.IndexFunc(running, func(u Unit) bool { return u.Name == unit })
-	if at >= 0 {
-		return f.Tables(), running[at].Path
-	}
-	u := Unit{Name: unit, Path: "system.slice/" + unit, Level: 2}
-	return f.tablesWith([]Unit{u}), u.Path
-}
-
-func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
-	if f.Settings == nil {
-		return nil
-	}
-	now := f.State()
-	users, families := f.Users, Families{true, true}
-	if now.Families.any() {
-		users, families = now.Users, now.Families
-	}
-	units := slices.Concat(now.Units, more)
-	if f.Settings.DNSPort != 0 {
-		resolvers := now.DNS.Resolvers
-		if now.DNS.State != On {
-			resolvers, _ = readResolvers(resolvConf)
-		}
-		tables = append(tables, dnsRules(f.Settings, users, resolvers, units))
-	}
-	return append(tables, Rules(f.Settings, users, families, units))
 }
 
 // Withdraw removes the rules before a drain. Established connections stay redirected.

@@ -2,7 +2,10 @@ package capture
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,4 +70,41 @@ func TestFollower_EarlyRefusal(t *testing.T) {
 	during(closed, "new connections are refused", true)
 	during(captureAll, "connections go direct", false)
 	r.answers(time.Second, "far 80")
+}
+
+// With fail = "closed", the tables are those that are in force.
+func TestFollower_TablesOfClosed(t *testing.T) {
+	f := follower(condition.NewBoard(), captureDNS)
+	for want, status := range map[string]Status{
+		"[outrider-dns outrider]": {State: Withdrawn, DNS: DNSStatus{State: Withdrawn}},
+		"[outrider-closed]":       {State: Withdrawn, Closed: true, DNS: DNSStatus{State: Withdrawn}},
+		"[outrider-dns outrider outrider-closed]": {State: On, Closed: true,
+			DNS: DNSStatus{State: On}},
+	} {
+		f.set(&Client{}, status)
+		var names []string
+		for _, table := range f.Tables() {
+			names = append(names, table.Name)
+		}
+		if got := fmt.Sprint(names); got != want {
+			t.Errorf("%+v: %s, want %s", status, got, want)
+		}
+	}
+}
+
+// A unit that runs in another slice than system.slice is found there.
+func TestFollower_TablesWithUnit(t *testing.T) {
+	slice := newUnit(t, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
+	shop := newUnit(t, slice.Path+"/shop.service")
+	only := captureAll
+	only.Units = []string{slice.Name}
+	f := follower(condition.NewBoard(), only)
+	for unit, want := range map[string]Verdict{"shop.service": Outbound, "other.service": Direct} {
+		tables, group := f.TablesWith(unit)
+		got := Explain(Connection{Protocol: "tcp", Destination: netip.MustParseAddrPort(far[0] + ":80"),
+			CGroup: group}, tables...)
+		if got.Verdict != want || (group == shop.Path) != (unit == "shop.service") {
+			t.Errorf("%s in %s is %+v, want %s", unit, group, got, want)
+		}
+	}
 }

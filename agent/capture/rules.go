@@ -64,6 +64,8 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 	return b.table
 }
 
+const keyFail = "capture.fail"
+
 // closedRules returns the table that rejects what Rules would redirect and that was not redirected.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
@@ -72,7 +74,7 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	reject := func(rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Verdict != Direct {
-				rules[i].Verdict, rules[i].Action = Refused, nil
+				rules[i].Key, rules[i].Verdict, rules[i].Action = keyFail, Refused, nil
 			}
 		}
 		return rules

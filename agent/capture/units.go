@@ -29,7 +29,7 @@ const maxDepth = 16
 // It lives as long as the process.
 type unitWatch struct {
 	root    string
-	file    *os.File      // inotify; watches every slice
+	file    *os.File      // inotify; watches every slice; nil: none
 	changed chan struct{} // capacity 1
 }
 
@@ -75,20 +75,9 @@ func (w *unitWatch) find(names []string) ([]Unit, error) {
 	var search func(path string, depth int) error
 	search = func(path string, depth int) error {
 		folder := filepath.Join(w.root, path)
-		raw, err := w.file.SyscallConn()
-		if err != nil {
-			return err
-		}
 		// Before the directory is read: what comes later is an event.
-		var failure error
-		if err := raw.Control(func(fd uintptr) {
-			_, failure = unix.InotifyAddWatch(int(fd), folder,
-				unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR)
-		}); err != nil {
+		if err := w.watch(folder); err != nil {
 			return err
-		}
-		if failure != nil {
-			return os.NewSyscallError("inotify_add_watch", failure)
 		}
 		entries, err := os.ReadDir(folder)
 		if err != nil {
@@ -121,4 +110,22 @@ func (w *unitWatch) find(names []string) ([]Unit, error) {
 		return nil, fmt.Errorf("capture.units: %w", err)
 	}
 	return found, nil
+}
+
+func (w *unitWatch) watch(folder string) error {
+	if w.file == nil {
+		return nil
+	}
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failure error
+	if err := raw.Control(func(fd uintptr) {
+		_, failure = unix.InotifyAddWatch(int(fd), folder,
+			unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR)
+	}); err != nil {
+		return err
+	}
+	return os.NewSyscallError("inotify_add_watch", failure)
 }

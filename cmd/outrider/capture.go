@@ -132,7 +132,8 @@ func (a *app) captureExplainCommand() *cobra.Command {
 				if found.Rule != "" {
 					fmt.Fprintf(a.out, "chain %s: %s\n", found.Chain, found.Rule)
 				}
-				if found.State != "on" && found.State != "trial" {
+				if found.State != "on" && found.State != "trial" &&
+					found.Key != "capture.fail" {
 					what := "capture"
 					if found.Verdict == "dns" {
 						what = "capture of DNS"

@@ -1,0 +1,50 @@
+package capture
+
+import "slices"
+
+// Tables returns the tables of the settings. With FailClosed in force, these are the tables that are
+// in force; otherwise the address families and resolvers are as installed, else all of them. It
+// returns none if nothing is captured.
+func (f *Follower) Tables() []*Table { return f.tablesWith(nil) }
+
+// TablesWith is Tables, as if a unit ran, and returns the unit's control group.
+func (f *Follower) TablesWith(unit string) ([]*Table, string) {
+	var units []Unit
+	if root, err := cgroupMount(); err == nil && f.Settings != nil {
+		// Without inotify it leaves nothing open. After an error the unit is in system.slice.
+		units, _ = (&unitWatch{root: root}).find(slices.Concat([]string{unit}, f.Settings.Units,
+			f.Settings.ExcludeUnits))
+	}
+	at := slices.IndexFunc(units, func(u Unit) bool { return u.Name == unit })
+	if at < 0 {
+		units = slices.Insert(units, 0, Unit{Name: unit, Path: "system.slice/" + unit, Level: 2})
+		at = 0
+	}
+	return f.tablesWith(units), units[at].Path
+}
+
+func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
+	if f.Settings == nil {
+		return nil
+	}
+	now := f.State()
+	users, families := f.Users, Families{true, true}
+	if now.Families.any() {
+		users, families = now.Users, now.Families
+	}
+	units := slices.Concat(now.Units, more)
+	if f.Settings.DNSPort != 0 && (!now.Closed || now.DNS.State == On) {
+		resolvers := now.DNS.Resolvers
+		if now.DNS.State != On {
+			resolvers, _ = readResolvers(resolvConf)
+		}
+		tables = append(tables, dnsRules(f.Settings, users, resolvers, units))
+	}
+	if !now.Closed || now.State != Withdrawn {
+		tables = append(tables, Rules(f.Settings, users, families, units))
+	}
+	if now.Closed {
+		tables = append(tables, closedRules(f.Settings, users, units))
+	}
+	return tables
+}
