@@ -50,6 +50,9 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 			return r.roots() == pemOf(r.root.Certificate, authority)
 		})
 	}
+	if len(r.AnnouncedRoots()) > 0 {
+		t.Error("the agent's own connections trust the authorities of another trust domain")
+	}
 	for _, condition := range r.board.Conditions() {
 		t.Errorf("after the cure: %v", condition)
 	}

@@ -213,7 +213,8 @@ func (m *Manager) Pair() *pki.Pair {
 }
 
 // AnnouncedRoots returns the roots that the authority sent with the current certificate and those
-// of mesh configurations, nil if there are none. The agent's own connections trust them as well.
+// of mesh configurations, nil if there are none. The agent's own connections trust them as well;
+// they do not trust SPIFFE bundles, whose authorities are those of other trust domains.
 func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -221,7 +222,7 @@ func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	if version := m.version(Default); version != nil && version.issuer != nil {
 		announced = version.roots
 	}
-	return m.withBundles(announced)
+	return m.withBundles(announced, false)
 }
 
 // Secrets describes all secrets, sorted by name.

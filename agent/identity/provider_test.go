@@ -80,6 +80,7 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	r.awaitChain(identity.Default, r.issue(2*time.Hour))
+	r.await("the roots", func() bool { return r.roots() != "" })
 	other := pkitest.NewAuthority(t, "other", nil)
 	pair := issuePair(t, other, time.Hour)
 	issuer := &lateIssuer{answer: &identity.Issued{

@@ -26,14 +26,17 @@ func (m *Manager) version(name string) *material {
 		return e.current
 	}
 	merged := *e.current
-	merged.roots = m.withBundles(merged.roots)
+	merged.roots = m.withBundles(merged.roots, true)
 	return &merged
 }
 
-// withBundles adds the roots of mesh configurations. Callers hold mu.
-func (m *Manager) withBundles(roots []*x509.Certificate) []*x509.Certificate {
+// withBundles adds the roots of mesh configurations, and of SPIFFE bundles if spiffe. Callers hold
+// mu.
+func (m *Manager) withBundles(roots []*x509.Certificate, spiffe bool) []*x509.Certificate {
 	for _, from := range slices.Sorted(maps.Keys(m.bundles)) {
-		roots = pki.MergeRoots(roots, m.bundles[from])
+		if spiffe || m.followers[from] == nil {
+			roots = pki.MergeRoots(roots, m.bundles[from])
+		}
 	}
 	return roots
 }
