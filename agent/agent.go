@@ -61,6 +61,7 @@ type Agent struct {
 	supervisor *epoch.Supervisor
 	proxy      *driver.Proxy
 	reloader   *reloader
+	held       heldConfigs
 	maker      *specMaker
 	levels     *driver.Levels
 	discovery  *discovery.Server

@@ -40,9 +40,8 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 }
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
-	e.offerUpstream(read.loaded.Config)
+	e.hold(id, read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
-	e.identity.Prepare(e.identitySettings(read.loaded.Config))
 	if err := e.sdsSockets.Hold(id, read.loaded); err != nil {
 		return err
 	}
@@ -53,8 +52,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	if e.watched != nil {
 		e.watched.over(id, refused)
 	}
-	e.identity.Configure(e.identitySettings(e.reloader.InForce().Config))
-	e.offerUpstream(e.reloader.InForce().Config)
+	e.unhold(id, refused, e.reloader.InForce().Config)
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
 	e.view.Release(id)

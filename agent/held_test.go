@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// While the epoch of reload 2 starts, the refusal of reload 3 leaves it the secrets.
+func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
+	board, dir := condition.NewBoard(), t.TempDir()
+	a := &Agent{log: slog.New(slog.DiscardHandler), xdsSwitch: &mesh.Switch{},
+		relay: relay.New(relay.Options{Board: board}),
+		identity: identity.New(identity.Options{Board: board, Watch: func() identity.Watcher {
+			return watch.New(watch.Options{})
+		}})}
+	go func() { _ = a.identity.Run(t.Context()) }()
+	none, files := &config.Config{}, &config.Config{}
+	none.Identity.Provider = "none"
+	files.Identity = config.Identity{Provider: "files", CertFile: filepath.Join(dir, "cert"),
+		KeyFile: filepath.Join(dir, "key"), RootCAFile: filepath.Join(dir, "root")}
+	authority := pkitest.NewAuthority(t, "root", nil)
+	chain, key := authority.Issue(t, pkitest.Leaf("web", time.Hour))
+	for path, text := range map[string][]byte{files.Identity.CertFile: chain,
+		files.Identity.KeyFile: key, files.Identity.RootCAFile: pkitest.PEM(authority.Certificate)} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.hold(1, none)
+	a.hold(2, files)
+	parts.Eventually(t, time.Minute, "the secret", func() bool { return a.identity.Pair() != nil })
+	a.unhold(3, true, none)
+	if a.identity.Pair() == nil {
+		t.Error("the refusal of another reload removes the secret of a starting epoch")
+	}
+	a.unhold(2, true, none)
+	if a.identity.Pair() != nil {
+		t.Error("the secret of a refused reload is still provided")
+	}
+	a.hold(4, files)
+	a.unhold(4, false, files)
+	if len(a.held.configs) > 0 {
+		t.Error("a reload is held though a newer one has succeeded")
+	}
+}
