@@ -133,8 +133,11 @@ func extract(compressed []byte) ([]byte, error) {
 	archive := tar.NewReader(io.LimitReader(unzipped, maxModuleBytes))
 	for {
 		header, err := archive.Next()
-		if err == nil && path.Base(header.Name) != moduleName {
+		if err == nil && (path.Base(header.Name) != moduleName || header.Typeflag != tar.TypeReg) {
 			continue
+		}
+		if err == nil && header.Size > maxModuleBytes { // of a sparse file, with its holes
+			return nil, fmt.Errorf("%s has more than %d MB", moduleName, maxModuleBytes>>20)
 		}
 		var code []byte
 		if err == nil {

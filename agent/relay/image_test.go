@@ -6,12 +6,16 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -127,6 +131,23 @@ func archived(t *testing.T, content string, names ...string) string {
 	return out.String()
 }
 
+// sparse returns a compressed archive of GNU tar's with a module that is one large hole.
+func sparse(t *testing.T, format string) string {
+	t.Helper()
+	folder := t.TempDir()
+	module := filepath.Join(folder, moduleName)
+	if err := errors.Join(os.WriteFile(module, nil, 0o600),
+		os.Truncate(module, maxModuleBytes+1)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "tar", "-czS", "--format="+format, "-C", folder,
+		moduleName).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
 // remoteVM is the VM of an extension with a remote module.
 func remoteVM(from, sum, secret string) *wasmv3.VmConfig {
 	return &wasmv3.VmConfig{
@@ -161,6 +182,8 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 	i.push("p/torn:v1", ociManifest, layer{archiveTypes[0], zipped[:len(zipped)/2]})
 	i.push("p/bomb:v1", ociManifest,
 		layer{archiveTypes[0], archived(t, strings.Repeat("\x00", maxModuleBytes/2+1), "a", "plugin.wasm")})
+	i.push("p/sparse:v1", ociManifest, layer{archiveTypes[0], sparse(t, "posix")})
+	i.push("p/oldsparse:v1", ociManifest, layer{archiveTypes[0], sparse(t, "gnu")})
 
 	zeros := strings.Repeat("0", 64)
 	for from, want := range map[string]struct{ sum, err string }{
@@ -180,6 +203,8 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 		"p/none:v1":                        {err: "no layer with a Wasm module"},
 		"p/torn:v1":                        {err: "unexpected EOF"},
 		"p/bomb:v1":                        {err: "no whole plugin.wasm in the first 64 MB"},
+		"p/sparse:v1":                      {err: "plugin.wasm has more than 64 MB"},
+		"p/oldsparse:v1":                   {err: "no whole plugin.wasm"},
 		"p/missing:v1":                     {err: "not found"},
 		"p/oci:v1?x=y":                     {err: "invalid"},
 	} {
