@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"path"
 	"slices"
@@ -47,7 +46,7 @@ func fetchImage(ctx context.Context, from, secret string) (m module, err error) 
 	if err != nil {
 		return m, fmt.Errorf("image pull secret: %w", err)
 	}
-	client := &auth.Client{Client: http.DefaultClient, Cache: auth.NewCache(),
+	client := &auth.Client{Client: newModuleClient(), Cache: auth.NewCache(),
 		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
 			if host == "registry-1.docker.io" {
 				host = "index.docker.io" // the name in Docker's configuration

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -88,7 +89,7 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	code, err := m.module(ctx, vm)
 	if err != nil {
-		return nil, err
+		return nil, errors.New(withoutSecrets(err.Error()))
 	}
 	vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 		Local: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}
@@ -162,7 +163,8 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		want = ""
 	}
 	if plain && want == "" {
-		m.log.Warn("Wasm module is fetched over http:// and has no sha256 to verify it", "url", from)
+		m.log.Warn("Wasm module is fetched over http:// and has no sha256 to verify it",
+			"url", withoutSecrets(from))
 	}
 	done := m.fetches.DoChan(from+" "+secret, func() (any, error) {
 		return inAttempts(context.WithoutCancel(ctx), limit, fetch)
@@ -218,7 +220,7 @@ func get(ctx context.Context, from string) (m module, err error) {
 	if err != nil {
 		return m, err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := newModuleClient().Do(request)
 	if err != nil {
 		return m, err
 	}

@@ -1,0 +1,73 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Servers of modules cannot redirect to plaintext or to this host. Their presigned URLs and
+// passwords are in no error.
+func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
+	before := http.DefaultClient.Transport
+	defer func() { http.DefaultClient.Transport = before }()
+	for name, c := range map[string]struct{ from, to, err string }{
+		"plaintext":        {"https://first.test/m", "http://192.0.2.1/m?sig=secret", "to http:// refused"},
+		"image, plaintext": {"oci://first.test/m", "http://192.0.2.1/m?sig=secret", "to http:// refused"},
+		"metadata":         {"https://first.test/m", "https://169.254.169.254/m?sig=secret", "a local address"},
+		"image, metadata":  {"oci://first.test/m", "https://[fe80::1%25eth0]/m", "a local address"},
+		"localhost":        {"http://first.test/m", "https://localhost/m?sig=secret", "a local address"},
+		"mapped":           {"http://first.test/m", "http://[::ffff:127.0.0.1]/m", "a local address"},
+		"local to local":   {"http://127.0.0.1/m", "http://127.0.0.1:1/gone?sig=secret", "/gone"},
+		"image, away":      {"oci://first.test/m", "https://192.0.2.1/gone?sig=secret", "/gone"},
+		"image, forbidden": {"oci://first.test/m", "https://192.0.2.1/403?sig=secret", "/403\": response"},
+		"password":         {"https://user:secret@first.test/404?sig=secret", "", "/404: 404"},
+		"broken": {"https://first.test/m", "https://192.0.2.1:x?sig=secret",
+			"parse Location header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			http.DefaultClient.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				answer := &http.Response{Request: r, Header: http.Header{"Location": {c.to}},
+					Body: io.NopCloser(strings.NewReader("")), Status: "404 Not Found", StatusCode: 404}
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/gone"):
+					return nil, errors.New("connection refused")
+				case strings.HasSuffix(r.URL.Path, "/403"):
+					answer.StatusCode = http.StatusForbidden
+				case c.to != "":
+					answer.StatusCode = http.StatusFound
+				}
+				return answer, nil
+			})
+			filter, err := anypb.New(&httpwasmv3.Wasm{Config: &wasmv3.PluginConfig{
+				Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: remoteVM(c.from, "", "")}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			extension, err := anypb.New(&corev3.TypedExtensionConfig{TypedConfig: filter})
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := proto.Marshal(extension)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var output strings.Builder
+			m := New(Options{Logger: slog.New(slog.NewTextHandler(&output, nil))}).modules
+			_, err = m.resource(t.Context(), body)
+			if err == nil || !strings.Contains(err.Error(), c.err) ||
+				strings.Contains(err.Error()+output.String(), "secret") {
+				t.Errorf("got %v, want %s; log: %s", err, c.err, output.String())
+			}
+		})
+	}
+}
