@@ -25,20 +25,21 @@ const conditionNoBootstrap = "bootstrap-missing"
 const bootstrapPause = time.Second
 
 // upstreamBootstrap implements blueprint.Maker.Upstream.
-func (a *Agent) upstreamBootstrap(
-	ctx context.Context, c *config.Config, node []byte,
-) (content []byte, accepted func(), err error) {
+func (a *Agent) upstreamBootstrap(ctx context.Context, c *config.Config, node []byte,
+	use func(content []byte) error,
+) (accepted func(), err error) {
 	var parsed corev3.Node
 	if err := protojson.Unmarshal(node, &parsed); err != nil {
-		return nil, nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
+		return nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
 	}
-	return a.relay.Bootstrap(ctx, upstreamOf(c), &parsed)
+	start := a.serving.Load() == nil
+	return a.relay.Bootstrap(ctx, upstreamOf(c), &parsed, start, use)
 }
 
 // startFiles returns the files that Envoy reads at its start. It waits until the upstream server
-// sends the bootstrap ([discovery] dynamic_bootstrap), which a reload may make unnecessary. If no
-// bootstrap can be made from the configuration, only those of reload.files are known, and the start
-// reports the error. The error is that of ctx.
+// sends a usable bootstrap ([discovery] dynamic_bootstrap), which a reload may make unnecessary. If
+// no bootstrap can be made from the configuration, only those of reload.files are known, and the
+// start reports the error. The error is that of ctx.
 func (a *Agent) startFiles(ctx context.Context) ([]string, error) {
 	defer a.proxy.SetWaiting("")
 	defer a.board.Clear(conditionNoBootstrap)

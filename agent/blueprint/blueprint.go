@@ -31,10 +31,11 @@ type Maker struct {
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
 	Cloud   *cloud.Service
-	// Upstream returns the bootstrap (protobuf) of the upstream server for a node (JSON). accepted
-	// must be called once Envoy uses it. It is nil in a process without a connection to the server.
-	Upstream func(ctx context.Context, c *config.Config, node []byte) (
-		content []byte, accepted func(), err error)
+	// Upstream passes the bootstrap (protobuf) of the upstream server for a node (JSON) to use, and
+	// maybe another one if that fails. accepted must be called once Envoy uses it. It is nil in a
+	// process without a connection to the server.
+	Upstream func(ctx context.Context, c *config.Config, node []byte,
+		use func(content []byte) error) (accepted func(), err error)
 }
 
 // ThisHost returns a Maker for this host.
@@ -167,7 +168,7 @@ func (b *Blueprint) fault(message string) *config.Error {
 	case e.TemplateFile != "":
 		return b.loaded.Fault(templateKey, message, "correct the file, or remove the key")
 	case b.loaded.Config.Discovery.DynamicBootstrap:
-		return b.loaded.Fault(dynamicKey, message, "correct what the server sends, or remove the key")
+		return b.loaded.Fault(dynamicKey, message, "check the server, or remove the key")
 	case e.BootstrapOverride != "":
 		return b.loaded.Fault(overrideKey, message, "correct the file, or remove the key")
 	default:

@@ -15,12 +15,17 @@ func (m Maker) askUpstream(ctx context.Context, b *Blueprint, request bootstrap.
 	if err := json.Unmarshal(b.rendered.Text, &own); err != nil {
 		return fmt.Errorf("read the node of the bootstrap: %w", err)
 	}
-	content, accepted, err := m.Upstream(ctx, b.loaded.Config, own.Node)
+	accepted, err := m.Upstream(ctx, b.loaded.Config, own.Node, func(content []byte) error {
+		request.Upstream, request.Secret = content, true
+		rendered, err := m.Render(ctx, request)
+		if err == nil {
+			b.rendered = rendered
+		}
+		return err
+	})
 	if err != nil {
-		return b.loaded.Fault(dynamicKey, err.Error(),
-			"check the server, or remove the key").Because(err)
+		return b.refused(err).Because(err)
 	}
-	request.Upstream, request.Secret, b.Accepted = content, true, accepted
-	b.rendered, err = m.Render(ctx, request)
-	return err
+	b.Accepted = accepted
+	return nil
 }

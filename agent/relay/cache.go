@@ -144,8 +144,9 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, node := range c.nodes {
-		if strings.HasPrefix(string(node.identity), identityStart(address, id)) {
-			return slices.Collect(maps.Values(node.types[typeURL].resources))
+		accepted, ok := node.types[typeURL]
+		if ok && strings.HasPrefix(string(node.identity), identityStart(address, id)) {
+			return slices.Collect(maps.Values(accepted.resources))
 		}
 	}
 	return nil

@@ -46,45 +46,63 @@ const bootstrapType = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
 
 const maxBootstrapBytes = 16 << 20
 
-// ErrNoBootstrap is the error of an upstream server that sends no bootstrap. It may later.
-var ErrNoBootstrap = errors.New("the upstream server sends no bootstrap")
+// ErrNoBootstrap is the error of an upstream server that sends no usable bootstrap. It may later.
+var ErrNoBootstrap = errors.New("the upstream server sends no usable bootstrap")
 
-// Bootstrap returns the bootstrap (protobuf) of an upstream server for a node, or else the one that
-// was accepted last. accepted must be called once Envoy uses it. Errors wrap ErrNoBootstrap.
-func (s *Server) Bootstrap(
-	ctx context.Context, upstream Upstream, node *corev3.Node,
-) (content []byte, accepted func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, slowUpstream)
-	defer cancel()
-	found, err := upstream.Fetch(ctx, s.options,
-		&discoveryv3.DiscoveryRequest{TypeUrl: bootstrapType, Node: node})
-	if err == nil && (len(found) != 1 || found[0].TypeUrl != bootstrapType ||
-		len(found[0].Value) > maxBootstrapBytes) {
-		err = fmt.Errorf("the response of %s is not one bootstrap of at most %d MB",
-			upstream.Address, maxBootstrapBytes>>20)
-	}
+// Bootstrap passes the bootstrap (protobuf) of an upstream server for a node to use. If that fails
+// or there is none, it passes the one that was accepted last; an unusable one only at a start.
+// accepted must be called once Envoy uses the bootstrap. Errors wrap ErrNoBootstrap.
+func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.Node, start bool,
+	use func(content []byte) error,
+) (accepted func(), err error) {
 	cache := s.options.Cache
-	if err == nil {
-		return found[0].Value, func() {
-			body, err := proto.Marshal(found[0])
+	store := func(found *anypb.Any) func() {
+		return func() {
+			body, err := proto.Marshal(found)
 			if err == nil && cache != nil {
 				cache.put(identityOf(node, upstream.Address), bootstrapType, "",
 					map[string]resource{"bootstrap": {name: "bootstrap", body: body}})
 			}
-		}, nil
+		}
+	}
+	found, err := upstream.bootstrap(ctx, s.options, node)
+	fetched := err == nil
+	if fetched {
+		if err = use(found.Value); err == nil {
+			return store(found), nil
+		}
 	}
 	err = fmt.Errorf("%w: %w", ErrNoBootstrap, err)
-	if cache == nil {
-		return nil, nil, err
+	if cache == nil || fetched && !start {
+		return nil, err
 	}
 	for _, cached := range cache.newest(upstream.Address, node.Id, bootstrapType) {
 		var last anypb.Any
-		if proto.Unmarshal(cached.body, &last) == nil {
+		if proto.Unmarshal(cached.body, &last) == nil && use(last.Value) == nil {
 			s.options.Logger.Warn("using the bootstrap that was accepted last", "error", err)
-			return last.Value, func() {}, nil
+			return store(&last), nil
 		}
 	}
-	return nil, nil, err
+	return nil, err
+}
+
+// bootstrap requests the bootstrap for a node.
+func (u Upstream) bootstrap(
+	ctx context.Context, options Options, node *corev3.Node,
+) (*anypb.Any, error) {
+	ctx, cancel := context.WithTimeout(ctx, slowUpstream)
+	defer cancel()
+	found, err := u.Fetch(ctx, options,
+		&discoveryv3.DiscoveryRequest{TypeUrl: bootstrapType, Node: node})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) != 1 || found[0].TypeUrl != bootstrapType ||
+		len(found[0].Value) > maxBootstrapBytes {
+		return nil, fmt.Errorf("the response of %s is not one bootstrap of at most %d MB",
+			u.Address, maxBootstrapBytes>>20)
+	}
+	return found[0], nil
 }
 
 // debugType is the type of istiod's debug information. A resource's name is the path of an HTTP

@@ -134,8 +134,13 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 		return strings.Contains(out, "waiting for the bootstrap") && strings.Contains(out, address)
 	})
 	server := &bootstrapServer{}
-	server.set(t, r.Ports.HTTP, "first")
+	server.set(t, r.Ports.HTTP, "unusable", &corev3.Node{})
 	stop := server.start(t, address)
+	const unknown = "unknown type type.googleapis.com/envoy.config.core.v3.Node.v9 at "
+	rig.Eventually(t, 20*time.Second, "the start waits for a usable one", func() bool {
+		return strings.Contains(r.Outrider("status").Out, unknown)
+	})
+	server.set(t, r.Ports.HTTP, "first")
 	r.WaitReady(20 * time.Second)
 	answers("first")
 	if node := server.node.Load(); !strings.HasPrefix(node.Id, "sidecar~") ||
@@ -161,7 +166,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	answers("second")
 	server.set(t, r.Ports.HTTP, "third", &corev3.Node{})
 	if result := r.Outrider("reload"); result.Exit != api.ExitRefused || !strings.Contains(
-		result.Err, "unknown type type.googleapis.com/envoy.config.core.v3.Node.v9 at ") {
+		result.Err, unknown) {
 		t.Errorf("reload with an unknown type: %+v", result)
 	}
 	answers("second")
@@ -169,10 +174,13 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	if result := r.Outrider("reload"); result.Exit != 0 {
 		t.Errorf("reload without the server: %+v", result)
 	}
-	r.Signal(daemon.Process.Pid, syscall.SIGTERM)
-	daemon.Wait(t, time.Minute)
-	r.StartReady() // from the cache
-	answers("second")
+	for _, start := range []func(){func() {}, func() { server.start(t, address) }} {
+		r.Signal(daemon.Process.Pid, syscall.SIGTERM)
+		daemon.Wait(t, time.Minute)
+		start() // the second time with the third bootstrap
+		daemon = r.StartReady()
+		answers("second") // from the cache
+	}
 }
 
 func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {

@@ -1,0 +1,38 @@
+package relay
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// A node whose IP address has changed has configuration, but no bootstrap, of its own in the cache.
+func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
+	const address = "127.0.0.1:1"
+	old := &corev3.Node{Id: "sidecar~10.0.0.1~vm.ns~ns.svc.cluster.local"}
+	now := &corev3.Node{Id: "sidecar~10.0.0.2~vm.ns~ns.svc.cluster.local"}
+	cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	body, err := proto.Marshal(&anypb.Any{TypeUrl: bootstrapType, Value: []byte("last")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache.put(identityOf(old, address), bootstrapType, "", map[string]resource{"": {body: body}})
+	cache.put(identityOf(now, address), clusterType, "", held("a"))
+	s := New(Options{Cache: cache, Logger: slog.New(slog.DiscardHandler)})
+	var used string
+	accepted, err := s.Bootstrap(t.Context(), Upstream{Address: address}, now, true,
+		func(content []byte) error { used = string(content); return nil })
+	if err != nil || used != "last" {
+		t.Fatalf("%q, %v", used, err)
+	}
+	accepted()
+	if own, _ := cache.get(identityOf(now, address), bootstrapType); len(own) != 1 {
+		t.Errorf("the node's own: %v", own)
+	}
+}
