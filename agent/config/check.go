@@ -215,10 +215,12 @@ const unitNameMax = 255
 
 var processUnit = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)
 
-// captureUnit checks the name of a unit that has processes.
+// captureUnit checks the name of a unit that has processes and a control group of its own.
 func captureUnit(value any) *problem {
-	return text(`the name of a service, scope or slice, such as "myapp.service"`,
-		func(s string) bool { return len(s) <= unitNameMax && processUnit.MatchString(s) })(value)
+	return text(`the name of a service, a scope or a slice but -.slice, such as "myapp.service"`,
+		func(s string) bool {
+			return len(s) <= unitNameMax && processUnit.MatchString(s) && s != "-.slice"
+		})(value)
 }
 
 // userName checks the name or number of a user.

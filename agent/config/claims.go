@@ -10,15 +10,14 @@ import (
 	"strings"
 )
 
-// Claim is an exclusive resource of a host: a listening address, a directory, a socket, Envoy's
-// base ID or the interception of a unit.
+// Claim is an exclusive resource of a host: a listening address, a directory, a socket or Envoy's
+// base ID.
 type Claim struct {
 	Key   string `json:"key"`             // configuration key
 	Host  string `json:"host,omitempty"`  // with Port; "" = all addresses, of both families
 	Port  int    `json:"port,omitempty"`  // TCP; 0 = the claim is Name
 	Name  string `json:"name,omitempty"`  // a path, or "base id 7"
 	Envoy bool   `json:"envoy,omitempty"` // Envoy listens there, not the agent
-	Unit  string `json:"unit,omitempty"`  // systemd unit whose connections are captured
 }
 
 // Text describes the claim: "port 15090 of 0.0.0.0".
@@ -49,9 +48,6 @@ func (c Claim) Cure() string {
 
 // Clashes reports whether two agents on one host cannot hold both claims.
 func (c Claim) Clashes(other Claim) bool {
-	if c.Unit != "" && other.Unit != "" {
-		return withinUnit(c.Unit, other.Unit) || withinUnit(other.Unit, c.Unit)
-	}
 	if c.Port == 0 || other.Port == 0 || c.Port != other.Port {
 		return c.Port == other.Port && c.Name == other.Name
 	}
@@ -66,21 +62,6 @@ func (c Claim) Clashes(other Claim) bool {
 		}
 	}
 	return false
-}
-
-const rootSlice = "-.slice"
-
-// withinUnit reports whether a unit is the outer one or in it, by their names: services count as
-// units of system.slice.
-func withinUnit(unit, outer string) bool {
-	parent, _ := strings.CutSuffix(outer, ".slice")
-	switch filepath.Ext(unit) {
-	case ".slice":
-		return unit == outer || outer == rootSlice || strings.HasPrefix(unit, parent+"-")
-	case ".service":
-		return unit == outer || outer == rootSlice || outer == "system.slice"
-	}
-	return unit == outer || outer == rootSlice
 }
 
 func (c Claim) addresses() []netip.Addr {
@@ -109,16 +90,6 @@ func (c *Config) Claims() []Claim {
 	} {
 		if path.path != "" {
 			claims = append(claims, Claim{Key: path.key, Name: filepath.Clean(path.path)})
-		}
-	}
-	if c.Capture.Mode != "none" && len(c.Capture.OutboundCIDRs) > 0 {
-		for _, unit := range c.Capture.Units {
-			claims = append(claims, Claim{Key: "capture.units", Name: "interception of " + unit,
-				Unit: unit})
-		}
-		if len(c.Capture.Units) == 0 {
-			claims = append(claims, Claim{Key: "capture.units", Name: "interception of every unit",
-				Unit: rootSlice})
 		}
 	}
 	if c.Envoy.BaseID != 0 {

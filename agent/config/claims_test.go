@@ -54,14 +54,6 @@ func TestClaimsClash(t *testing.T) {
 		{Claim{Name: "/a"}, Claim{Name: "/a"}, true},
 		{Claim{Name: "/a"}, Claim{Name: "/b"}, false},
 		{Claim{Name: "/a"}, Claim{Port: 80}, false},
-		{Claim{Unit: "a.service"}, Claim{Unit: "a.service"}, true},
-		{Claim{Unit: "a.service"}, Claim{Unit: "b.service"}, false},
-		{Claim{Unit: "a.service"}, Claim{Unit: "-.slice"}, true},
-		{Claim{Unit: "a.service"}, Claim{Unit: "system.slice"}, true},
-		{Claim{Unit: "a-b.slice"}, Claim{Unit: "a.slice"}, true},
-		{Claim{Unit: "ab.slice"}, Claim{Unit: "a.slice"}, false},
-		{Claim{Unit: "a-b.service"}, Claim{Unit: "a.slice"}, false},
-		{Claim{Unit: "a.service"}, Claim{Port: 15001}, false},
 	} {
 		if got := c.one.Clashes(c.two); got != c.want || got != c.two.Clashes(c.one) {
 			t.Errorf("%+v and %+v: %v, want %v", c.one, c.two, got, c.want)

@@ -105,7 +105,7 @@ func TestCheck(t *testing.T) {
 			[]string{
 				`paths.state_dir: /var/lib/outrider/b is taken by paths.state_dir of instance "a"`},
 			nil},
-		{"units of an interception", "[capture]\nmode = \"redirect\"\nunits = [\"web.service\"]",
+		{"interception", "[capture]\nmode = \"redirect\"\nunits = [\"web.service\"]",
 			func(s *street, self *Self) {
 				s.runs("a", true, 1)
 				file := filepath.Join(s.Directory, "b.toml")
@@ -121,10 +121,7 @@ func TestCheck(t *testing.T) {
 			},
 			[]string{"b.toml:6:1: capture.mode: port 15001 of all addresses is taken by capture.mode of " +
 				"instance \"a\" (outrider@a.service), which runs; set capture.mode = \"none\" in one of " +
-				"the two", "capture.mode: port 15006",
-				"b.toml:7:1: capture.units: interception of system.slice is taken by capture.units " +
-					"(interception of web.service) of instance \"a\" (outrider@a.service), which runs; " +
-					"set capture.mode = \"none\" in one of the two"}, nil},
+				"the two", "capture.mode: port 15006"}, nil},
 		{"both start, it began earlier", "envoy.admin_port = 16000",
 			func(s *street, _ *Self) { s.runs("a", false, 1) }, []string{"envoy.admin_port"}, nil},
 		{"both start, it began later", "envoy.admin_port = 16000",
