@@ -30,6 +30,7 @@ func (x *crossCheck) all() {
 	x.sts()
 	x.upstream()
 	x.captureDNS()
+	x.captureTrial()
 	x.resolved()
 	x.sockets()
 	x.listeners()
@@ -112,6 +113,14 @@ func (x *crossCheck) captureDNS() {
 	case x.Capture.Mode == "none":
 		x.warn([]string{"capture.dns", "capture.mode"}, "set capture.mode",
 			"has no effect without capture.mode")
+	}
+}
+
+func (x *crossCheck) captureTrial() {
+	if x.Capture.Mode != "none" && x.Capture.Trial > 0 && x.Capture.Fail == "closed" {
+		x.warn([]string{"capture.trial", "capture.fail"},
+			`remove capture.trial after "outrider capture confirm"`,
+			`an unconfirmed trial also ends capture.fail = "closed": connections then go direct`)
 	}
 }
 

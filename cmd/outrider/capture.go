@@ -30,7 +30,8 @@ func (a *app) captureCommand() *cobra.Command {
 			"To set up interception over ssh, write trial = \"5m\" into [capture] before the first " +
 			"start. Within five minutes of the start, log in again, because established " +
 			"sessions are never captured, and run \"outrider capture confirm\". Otherwise the rules " +
-			"are withdrawn. Then remove trial: each boot begins a new one. If sshd does not listen " +
+			"are withdrawn, and fail = \"closed\" ends, too. Then remove trial: each boot begins a new " +
+			"one, which outrider-capture-early begins before Envoy serves. If sshd does not listen " +
 			"on port 22, add its port to exclude_inbound_ports.\n\n" +
 			"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +
 			"/usr/share/doc/outrider/tproxy.conf to " +
