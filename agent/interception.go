@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -121,7 +120,7 @@ func CaptureEarly(ctx context.Context, options Options) error {
 	defer client.Close()
 	status, err := client.Apply(ctx, *settings)
 	if err == nil && !status.Closed {
-		err = errors.New("outrider-capture refuses nothing: its journal has the reason")
+		err = fmt.Errorf("outrider-capture refuses nothing: %s", status.Reason)
 	}
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ type dnsCapture struct {
 	resolvers  []netip.Addr // redirected
 	host       []netip.Addr // those of the host
 	read       time.Time    // of host
-	settled    bool         // no socket in use is redirected without rules
+	stale      bool         // sockets in use may be redirected without rules
 }
 
 const (
@@ -157,7 +157,7 @@ func (h *helper) settleDNS(now time.Time) DNSStatus {
 	h.forgetQueries(left, true)
 	h.forgetQueries(next.Resolvers, false)
 	d.table, d.generation, d.resolvers = table, h.generation, next.Resolvers
-	d.settled = false
+	d.stale = true
 	return next
 }
 
@@ -178,9 +178,9 @@ func (h *helper) dropDNS() {
 		_ = d.rules.Close()
 		d.rules = nil
 	}
-	if !d.settled {
+	if d.stale {
 		h.forgetQueries(slices.Concat(d.resolvers, d.host), true)
-		d.resolvers, d.settled = nil, true
+		d.resolvers, d.stale = nil, false
 	}
 }
 

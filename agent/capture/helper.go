@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -52,10 +53,17 @@ type helper struct {
 
 // installed says from what the tables were made.
 type installed struct {
-	generation, closed, nat int // 0: not installed
-	families                Families
-	table                   *Table
+	generation, nat int // 0: not installed
+	closed          int // or closedUnknown, closedRemoved
+	families        Families
+	table           *Table
 }
+
+// States of the table that rejects connections, beside the generation of its settings.
+const (
+	closedUnknown = 0 // an earlier helper may have left one
+	closedRemoved = -1
+)
 
 // call is a request of a connection.
 type call struct {
@@ -65,7 +73,7 @@ type call struct {
 
 func newHelper(o options) (*helper, error) {
 	h := &helper{options: o, check: envoyCheck{user: o.users.Envoy}, generation: 1,
-		calls: make(chan call), clients: map[*connection]bool{},
+		calls: make(chan call), clients: map[*connection]bool{}, dns: dnsCapture{stale: true},
 		store: func(*ownerSocket) error { return nil }}
 	h.status = Status{State: Off, DNS: DNSStatus{State: Off}, Users: o.users, Version: o.version,
 		PID: os.Getpid(), Since: time.Now()}
@@ -230,7 +238,10 @@ func (h *helper) tick(now time.Time) {
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
-	h.settleClosed(now)
+	if err := h.settleClosed(now); err != nil {
+		next.Reason = strings.TrimPrefix(fmt.Sprintf("%s; cannot change what is refused: %v",
+			next.Reason, err), "; ")
+	}
 	next.Closed = h.closed() && h.installed.closed == h.generation
 	next.DNS = h.settleDNS(now)
 	h.settleNAT(now)
@@ -267,7 +278,9 @@ func (h *helper) stop() {
 	}
 	h.memory = memory{}
 	h.dropDNS()
-	h.settleClosed(time.Now())
+	if err := h.settleClosed(time.Now()); err != nil {
+		h.logf("connections may still be refused: %v", err)
+	}
 	h.dropNAT()
 	if err := os.Remove(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		h.logf("cannot forget the settings: %v", err)
@@ -282,11 +295,12 @@ func (h *helper) publish(now time.Time, next Status) {
 	if reflect.DeepEqual(was, next) {
 		return
 	}
-	if was.State != next.State {
+	if was.State != next.State || was.Closed != next.Closed {
 		h.logf("capture is %s%s", next.State, because(next.Reason))
+	}
+	was.Since = h.status.Since
+	if was.State != next.State {
 		was.Since = now
-	} else {
-		was.Since = h.status.Since
 	}
 	if was.DNS.State != next.DNS.State {
 		h.logf("redirection of DNS is %s%s", next.DNS.State, because(next.DNS.Reason))

@@ -2,7 +2,9 @@ package capture
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,7 +67,8 @@ func (h *helper) settle(now time.Time) (State, string, Families) {
 		}
 	}
 	if !families.any() {
-		if h.Settings.Transparent && h.check.gone {
+		if h.Settings.Transparent && h.check.gone &&
+			strings.HasSuffix(reason, fmt.Sprint(InboundPort)) {
 			reason += `; mode = "tproxy" needs the drop-in /usr/share/doc/outrider/tproxy.conf of ` +
 				"outrider-envoy.service"
 		}
@@ -136,29 +139,33 @@ func (h *helper) closed() bool {
 }
 
 // settleClosed keeps the table that rejects connections, which anyone may delete.
-func (h *helper) settleClosed(now time.Time) {
-	wanted := h.closed()
+func (h *helper) settleClosed(now time.Time) error {
 	name := closedName(h.instance)
-	if wanted && h.installed.closed != 0 && now.Sub(h.looked) >= time.Second {
+	if !h.closed() {
+		if h.installed.closed == closedRemoved {
+			return nil
+		}
+		err := h.plain.remove(name)
+		if err == nil {
+			h.installed.closed = closedRemoved
+		}
+		return err
+	}
+	if h.installed.closed == h.generation && now.Sub(h.looked) >= time.Second {
 		names, err := h.plain.tables()
 		if err != nil {
-			h.logf("%v", err)
-		} else if !slices.Contains(names, name) {
-			h.installed.closed = 0
+			return err
+		}
+		if !slices.Contains(names, name) {
+			h.installed.closed = closedUnknown
 		}
 	}
-	var err error
-	switch {
-	case wanted && h.installed.closed != h.generation:
-		if err = h.plain.install(closedRules(h.Settings, h.users, h.running)); err == nil {
-			h.installed.closed = h.generation
-		}
-	case !wanted && h.installed.closed >= 0:
-		if err = h.plain.remove(name); err == nil {
-			h.installed.closed = -1 // removed, also what an earlier helper left
-		}
+	if h.installed.closed == h.generation {
+		return nil
 	}
-	if err != nil {
-		h.logf("%v", err)
+	err := h.plain.install(closedRules(h.Settings, h.users, h.running))
+	if err == nil {
+		h.installed.closed = h.generation
 	}
+	return err
 }

@@ -1,13 +1,17 @@
 package capture
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // Units that cannot be searched for do not end the capture of those that were found.
@@ -49,5 +53,39 @@ func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 	defer client.Close()
 	if s, err := client.Status(t.Context()); err != nil || s.State != Off {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// A refusal that the kernel refuses is in the status, and once in the journal.
+func TestHelper_ReportsAFailedRefusal(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	foreign, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = foreign.Close() }()
+	if err := foreign.install(&Table{Name: closedName(""), Owned: true}); err != nil {
+		t.Fatal(err)
+	}
+	closed := captureTransparent
+	closed.FailClosed = true
+	r.apply(closed)
+	const fault = "cannot change what is refused"
+	for range 5 { // of the ticks
+		if s, err := r.client.Status(t.Context()); err != nil || s.Closed ||
+			!strings.Contains(s.Reason, fault) || strings.Contains(s.Reason, "tproxy.conf") {
+			t.Fatalf("%+v, %v", s, err)
+		}
+	}
+	if log := fmt.Sprint(r.helper.Stderr); strings.Count(log, fault) != 1 {
+		t.Errorf("the journal: %s", log)
+	}
+	parts.As(t, envoyUser, func() { serve(t, OutboundPort, "15001") })
+	if s, err := r.client.Status(t.Context()); err != nil ||
+		!strings.Contains(s.Reason, "tproxy.conf") {
+		t.Errorf("Envoy cannot listen on 15006: %+v, %v", s, err)
 	}
 }
