@@ -284,7 +284,7 @@ func stop(t *testing.T, h *Host) {
 		}
 	}
 	left := h.Script("find /run/outrider /run/outrider-envoy /dev/shm ! -type d | sort")
-	if left != "/run/outrider/capture.sock\n/run/outrider/keeper.sock" {
+	if left != "/run/outrider/capture.sock\n/run/outrider/keeper.sock\n/run/outrider/resolved.sock" {
 		t.Errorf("left behind: %s", left)
 	}
 }
