@@ -20,10 +20,11 @@ import (
 // CodeBundle is the condition for SPIFFE bundles that cannot be fetched.
 const CodeBundle = "trust-bundle-unavailable"
 
-// A bundle is fetched again after the time that it names, at most maxBundleRefresh; after a failure
-// sooner, with the pause doubling.
+// A bundle is fetched again after the time that it names, between minBundleRefresh and
+// maxBundleRefresh; after a failure sooner, with the pause doubling.
 const (
 	bundleRefresh     = 5 * time.Minute // if it names none, as SPIFFE recommends
+	minBundleRefresh  = time.Minute
 	maxBundleRefresh  = time.Hour
 	firstBundleRetry  = time.Second
 	bundleFetchTime   = 10 * time.Second
@@ -37,8 +38,8 @@ type follower struct {
 	err  error // of the last attempt
 }
 
-// SetBundleURLs sets the SPIFFE bundles whose roots are trusted beside the provider's. Roots of an
-// URL that cannot be reached any more stay until it is removed.
+// SetBundleURLs sets the SPIFFE bundles whose roots are trusted beside the provider's. While a bundle
+// cannot be fetched, its last roots remain trusted.
 func (m *Manager) SetBundleURLs(urls []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,15 +66,17 @@ func (m *Manager) followBundles() {
 			go m.followBundle(ctx, url, f)
 		}
 	}
-	m.bundlesChanged()
+	m.judgeBundles()
+	m.changed()
 }
 
-// bundlesChanged publishes the roots and judges the followers. Callers hold mu.
-func (m *Manager) bundlesChanged() {
+// judgeBundles publishes the roots and judges the followers. Callers hold mu.
+func (m *Manager) judgeBundles() {
 	var failed []string
 	for _, url := range slices.Sorted(maps.Keys(m.followers)) {
 		if err := m.followers[url].err; err != nil {
-			failed = append(failed, "cannot fetch the SPIFFE bundle "+url+": "+err.Error())
+			failed = append(failed, "cannot fetch the SPIFFE bundle "+url+": "+err.Error()+
+				"; check its server, or correct spiffeBundleUrl in the MeshConfig")
 		}
 	}
 	if len(failed) > 0 {
@@ -82,7 +85,6 @@ func (m *Manager) bundlesChanged() {
 		m.options.Board.Clear(CodeBundle)
 	}
 	m.judge()
-	m.changed()
 }
 
 // followBundle fetches a bundle until ctx ends.
@@ -94,13 +96,16 @@ func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
 			m.mu.Unlock()
 			return
 		}
-		if f.err = err; err == nil {
-			m.bundles[url] = roots
-			pause = firstBundleRetry
-		} else {
+		if f.err = err; err != nil {
 			wait, pause = pause, min(2*pause, bundleRefresh)
+		} else {
+			pause = firstBundleRetry
+			if !slices.EqualFunc(m.bundles[url], roots, (*x509.Certificate).Equal) {
+				m.bundles[url] = roots
+				m.changed()
+			}
 		}
-		m.bundlesChanged()
+		m.judgeBundles()
 		m.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -139,6 +144,13 @@ func fetchBundle(
 	if answer.StatusCode != http.StatusOK {
 		return nil, 0, fmt.Errorf("it answers %s", answer.Status)
 	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxBundleBytes+1))
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(text) > maxBundleBytes {
+		return nil, 0, errors.New("it is larger than 1 MiB")
+	}
 	var bundle struct {
 		Keys []struct {
 			Use          string   `json:"use"`
@@ -146,7 +158,7 @@ func fetchBundle(
 		} `json:"keys"`
 		RefreshHint int64 `json:"spiffe_refresh_hint"` // seconds
 	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, maxBundleBytes)).Decode(&bundle); err != nil {
+	if err := json.Unmarshal(text, &bundle); err != nil {
 		return nil, 0, fmt.Errorf("not a SPIFFE bundle: %w", err)
 	}
 	var roots []*x509.Certificate
@@ -166,7 +178,8 @@ func fetchBundle(
 		time.Now())
 	wait := bundleRefresh
 	if bundle.RefreshHint > 0 {
-		wait = time.Duration(min(bundle.RefreshHint, int64(maxBundleRefresh/time.Second))) * time.Second
+		wait = max(minBundleRefresh,
+			time.Duration(min(bundle.RefreshHint, int64(maxBundleRefresh/time.Second)))*time.Second)
 	}
 	return roots, wait, err
 }

@@ -6,64 +6,137 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
+// bundleServer implements http.RoundTripper. It has no network, so that time passes at once in a
+// bubble of synctest.
+type bundleServer struct {
+	text    atomic.Value // string; none: it fails
+	fetched atomic.Int32
+}
+
+func (s *bundleServer) RoundTrip(*http.Request) (*http.Response, error) {
+	s.fetched.Add(1)
+	w := httptest.NewRecorder()
+	if text, ok := s.text.Load().(string); ok {
+		_, _ = w.WriteString(text)
+	} else {
+		http.Error(w, "away", http.StatusBadGateway)
+	}
+	return w.Result(), nil
+}
+
+// bundleOf returns a bundle that has an authority and claims to change every second.
+func bundleOf(authority *pkitest.Authority) string {
+	return fmt.Sprintf(`{"keys": [{"use": "jwt-svid", "kty": "EC"},
+		{"use": "x509-svid", "kty": "EC", "x5c": [%q]}], "spiffe_refresh_hint": 1}`,
+		base64.StdEncoding.EncodeToString(authority.Certificate.Raw))
+}
+
+// newBundleRig returns a rig whose certificate an authority issues, without any file.
+func newBundleRig(
+	t *testing.T, server *bundleServer, change func(*rig, *identity.Options),
+) *rig {
+	return newRig(t, func(r *rig, options *identity.Options) {
+		options.Settings = identity.Settings{Ratio: 0.5, Issuer: &lateIssuer{
+			answer: &identity.Issued{Pair: issuePair(t, r.root, 200*time.Hour),
+				Roots: roots(r.root), Obtained: time.Now(), Source: identity.FromIstiod}}}
+		options.HTTP = &http.Client{Transport: server}
+		if change != nil {
+			change(r, options)
+		}
+	})
+}
+
 // The roots of a SPIFFE bundle are trusted beside the provider's, follow it, stay while it cannot be
 // fetched, and go with its URL.
 func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 	t.Parallel()
-	var bundle atomic.Pointer[string]
-	server := httptest.NewTLSServer(http.HandlerFunc(
-		func(w http.ResponseWriter, _ *http.Request) {
-			if text := bundle.Load(); text != nil {
-				_, _ = fmt.Fprint(w, *text)
-				return
+	synctest.Test(t, func(t *testing.T) {
+		server := &bundleServer{}
+		r := newBundleRig(t, server, nil)
+		wait := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		trusts := func(when string, others ...*pkitest.Authority) {
+			t.Helper()
+			if r.roots() != pemOf(append(roots(r.root), roots(others...)...)...) {
+				t.Errorf("%s: other roots are served; conditions %v", when, r.board.Conditions())
 			}
-			http.Error(w, "away", http.StatusBadGateway)
-		}))
-	t.Cleanup(server.Close)
-	serve := func(authority *x509.Certificate) {
-		text := fmt.Sprintf(`{"keys": [{"use": "jwt-svid", "kty": "EC"},
-			{"use": "x509-svid", "kty": "EC", "x5c": [%q]}], "spiffe_refresh_hint": 1}`,
-			base64.StdEncoding.EncodeToString(authority.Raw))
-		bundle.Store(&text)
-	}
-	r := newRig(t, func(r *rig, options *identity.Options) {
-		r.issue(time.Hour)
-		options.HTTP = server.Client()
+		}
+		wait(time.Millisecond)
+		trusts("without a bundle")
+		const url = "https://one.test/bundle"
+		r.SetBundleURLs([]string{url})
+		r.awaitCondition(identity.CodeBundle, url+": it answers 502 Bad Gateway; check its server")
+		first, second := pkitest.NewAuthority(t, "one", nil), pkitest.NewAuthority(t, "two", nil)
+		server.text.Store(bundleOf(first))
+		wait(2 * time.Second)
+		trusts("after a failure", first)
+		if len(r.AnnouncedRoots()) != 1 {
+			t.Error("the agent's own connections trust the authorities of another trust domain")
+		}
+		fetched := server.fetched.Load()
+		server.text.Store(bundleOf(second))
+		wait(50 * time.Second)
+		if now := server.fetched.Load(); now != fetched {
+			t.Errorf("%d fetches in a minute", now-fetched)
+		}
+		wait(10 * time.Second)
+		trusts("after a change", second)
+		for _, condition := range r.board.Conditions() {
+			t.Errorf("after the cure: %v", condition)
+		}
+		for problem, text := range map[string]string{
+			"its content":               strings.Replace(bundleOf(second), "x509-svid", "other", 1),
+			"it is larger than 1 MiB; ": bundleOf(second) + strings.Repeat(" ", 1<<20),
+		} {
+			server.text.Store(text)
+			wait(6 * time.Minute)
+			r.awaitCondition(identity.CodeBundle, problem)
+			trusts("with a bundle that cannot be used", second)
+		}
+		r.SetBundleURLs(nil)
+		trusts("without the URL")
+		if len(r.board.Conditions()) > 0 {
+			t.Errorf("without the URL: conditions %v", r.board.Conditions())
+		}
 	})
-	r.await("the own root", func() bool { return r.roots() == pemOf(r.root.Certificate) })
-	url := server.URL + "/bundle"
-	r.SetBundleURLs([]string{url})
-	r.awaitCondition(identity.CodeBundle, url+": it answers 502")
-	first, second := pkitest.NewAuthority(t, "one", nil), pkitest.NewAuthority(t, "two", nil)
-	for _, authority := range []*x509.Certificate{first.Certificate, second.Certificate} {
-		serve(authority)
-		r.await("the root of the bundle", func() bool {
-			return r.roots() == pemOf(r.root.Certificate, authority)
+}
+
+// The same certificate is sealed once, however often roots change.
+func TestBundle_DoesNotSealTheSameCertificateAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &bundleServer{}
+		path := filepath.Join(t.TempDir(), "sealed")
+		sealed, err := identity.NewSealed(path, "me", []byte(strings.Repeat("a", 32)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newBundleRig(t, server, func(_ *rig, options *identity.Options) {
+			options.Settings.Sealed = sealed
 		})
-	}
-	if len(r.AnnouncedRoots()) > 0 {
-		t.Error("the agent's own connections trust the authorities of another trust domain")
-	}
-	for _, condition := range r.board.Conditions() {
-		t.Errorf("after the cure: %v", condition)
-	}
-	text := strings.Replace(*bundle.Load(), "x509-svid", "other", 1)
-	bundle.Store(&text)
-	r.awaitCondition(identity.CodeBundle, "its content")
-	if r.roots() != pemOf(r.root.Certificate, second.Certificate) {
-		t.Error("the roots are gone with a bundle that has none")
-	}
-	r.SetBundleURLs(nil)
-	if r.roots() != pemOf(r.root.Certificate) || len(r.board.Conditions()) > 0 {
-		t.Errorf("without the URL: conditions %v", r.board.Conditions())
-	}
+		time.Sleep(time.Second)
+		before, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetTrustBundle("MeshConfig", []*x509.Certificate{r.root.Certificate})
+		time.Sleep(time.Second)
+		if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+			t.Errorf("the certificate was sealed again; error %v", err)
+		}
+	})
 }

@@ -11,12 +11,18 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// store writes the workload's certificate to disk where the settings ask for it, and removes it
-// where they no longer do, after each change,
-// and again every minute while that fails.
+// stored is the last certificate that was sealed, and where.
+type stored struct {
+	pair *material
+	in   *Sealed
+}
+
+// store writes the workload's certificate to disk, or removes it, as the settings say, after each
+// change and, while that fails, every minute.
 func (m *Manager) store(ctx context.Context) {
+	var last stored
 	for {
-		err := m.storeOnce()
+		err := m.storeOnce(&last)
 		var again <-chan time.Time
 		if err != nil {
 			m.options.Board.Raise(CodeNotStored, condition.Warning, err.Error())
@@ -33,7 +39,7 @@ func (m *Manager) store(ctx context.Context) {
 	}
 }
 
-func (m *Manager) storeOnce() error {
+func (m *Manager) storeOnce(last *stored) error {
 	m.mu.Lock()
 	output, sealed, issuer := m.settings.Output, m.settings.Sealed, m.settings.Issuer
 	stale := m.settings.Stale
@@ -57,10 +63,12 @@ func (m *Manager) storeOnce() error {
 	if output != nil {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}
-	if sealed != nil && pair.issuer == issuer { // not of the authority before a reload
+	now := stored{pair, sealed}
+	if sealed != nil && *last != now && pair.issuer == issuer { // not that of an earlier authority
 		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
+			*last = now
 			m.options.Board.Clear(CodeNotRestored)
 		}
 		errs = append(errs, err)
