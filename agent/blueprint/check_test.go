@@ -72,9 +72,14 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		`{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}"}}`)
 	const mesh = `{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}","cluster":"a"},` +
 		`"dynamic_resources":{"lds_config":{"ads":{}},"ads_config":{"api_type":"GRPC","grpc_services":[{"envoy_grpc":{"cluster_name":"xds-grpc"}}]}},` +
-		`"static_resources":{"clusters":[%s{"name":"xds-grpc","load_assignment":{"cluster_name":"xds-grpc"}}]}}`
-	h.write("mesh.tmpl", fmt.Sprintf(mesh, ""))
-	h.write("secrets.tmpl", fmt.Sprintf(mesh, `{"name":"sds-grpc","load_assignment":{"cluster_name":"sds-grpc"}},`))
+		`"static_resources":{"clusters":[%s{"name":"xds-grpc","load_assignment":{"cluster_name":"xds-grpc","endpoints":[{"lb_endpoints":[` +
+		`{"endpoint":{"address":{"pipe":{"path":"/run/outrider-check/envoy/%s.sock"}}}}]}]}}]}}`
+	h.write("mesh.tmpl", fmt.Sprintf(mesh, "", "xds"))
+	h.write("other.tmpl", fmt.Sprintf(mesh, "", "other"))
+	const cluster = `{"name":%q,"load_assignment":{"cluster_name":"s","endpoints":[{"lb_endpoints":[` +
+		`{"endpoint":{"address":{"pipe":{"path":"/run/outrider-check/envoy/sds.sock"}}}}]}]}},`
+	h.write("secrets.tmpl", fmt.Sprintf(mesh, `{"name":"sds-grpc","load_assignment":{"cluster_name":"sds-grpc"}},`, "xds"))
+	h.write("own.tmpl", fmt.Sprintf(mesh, fmt.Sprintf(cluster, "mine"), "xds"))
 	const identity = "[identity]\nprovider = \"files\"\ncert_file = \"/c\"\nkey_file = \"/k\"\nroot_ca_file = \"/r\"\n"
 	h.write("noadmin.yaml", "node: {id: a}\n")
 	h.write("broken.yaml", "admin:\n  address: [\n")
@@ -96,6 +101,10 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"a template", "template_file = \"ok.tmpl\"\n", ""},
 		{"a template of a mesh", "template_file = \"mesh.tmpl\"\n", ""},
 		{"a template with secrets", "template_file = \"secrets.tmpl\"\n" + identity, ""},
+		{"a template with secrets in a cluster of its own", "template_file = \"own.tmpl\"\n" + identity, ""},
+		{"a template of another mesh", "template_file = \"other.tmpl\"\n" + identity, ""},
+		{"a template of a mesh beside output_dir",
+			"template_file = \"mesh.tmpl\"\n" + identity + "output_dir = \"/out\"\n", ""},
 		{"a template without secrets", "template_file = \"mesh.tmpl\"\n" + identity, before +
 			"template_file: $DIR/mesh.tmpl has no cluster sds-grpc, from which Envoy gets the certificate of " +
 			"[identity] provider; add the cluster, with HTTP/2 to the Unix socket /run/outrider-check/"},

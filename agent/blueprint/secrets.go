@@ -11,24 +11,23 @@ import (
 // TLS in resources of the mesh refers to it.
 const secretCluster = "sds-grpc"
 
-// missingSecrets returns a fault if a bootstrap of the user gets resources of the mesh and has no
-// cluster for the certificate that some of them need: Envoy would refuse those.
+// missingSecrets returns a fault if a bootstrap of the user gets resources from Outrider's xDS socket
+// and nothing of the source of the certificate that some of them need: Envoy would refuse those. A
+// certificate that is written to output_dir may be for others.
 func (b *Blueprint) missingSecrets() *config.Error {
-	c, text := b.loaded.Config, b.rendered.Text
-	key := templateKey
+	c := b.loaded.Config
+	file, key := cmp.Or(c.Envoy.CustomConfigFile, c.Envoy.TemplateFile), templateKey
 	if c.Envoy.CustomConfigFile != "" {
 		key = customKey
-	}
-	file := cmp.Or(c.Envoy.CustomConfigFile, c.Envoy.TemplateFile)
-	dynamic := bytes.Contains(text, []byte(`"dynamic_resources"`)) ||
-		bytes.Contains(text, []byte(`"dynamicResources"`))
-	if file == "" || c.Identity.Provider == "none" || !dynamic ||
-		bytes.Contains(text, []byte(`"`+secretCluster+`"`)) {
-		return nil
 	}
 	socket := c.SDS.Socket
 	if c.Identity.Provider == "spire" {
 		socket = c.Identity.SpireSocket
+	}
+	has := func(text string) bool { return bytes.Contains(b.rendered.Text, []byte(text)) }
+	if file == "" || c.Identity.Provider == "none" || c.Identity.OutputDir != "" ||
+		!has(c.XDS.Socket) || has(socket) || has(`"`+secretCluster+`"`) {
+		return nil
 	}
 	return b.loaded.Fault(key, file+" has no cluster "+secretCluster+", from which Envoy gets the "+
 		"certificate of [identity] provider",
