@@ -44,13 +44,11 @@ func (a *Agent) namespaces() []string {
 // connected; see blueprint.Reader.
 func (a *Agent) deniedToEnvoy(path string) string { return a.envoyUser().Denied(path) }
 
-// envoyMayNotHave returns why Envoy must not be given the content of a file, "" if it may.
+// envoyMayNotHave returns why Envoy must not be given the content of a file, "" if it may. It waits
+// for the first connection to the keeper, which knows Envoy's user.
 func (a *Agent) envoyMayNotHave(file *os.File) string {
-	if user := a.envoyUser(); user != nil {
-		return user.DeniedOpen(file)
-	}
-	return "Envoy's user, who must be able to read " + file.Name() +
-		", is not known until the keeper is connected"
+	<-a.keeper.Ready()
+	return a.envoyUser().DeniedOpen(file)
 }
 
 // unreadable returns why this process cannot read a path, and the cure; see blueprint.Reader.

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"testing/synctest"
+
+	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/keeper"
+)
+
+// rootsKeeper implements driver.Dialer. It connects to a keeper of root's.
+type rootsKeeper struct{ driver.Dialer }
+
+func (rootsKeeper) Dial(context.Context) (*keeper.Client, error) { return &keeper.Client{}, nil }
+
+// A secret that Envoy requests before the keeper is connected is read then, not refused.
+func TestEnvoyMayNotHave_WaitsForTheKeeper(t *testing.T) {
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	synctest.Test(t, func(t *testing.T) {
+		a := &Agent{keeper: driver.New(driver.Options{Dialer: rootsKeeper{},
+			Logger: slog.New(slog.DiscardHandler)})}
+		answer := make(chan string, 1)
+		go func() { answer <- a.envoyMayNotHave(file) }()
+		synctest.Wait()
+		if len(answer) > 0 {
+			t.Fatal("answered without the keeper: " + <-answer)
+		}
+		if err := a.keeper.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.keeper.MarkReady()
+		if why := <-answer; why != "" {
+			t.Error("denied to root: " + why)
+		}
+	})
+}
