@@ -193,7 +193,7 @@ func (h *helper) do(r request) error {
 			same.OwnPorts = h.Settings.OwnPorts // do not belong to [capture]
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
-			next.Until, next.Expired = time.Now().Add(r.Settings.Trial), false
+			next.try(r.Settings.Trial)
 		}
 		next.Settings, next.Withdrawn = r.Settings, false
 	case h.Settings == nil:
@@ -201,7 +201,7 @@ func (h *helper) do(r request) error {
 	case r.Operation == opWithdraw:
 		next.Withdrawn = true
 	case r.Operation == opTry && r.For > 0:
-		next.Until, next.Expired = time.Now().Add(r.For), false
+		next.try(r.For)
 	case r.Operation == opConfirm:
 		next.Until, next.Expired = time.Time{}, false
 	default:
@@ -225,7 +225,7 @@ func (h *helper) do(r request) error {
 func (h *helper) tick(now time.Time) {
 	next := Status{State: Off, Users: h.users, Version: h.version, PID: os.Getpid(),
 		Units: h.running}
-	if !h.Until.IsZero() && now.After(h.Until) {
+	if !h.Until.IsZero() && bootTime() > h.Ends {
 		h.Until, h.Expired = time.Time{}, true
 		if err := h.save(h.path()); err != nil {
 			h.logf("cannot persist the end of the trial: %v", err)

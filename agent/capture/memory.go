@@ -6,14 +6,28 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // memory is what survives a kill of the helper.
 type memory struct {
-	Settings  *Settings `json:"settings,omitempty"`
-	Withdrawn bool      `json:"withdrawn,omitempty"` // by request
-	Until     time.Time `json:"until,omitzero"`      // end of a trial
-	Expired   bool      `json:"expired,omitempty"`   // the trial was not confirmed
+	Settings  *Settings     `json:"settings,omitempty"`
+	Withdrawn bool          `json:"withdrawn,omitempty"` // by request
+	Until     time.Time     `json:"until,omitzero"`      // end of a trial, for people
+	Ends      time.Duration `json:"ends,omitempty"`      // the same as bootTime
+	Expired   bool          `json:"expired,omitempty"`   // the trial was not confirmed
+}
+
+// try begins a trial.
+func (m *memory) try(limit time.Duration) {
+	m.Until, m.Ends, m.Expired = time.Now().Add(limit), bootTime()+limit, false
+}
+
+// bootTime returns the time since the boot, which does not jump when the clock is set.
+func bootTime() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // cannot fail
+	return time.Duration(now.Nano())
 }
 
 func (m *memory) load(path string) error {

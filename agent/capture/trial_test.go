@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -74,4 +75,29 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	trial.Trial = 0 // no longer configured
 	r.apply(trial)
 	state(On)
+}
+
+// A clock that is set while the helper restarts does not end a trial.
+func TestHelper_TrialOutlivesClockStep(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	trial := captureAll
+	trial.Trial = time.Minute
+	r.apply(trial)
+	r.captures(Trial)
+	r.kill(r.helper)
+	path := filepath.Join(r.folder, "state.json")
+	var m memory
+	if err := m.load(path); err != nil {
+		t.Fatal(err)
+	}
+	m.Until = m.Until.Add(-time.Hour)
+	if err := m.save(path); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.captures(Trial)
 }
