@@ -77,6 +77,10 @@ func TestCapture_Boot(t *testing.T) {
 		t.Errorf("the network may start %v after systemd, the early unit ends %v after it", network,
 			early)
 	}
+	if mounts := h.Script("systemctl show -P RequiresMountsFor outrider-cleanup.service " +
+		"outrider-capture.service outrider-capture-early.service"); strings.Contains(mounts, "/var") {
+		t.Errorf("a /var on the network would wait for itself: %s", mounts)
+	}
 	h.Script("systemctl stop outrider")
 	nothingLeft("stopped")
 
