@@ -37,7 +37,8 @@ func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			http.DefaultClient.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				answer := &http.Response{Request: r, Header: http.Header{"Location": {c.to}},
-					Body: io.NopCloser(strings.NewReader("")), Status: "404 Not Found", StatusCode: 404}
+					Body:   io.NopCloser(strings.NewReader("")),
+					Status: "404 Not Found", StatusCode: http.StatusNotFound}
 				switch {
 				case strings.HasSuffix(r.URL.Path, "/gone"):
 					return nil, errors.New("connection refused")
