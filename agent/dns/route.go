@@ -85,8 +85,12 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 	}
 }
 
-// routed returns the domains of names: of Kubernetes hosts their common one, without domains below
-// another one. If they are too many for resolved, it is that of all names.
+// maxDomainName is the length of the longest domain name, without final dot.
+const maxDomainName = 253
+
+// routed returns the domains of names. Kubernetes hosts have one domain in common. It leaves out
+// domains below another one, and what resolved refuses: one such domain would make it refuse all. If
+// more than resolved.MaxDomains remain, it returns ".", which routes all names.
 func routed(names []Name) []string {
 	found := map[string]bool{}
 	for _, n := range names {
@@ -94,7 +98,8 @@ func routed(names []Name) []string {
 		if n.Short != "" {
 			domain = strings.TrimPrefix(domain, strings.ToLower(n.Short+"."+n.Namespace+"."))
 		}
-		if _, ok := dns.IsDomainName(domain); ok {
+		_, ok := dns.IsDomainName(domain)
+		if ok && len(domain) <= maxDomainName && !strings.ContainsFunc(domain, unprintable) {
 			found[domain] = true
 		}
 	}
@@ -112,3 +117,6 @@ func routed(names []Name) []string {
 	}
 	return all
 }
+
+// unprintable reports whether a character is a control character, a space, or begins an escape.
+func unprintable(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +27,8 @@ func TestRoute_Domains(t *testing.T) {
 			"svc.other.mesh", "wild.example"}},
 		{[]Name{{Host: "*.a.test"}, {Host: "a.test"}, {Host: "b.c.a.test"}, {Host: "ba.test"}},
 			[]string{"a.test", "ba.test"}},
-		{[]Name{{Host: "a..test"}, {Host: ""}}, nil},
+		{[]Name{{Host: "a..test"}, {Host: ""}, {Host: "a b.test"}, {Host: "a\x01.test"},
+			{Host: `a\000.test`}, {Host: strings.Repeat("a.", 125) + "test"}}, nil},
 		{many[1:], slices.Sorted(func(yield func(string) bool) {
 			for _, n := range many[1:] {
 				yield(n.Host)
