@@ -35,14 +35,20 @@ type Response struct {
 // MaxDomains is resolved's limit.
 const MaxDomains = 256
 
-const applyTime = 10 * time.Second
+const (
+	maxRequestBytes = 1 << 20
+	applyTime       = 10 * time.Second
+)
 
 // Serve responds to the requests of one connection.
 func Serve(connection io.ReadWriter) error {
-	requests, responses := json.NewDecoder(connection), json.NewEncoder(connection)
+	responses := json.NewEncoder(connection)
+	limited := &io.LimitedReader{R: connection}
+	requests := json.NewDecoder(limited)
 	link, err := newLink()
 	for err == nil {
 		var route Route
+		limited.N = maxRequestBytes
 		if err := requests.Decode(&route); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil

@@ -151,6 +151,13 @@ func TestResolved_RoutesNames(t *testing.T) {
 	})
 	h.Script("systemctl unmask --runtime systemd-resolved; systemctl start systemd-resolved")
 	h.Eventually(30*time.Second, "the name is routed", resolves("shop.test", mesh))
+	h.Script("systemctl stop --no-block outrider.slice")
+	h.Eventually(10*time.Second, "the agent stops", func() bool {
+		return h.Script("systemctl is-active outrider || true") == "deactivating"
+	})
+	if !resolves("shop.test", mesh)() {
+		t.Error("the name is not routed while the agent drains")
+	}
 	h.Script("systemctl stop outrider.slice")
 	undone("a stop of all units")
 	if after := h.Script("readlink /etc/resolv.conf; cat /etc/resolv.conf"); after != before {
