@@ -174,9 +174,9 @@ func (a *Agent) composeViews(c *config.Config) error {
 		}
 		a.dns = dns.New(options)
 		a.optional = append(a.optional, a.dns)
-		if c.Discovery.Address != "" {
-			a.relay.ApplyCached(node.ServiceNode(), dns.NameTableType)
-		}
+	}
+	if err := a.applyCached(c); err != nil {
+		return err
 	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
 		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})

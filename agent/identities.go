@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	a.identity = identity.New(identity.Options{
 		Settings: a.identitySettings(c), Board: a.board, Logger: log,
 		Denied: a.envoyMayNotHave, Unreadable: unreadable, Observe: a.envoysSecret,
+		Bundles: filepath.Join(c.Paths.StateDir, bundlesName),
 		Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Logger: log}) // at once: mismatched pairs are not served
 		},

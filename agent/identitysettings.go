@@ -14,8 +14,11 @@ import (
 // sealCredential is the systemd credential that [identity] persist uses.
 const sealCredential = "seal"
 
-// sealedName is the file with the sealed certificate, in the state directory.
-const sealedName = "certificate.sealed"
+// Files in the state directory: the sealed certificate, and the last roots of SPIFFE bundles.
+const (
+	sealedName  = "certificate.sealed"
+	bundlesName = "spiffe-bundles.json"
+)
 
 // readSeal returns the credential that certificates are sealed with, nil if there is none.
 func (a *Agent) readSeal(c *config.Config) []byte {

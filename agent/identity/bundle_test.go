@@ -140,3 +140,38 @@ func TestBundle_DoesNotSealTheSameCertificateAgain(t *testing.T) {
 		}
 	})
 }
+
+// After a restart of the agent, Envoy's roots have those of bundles, though their server is away.
+// Those of a bundle that is not used any more are forgotten.
+func TestBundle_RootsSurviveARestart(t *testing.T) {
+	t.Parallel()
+	path, server := filepath.Join(t.TempDir(), "bundles"), &bundleServer{}
+	var other *pkitest.Authority
+	for _, test := range []struct {
+		name      string
+		url, want bool
+	}{{"first", true, true}, {"restart", true, true}, {"without", false, false}, {"again", true, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			if other == nil {
+				other = pkitest.NewAuthority(t, "one", nil)
+				server.text.Store(bundleOf(other))
+			}
+			r := newBundleRig(t, server, func(r *rig, options *identity.Options) {
+				options.Bundles = path
+				if test.url {
+					r.bundleURLs = []string{"https://one.test/bundle"}
+				}
+			})
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			server.text.Store("away")
+			want := pemOf(r.root.Certificate)
+			if test.want {
+				want = pemOf(r.root.Certificate, other.Certificate)
+			}
+			if r.roots() != want {
+				t.Errorf("%s: other roots; conditions %v", test.name, r.board.Conditions())
+			}
+		})
+	}
+}

@@ -7,7 +7,7 @@
 //
 //	files  ── follow ──┐
 //	                   ├─ report ─→ Manager ─→ Feed ─→ SDS
-//	Issuer ── renew ───┤               └─────→ stores (output_dir, sealed state)
+//	Issuer ── renew ───┤               └─────→ stores (output_dir, state)
 //	SPIRE  ── observe ─┘ shown, not published: Envoy has it from SPIRE
 //
 // Invariants:

@@ -37,6 +37,7 @@ type Options struct {
 	// block. nil: always unknown.
 	Unreadable func(path string) string
 	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
+	Bundles    string       // file that keeps their last roots over a restart; "": none
 	// Observe reads the secrets that Envoy has from SPIRE. Needed by Settings.Spire.
 	Observe Observe
 }
@@ -109,12 +110,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.running = ctx
 	settings := m.settings
 	m.mu.Unlock()
-	last := m.restore(settings)
+	last, bundles := m.restore(settings), m.restoreBundles()
 	m.feed.Publish(resource.Change{})
 	m.mu.Lock()
 	if last != nil {
 		m.entry(RootCA)
 		m.accept(m.entry(Default), last)
+	}
+	for _, url := range m.bundleURLs {
+		m.bundles[url] = bundles[url]
 	}
 	m.define(false)
 	m.followBundles()

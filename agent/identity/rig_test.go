@@ -32,6 +32,8 @@ type rig struct {
 	feed  *resource.Feed
 	dir   string
 	root  *pkitest.Authority
+
+	bundleURLs []string // set before the Manager runs
 }
 
 // newRig writes a pair and roots, and starts a Manager on them. change may alter the options.
@@ -50,6 +52,7 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 		change(r, &options)
 	}
 	r.Manager = identity.New(options)
+	r.SetBundleURLs(r.bundleURLs)
 	r.feed, _ = r.Feed(nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,14 +1,21 @@
 package identity
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/google/renameio/v2"
+
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity/pki"
 )
 
 // stored is the last certificate that was sealed, and where.
@@ -17,8 +24,8 @@ type stored struct {
 	in   *Sealed
 }
 
-// store writes the workload's certificate to disk, or removes it, as the settings say, after each
-// change and, while that fails, every minute.
+// store writes the workload's certificate and the roots of SPIFFE bundles to disk, or removes them,
+// after each change and, while that fails, every minute.
 func (m *Manager) store(ctx context.Context) {
 	var last stored
 	for {
@@ -50,8 +57,14 @@ func (m *Manager) storeOnce(last *stored) error {
 	if m.pending {
 		pair = nil
 	}
+	bundles := map[string][]byte{}
+	for url := range m.followers {
+		if roots := m.bundles[url]; roots != nil {
+			bundles[url] = pki.EncodeCertificates(roots)
+		}
+	}
 	m.mu.Unlock()
-	var errs []error
+	errs := []error{m.storeBundles(bundles)}
 	if _, err := os.Lstat(stale); err == nil { // else Remove fails on a read-only file system
 		if err := os.Remove(stale); err != nil {
 			errs = append(errs, fmt.Errorf("cannot remove the certificate that was kept: %w", err))
@@ -93,4 +106,40 @@ func (m *Manager) restore(settings Settings) *material {
 		pair: last.Pair, roots: last.Roots, source: FromCache,
 		obtained: last.Obtained, renewal: last.Obtained, issuer: settings.Issuer,
 	}
+}
+
+// storeBundles writes the roots (PEM) of SPIFFE bundles, by URL.
+func (m *Manager) storeBundles(bundles map[string][]byte) error {
+	if m.options.Bundles == "" {
+		return nil
+	}
+	text, err := json.Marshal(bundles)
+	before, _ := os.ReadFile(m.options.Bundles) // otherwise it is written again
+	if err == nil && !bytes.Equal(before, text) && (len(bundles) > 0 || before != nil) {
+		err = renameio.WriteFile(m.options.Bundles, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep the roots of SPIFFE bundles: %w", err)
+	}
+	return nil
+}
+
+// restoreBundles returns the valid roots that an earlier run stored, by URL.
+func (m *Manager) restoreBundles() map[string][]*x509.Certificate {
+	var stored map[string][]byte
+	text, err := os.ReadFile(m.options.Bundles)
+	if err == nil {
+		err = json.Unmarshal(text, &stored)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.options.Logger.Warn("cannot use the stored roots of SPIFFE bundles", "error", err)
+	}
+	restored := map[string][]*x509.Certificate{}
+	for url, text := range stored {
+		in := pki.Input{File: m.options.Bundles, PEM: text}
+		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil { // expired ones add nothing
+			restored[url] = roots
+		}
+	}
+	return restored
 }

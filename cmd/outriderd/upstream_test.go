@@ -190,7 +190,8 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 	}
 }
 
-// A root of istiod's mesh configuration (PCDS) is trusted beside that of the identity's files.
+// A root of istiod's mesh configuration (PCDS) is trusted beside that of the identity's files, also
+// after a restart before an Envoy has connected.
 func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	t.Parallel()
 	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)
@@ -208,16 +209,35 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	if err := os.Mkdir(output, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[identity]\nprovider = \"files\"\n"+
+	configuration := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[identity]\nprovider = \"files\"\n"+
 		"cert_file = %[2]q\nkey_file = %[3]q\nroot_ca_file = %[4]q\noutput_dir = %[5]q\n", u.address,
 		filepath.Join(u.Dir, "cert.pem"), filepath.Join(u.Dir, "key.pem"),
-		filepath.Join(u.Dir, "root.pem"), output))
-	u.StartReady()
+		filepath.Join(u.Dir, "root.pem"), output)
+	u.Set(configuration)
+	daemon := u.StartReady()
 	want := string(pkitest.PEM(root.Certificate, other.Certificate))
-	rig.Eventually(t, 20*time.Second, "both roots are trusted", func() bool {
-		text, err := os.ReadFile(filepath.Join(output, "root-cert.pem"))
-		return err == nil && string(text) == want
-	})
+	awaitRoots := func() {
+		t.Helper()
+		rig.Eventually(t, 20*time.Second, "both roots are trusted", func() bool {
+			text, err := os.ReadFile(filepath.Join(output, "root-cert.pem"))
+			return err == nil && string(text) == want
+		})
+	}
+	awaitRoots()
+	u.Signal(daemon.Process.Pid, syscall.SIGTERM)
+	daemon.Wait(t, time.Minute)
+	u.killIstiod()
+	if err := os.RemoveAll(output); err != nil {
+		t.Fatal(err)
+	}
+	u.Set(configuration + "[envoy]\nenabled = false\n") // so that none connects
+	daemon = u.StartReady()
+	awaitRoots()
+	u.Signal(daemon.Process.Pid, syscall.SIGTERM)
+	daemon.Wait(t, time.Minute)
+	u.startIstiod()
+	u.Set(configuration)
+	u.StartReady()
 	u.Set("")
 	if result := u.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())

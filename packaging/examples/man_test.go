@@ -245,8 +245,9 @@ and the PeerAuthentication of an endpoint that would refuse the connection.
 example of a mesh whose workloads call this host's: certificates (` + "`pem`" + `), or a
 SPIFFE bundle that the agent fetches over https with the system's authorities,
 again when the bundle says so or after five minutes (` + "`spiffeBundleUrl`" + `; while that
-fails, the roots that were fetched last stay, and the condition
-trust-bundle-unavailable says why). Clients of their ` + "`trustDomains`" + ` are accepted,
+fails, the roots that were fetched last remain trusted, also after a restart,
+and the condition trust-bundle-unavailable says why). The agent's own
+connections do not trust them. Clients of their ` + "`trustDomains`" + ` are accepted,
 too. As with istiod, an authority is trusted for every trust domain, and
 ` + "`certSigners`" + ` has no effect.`)
 	p.Section("PRECEDENCE")
