@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -41,30 +40,18 @@ func (a *Agent) stop(ctx context.Context, why string) {
 	}
 	if again {
 		a.log.Warn("second stop signal: aborting drain", "by", why)
+		a.capture.Leave(ctx, 0)
 	} else {
 		a.log.Info("stopping", "by", why)
 		a.health.Leave() // the mesh sends nothing new while Envoy drains
 		a.relay.Leave()
-		cancel := a.withdraw(ctx, settings)
-		defer cancel()
+		accepts := settings.TerminationDrainDuration // Envoy new connections
+		if settings.ExitOnZeroActiveConnections {
+			accepts = settings.MinimumDrainDuration
+		}
+		defer a.capture.Leave(ctx, accepts/2)()
 	}
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
 		a.log.Error("stop", "error", err)
 	}
-}
-
-// withdraw ends the interception before Envoy's listeners close. Clients in the mesh learn only now
-// that the host leaves, and the application cannot end their TLS: inbound connections are captured
-// for half of the time in which Envoy accepts new ones. The returned function cancels that.
-func (a *Agent) withdraw(ctx context.Context, e config.Envoy) (cancel func()) {
-	accepts := e.TerminationDrainDuration
-	if e.ExitOnZeroActiveConnections {
-		accepts = e.MinimumDrainDuration
-	}
-	if accepts == 0 || !a.capture.Inbound() {
-		a.capture.Withdraw(ctx)
-		return func() {}
-	}
-	timer := time.AfterFunc(accepts/2, func() { a.capture.Withdraw(ctx) })
-	return func() { timer.Stop() }
 }

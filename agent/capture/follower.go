@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -46,6 +47,8 @@ type FollowerOptions struct {
 type Follower struct {
 	FollowerOptions
 	part.Readiness
+	phase atomic.Int32 // staying, leaving, left
+
 	mu      sync.Mutex
 	client  *Client // nil: not connected
 	status  Status
@@ -116,11 +119,10 @@ func (f *Follower) follow(ctx context.Context) error {
 	for {
 		changed := f.Envoy.Changed()
 		live, drains := f.Envoy.Serves()
+		drains = drains || f.phase.Load() == left
 		if first && (live || status.Closed) || live && drains != withdrawn {
-			send := func(ctx context.Context) (Status, error) { return client.Apply(ctx, *f.Settings) }
-			if drains {
-				send = client.Withdraw
-			}
+			wanted := f.wanted(drains)
+			send := func(ctx context.Context) (Status, error) { return wanted(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
 				(!drains || errors.Is(err, ErrClosed)) {
 				return err
@@ -246,10 +248,50 @@ func (f *Follower) Call(
 	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
 }
 
-// Withdraw removes the rules before a drain. Established connections stay redirected.
-func (f *Follower) Withdraw(ctx context.Context) {
-	_, err := f.Call(ctx, (*Client).Withdraw)
-	if err != nil && f.Settings != nil && !errors.Is(err, errNoSettings) {
+// phase of a Follower. It never goes back.
+const (
+	staying int32 = iota
+	leaving       // captures inbound connections only
+	left          // captures none
+)
+
+// wanted returns the call that makes the helper do what is needed now.
+func (f *Follower) wanted(drains bool) func(*Client, context.Context) (Status, error) {
+	if drains {
+		return (*Client).Withdraw
+	}
+	settings := *f.Settings
+	if f.phase.Load() == leaving && settings.Trial == 0 { // other settings would begin a trial
+		settings.Outbound, settings.DNSPort = nil, 0
+	}
+	return func(c *Client, ctx context.Context) (Status, error) { return c.Apply(ctx, settings) }
+}
+
+// Leave ends the interception before Envoy's listeners close. Established connections stay
+// redirected. Clients in the mesh learn only now that the host leaves, and the application cannot
+// end their TLS: inbound connections are captured for a time. The returned function ends that.
+func (f *Follower) Leave(ctx context.Context, inbound time.Duration) (end func()) {
+	if inbound == 0 || !f.Inbound() {
+		f.advance(ctx, left)
+		return func() {}
+	}
+	f.advance(ctx, leaving)
+	timer := time.AfterFunc(inbound, func() { f.advance(ctx, left) })
+	return func() {
+		if timer.Stop() {
+			f.advance(ctx, left)
+		}
+	}
+}
+
+// advance begins a phase. If the helper cannot be reached, follow tries again.
+func (f *Follower) advance(ctx context.Context, phase int32) {
+	if f.Settings == nil {
+		return
+	}
+	f.phase.Store(phase)
+	_, err := f.Call(ctx, f.wanted(phase == left))
+	if err != nil && !errors.Is(err, errNoSettings) {
 		f.Logger.Warn("cannot withdraw the interception", "error", err)
 	}
 }

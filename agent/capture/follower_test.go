@@ -72,6 +72,47 @@ func TestFollower_EarlyRefusal(t *testing.T) {
 	r.answers(time.Second, "far 80")
 }
 
+// A stop sends outbound connections direct at once and inbound ones later, also if the helper ends
+// meanwhile.
+func TestFollower_LeavesOutboundFirst(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	f := follower(condition.NewBoard(), captureAll)
+	f.Envoy, f.Socket, f.FollowerOptions.State = liveEnvoy{}, r.socket(),
+		filepath.Join(r.folder, "state.json")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	r.answers(10*time.Second, "15001")
+	again := func() {
+		t.Helper()
+		r.kill(r.helper)
+		r.start()
+		parts.Eventually(t, 5*time.Second, "the helper has another PID", func() bool {
+			return f.State().PID == r.helper.Process.Pid
+		})
+	}
+	end := f.Leave(ctx, time.Hour)
+	r.answers(time.Second, "far 80")
+	again()
+	r.captures(On)
+	if answer := r.answer(); answer != "far 80" {
+		t.Errorf("an outbound connection is captured: %s", answer)
+	}
+	end()
+	r.captures(Withdrawn)
+	again()
+	parts.Eventually(t, 5*time.Second, "the rules stay away", func() bool {
+		return f.State().State == Withdrawn
+	})
+	r.captures(Withdrawn)
+	cancel()
+	<-done
+}
+
 // With fail = "closed", the tables are those that are in force.
 func TestFollower_TablesOfClosed(t *testing.T) {
 	f := follower(condition.NewBoard(), captureDNS)
