@@ -66,6 +66,8 @@ func TestFields(t *testing.T) {
 		{"caCertificates:\n- spiffeBundleUrl: https://a.test/bundle", ""},
 		{"caCertificates:\n- spiffeBundleUrl: http://a.test/bundle",
 			"!caCertificates[0].spiffeBundleUrl:2: no https URL"},
+		{"caCertificates:\n- spiffeBundleUrl: https://me:secret@a.test/bundle",
+			"!caCertificates[0].spiffeBundleUrl:2: has credentials"},
 		{"caCertificates:\n- spiffeBundleUrl: a.test\n  trustDomains: [b.test]", ""},
 		{"caCertificates:\n- spiffeBundleUrl: a.test\n  trustDomains: [spiffe://b.test]",
 			"!caCertificates[0].trustDomains[0]:3: no trust domain"},

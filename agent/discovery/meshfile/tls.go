@@ -83,10 +83,14 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 		c.domain(fmt.Sprintf("%s.trustDomains[%d]", field, i), name)
 	}
 	if text := data.GetSpiffeBundleUrl(); text != "" {
-		bundle, err := url.Parse(text)
-		if strings.Contains(text, "://") && (err != nil || bundle.Scheme != "https" || bundle.Host == "") {
-			c.fail(field+".spiffeBundleUrl", fmt.Sprintf("%q is no https URL", text),
+		bundle, err := url.Parse(bundleURL(text))
+		switch {
+		case err != nil || bundle.Scheme != "https" || bundle.Host == "":
+			c.fail(field+".spiffeBundleUrl", "is no https URL",
 				"write one such as https://spire.example.com:8443/bundle")
+		case bundle.User != nil:
+			c.fail(field+".spiffeBundleUrl", "has credentials, which conditions would show",
+				"remove them: bundles are public")
 		}
 		return
 	}
@@ -124,17 +128,22 @@ func checkAuthority(text string) error {
 	}
 }
 
+// bundleURL returns a spiffeBundleUrl, which may lack https://.
+func bundleURL(text string) string {
+	if strings.Contains(text, "://") {
+		return text
+	}
+	return "https://" + text
+}
+
 // authorities returns the CA certificates, the URLs of SPIFFE bundles and the trust domains of
 // caCertificates, each sorted.
 func authorities(m *meshapi.MeshConfig) (certificates, bundles, domains []string) {
 	for _, data := range m.CaCertificates {
-		switch bundle := data.GetSpiffeBundleUrl(); {
-		case bundle == "":
+		if bundle := data.GetSpiffeBundleUrl(); bundle != "" {
+			bundles = append(bundles, bundleURL(bundle))
+		} else {
 			certificates = append(certificates, data.GetPem())
-		case strings.Contains(bundle, "://"):
-			bundles = append(bundles, bundle)
-		default:
-			bundles = append(bundles, "https://"+bundle)
 		}
 		domains = append(domains, data.TrustDomains...)
 	}
