@@ -24,6 +24,10 @@ const conditionNoBootstrap = "bootstrap-missing"
 // addition to it.
 const bootstrapPause = time.Second
 
+// certificateWait bounds the wait for the certificate that a request for a bootstrap needs. At the
+// start it is issued meanwhile.
+const certificateWait = 5 * time.Second
+
 // upstreamBootstrap implements blueprint.Maker.Upstream.
 func (a *Agent) upstreamBootstrap(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
@@ -32,8 +36,30 @@ func (a *Agent) upstreamBootstrap(ctx context.Context, c *config.Config, node []
 	if err := protojson.Unmarshal(node, &parsed); err != nil {
 		return nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
 	}
-	start := a.serving.Load() == nil
-	return a.relay.Bootstrap(ctx, upstreamOf(c), &parsed, start, use)
+	upstream, start := upstreamOf(c), a.serving.Load() == nil
+	if upstream.Workload {
+		a.awaitCertificate(ctx)
+	}
+	return a.relay.Bootstrap(ctx, upstream, &parsed, start, use)
+}
+
+// awaitCertificate returns once the workload has a certificate, at the latest after
+// certificateWait.
+func (a *Agent) awaitCertificate(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, certificateWait)
+	defer cancel()
+	feed, _ := a.identity.Feed(nil) // never fails
+	for {
+		_, next := feed.Current()
+		if a.identity.Pair() != nil {
+			return
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // startFiles returns the files that Envoy reads at its start. It waits until the upstream server

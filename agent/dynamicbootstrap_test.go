@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"context"
+	"crypto/x509"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+// slowIssuer implements identity.Issuer. It answers after a time.
+type slowIssuer struct {
+	answer *identity.Issued
+	after  time.Duration
+}
+
+func (s *slowIssuer) Issue(
+	ctx context.Context, _ []*x509.Certificate,
+) (*identity.Issued, error) {
+	select {
+	case <-time.After(s.after):
+		return s.answer, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *slowIssuer) Files() []string { return nil }
+
+// With auth = "mtls", the first request for a bootstrap waits for the workload's certificate.
+func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
+	for _, issued := range []time.Duration{time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			root := pkitest.NewAuthority(t, "root", nil)
+			chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+			pair, err := pki.ParsePair(pki.Input{PEM: chain}, pki.Input{PEM: key}, pki.Both)
+			if err != nil {
+				t.Fatal(err)
+			}
+			issuer := &slowIssuer{after: issued, answer: &identity.Issued{Pair: pair,
+				Roots: []*x509.Certificate{root.Certificate}, Obtained: time.Now()}}
+			a := &Agent{identity: identity.New(identity.Options{Board: condition.NewBoard(),
+				Settings: identity.Settings{Issuer: issuer, Ratio: 0.5}})}
+			go func() { _ = a.identity.Run(t.Context()) }()
+			began := time.Now()
+			a.awaitCertificate(t.Context())
+			if waited := time.Since(began); waited != min(issued, certificateWait) {
+				t.Errorf("issued after %v: waited for %v", issued, waited)
+			}
+		})
+	}
+}
