@@ -49,7 +49,8 @@ func (a *Agent) stop(ctx context.Context, why string) {
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration
 		}
-		defer a.capture.Leave(ctx, accepts/2)()
+		end := a.capture.Leave(ctx, accepts/2)
+		defer end()
 	}
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
 		a.log.Error("stop", "error", err)
