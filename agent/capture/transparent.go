@@ -12,10 +12,12 @@ import (
 
 // With Settings.Transparent Envoy calls the application from the client's address and marks these
 // connections. The mark returns with the answers, and routes them to Envoy instead of the client.
-// Mark and routing table are Istio's.
+// Mark and routing table are Istio's. The rule has a priority, because the kernel gives one without
+// it the next free one each time it is added.
 const (
 	originalSourceMark = 1337
 	routeTable         = 133
+	rulePriority       = 1337
 	manglePriority     = -150
 )
 
@@ -117,6 +119,7 @@ func policyRoutes(add bool) error {
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		rules, routes := netlink.NewAttributeEncoder(), netlink.NewAttributeEncoder()
+		rules.Uint32(unix.FRA_PRIORITY, rulePriority)
 		rules.Uint32(unix.FRA_FWMARK, originalSourceMark)
 		rules.Uint32(unix.FRA_TABLE, routeTable)
 		rules.Uint8(unix.FRA_PROTOCOL, unix.RTPROT_KERNEL)

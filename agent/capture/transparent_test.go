@@ -189,6 +189,19 @@ func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	noPolicyRoutes(t)
 }
 
+// The kernel gives a rule without priority another one each time.
+func TestPolicyRoutes_AreAddedOnce(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	for _, add := range []bool{true, true, false} {
+		if err := policyRoutes(add); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noPolicyRoutes(t)
+}
+
 func noPolicyRoutes(t *testing.T) {
 	t.Helper()
 	for _, family := range []string{"-4", "-6"} {
