@@ -155,6 +155,15 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 
 	var offered batch
 	var rest time.Time // no scan before it
+	scan := func() {
+		debounce.reset()
+		began := time.Now()
+		w.locked(func(t *tree) { t.scan(); offered = t.batch() })
+		if saved := began.Add(-restSaved); rest.Before(saved) {
+			rest = saved
+		}
+		rest = rest.Add((1 + restFactor) * time.Since(began))
+	}
 	for {
 		var changes chan<- []string
 		if len(offered.names) > 0 {
@@ -178,13 +187,7 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			w.locked(func(t *tree) { touched = t.scan() })
 			check.Reset(max(w.interval, checkFactor*time.Since(began)))
 		case <-settle.C:
-			debounce.reset()
-			began := time.Now()
-			w.locked(func(t *tree) { t.scan(); offered = t.batch() })
-			if saved := began.Add(-restSaved); rest.Before(saved) {
-				rest = saved
-			}
-			rest = rest.Add((1 + restFactor) * time.Since(began))
+			scan()
 		case <-w.wake:
 			if len(offered.names) > 0 {
 				w.locked(func(t *tree) { offered = t.batch() })
@@ -194,7 +197,12 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			offered = batch{}
 		}
 		if touched {
-			settle.Reset(max(time.Until(rest), debounce.touch(time.Now())))
+			if wait := max(time.Until(rest), debounce.touch(time.Now())); wait > 0 {
+				settle.Reset(wait)
+			} else {
+				settle.Stop()
+				scan()
+			}
 		}
 	}
 }
