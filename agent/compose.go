@@ -15,7 +15,6 @@ import (
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -161,22 +160,18 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 // D-Bus, and the token exchange.
 func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
-	if c.DNS.Listen != "" {
+	if c.DNS.Listen != "" || c.Discovery.Address != "" {
 		node, err := c.Node.Resolve(config.ThisHost())
 		if err != nil {
 			return err
 		}
-		options := dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
-			Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
-			Board: a.board, Logger: a.logOf("dns")}
-		if c.DNS.Resolved {
-			options.Resolved = "/run/outrider/resolved.sock" // of all instances
+		if c.DNS.Listen != "" {
+			a.dns = a.newDNS(c, node)
+			a.optional = append(a.optional, a.dns)
 		}
-		a.dns = dns.New(options)
-		a.optional = append(a.optional, a.dns)
-	}
-	if err := a.applyCached(c); err != nil {
-		return err
+		if c.Discovery.Address != "" {
+			a.applyCached(node)
+		}
 	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
 		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})

@@ -40,3 +40,14 @@ func (a *Agent) applyNameTable(resources []*anypb.Any, _ []string) error {
 	}
 	return nil
 }
+
+// newDNS returns the DNS proxy of a node.
+func (a *Agent) newDNS(c *config.Config, node config.Node) *dns.Server {
+	options := dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
+		Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
+		Board: a.board, Logger: a.logOf("dns")}
+	if c.DNS.Resolved {
+		options.Resolved = "/run/outrider/resolved.sock" // of all instances
+	}
+	return dns.New(options)
+}

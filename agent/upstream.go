@@ -66,18 +66,10 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 }
 
 // applyCached uses what an earlier run of the agent received from the upstream server for itself.
-func (a *Agent) applyCached(c *config.Config) error {
-	if c.Discovery.Address == "" {
-		return nil
-	}
-	node, err := c.Node.Resolve(config.ThisHost())
-	if err != nil {
-		return err
-	}
+func (a *Agent) applyCached(node config.Node) {
 	for _, typeURL := range []string{proxyConfigType, dns.NameTableType} {
 		a.relay.ApplyCached(node.ServiceNode(), typeURL)
 	}
-	return nil
 }
 
 // offerUpstream makes new streams use the upstream server of a configuration, or the embedded

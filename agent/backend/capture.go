@@ -140,7 +140,7 @@ func (m captureMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge := func(description *prometheus.Desc, state capture.State) {
 		value := 0.0
-		if state == capture.On || state == capture.Trial {
+		if state.InForce() {
 			value = 1
 		}
 		out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value)

@@ -22,7 +22,8 @@ func (toSource) text() string { return fmt.Sprintf("dnat ip6 to ip6 saddr:%d", O
 
 func (toSource) exprs() []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16},
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 8,
+			Len: 16},
 		&expr.Immediate{Register: register + 1, Data: binaryutil.BigEndian.PutUint16(OutboundPort)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: register,
 			RegProtoMin: register + 1, Specified: true}}

@@ -154,6 +154,9 @@ const (
 	Trial     State = "trial"     // in force until Status.Until, or until confirmed
 )
 
+// InForce reports whether connections are captured.
+func (s State) InForce() bool { return s == On || s == Trial }
+
 // Status is what the helper reports after each request and each change.
 type Status struct {
 	State  State     `json:"state"`

@@ -208,22 +208,22 @@ func (f *Follower) Changed() <-chan struct{} {
 	return f.changed
 }
 
-// Inbound reports whether inbound connections are to be captured.
-func (f *Follower) Inbound() bool {
+// inbound reports whether inbound connections are to be captured.
+func (f *Follower) inbound() bool {
 	return f.Settings != nil && (f.Settings.Inbound.All || len(f.Settings.Inbound.List) > 0)
 }
 
 // AwaitInbound waits until the rules are in force, but not longer than limit, if inbound connections
 // are to be captured.
 func (f *Follower) AwaitInbound(ctx context.Context, limit time.Duration) {
-	if !f.Inbound() {
+	if !f.inbound() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for ctx.Err() == nil {
 		changed := f.Changed()
-		if s := f.State().State; s == On || s == Trial {
+		if f.State().State.InForce() {
 			return
 		}
 		wait(ctx, changed, nil)
@@ -269,14 +269,14 @@ func (f *Follower) wanted(drains bool) func(*Client, context.Context) (Status, e
 
 // Leave ends the interception before Envoy's listeners close. Established connections stay
 // redirected. Clients in the mesh learn only now that the host leaves, and the application cannot
-// end their TLS: inbound connections are captured for a time. The returned function ends that.
-func (f *Follower) Leave(ctx context.Context, inbound time.Duration) (end func()) {
-	if inbound == 0 || !f.Inbound() {
+// end their TLS: inbound connections are captured until limit has passed or end is called.
+func (f *Follower) Leave(ctx context.Context, limit time.Duration) (end func()) {
+	if limit == 0 || !f.inbound() {
 		f.advance(ctx, left)
 		return func() {}
 	}
 	f.advance(ctx, leaving)
-	timer := time.AfterFunc(inbound, func() { f.advance(ctx, left) })
+	timer := time.AfterFunc(limit, func() { f.advance(ctx, left) })
 	return func() {
 		if timer.Stop() {
 			f.advance(ctx, left)

@@ -298,14 +298,12 @@ func (h *helper) publish(now time.Time, next Status) {
 	if was.State != next.State || was.Closed != next.Closed {
 		h.logf("capture is %s%s", next.State, because(next.Reason))
 	}
-	was.Since = h.status.Since
-	if was.State != next.State {
-		was.Since = now
-	}
 	if was.DNS.State != next.DNS.State {
 		h.logf("redirection of DNS is %s%s", next.DNS.State, because(next.DNS.Reason))
 	}
-	next.Since = was.Since
+	if next.Since = h.status.Since; was.State != next.State {
+		next.Since = now
+	}
 	h.status = next
 	for c := range h.clients {
 		status := h.status

@@ -134,8 +134,10 @@ func (x *crossCheck) resolved() {
 	}
 	for _, upstream := range x.DNS.Upstream {
 		if host, _, _ := strings.Cut(upstream, ":"); host == "127.0.0.53" || host == "127.0.0.54" {
-			x.refuse([]string{"dns.upstream", "dns.resolved"}, "remove it; [] = the upstreams of systemd-resolved",
-				"%s is systemd-resolved, which sends the mesh's domains to the DNS proxy", upstream)
+			x.refuse([]string{"dns.upstream", "dns.resolved"},
+				"remove it; [] = the upstreams of systemd-resolved",
+				"%s is systemd-resolved, which sends the mesh's domains to the DNS proxy",
+				upstream)
 		}
 	}
 }

@@ -39,8 +39,9 @@ func captureTable(c *Capture) table {
 			setting("fail", &c.Fail, "open", Start, "while no Envoy serves: open = rules are "+
 				"withdrawn, traffic goes direct | closed = new connections are reset").
 				must(oneOf("open", "closed")),
-			duration("trial", &c.Trial, "0s", Start, "after a boot, a stop and a change of [capture], the rules "+
-				"end after this time, unless `outrider capture confirm` was called; \"0s\" = no trial").
+			duration("trial", &c.Trial, "0s", Start, "after a boot, a stop and a change of "+
+				"[capture], the rules end after this time, unless `outrider capture confirm` was "+
+				"called; \"0s\" = no trial").
 				must(atLeast(0)),
 		}}
 }

@@ -43,7 +43,8 @@ type Options struct {
 	Namespaces func() []string
 
 	// TrustBundle receives the CA certificates (PEM) and the URLs of SPIFFE bundles that the mesh
-	// configuration in force adds, as it is read and applied. nil: nobody needs them. It must not block.
+	// configuration in force adds, as it is read and applied. nil: nobody needs them. It must not
+	// block.
 	TrustBundle func(authorities, bundles []string)
 
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.

@@ -58,7 +58,8 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 		requests := json.NewEncoder(connection)
 		var sent *table
 		for {
-			if t := s.table.Load(); t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
+			t := s.table.Load()
+			if t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
 				sent = t
 				_ = requests.Encode(resolved.Route{Server: address, Domains: t.domains})
 			}

@@ -33,8 +33,8 @@ type Options struct {
 	// reads a file that Envoy requests by its path only if Envoy could: it must not lend Envoy the
 	// agent's rights.
 	Denied func(*os.File) string
-	// Unreadable returns why the agent cannot read a path, and the cure; "" if that is unknown. It may
-	// block. nil: always unknown.
+	// Unreadable returns why the agent cannot read a path, and the cure; "" if that is unknown. It
+	// may block. nil: always unknown.
 	Unreadable func(path string) string
 	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
 	Bundles    string       // file that keeps their last roots over a restart; "": none
@@ -58,7 +58,7 @@ type Manager struct {
 	entries    map[string]*entry
 	bundles    map[string][]*x509.Certificate // of mesh configurations, by where they come from
 	followers  map[string]*follower           // of SPIFFE bundles, by URL
-	published  map[string]string              // name → version in the feed; absent: known not to exist
+	published  map[string]string              // version in the feed by name; or absent
 	stats      Stats
 }
 

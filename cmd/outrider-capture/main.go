@@ -1,5 +1,5 @@
-// Outrider-capture owns the nftables rules of an agent; see package capture. With the argument "resolved" it routes domains to
-// the DNS proxy; see package resolved. Nobody calls it by hand.
+// Outrider-capture owns the nftables rules of an agent; see package capture. With the argument
+// "resolved" it routes domains to the DNS proxy; see package resolved. Nobody calls it by hand.
 package main
 
 import (
