@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -164,15 +165,21 @@ func (c *Cluster) write(name, text string) {
 	}
 }
 
-// request returns the status code and the body of a response; 0 and the error if there is none.
-func (c *Cluster) request(method, path, body string) (int, []byte) {
-	request, err := http.NewRequest(method, c.api+path, strings.NewReader(body))
+// send sends a request to the API server. ctx also ends the response's body.
+func (c *Cluster) send(ctx context.Context, client *http.Client,
+	method, path, body string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.api+path, strings.NewReader(body))
 	if err != nil {
-		return 0, []byte(err.Error())
+		return nil, err
 	}
 	request.Header.Set("Authorization", "Bearer secret")
 	request.Header.Set("Content-Type", "application/yaml")
-	response, err := c.client.Do(request)
+	return client.Do(request)
+}
+
+// request returns the status code and the body of a response; 0 and the error if there is none.
+func (c *Cluster) request(method, path, body string) (int, []byte) {
+	response, err := c.send(context.Background(), c.client, method, path, body)
 	if err != nil {
 		return 0, []byte(err.Error())
 	}

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"context"
+	"encoding/json"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -37,10 +40,14 @@ func (e Entry) Health() string {
 	return "unknown"
 }
 
+func entries(namespace string) string {
+	return "/apis/networking.istio.io/v1/namespaces/" + namespace + "/workloadentries"
+}
+
 // Entry returns a WorkloadEntry, nil if there is none.
 func (c *Cluster) Entry(namespace, name string) *Entry {
 	var e Entry
-	if !c.Get("/apis/networking.istio.io/v1/namespaces/"+namespace+"/workloadentries/"+name, &e) {
+	if !c.Get(entries(namespace)+"/"+name, &e) {
 		return nil
 	}
 	return &e
@@ -58,27 +65,62 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 	return e
 }
 
-// FollowEntry records each change of the UID and health of a WorkloadEntry, "none" without one,
-// until the returned function is called.
-func (c *Cluster) FollowEntry(namespace, name string) (stop func() []string) {
-	end := make(chan struct{})
-	var seen []string
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			now := "none"
-			if e := c.Entry(namespace, name); e != nil {
-				now = e.Metadata.UID + " " + e.Health()
+// Identity returns the UID and the health.
+func (e Entry) Identity() string { return e.Metadata.UID + " " + e.Health() }
+
+// FollowEntry watches a WorkloadEntry until the returned function is called, which returns the
+// states that it had, as state describes them, without repetitions; "none" after a deletion.
+func (c *Cluster) FollowEntry(namespace, name string,
+	state func(Entry) string) (stop func() []string) {
+	c.t.Helper()
+	const none = "none"
+	ctx, cancel := context.WithCancel(context.Background())
+	c.t.Cleanup(cancel)
+	response, err := c.send(ctx, &http.Client{Transport: c.client.Transport}, http.MethodGet,
+		entries(namespace)+"?watch=1&fieldSelector=metadata.name="+name, "")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var mu sync.Mutex
+	seen := []string{none}
+	record := func(now string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[len(seen)-1] != now {
+			seen = append(seen, now)
+		}
+	}
+	go func() {
+		defer func() { _ = response.Body.Close() }()
+		for decoder := json.NewDecoder(response.Body); ; {
+			var event struct {
+				Type   string
+				Object Entry
 			}
-			if len(seen) == 0 || seen[len(seen)-1] != now {
-				seen = append(seen, now)
-			}
-			select {
-			case <-end:
+			if err := decoder.Decode(&event); err != nil {
+				record("the watch ends: " + err.Error())
 				return
-			case <-time.After(20 * time.Millisecond):
+			}
+			if event.Type == "DELETED" {
+				record(none)
+			} else {
+				record(state(event.Object))
 			}
 		}
-	})
-	return func() []string { close(end); group.Wait(); return seen }
+	}()
+	return func() (states []string) {
+		c.t.Helper()
+		defer cancel()
+		parts.Eventually(c.t, 10*time.Second, "the watch has the last change", func() bool {
+			now := none
+			if e := c.Entry(namespace, name); e != nil {
+				now = state(*e)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			states = seen[1:]
+			return seen[len(seen)-1] == now
+		})
+		return states
+	}
 }

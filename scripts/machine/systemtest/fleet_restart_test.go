@@ -1,0 +1,78 @@
+package systemtest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts/cluster"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Hot restarts, restarts and kills of the agents lose no request, and istiod always considers the
+// server healthy. It would remove it ten seconds after its last connection.
+func TestFleet_RestartsLoseNothing(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.restart(1, f.client, "web.test", "240.240.0.10", f.server, f.client)
+	if full() {
+		f.create(plainService)
+		f.server.Script("ip route add 240.240.0.20 via " + f.networks[0].Peer)
+		f.server.Eventually(20*time.Second, "the server's Envoy has the service", func() bool {
+			_, err := f.server.Run(t.Context(), "curl", "-sf", "-H", "Host: plain.test",
+				"http://240.240.0.20/")
+			return err == nil
+		})
+		f.restart(10, f.server, "plain.test", "240.240.0.20", f.server)
+	}
+}
+
+// plainService leads to the backend of each machine itself, without TLS: the standard load is too
+// much for mutual TLS at both ends on two processors.
+var plainService = meshObject{"serviceentries", `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: plain, namespace: vm}
+spec:
+  hosts: [plain.test]
+  addresses: [240.240.0.20]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}, {number: 81, name: tcp, protocol: TCP}]
+  endpoints: [{address: 127.0.0.1, ports: {http: 9000, tcp: 9001}}]
+`}
+
+// restart restarts the agents of machines in each way, some times, under a load from a machine to a
+// service.
+func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
+	f.t.Helper()
+	now := f.await("True")
+	seen := f.cluster.FollowEntry("vm", "web-"+f.address, cluster.Entry.Identity)
+	load := from.StartLoad(standard(), "-host", service, "-http", address+":80", "-http2",
+		address+":80", "-tcp", address+":81")
+	for _, step := range []string{"systemctl reload outrider.service",
+		"systemctl restart outrider.service", "systemctl kill -s KILL outrider.service"} {
+		for range times {
+			for _, h := range machines {
+				load.Mark(h.Name() + ": " + step)
+				h.Script(step)
+				h.Eventually(30*time.Second, h.Name()+" is ready after "+step, func() bool {
+					out, err := h.Run(f.t.Context(), "outrider", "wait", "--timeout", "10s")
+					return err == nil && out == "ready"
+				})
+			}
+			before := now
+			f.server.Eventually(20*time.Second, "the server has connected again", func() bool {
+				now = f.await("")
+				return now.ConnectedAt() != "" && now.ConnectedAt() != before.ConnectedAt()
+			})
+		}
+	}
+	report := load.Stop()
+	f.t.Logf("%s: %d requests in %v, %d lost", service, report.Total, report.Duration, report.Lost)
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		f.t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+	}
+	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
+		f.t.Errorf("the WorkloadEntry was %q, not always %q", got, want)
+	}
+}
