@@ -25,7 +25,7 @@ func (a *Agent) newCapture(c *config.Config) *capture.Follower {
 		Socket:   captureSocket(c),
 		State:    filepath.Join("/run", captureState, a.options.Config.Instance, "state.json"),
 		Settings: captureSettings(c, a.options.Config.Instance), Users: users,
-		Envoy: serving{a.proxy}, Board: a.board, Logger: a.logOf("capture")})
+		Envoy: serving{a}, Board: a.board, Logger: a.logOf("capture")})
 }
 
 // userID returns the number of a user, or the largest, which nobody has.
@@ -43,11 +43,20 @@ func userID(name string) uint32 {
 }
 
 // serving implements capture.Envoy.
-type serving struct{ *driver.Proxy }
+type serving struct{ agent *Agent }
 
-func (s serving) Serves() (live, drains bool) {
-	e, ok := s.Epoch()
-	return ok, ok && e.Drained
+func (s serving) Changed() <-chan struct{} { return s.agent.proxy.Changed() }
+
+func (s serving) Serves() (live bool, half time.Time) {
+	e, ok := s.agent.proxy.Epoch()
+	if !ok || !e.Drained {
+		return ok, time.Time{}
+	}
+	rest := s.agent.reloader.InForce().Config.Envoy.DrainDuration / 2
+	if e.DrainEnds.IsZero() { // not confirmed
+		return true, time.Now().Add(rest)
+	}
+	return true, e.DrainEnds.Add(-rest)
 }
 
 // captured is the proxy for the workload's health.

@@ -49,8 +49,7 @@ func (a *Agent) stop(ctx context.Context, why string) {
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration
 		}
-		end := a.capture.Leave(ctx, accepts/2)
-		defer end()
+		a.capture.Leave(ctx, accepts/2)
 	}
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
 		a.log.Error("stop", "error", err)

@@ -16,8 +16,8 @@ import (
 
 type liveEnvoy struct{}
 
-func (liveEnvoy) Serves() (live, drains bool) { return true, false }
-func (liveEnvoy) Changed() <-chan struct{}    { return nil }
+func (liveEnvoy) Serves() (live bool, half time.Time) { return true, time.Time{} }
+func (liveEnvoy) Changed() <-chan struct{}            { return nil }
 
 // With fail = "closed" a connection that would be captured is reset while the rules are withdrawn.
 func TestCaptureExplain_ClosedRefuses(t *testing.T) {

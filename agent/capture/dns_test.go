@@ -220,11 +220,6 @@ func TestReadDNSResolvers_LeavesOutLinkLocalIPv6(t *testing.T) {
 	}
 }
 
-type liveEnvoy struct{}
-
-func (liveEnvoy) Serves() (live, drains bool) { return true, false }
-func (liveEnvoy) Changed() <-chan struct{}    { return nil }
-
 func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -238,7 +233,7 @@ func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	settings.DNSPort = DNSPort
 	board := condition.NewBoard()
 	follower := NewFollower(FollowerOptions{Socket: r.socket(), Settings: &settings,
-		Users: testUsers, Envoy: liveEnvoy{}, Board: board, Logger: slog.New(slog.DiscardHandler)})
+		Users: testUsers, Envoy: &liveEnvoy{}, Board: board, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- follower.Run(ctx) }()

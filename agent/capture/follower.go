@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -25,8 +24,9 @@ const (
 
 // Envoy is what a Follower needs of the supervisor.
 type Envoy interface {
-	// Serves reports whether an epoch is live, and whether it drains on request.
-	Serves() (live, drains bool)
+	// Serves reports whether an epoch is live, and when half of its drain on request has passed;
+	// zero: it does not drain.
+	Serves() (live bool, half time.Time)
 	Changed() <-chan struct{} // closed at the next change
 }
 
@@ -43,21 +43,24 @@ type FollowerOptions struct {
 
 // A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while the
 // helper refuses connections by earlier ones, and again after each loss of the connection. While
-// Envoy drains on request it withdraws the rules.
+// Envoy drains on request and after Leave it withdraws the rules.
 type Follower struct {
 	FollowerOptions
 	part.Readiness
-	phase atomic.Int32 // staying, leaving, left
+	wake chan struct{} // after Leave
 
 	mu      sync.Mutex
-	client  *Client // nil: not connected
+	drain   time.Time // inbound connections are captured until then; zero: Envoy does not drain
+	stop    time.Time // the same of Leave
+	client  *Client   // nil: not connected
 	status  Status
 	changed chan struct{}
 }
 
 // NewFollower returns a Follower.
 func NewFollower(o FollowerOptions) *Follower {
-	return &Follower{FollowerOptions: o, status: Status{State: Off}, changed: make(chan struct{})}
+	return &Follower{FollowerOptions: o, status: Status{State: Off}, changed: make(chan struct{}),
+		wake: make(chan struct{}, 1)}
 }
 
 // Name is the part's name.
@@ -115,19 +118,18 @@ func (f *Follower) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	withdrawn, first := false, true
+	applied, first := staying, true
 	for {
 		changed := f.Envoy.Changed()
-		live, drains := f.Envoy.Serves()
-		drains = drains || f.phase.Load() == left
-		if first && (live || status.Closed) || live && drains != withdrawn {
-			wanted := f.wanted(drains)
-			send := func(ctx context.Context) (Status, error) { return wanted(client, ctx) }
+		live, now, ended := f.phase()
+		if first && (live || status.Closed) || live && now != applied {
+			request := f.request(now)
+			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
-				(!drains || errors.Is(err, ErrClosed)) {
+				(now != left || errors.Is(err, ErrClosed)) {
 				return err
 			}
-			withdrawn, first = drains, false
+			applied, first = now, false
 			f.Board.Clear(ConditionUnavailable)
 		}
 		f.set(client, status)
@@ -146,6 +148,8 @@ func (f *Follower) follow(ctx context.Context) error {
 				"queries of this host are not redirected to the DNS proxy: "+dns.Reason)
 		case status = <-client.Changes():
 		case <-changed:
+		case <-f.wake:
+		case <-ended:
 		}
 	}
 }
@@ -246,54 +250,6 @@ func (f *Follower) Call(
 		return Status{}, errors.New(reason)
 	}
 	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
-}
-
-// phase of a Follower. It never goes back.
-const (
-	staying int32 = iota
-	leaving       // captures inbound connections only
-	left          // captures none
-)
-
-// wanted returns the call that makes the helper do what is needed now.
-func (f *Follower) wanted(drains bool) func(*Client, context.Context) (Status, error) {
-	if drains {
-		return (*Client).Withdraw
-	}
-	settings := *f.Settings
-	if f.phase.Load() == leaving && settings.Trial == 0 { // other settings would begin a trial
-		settings.Outbound, settings.DNSPort = nil, 0
-	}
-	return func(c *Client, ctx context.Context) (Status, error) { return c.Apply(ctx, settings) }
-}
-
-// Leave ends the interception before Envoy's listeners close. Established connections stay
-// redirected. Clients in the mesh learn only now that the host leaves, and the application cannot
-// end their TLS: inbound connections are captured until limit has passed or end is called.
-func (f *Follower) Leave(ctx context.Context, limit time.Duration) (end func()) {
-	if limit == 0 || !f.inbound() {
-		f.advance(ctx, left)
-		return func() {}
-	}
-	f.advance(ctx, leaving)
-	timer := time.AfterFunc(limit, func() { f.advance(ctx, left) })
-	return func() {
-		if timer.Stop() {
-			f.advance(ctx, left)
-		}
-	}
-}
-
-// advance begins a phase. If the helper cannot be reached, follow tries again.
-func (f *Follower) advance(ctx context.Context, phase int32) {
-	if f.Settings == nil {
-		return
-	}
-	f.phase.Store(phase)
-	_, err := f.Call(ctx, f.wanted(phase == left))
-	if err != nil && !errors.Is(err, errNoSettings) {
-		f.Logger.Warn("cannot withdraw the interception", "error", err)
-	}
 }
 
 // Stop ends the helper if it has settings. It may be called after Run.

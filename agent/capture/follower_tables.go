@@ -2,9 +2,10 @@ package capture
 
 import "slices"
 
-// Tables returns the tables of the settings. With FailClosed in force, these are the tables that are
-// in force; otherwise the address families and resolvers are as installed, else all of them. It
-// returns none if nothing is captured.
+// Tables returns the tables of the settings; while Envoy drains those for inbound connections, as
+// long as these are captured. With FailClosed in force, these are the tables that are in force;
+// otherwise the address families and resolvers are as installed, else all of them. It returns none
+// if nothing is captured.
 func (f *Follower) Tables() []*Table { return f.tablesWith(nil) }
 
 // TablesWith is Tables, as if a unit ran, and returns the unit's control group.
@@ -27,24 +28,25 @@ func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
 	if f.Settings == nil {
 		return nil
 	}
-	now := f.State()
+	_, phase, _ := f.phase()
+	settings, now := f.settings(phase), f.State()
 	users, families := f.Users, Families{true, true}
 	if now.Families.any() {
 		users, families = now.Users, now.Families
 	}
 	units := slices.Concat(now.Units, more)
-	if f.Settings.DNSPort != 0 && (!now.Closed || now.DNS.State == On) {
+	if settings.DNSPort != 0 && (!now.Closed || now.DNS.State == On) {
 		resolvers := now.DNS.Resolvers
 		if now.DNS.State != On {
 			resolvers, _ = readResolvers(resolvConf)
 		}
-		tables = append(tables, dnsRules(f.Settings, users, resolvers, units))
+		tables = append(tables, dnsRules(settings, users, resolvers, units))
 	}
 	if !now.Closed || now.State != Withdrawn {
-		tables = append(tables, Rules(f.Settings, users, families, units))
+		tables = append(tables, Rules(settings, users, families, units))
 	}
 	if now.Closed {
-		tables = append(tables, closedRules(f.Settings, users, units))
+		tables = append(tables, closedRules(settings, users, units))
 	}
 	return tables
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,8 +19,29 @@ import (
 // noEnvoy is an Envoy that is not live.
 type noEnvoy struct{}
 
-func (noEnvoy) Serves() (live, drains bool) { return false, false }
-func (noEnvoy) Changed() <-chan struct{}    { return nil }
+func (noEnvoy) Serves() (live bool, half time.Time) { return false, time.Time{} }
+func (noEnvoy) Changed() <-chan struct{}            { return nil }
+
+// liveEnvoy is live, and drains from a request on.
+type liveEnvoy struct {
+	half    atomic.Pointer[time.Time]
+	changed chan struct{}
+}
+
+func (e *liveEnvoy) Changed() <-chan struct{} { return e.changed }
+
+func (e *liveEnvoy) Serves() (live bool, half time.Time) {
+	if at := e.half.Load(); at != nil {
+		half = *at
+	}
+	return true, half
+}
+
+// drain begins a drain whose half passes at a time, and ends one without.
+func (e *liveEnvoy) drain(half time.Time) {
+	e.half.Store(&half)
+	e.changed <- struct{}{}
+}
 
 func follower(board *condition.Board, settings Settings) *Follower {
 	return NewFollower(FollowerOptions{Settings: &settings, Board: board, Envoy: noEnvoy{},
@@ -72,45 +94,102 @@ func TestFollower_EarlyRefusal(t *testing.T) {
 	r.answers(time.Second, "far 80")
 }
 
-// A stop sends outbound connections direct at once and inbound ones later, also if the helper ends
-// meanwhile.
-func TestFollower_LeavesOutboundFirst(t *testing.T) {
+// leaver is a Follower of an Envoy that drains and stops.
+type leaver struct {
+	*rig
+	*Follower
+	envoy *liveEnvoy
+}
+
+func newLeaver(t *testing.T) *leaver {
+	t.Helper()
+	l := &leaver{newRig(t), follower(condition.NewBoard(), captureAll),
+		&liveEnvoy{changed: make(chan struct{})}}
+	l.startEnvoy()
+	l.Envoy, l.Socket = l.envoy, l.socket()
+	l.FollowerOptions.State = filepath.Join(l.folder, "state.json")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	l.answers(10*time.Second, "15001")
+	return l
+}
+
+// captured checks who answers a connection of this host and one to it.
+func (l *leaver) captured(outbound, inbound string) {
+	l.t.Helper()
+	l.answers(time.Second, outbound)
+	var answer string
+	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
+	l.other.Do(l.t, func() { answer = dial(l.t, "tcp", netip.Addr{}, to) })
+	if answer != inbound {
+		l.t.Errorf("inbound, %q answers, want %q", answer, inbound)
+	}
+}
+
+// leaves checks that inbound connections alone are captured, also by another helper.
+func (l *leaver) leaves() {
+	l.t.Helper()
+	l.captured("far 80", "15006")
+	if shown := Explain(Connection{Protocol: "tcp", UID: appUser,
+		Destination: netip.MustParseAddrPort(far[0] + ":80")}, l.Tables()...); shown.Verdict != Direct {
+		l.t.Errorf("outbound connections go direct, but are shown as %+v", shown)
+	}
+	l.again(On)
+	l.captured("far 80", "15006")
+}
+
+// again kills the helper and waits until its successor is in a state.
+func (l *leaver) again(want State) {
+	l.t.Helper()
+	l.kill(l.helper)
+	l.start()
+	parts.Eventually(l.t, 5*time.Second, "the helper has another PID", func() bool {
+		now := l.State()
+		return now.PID == l.helper.Process.Pid && now.State == want
+	})
+	l.captures(want)
+}
+
+// A stop sends outbound connections direct at once and inbound ones later.
+func TestFollower_StopLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	r := newRig(t)
-	r.startEnvoy()
-	f := follower(condition.NewBoard(), captureAll)
-	f.Envoy, f.Socket, f.FollowerOptions.State = liveEnvoy{}, r.socket(),
-		filepath.Join(r.folder, "state.json")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	r.answers(10*time.Second, "15001")
-	again := func() {
-		t.Helper()
-		r.kill(r.helper)
-		r.start()
-		parts.Eventually(t, 5*time.Second, "the helper has another PID", func() bool {
-			return f.State().PID == r.helper.Process.Pid
-		})
+	l := newLeaver(t)
+	l.Leave(t.Context(), time.Hour)
+	l.leaves()
+	l.Leave(t.Context(), 0)
+	l.captured("far 80", "here 80")
+	l.again(Withdrawn)
+}
+
+// A drain does what a stop does, a stop after it waits for nothing again, and an undrain captures all
+// at any moment.
+func TestFollower_DrainLeavesOutboundFirst(t *testing.T) {
+	if !inNetwork(t) {
+		return
 	}
-	end := f.Leave(ctx, time.Hour)
-	r.answers(time.Second, "far 80")
-	again()
-	r.captures(On)
-	if answer := r.answer(); answer != "far 80" {
-		t.Errorf("an outbound connection is captured: %s", answer)
+	l := newLeaver(t)
+	l.envoy.drain(time.Now().Add(time.Hour))
+	l.leaves()
+	l.envoy.drain(time.Time{})
+	l.captured("15001", "15006")
+	for range 2 {
+		l.envoy.drain(time.Now().Add(500 * time.Millisecond))
+		l.captured("far 80", "15006")
+		l.envoy.drain(time.Now().Add(time.Hour)) // an epoch that replaces the one that drains
+		l.captures(Withdrawn)
+		l.captured("far 80", "here 80")
+		l.again(Withdrawn)
+		l.envoy.drain(time.Time{})
+		l.captured("15001", "15006")
 	}
-	end()
-	r.captures(Withdrawn)
-	again()
-	parts.Eventually(t, 5*time.Second, "the rules stay away", func() bool {
-		return f.State().State == Withdrawn
-	})
-	r.captures(Withdrawn)
-	cancel()
-	<-done
+	l.envoy.drain(time.Now())
+	l.captured("far 80", "here 80")
+	l.Leave(t.Context(), time.Hour)
+	l.captured("far 80", "here 80")
 }
 
 // With fail = "closed", the tables are those that are in force.

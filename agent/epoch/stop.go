@@ -55,6 +55,10 @@ func (m *machine) beginStop(options StopOptions) {
 	live.stopBegun = true
 	m.annotate(live)
 	m.publish(condition.KindStopping, live, nil, "stopping: epoch %d drains", live.Number)
+	if rest := max(live.DrainEnds.Sub(m.now), 0); !live.DrainEnds.IsZero() { // drained on request
+		options.TerminationDrain = min(options.TerminationDrain, rest)
+		options.Minimum = min(options.Minimum, rest)
+	}
 	drain := drainToStop{id: live.ID, number: live.Number, admin: live.AdminAddress,
 		options: options, until: m.now.Add(options.Maximum)}
 	for _, p := range m.older() {

@@ -63,6 +63,12 @@ func TestStop(t *testing.T) {
 			}
 			h.do(func() { e.idle = 0 })
 		}},
+		"after a drain": {options: stopDefaults, want: time.Second, before: func(h *harness, e *fakeEnvoy) {
+			if err := h.s.Drain(h.t.Context()); err != nil {
+				h.t.Error(err)
+			}
+			h.wait(6 * time.Second)
+		}},
 		"the order": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(4900 * time.Millisecond)
 			if listening, unhealthy := h.state(e); !listening || !unhealthy {

@@ -14,7 +14,12 @@ func (a *app) drainCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "drain",
 		Short: "Stop taking new connections; abort nothing",
-		Args:  cobra.NoArgs,
+		Long: "Envoy fails its health checks and closes its listeners at the end of drain_duration. The\n" +
+			"mesh learns that the workload is unhealthy. New outbound connections go direct at\n" +
+			"once, inbound ones after half of drain_duration: until then clients of the mesh may\n" +
+			"not know. outrider undrain takes all of this back. A stop after a drain does not\n" +
+			"wait for new connections again.",
+		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			drain := func(ctx context.Context, tell func(api.Progress)) (api.DrainResult, error) {
 				return client.Drain(ctx, request, tell)

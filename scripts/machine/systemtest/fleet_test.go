@@ -242,6 +242,17 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	f.await("True")
 	f.answers("200")
 
+	failures = f.failures()
+	f.server.Script("outrider drain")
+	f.await("False the proxy drains")
+	f.answers("503")
+	f.server.Script("outrider undrain")
+	f.await("True")
+	f.answers("200")
+	if failed := failures(); len(failed) > 0 {
+		t.Errorf("%d requests failed when the server drained: %q", len(failed), failed)
+	}
+
 	slow := make(chan string)
 	go func() { slow <- f.call("sleep/3s") }()
 	f.server.Eventually(10*time.Second, "the slow request has arrived", func() bool {
