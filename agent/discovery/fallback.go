@@ -217,7 +217,7 @@ func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
 	s.dropCertificates()
 }
 
-// apply applies object changes to the realm's world, cache, references and counters.
+// apply applies object changes to the realm's world, references and counters.
 func (r *realm) apply(changes []store.Change) model.Touched {
 	all := make([]model.Change, len(changes))
 	for i, c := range changes {
@@ -225,7 +225,6 @@ func (r *realm) apply(changes []store.Change) model.Touched {
 	}
 	r.count(changes)
 	touched := r.world.Apply(all)
-	r.cache.Drop(touched)
 	r.refs.update(r.world, touched)
 	return touched
 }

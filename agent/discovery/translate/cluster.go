@@ -34,8 +34,7 @@ type Clusters struct {
 	node model.Node
 }
 
-// ServiceClusters translates a service with a rule (nil: none) for a proxy. Proxies with equal
-// ReaderKeys get equal clusters.
+// ServiceClusters translates a service with a rule (nil: none) for a proxy.
 func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}
