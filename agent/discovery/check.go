@@ -71,11 +71,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
 	s := newStore(o, nil)
-	var changes []model.Change
-	for _, c := range s.Load() {
-		changes = append(changes, model.Change(c))
-	}
-	touched := world.Apply(changes)
+	touched := world.Apply(s.Load())
 	v.Update(touched)
 	refs, views := references{}, map[string]*served{"": {View: v}}
 	refs.update(world, touched)

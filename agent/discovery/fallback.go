@@ -11,7 +11,6 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -37,7 +36,7 @@ type applied struct {
 
 type objectChange struct {
 	realm *realm
-	store.Change
+	object.Change
 }
 
 // meshChange is the mesh configuration before a change, and the text after it.
@@ -106,7 +105,7 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 	}
 	for i := made; i >= 0 && time.Since(s.recent[i].at) <= refusalTime; i-- {
 		changes := s.revertible(v.realm, i)
-		sets := [][]store.Change{among(changes, origins), among(changes, r.Origins)}
+		sets := [][]object.Change{among(changes, origins), among(changes, r.Origins)}
 		if len(origins) > 0 && origins[0].Kind == string(object.EnvoyFilter) {
 			sets = slices.Insert(sets, 0, among(changes, origins[:1]))
 		}
@@ -134,17 +133,17 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 // revertible returns the objects of a realm that s.recent[index] changed, each with its version
 // before and the one in force now. It leaves out objects that were reverted since, and
 // PeerAuthentications: an earlier version may accept plain text that this one forbids.
-func (s *Server) revertible(r *realm, index int) []store.Change {
-	var changes []store.Change
+func (s *Server) revertible(r *realm, index int) []object.Change {
+	var changes []object.Change
 	for _, c := range s.recent[index].objects {
-		key := newest(c.Change).Key
+		key := c.Change.Newest().Key
 		refused, ok := r.refused[key]
 		if c.realm != r || ok && refused.InForce != c.New || key.Kind == object.PeerAuthentication {
 			continue
 		} else if !ok {
 			for _, later := range s.recent[index+1:] {
 				for _, l := range later.objects {
-					if l.realm == r && newest(l.Change).Key == key {
+					if l.realm == r && l.Change.Newest().Key == key {
 						c.New = l.New
 					}
 				}
@@ -158,10 +157,10 @@ func (s *Server) revertible(r *realm, index int) []store.Change {
 }
 
 // among returns the changes of objects that are among origins.
-func among(changes []store.Change, origins []resource.Origin) []store.Change {
-	var found []store.Change
+func among(changes []object.Change, origins []resource.Origin) []object.Change {
+	var found []object.Change
 	for _, c := range changes {
-		key := newest(c).Key
+		key := c.Newest().Key
 		if slices.ContainsFunc(origins, func(o resource.Origin) bool {
 			return o.Kind == string(key.Kind) && o.Namespace == key.Namespace && o.Name == key.Name
 		}) {
@@ -172,11 +171,11 @@ func among(changes []store.Change, origins []resource.Origin) []store.Change {
 }
 
 // revert undoes changes and reports whether that changed r; if not, it restores them.
-func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []store.Change,
+func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []object.Change,
 	message string) bool {
-	back := make([]store.Change, len(changes))
+	back := make([]object.Change, len(changes))
 	for i, c := range changes {
-		back[i] = store.Change{Old: c.New, New: c.Old}
+		back[i] = object.Change{Old: c.New, New: c.Old}
 	}
 	s.enact(v.realm, back, a)
 	if v.has(r) {
@@ -185,7 +184,7 @@ func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []s
 	}
 	a.reverted = true
 	for _, c := range changes {
-		key := newest(c).Key
+		key := c.Newest().Key
 		refused, again := v.realm.refused[key]
 		if !again {
 			refused.Version = c.New
@@ -206,7 +205,7 @@ func (v *served) has(r *resource.Resource) bool {
 }
 
 // enact applies changes of a realm's objects and publishes the result.
-func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
+func (s *Server) enact(r *realm, changes []object.Change, by *applied) {
 	touched := r.apply(changes)
 	for _, v := range s.views {
 		if v.realm == r {
@@ -218,13 +217,9 @@ func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
 }
 
 // apply applies object changes to the realm's world, references and counters.
-func (r *realm) apply(changes []store.Change) model.Touched {
-	all := make([]model.Change, len(changes))
-	for i, c := range changes {
-		all[i] = model.Change(c)
-	}
+func (r *realm) apply(changes []object.Change) model.Touched {
 	r.count(changes)
-	touched := r.world.Apply(all)
+	touched := r.world.Apply(changes)
 	r.refs.update(r.world, touched)
 	return touched
 }
@@ -254,13 +249,13 @@ func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message
 }
 
 // override returns the changes of the files without changes to versions that Envoy refused.
-func (r *realm) override(changes []store.Change) []store.Change {
+func (r *realm) override(changes []object.Change) []object.Change {
 	if len(r.refused)+len(r.waiting) == 0 {
 		return changes
 	}
-	var all []store.Change
+	var all []object.Change
 	for _, c := range changes {
-		key := newest(c).Key
+		key := c.Newest().Key
 		if refused, ok := r.waiting[key]; ok {
 			delete(r.waiting, key)
 			if object.Equal(refused.Version, c.New) {
@@ -285,7 +280,7 @@ func (r *realm) override(changes []store.Change) []store.Change {
 		if refused.Version == nil {
 			delete(r.waiting, key)
 			r.refused[key] = refused
-			all = append(all, store.Change{New: refused.InForce})
+			all = append(all, object.Change{New: refused.InForce})
 		}
 	}
 	if r.store.Waiting() == 0 {

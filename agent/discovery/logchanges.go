@@ -3,12 +3,12 @@ package discovery
 import (
 	"log/slog"
 
-	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // logChanges logs each changed object with its file and line. Beyond maxEvents changes it logs only
 // the number of the others.
-func (s *Server) logChanges(changes []store.Change) {
+func (s *Server) logChanges(changes []object.Change) {
 	for i, c := range changes {
 		if i == maxEvents {
 			s.options.Logger.Info("more mesh objects changed", "objects", len(changes)-maxEvents)

@@ -31,7 +31,7 @@ type realm struct {
 	restricted bool
 	// good is the last good state, until a restricted realm is filled; nil: unknown.
 	good     []*object.Object
-	withheld map[object.Key]store.Change // changes of the files that are not in force
+	withheld map[object.Key]object.Change // changes of the files that are not in force
 	// closed is set in a restricted realm without a known good state: nothing is served.
 	closed bool
 }
@@ -116,6 +116,6 @@ func (s *Server) join() {
 		filled, changes := from.store.In(r.namespace)
 		r.store = filled
 		r.inherit(from)
-		s.push(map[*realm][]store.Change{r: append(changes, r.store.Load()...)}, nil)
+		s.push(map[*realm][]object.Change{r: append(changes, r.store.Load()...)}, nil)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -17,7 +16,7 @@ import (
 
 // admit returns the changes of the files that may take effect now; others are withheld until the
 // files restrict nothing. Callers hold the server's mu.
-func (r *realm) admit(changes []store.Change) []store.Change {
+func (r *realm) admit(changes []object.Change) []object.Change {
 	first := !r.loaded
 	changes = r.override(changes)
 	r.restricted = r.store.Restricted(r.restricted)
@@ -26,7 +25,7 @@ func (r *realm) admit(changes []store.Change) []store.Change {
 		return changes
 	}
 	if r.withheld == nil {
-		r.withheld = map[object.Key]store.Change{}
+		r.withheld = map[object.Key]object.Change{}
 	}
 	for _, c := range changes {
 		r.withhold(c)
@@ -38,18 +37,18 @@ func (r *realm) admit(changes []store.Change) []store.Change {
 		}
 		return nil
 	}
-	var all []store.Change
+	var all []object.Change
 	for _, c := range r.withheld {
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b store.Change) int { return object.Age(newest(a), newest(b)) })
+	slices.SortFunc(all, object.Change.Compare)
 	r.withheld, r.good, r.closed = nil, nil, false
 	return all
 }
 
 // withhold merges a change into the withheld ones.
-func (r *realm) withhold(c store.Change) {
-	key := newest(c).Key
+func (r *realm) withhold(c object.Change) {
+	key := c.Newest().Key
 	if earlier, ok := r.withheld[key]; ok {
 		c.Old = earlier.Old
 	}
@@ -61,11 +60,11 @@ func (r *realm) withhold(c store.Change) {
 
 // restore returns the changes that produce the last good state, and withholds the versions of the
 // files.
-func (r *realm) restore() []store.Change {
-	var changes []store.Change
+func (r *realm) restore() []object.Change {
+	var changes []object.Change
 	for _, o := range r.good {
-		changes = append(changes, store.Change{New: o})
-		r.withheld[o.Key] = store.Change{Old: o, New: r.withheld[o.Key].New}
+		changes = append(changes, object.Change{New: o})
+		r.withheld[o.Key] = object.Change{Old: o, New: r.withheld[o.Key].New}
 	}
 	r.good = nil
 	return changes
@@ -126,13 +125,6 @@ func (r *realm) expectRefused(all []lastgood.Refused) {
 			r.waiting[key] = refused
 		}
 	}
-}
-
-func newest(c store.Change) *object.Object {
-	if c.New != nil {
-		return c.New
-	}
-	return c.Old
 }
 
 // update updates a view, or publishes an empty snapshot if its realm is closed.

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/store"
 )
 
 // retry applies the versions that Envoy refused, as it may accept them now. It skips realms without
@@ -12,16 +11,14 @@ import (
 func (s *Server) retry() {
 	a := &applied{}
 	for _, r := range s.realms {
-		var changes []store.Change
+		var changes []object.Change
 		for _, refused := range r.refused {
-			changes = append(changes, store.Change{Old: refused.InForce, New: refused.Version})
+			changes = append(changes, object.Change{Old: refused.InForce, New: refused.Version})
 		}
 		if len(changes) == 0 || r.restricted || !s.viewed(r) {
 			continue
 		}
-		slices.SortFunc(changes, func(x, y store.Change) int {
-			return object.Age(newest(x), newest(y))
-		})
+		slices.SortFunc(changes, object.Change.Compare)
 		clear(r.refused)
 		for _, c := range changes {
 			a.objects = append(a.objects, objectChange{r, c})

@@ -161,7 +161,7 @@ func (s *Server) follow(ctx context.Context, paths []string) {
 	s.debounced.Observe(time.Since(begun))
 	begun = time.Now()
 	s.remesh(paths)
-	s.read(func(of *store.Store) []store.Change { return of.Reload(paths) }, paths)
+	s.read(func(of *store.Store) []object.Change { return of.Reload(paths) }, paths)
 	s.pushed.Observe(time.Since(begun))
 }
 
@@ -194,8 +194,8 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 }
 
 // read reads files for all realms and publishes. Only Run may call it.
-func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
-	changes := map[*realm][]store.Change{}
+func (s *Server) read(read func(*store.Store) []object.Change, paths []string) {
+	changes := map[*realm][]object.Change{}
 	for _, r := range s.filled() {
 		changes[r] = read(r.store)
 	}
@@ -204,7 +204,7 @@ func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
 
 // push applies changes of objects, by realm, and of certificate files, and publishes the result in
 // every view. Only Run may call it.
-func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
+func (s *Server) push(changes map[*realm][]object.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reread(paths) {

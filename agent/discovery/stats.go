@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/histogram"
 )
 
@@ -37,7 +36,7 @@ func (s *Server) Stats() Stats {
 }
 
 // count updates the number of objects by kind. Callers hold mu.
-func (r *realm) count(changes []store.Change) {
+func (r *realm) count(changes []object.Change) {
 	for _, c := range changes {
 		if c.Old != nil {
 			r.objects[c.Old.Kind]--

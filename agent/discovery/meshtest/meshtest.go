@@ -49,10 +49,7 @@ func (m *Mesh) Set(text string) model.Touched {
 	if err := os.WriteFile(m.path, []byte(text), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
-	var changes []model.Change
-	for _, c := range m.store.Reload([]string{m.path}) {
-		changes = append(changes, model.Change(c))
-	}
+	changes := m.store.Reload([]string{m.path})
 	if problems := m.store.Problems(); len(problems) > 0 {
 		m.t.Fatalf("%v", problems)
 	}

@@ -42,7 +42,7 @@ func (s *Service) Addresses() (all []netip.Addr) {
 
 // changeAddresses indexes a changed ServiceEntry and adds to hosts every host that shares an
 // address with it, before or after the change.
-func (w *World) changeAddresses(c Change, hosts map[string]struct{}) {
+func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
 	for _, address := range entryAddresses(c.Old) {
 		remove(w.addresses, address, c.Old)
 		w.addHostsOf(address, hosts)

@@ -9,15 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-func either(c Change) *object.Object {
-	if c.New != nil {
-		return c.New
-	}
-	return c.Old
-}
-
 // replace returns a copy of a list, ordered by age, with a change applied.
-func replace(list []*object.Object, c Change) []*object.Object {
+func replace(list []*object.Object, c object.Change) []*object.Object {
 	list = slices.DeleteFunc(slices.Clone(list), func(o *object.Object) bool { return o == c.Old })
 	if c.New != nil {
 		at, _ := slices.BinarySearchFunc(list, c.New, object.Age)

@@ -135,7 +135,7 @@ func peerSpec(o *object.Object) *security.PeerAuthentication {
 
 // changePeers applies a change of a PeerAuthentication and adds the hosts whose endpoints it may
 // select.
-func (w *World) changePeers(c Change, hosts map[string]struct{}) {
+func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
 	w.peers = &peerPolicies{objects: replace(w.peers.objects, c), root: w.mesh.RootNamespace}
 	for _, o := range []*object.Object{c.Old, c.New} {
 		if o == nil {

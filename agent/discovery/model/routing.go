@@ -84,7 +84,7 @@ func (w *World) newRouting(o *object.Object) *Routing {
 
 // applyRouting applies a change of a VirtualService and adds the hosts and gateways that it
 // affects.
-func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
+func (w *World) applyRouting(c object.Change, hosts, bindings map[string]struct{}) {
 	if c.Old != nil {
 		w.unroute(c.Old, hosts, bindings)
 		w.delegators = withoutDelegator(w.delegators, c.Old)

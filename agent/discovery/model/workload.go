@@ -58,7 +58,7 @@ func byName(a, b *object.Object) int {
 
 // change applies a change of a WorkloadEntry and returns the ServiceEntries that selected it before
 // or select it now.
-func (w workloads) change(c Change) []*object.Object {
+func (w workloads) change(c object.Change) []*object.Object {
 	var choosing []*object.Object
 	for i, o := range [...]*object.Object{c.Old, c.New} {
 		if o == nil {
@@ -92,7 +92,7 @@ func pairs(namespace string, labels map[string]string) []pair {
 }
 
 // choose applies a change of a ServiceEntry's selector.
-func (w workloads) choose(c Change) {
+func (w workloads) choose(c object.Change) {
 	if c.Old != nil && hasSelector(c.Old) {
 		remove(w.selectors, firstPair(c.Old), c.Old)
 	}

@@ -103,16 +103,13 @@ func (w *World) Everything() Touched {
 	return t
 }
 
-// Change is an object before and after; nil if it did not exist.
-type Change struct{ Old, New *object.Object }
-
 // Apply applies changes and returns what they affect.
-func (w *World) Apply(changes []Change) Touched {
+func (w *World) Apply(changes []object.Change) Touched {
 	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 	touched := Touched{Hosts: map[string]struct{}{}, Bindings: map[string]struct{}{}}
 	var delegates []object.Key // changed VirtualServices, which may be delegates
 	for _, c := range changes {
-		kind := either(c).Kind
+		kind := c.Newest().Kind
 		switch kind {
 		case object.WorkloadEntry:
 			for _, entry := range w.workloads.change(c) {
@@ -144,7 +141,7 @@ func (w *World) Apply(changes []Change) Touched {
 			}
 		case object.VirtualService:
 			w.applyRouting(c, routings, touched.Bindings)
-			delegates = append(delegates, either(c).Key)
+			delegates = append(delegates, c.Newest().Key)
 		case object.Gateway:
 			touched.Gateways = true
 			w.gateways = replace(w.gateways, c)

@@ -66,6 +66,20 @@ func (o *Object) In(namespace string) *Object {
 	return &moved
 }
 
+// Change is an object before and after; nil if it did not exist.
+type Change struct{ Old, New *Object }
+
+// Newest returns the object after the change, or the one that was removed.
+func (c Change) Newest() *Object {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
+}
+
+// Compare orders changes by the age of their objects.
+func (c Change) Compare(d Change) int { return Age(c.Newest(), d.Newest()) }
+
 // Equal reports whether two objects have the same content; file and line do not count. nil is no
 // object, and equals only nil.
 func Equal(a, b *Object) bool {

@@ -9,7 +9,7 @@ import (
 // In returns a store for the same files with another default namespace, and the changes that fill
 // it with all objects in force, including held ones. The new store has not read any file yet; call
 // Load.
-func (s *Store) In(namespace string) (*Store, []Change) {
+func (s *Store) In(namespace string) (*Store, []object.Change) {
 	options := s.options
 	options.Namespace, options.LastGood = namespace, nil
 	for _, o := range s.Held() {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // TestIn_MovesObjectsWithoutNamespace moves objects without a namespace and does not affect the
@@ -18,10 +20,10 @@ func TestIn_MovesObjectsWithoutNamespace(t *testing.T) {
 		1))
 	f.store.Load()
 	former := f.store
-	namespaces := func(changes []Change) string {
+	namespaces := func(changes []object.Change) string {
 		var all []string
 		for _, c := range changes {
-			all = append(all, either(c).Namespace+"/"+either(c).Name)
+			all = append(all, c.Newest().Namespace+"/"+c.Newest().Name)
 		}
 		return strings.Join(all, " ")
 	}

@@ -31,9 +31,6 @@ type Options struct {
 	LastGood []*object.Object
 }
 
-// Change is an object before and after; nil if it did not exist.
-type Change struct{ Old, New *object.Object }
-
 // Store holds the objects of the files. It is not safe for concurrent use.
 type Store struct {
 	options Options
@@ -67,12 +64,12 @@ func New(options Options) *Store {
 }
 
 // Load reads all files that changed since they were last read.
-func (s *Store) Load() []Change { return s.Reload(s.options.Paths) }
+func (s *Store) Load() []object.Change { return s.Reload(s.options.Paths) }
 
 // Reload reads the given files, regardless of their time stamps, and the files below the given
 // directories whose time stamps changed. A trailing "/..." is ignored. Objects of deleted files are
 // removed. If a configured path itself disappears, its objects stay and a problem is reported.
-func (s *Store) Reload(paths []string) []Change {
+func (s *Store) Reload(paths []string) []object.Change {
 	var read, gone, unseen []string
 	vanished := map[string]bool{}
 	for _, path := range paths {
@@ -203,7 +200,7 @@ func within(folder, path string) bool {
 }
 
 // apply reads files in parallel and updates the store.
-func (s *Store) apply(read, gone []string) []Change {
+func (s *Store) apply(read, gone []string) []object.Change {
 	results := make([]*file, len(read))
 	work := make(chan int)
 	var readers sync.WaitGroup
@@ -287,8 +284,8 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 }
 
 // settle returns the changes of the objects in force since before.
-func (s *Store) settle(before map[object.Key]*object.Object) []Change {
-	var changes []Change
+func (s *Store) settle(before map[object.Key]*object.Object) []object.Change {
+	var changes []object.Change
 	for key, previous := range before {
 		delete(s.duplicates, key)
 		all := s.candidates[key]
@@ -304,18 +301,11 @@ func (s *Store) settle(before map[object.Key]*object.Object) []Change {
 			}
 		}
 		if now != previous {
-			changes = append(changes, Change{Old: previous, New: now})
+			changes = append(changes, object.Change{Old: previous, New: now})
 		}
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return object.Age(either(a), either(b)) })
+	slices.SortFunc(changes, object.Change.Compare)
 	return changes
-}
-
-func either(c Change) *object.Object {
-	if c.New != nil {
-		return c.New
-	}
-	return c.Old
 }
 
 // Problems returns all problems, sorted by position. Callers must not modify it.

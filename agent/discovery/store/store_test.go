@@ -61,7 +61,7 @@ func (f *files) remove(name string) {
 }
 
 // changes formats changes as "name: host → host".
-func (f *files) changes(changes []Change) []string {
+func (f *files) changes(changes []object.Change) []string {
 	host := func(o *object.Object) string {
 		if o == nil {
 			return "-"
@@ -73,7 +73,7 @@ func (f *files) changes(changes []Change) []string {
 		if c.Old != nil && c.New != nil && c.Old.Spec == c.New.Spec {
 			continue // moved within its file only
 		}
-		all = append(all, fmt.Sprintf("%s: %s → %s", either(c).Name, host(c.Old), host(c.New)))
+		all = append(all, fmt.Sprintf("%s: %s → %s", c.Newest().Name, host(c.Old), host(c.New)))
 	}
 	slices.Sort(all)
 	return all
@@ -88,7 +88,7 @@ func (f *files) problems() []string {
 	return all
 }
 
-func (f *files) expect(what string, got []Change, want ...string) {
+func (f *files) expect(what string, got []object.Change, want ...string) {
 	f.t.Helper()
 	if diff := cmp.Diff(want, f.changes(got)); diff != "" {
 		f.t.Errorf("%s (-want +got):\n%s", what, diff)

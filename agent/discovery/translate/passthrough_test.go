@@ -51,12 +51,12 @@ func TestPassThrough(t *testing.T) {
 		}
 		m := mesh.Default()
 		world := model.NewWorld("cluster.local", m)
-		changes := []model.Change{
+		changes := []object.Change{
 			{New: &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "a"},
 				Spec: entry}}}
 		if test.policy != nil {
 			changes = append(changes,
-				model.Change{New: &object.Object{Key: object.Key{Kind: object.DestinationRule,
+				object.Change{New: &object.Object{Key: object.Key{Kind: object.DestinationRule,
 					Name: "a"},
 					Spec: &networking.DestinationRule{Host: "a.test", TrafficPolicy: test.policy}}})
 		}
