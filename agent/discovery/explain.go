@@ -158,7 +158,7 @@ func related(answer explain.Answer, request explain.Request, problems []Problem)
 			continue // listeners and routes of many hosts: most origins do not concern the request
 		}
 		for _, o := range step.Origins {
-			places[fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)] = true
+			places[o.Object()] = true
 		}
 	}
 	var found []Problem

@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -29,9 +28,8 @@ func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live,
 	for r, findings := range explain.Findings(snapshot, live) {
 		for _, f := range findings {
 			if origin, ok := writtenIn(r, f.Rule); ok {
-				problems = append(problems, Problem{File: origin.File, Line: origin.Line,
-					Object:   fmt.Sprintf("%s %s/%s", origin.Kind, origin.Namespace, origin.Name),
-					Severity: condition.Warning, Message: f.Message, Cure: f.Cure})
+				problems = append(problems, object.ProblemAt(origin, condition.Warning, f.Message,
+					f.Cure))
 			}
 		}
 	}

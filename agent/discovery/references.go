@@ -67,8 +67,7 @@ func (r references) problems() []Problem {
 func refer(w *model.World, o *object.Object) reference {
 	found := reference{hosts: map[string]struct{}{}}
 	warn := func(field, message, cure string) {
-		found.problems = append(found.problems, o.Problem(object.Finding{
-			Field: field, Severity: condition.Warning, Message: message, Cure: cure}))
+		found.problems = append(found.problems, o.Warning(field, message, cure))
 	}
 	spec := o.Spec.(*networking.VirtualService)
 	destinations(spec, func(field string, to *networking.Destination) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -136,15 +137,12 @@ func mentions(text, name string) bool {
 
 func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
-	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v",
-		kind, r.Name, reason),
-		Cure: "correct it; the version that Envoy accepted before, if any, stays in use"}
-	if len(origins) > 0 {
-		o := origins[0]
-		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace,
-			o.Name)
+	message := fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason)
+	const cure = "correct it; the version that Envoy accepted before, if any, stays in use"
+	if len(origins) == 0 {
+		return Problem{Severity: condition.Error, Message: message, Cure: cure}
 	}
-	return p
+	return object.ProblemAt(origins[0], condition.Error, message, cure)
 }
 
 // forgetRefusals drops the refusals of resources that were removed or changed since.

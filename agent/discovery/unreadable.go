@@ -1,8 +1,9 @@
 package discovery
 
 import (
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
-	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -28,9 +29,10 @@ func (s *Server) Unreadable() map[string]Problem {
 		for _, path := range secret.Files() {
 			missing, why := s.certificates.access(path)
 			if missing {
-				found[secret.Name()] = view.Fault(from, path+" does not exist", "create it")
+				found[secret.Name()] = object.ProblemAt(from, condition.Error,
+					path+" does not exist", "create it")
 			} else if why != "" {
-				found[secret.Name()] = view.Fault(from, why, "")
+				found[secret.Name()] = object.ProblemAt(from, condition.Error, why, "")
 			}
 		}
 	}

@@ -37,9 +37,10 @@ type Origin struct {
 }
 
 // String returns "file:line Kind namespace/name".
-func (o Origin) String() string {
-	return fmt.Sprintf("%s:%d %s %s/%s", o.File, o.Line, o.Kind, o.Namespace, o.Name)
-}
+func (o Origin) String() string { return fmt.Sprintf("%s:%d %s", o.File, o.Line, o.Object()) }
+
+// Object returns "Kind namespace/name".
+func (o Origin) Object() string { return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name) }
 
 // Resource is one encoded xDS resource. It is shared, and immutable except for Accept.
 type Resource struct {

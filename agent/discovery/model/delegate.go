@@ -66,9 +66,7 @@ func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]stru
 func (w *World) addDelegate(r *Routing, index int) {
 	root := r.Spec.Http[index]
 	warn := func(o *object.Object, field, message, cure string) {
-		r.Problems = append(r.Problems,
-			o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message,
-				Cure: cure}))
+		r.Problems = append(r.Problems, o.Warning(field, message, cure))
 	}
 	key := delegateKey(r.Object, root.Delegate)
 	field := fmt.Sprintf("http[%d].delegate", index)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/resource"
 )
 
 // Problem is something wrong with an object or file, in a form that a person can act on. It is
@@ -64,4 +65,16 @@ func (o *Object) Problem(f Finding) Problem {
 	}
 	return Problem{File: o.File, Line: o.Line, Object: o.String(), Field: field,
 		Severity: f.Severity, Message: f.Message, Cure: f.Cure}
+}
+
+// Warning returns a warning about a field.
+func (o *Object) Warning(field, message, cure string) Problem {
+	return o.Problem(Finding{Field: field, Severity: condition.Warning, Message: message,
+		Cure: cure})
+}
+
+// ProblemAt returns a problem of the object that an origin names.
+func ProblemAt(from resource.Origin, severity condition.Severity, message, cure string) Problem {
+	return Problem{File: from.File, Line: from.Line, Object: from.Object(), Severity: severity,
+		Message: message, Cure: cure}
 }

@@ -105,15 +105,15 @@ func (r *Router) destination(from *object.Object, to *networking.Destination, fi
 	port := r.portOf(service, to)
 	switch {
 	case service == nil:
-		r.problems = append(r.problems, warning(from, field+".host",
+		r.problems = append(r.problems, from.Warning(field+".host",
 			fmt.Sprintf("no service has the host %s", host),
 			"requests get 503; add a ServiceEntry or correct the host"))
 	case service.Port(port) == nil:
-		r.problems = append(r.problems, warning(from, field+".port",
+		r.problems = append(r.problems, from.Warning(field+".port",
 			fmt.Sprintf("service %s has no port %d", host, port),
 			"requests get 503; name one of its ports"))
 	case to.Subset != "" && r.World.Rule(service, r.Node).Subset(to.Subset) == nil:
-		r.problems = append(r.problems, warning(from, field+".subset",
+		r.problems = append(r.problems, from.Warning(field+".subset",
 			fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
 			"requests get 503; add the subset or correct its name"))
 	}

@@ -39,7 +39,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 		whole.ServerNames = nil
 		for _, name := range names {
 			if !CanServerName(name) {
-				problems = append(problems, warning(route.Object, route.Field,
+				problems = append(problems, route.Object.Warning(route.Field,
 					fmt.Sprintf("Envoy cannot tell %s by the server name of TLS", name),
 					"write the whole first label as *"))
 				continue
@@ -81,8 +81,8 @@ func (c *Claims) add(route Connection) {
 
 // taken reports that connections for a name are routed elsewhere already.
 func taken(route, by Connection, name string) object.Problem {
-	return warning(route.Object, route.Field,
-		fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts",
-			name, by.Field, by.Object.Key, by.Object.File, by.Object.Line),
+	return route.Object.Warning(route.Field,
+		fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts", name,
+			by.Field, by.Object.Key, by.Object.File, by.Object.Line),
 		"let one object say where they go")
 }

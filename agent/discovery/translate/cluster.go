@@ -73,7 +73,7 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 				"host %s has this port from %s:%d too, which is older and takes precedence",
 				service.Host, s.Port.Object.File, s.Port.Object.Line)
 		}
-		out.Problems = append(out.Problems, warning(s.Object, fmt.Sprintf("ports[%d]", s.Index),
+		out.Problems = append(out.Problems, s.Object.Warning(fmt.Sprintf("ports[%d]", s.Index),
 			message, "give the port in one ServiceEntry only"))
 	}
 	if rule == nil {
@@ -81,25 +81,25 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	}
 	if rule.Policy.GetTunnel() != nil && !slices.ContainsFunc(service.Ports,
 		func(p model.Port) bool { return !p.Protocol.IsHTTP() }) {
-		out.Problems = append(out.Problems, warning(rule.PolicyOf, "trafficPolicy.tunnel",
+		out.Problems = append(out.Problems, rule.PolicyOf.Warning("trafficPolicy.tunnel",
 			fmt.Sprintf("%s has only HTTP ports, and requests are not tunnelled", service.Host),
 			"give the service a port of protocol TCP or TLS"))
 	}
 	for _, o := range rule.ShadowedPolicies {
-		out.Problems = append(out.Problems, warning(o, "trafficPolicy",
+		out.Problems = append(out.Problems, o.Warning("trafficPolicy",
 			fmt.Sprintf("%s has a policy from %s:%d too, which is %s and takes precedence",
 				rule.Host, rule.PolicyOf.File, rule.PolicyOf.Line, precedence(rule.PolicyOf, o)),
 			"put what is wanted into one DestinationRule"))
 	}
 	for _, o := range rule.ShadowedChoices {
-		out.Problems = append(out.Problems, warning(o, "workloadSelector",
+		out.Problems = append(out.Problems, o.Warning("workloadSelector",
 			fmt.Sprintf("%s:%d chooses this proxy too, is older and takes precedence for %s",
 				rule.Objects[0].File, rule.Objects[0].Line, rule.Host),
 			"let only one choose a workload"))
 	}
 	for _, shadow := range rule.Shadowed {
 		by := rule.Subset(shadow.Name).Object
-		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name",
+		out.Problems = append(out.Problems, shadow.Object.Warning(fmt.Sprintf("subsets[%d].name",
 			shadow.Index),
 			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and takes precedence",
 				shadow.Name, rule.Host, by.File, by.Line, precedence(by, shadow.Object)),
@@ -135,16 +135,15 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	// forward to the original destination
 	passes := port.Entry.Resolution == networking.ServiceEntry_NONE
 	if subset != nil && len(endpoints) == 0 && !passes && port == &service.Ports[0] {
-		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels",
-			subset.Index),
-			fmt.Sprintf("no endpoint of %s has these labels", service.Host),
+		out.Problems = append(out.Problems, subset.Object.Warning(fmt.Sprintf("subsets[%d].labels",
+			subset.Index), fmt.Sprintf("no endpoint of %s has these labels", service.Host),
 			"give endpoints these labels or correct them"))
 	}
 	if c.policy.loadBalancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
 		passes, endpoints = out.node.Captured(), nil
 		if !out.node.Captured() {
 			out.Problems = append(out.Problems,
-				warning(rule.Objects[0], "trafficPolicy.loadBalancer.simple",
+				rule.Objects[0].Warning("trafficPolicy.loadBalancer.simple",
 					fmt.Sprintf("PASSTHROUGH sends connections where they were addressed to, "+
 						"which needs interception: requests to %s get 503", service.Host),
 					"write LEAST_REQUEST, ROUND_ROBIN or RANDOM"))
@@ -251,7 +250,7 @@ func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string
 			break
 		}
 	}
-	return warning(o, field+".tls.mode",
+	return o.Warning(field+".tls.mode",
 		fmt.Sprintf("ISTIO_MUTUAL needs a certificate of the mesh, and this proxy has no "+
 			"identity: requests to %s get 503", host),
 		"write SIMPLE or MUTUAL with files, or DISABLE")

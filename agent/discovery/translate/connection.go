@@ -218,7 +218,7 @@ func (r *Router) appliesTo(routing *model.Routing, field string, match connectio
 		"sourceLabels":       len(match.GetSourceLabels()) > 0,
 		"sourceNamespace":    match.GetSourceNamespace() != ""} {
 		if given {
-			r.problems = append(r.problems, warning(routing.Object, field+"."+name,
+			r.problems = append(r.problems, routing.Object.Warning(field+"."+name,
 				"has no effect at a gateway",
 				"remove it, or write mesh as the gateway of the match"))
 		}

@@ -62,11 +62,6 @@ func positive(v int32) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(uint32(v))
 }
 
-func warning(o *object.Object, field, message, cure string) object.Problem {
-	return o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message,
-		Cure: cure})
-}
-
 // validated is implemented by Envoy's messages.
 type validated interface {
 	proto.Message

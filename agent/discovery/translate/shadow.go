@@ -85,9 +85,9 @@ func (s *shadow) takenBy(m *routev3.RouteMatch) *model.Routing {
 }
 
 func (s *shadow) problem(o *object.Object, field string, by *model.Routing) object.Problem {
-	return warning(o, field,
-		fmt.Sprintf("is never reached for host %s: %s at %s:%d is older and counts",
-			s.host, by.Object.Key, by.Object.File, by.Object.Line),
+	return o.Warning(field,
+		fmt.Sprintf("is never reached for host %s: %s at %s:%d is older and counts", s.host,
+			by.Object.Key, by.Object.File, by.Object.Line),
 		"put the routes into one VirtualService, or let each have hosts of its own")
 }
 

@@ -29,7 +29,7 @@ func (out *Clusters) reportUnusedPolicy(service *model.Service, o *object.Object
 		if hashesRequests(l) && !slices.ContainsFunc(ports, func(p model.Port) bool {
 			return p.Protocol.MayBeHTTP()
 		}) {
-			out.Problems = append(out.Problems, warning(o, field+".loadBalancer.consistentHash",
+			out.Problems = append(out.Problems, o.Warning(field+".loadBalancer.consistentHash",
 				fmt.Sprintf("has no effect for %s: connections there have no headers, cookies or "+
 					"parameters, and go anywhere", service.Host),
 				"write useSourceIp: true, or protocol: HTTP in the ServiceEntry"))
@@ -43,7 +43,7 @@ func (out *Clusters) reportUnusedPolicy(service *model.Service, o *object.Object
 			own.GetPort().GetNumber()
 		port := service.Port(number)
 		if port == nil {
-			out.Problems = append(out.Problems, warning(o, field+".port.number",
+			out.Problems = append(out.Problems, o.Warning(field+".port.number",
 				fmt.Sprintf("%s has no port %d", service.Host, number),
 				"name a port of the service"))
 			continue

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -155,10 +154,9 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 	}
 	for routing, ok := range reached {
 		if !ok && !g.reachedElsewhere(v, routing) {
-			problems = append(problems, routing.Object.Problem(object.Finding{Field: "hosts",
-				Severity: condition.Warning,
-				Message: fmt.Sprintf("no server of its gateways has any of the hosts %v",
-					routing.Hosts), Cure: "add the hosts to a server of the gateway"}))
+			problems = append(problems, routing.Object.Warning("hosts",
+				fmt.Sprintf("no server of its gateways has any of the hosts %v", routing.Hosts),
+				"add the hosts to a server of the gateway"))
 		}
 	}
 	return inputs, problems

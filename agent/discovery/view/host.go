@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -78,22 +77,16 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	}
 	set(s.hosts, host, now)
 	if len(now) == 0 && len(wanted) > 0 && v.world.Service(host, v.node.Namespace) == nil {
-		problems = append(problems, routings[0].Object.Problem(object.Finding{Field: "hosts",
-			Severity: condition.Warning,
-			Message: fmt.Sprintf(
-				"no service has the host %s, and no route is for requests to it here", host),
-			Cure: "add a ServiceEntry for the host"}))
+		problems = append(problems, routings[0].Object.Warning("hosts", fmt.Sprintf(
+			"no service has the host %s, and no route is for requests to it here", host),
+			"add a ServiceEntry for the host"))
 	}
 	for i, r := range routings {
 		if i > 0 && len(now) > 0 && !counts[r] {
 			by := routings[0].Object
-			problems = append(problems,
-				r.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
-					Message: fmt.Sprintf(
-						"requests to %s are routed by %s at %s:%d, which is older and takes "+
-							"precedence", host,
-						by.Key, by.File, by.Line),
-					Cure: "put the routes into one VirtualService"}))
+			problems = append(problems, r.Object.Warning("hosts", fmt.Sprintf(
+				"requests to %s are routed by %s at %s:%d, which is older and takes precedence",
+				host, by.Key, by.File, by.Line), "put the routes into one VirtualService"))
 		}
 	}
 	return problems
@@ -173,11 +166,9 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		if !v.world.IsReached(host) && v.world.Service(host, v.node.Namespace) == nil {
 			for _, r := range v.world.Connections(host, v.node.Namespace) {
 				if field := connectionField(r); field != "" && slices.Contains(r.Hosts, host) {
-					problems = append(problems,
-						r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-							Message: fmt.Sprintf(
-								"no service has the host %s: nothing listens for connections to it",
-								host), Cure: "add a ServiceEntry for the host"}))
+					problems = append(problems, r.Object.Warning(field, fmt.Sprintf(
+						"no service has the host %s: nothing listens for connections to it", host),
+						"add a ServiceEntry for the host"))
 				}
 			}
 		}
@@ -220,13 +211,11 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		for field, says := range map[string]bool{"http": len(r.Spec.Http) > 0,
 			"tls": len(r.Spec.Tls) > 0, "tcp": len(r.Spec.Tcp) > 0} {
 			if says && !speaks[field] && slices.Contains(r.Hosts, host) {
-				problems = append(problems,
-					r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-						Message: fmt.Sprintf(
-							"has no effect for %s: no port of its service speaks %s", host,
-							map[string]string{"http": "HTTP", "tls": "TLS", "tcp": "TCP"}[field]),
-						Cure: "http counts for HTTP, HTTP2 and GRPC ports, tls for TLS and HTTPS " +
-							"ones, tcp for all others"}))
+				problems = append(problems, r.Object.Warning(field, fmt.Sprintf(
+					"has no effect for %s: no port of its service speaks %s", host,
+					map[string]string{"http": "HTTP", "tls": "TLS", "tcp": "TCP"}[field]),
+					"http counts for HTTP, HTTP2 and GRPC ports, tls for TLS and HTTPS "+
+						"ones, tcp for all others"))
 			}
 		}
 	}

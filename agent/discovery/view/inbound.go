@@ -113,13 +113,10 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
 		if by, ok := byPort[s.target]; ok {
 			if by.Protocol != s.port.Protocol && by.host != s.service.Host {
-				problems = append(problems,
-					s.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-						Message: fmt.Sprintf(
-							"what comes in by port %d speaks another protocol for host %s of "+
-								"%s:%d, which is older and takes precedence", s.target, by.host,
-							by.object.File, by.object.Line),
-						Cure: "give both ports one protocol"}))
+				problems = append(problems, s.port.Object.Warning(field, fmt.Sprintf(
+					"what comes in by port %d speaks another protocol for host %s of "+
+						"%s:%d, which is older and takes precedence", s.target, by.host, by.object.File,
+					by.object.Line), "give both ports one protocol"))
 			}
 			continue
 		}
@@ -144,9 +141,8 @@ func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem)
 	var ports []inboundPort
 	var problems []object.Problem
 	warn := func(i int, field, message, cure string) {
-		problems = append(problems,
-			scope.Object.Problem(object.Finding{Field: fmt.Sprintf("ingress[%d].%s", i, field),
-				Severity: condition.Warning, Message: message, Cure: cure}))
+		problems = append(problems, scope.Object.Warning(fmt.Sprintf("ingress[%d].%s", i, field),
+			message, cure))
 	}
 	for i, l := range scope.Spec.Ingress {
 		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)

@@ -9,7 +9,6 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
 )
@@ -34,11 +33,9 @@ func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
 		if !at.captured {
 			return place{},
 				[]object.Problem{
-					s.scope.Object.Problem(
-						object.Finding{Field: fmt.Sprintf("egress[%d].captureMode", e.Index),
-							Severity: condition.Warning,
-							Message: "IPTABLES needs interception, which this proxy does " +
-								"without: nothing listens", Cure: "write NONE"})}
+					s.scope.Object.Warning(fmt.Sprintf("egress[%d].captureMode", e.Index),
+						"IPTABLES needs interception, which this proxy does "+
+							"without: nothing listens", "write NONE")}
 		}
 	}
 	at.address = loopback

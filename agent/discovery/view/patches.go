@@ -1,7 +1,6 @@
 package view
 
 import (
-	"fmt"
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
@@ -25,13 +24,11 @@ func newPatches() patches {
 		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{}}
 }
 
-func keyOf(r *resource.Resource) resource.Key { return resource.Key{Type: r.Type, Name: r.Name} }
-
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
 
 // emit publishes a resource after patching it.
 func (v *View) emit(r *resource.Resource) {
-	key, out := keyOf(r), r
+	key, out := r.Key(), r
 	delete(v.patches.used, key)
 	if !v.patches.set.Empty() {
 		result := v.patches.set.Apply(r)
@@ -93,7 +90,7 @@ func (v *View) repatch() {
 	added, problems := set.Added()
 	v.patches.added = make(map[resource.Key]*resource.Resource, len(added))
 	for _, r := range added {
-		v.patches.added[keyOf(r)] = r
+		v.patches.added[r.Key()] = r
 	}
 	v.report("patches", problems)
 }
@@ -122,14 +119,11 @@ func (v *View) settleAdded() {
 	var problems []object.Problem
 	for key, r := range v.patches.added {
 		if taken[key] {
-			o := r.Origins[0]
-			problems = append(problems, object.Problem{File: o.File, Line: o.Line,
-				Object:   fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name),
-				Field:    "spec.configPatches",
-				Severity: condition.Warning,
-				Message: fmt.Sprintf(
-					"%s is there already: what this adds under the name has no effect", key.Name),
-				Cure: "rename it, or merge"})
+			p := object.ProblemAt(r.Origins[0], condition.Warning, key.Name+
+				" is there already: what this adds under the name has no effect",
+				"rename it, or merge")
+			p.Field = "spec.configPatches"
+			problems = append(problems, p)
 			continue
 		}
 		v.change[key], v.patches.published[key] = r, true

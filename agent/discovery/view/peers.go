@@ -17,11 +17,10 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	d.peer, d.Mutual, d.Identity = mode, mode.Mode, node.Identity
 	var problems []object.Problem
 	if d.TLS != nil && mode.Object != nil && mode.Mode != model.Disable {
-		problems = append(problems, d.object.Problem(object.Finding{Field: d.field + ".tls",
-			Severity: condition.Warning,
-			Message: fmt.Sprintf("has no effect: %s at %s:%d sets mutual TLS %s for port %d",
+		problems = append(problems, d.object.Warning(d.field+".tls",
+			fmt.Sprintf("has no effect: %s at %s:%d sets mutual TLS %s for port %d",
 				mode.Object.Key, mode.Object.File, mode.Object.Line, mode.Mode, d.Port),
-			Cure: fmt.Sprintf("set DISABLE for port %d in its portLevelMtls", d.Port)}))
+			fmt.Sprintf("set DISABLE for port %d in its portLevelMtls", d.Port)))
 		d.Protocol, d.TLS = d.Terminated(), nil
 	}
 	if d.Closed() {
@@ -50,12 +49,11 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 		for _, at := range listening {
 			if at.Port() == endpoint.Port() && !at.Addr().IsLoopback() &&
 				!(uint32(at.Port()) == d.Port && mesh.SameAddress(at.Addr().String(), d.Bind)) {
-				problems = append(problems, d.object.Problem(object.Finding{
-					Field: d.field + ".defaultEndpoint", Severity: condition.Warning,
-					Message: fmt.Sprintf("the application listens on %s, where clients reach it "+
+				problems = append(problems, d.object.Warning(d.field+".defaultEndpoint",
+					fmt.Sprintf("the application listens on %s, where clients reach it "+
 						"without the mutual TLS that %s at %s:%d requires", at, d.peer.Object.Key,
 						d.peer.Object.File, d.peer.Object.Line),
-					Cure: `let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`}))
+					`let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`))
 				break
 			}
 		}
@@ -67,10 +65,9 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 func shadowedPeers(peers model.PeerPolicy) []object.Problem {
 	var problems []object.Problem
 	for _, s := range peers.Shadowed {
-		problems = append(problems, s.Object.Problem(object.Finding{Severity: condition.Warning,
-			Message: fmt.Sprintf("has no effect: %s at %s:%d is for the same, is older and takes "+
-				"precedence", s.By.Key, s.By.File, s.By.Line),
-			Cure: "remove one, or select other workloads"}))
+		problems = append(problems, s.Object.Warning("",
+			fmt.Sprintf("has no effect: %s at %s:%d is for the same, is older and takes "+
+				"precedence", s.By.Key, s.By.File, s.By.Line), "remove one, or select other workloads"))
 	}
 	return problems
 }

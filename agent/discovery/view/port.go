@@ -184,18 +184,14 @@ func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
 		return nil
 	}
 	return []object.Problem{
-		scope.Object.Problem(object.Finding{Field: fmt.Sprintf("egress[%d].port.protocol", e.Index),
-			Severity: condition.Warning,
-			Message: fmt.Sprintf(
-				"%s has no effect: port %d of host %s is given another protocol at %s:%d, which "+
-					"counts", e.GetProtocol(), p.number,
-				first.service.Host, first.port.Object.File, first.port.Object.Line),
-			Cure: "write the same protocol in both"})}
+		scope.Object.Warning(fmt.Sprintf("egress[%d].port.protocol", e.Index), fmt.Sprintf(
+			"%s has no effect: port %d of host %s is given another protocol at %s:%d, which "+
+				"counts", e.GetProtocol(), p.number, first.service.Host, first.port.Object.File,
+			first.port.Object.Line), "write the same protocol in both")}
 }
 
 func portProblem(m member, message, cure string) object.Problem {
-	return m.port.Object.Problem(object.Finding{Field: fmt.Sprintf("ports[%d]", m.index()),
-		Severity: condition.Warning, Message: message, Cure: cure})
+	return m.port.Object.Warning(fmt.Sprintf("ports[%d]", m.index()), message, cure)
 }
 
 // route publishes the route configuration.
@@ -230,13 +226,11 @@ func (p *port) unreachable() []object.Problem {
 			continue // reported as a conflict
 		}
 		for _, o := range vh.Origins {
-			problems = append(problems, object.Problem{File: o.File, Line: o.Line,
-				Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.hosts",
-				Severity: condition.Warning,
-				Message: fmt.Sprintf(
-					"host %s has no service, and no HTTP service has port %d: nothing listens "+
-						"for it", host, p.number),
-				Cure: "add a ServiceEntry for the host"})
+			problem := object.ProblemAt(o, condition.Warning, fmt.Sprintf(
+				"host %s has no service, and no HTTP service has port %d: nothing listens for it",
+				host, p.number), "add a ServiceEntry for the host")
+			problem.Field = "spec.hosts"
+			problems = append(problems, problem)
 		}
 	}
 	return dedupe(problems)

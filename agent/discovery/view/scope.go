@@ -42,11 +42,9 @@ func (s *sidecar) reportShadowed(v *View) {
 	var problems []object.Problem
 	for _, o := range s.scope.Shadowed {
 		by := s.scope.Object
-		problems = append(problems, o.Problem(object.Finding{Field: "workloadSelector",
-			Severity: condition.Warning,
-			Message: fmt.Sprintf(
-				"%s at %s:%d is for the same proxies, is older and takes precedence",
-				by.Key, by.File, by.Line), Cure: "let one Sidecar apply to a proxy"}))
+		problems = append(problems, o.Warning("workloadSelector", fmt.Sprintf(
+			"%s at %s:%d is for the same proxies, is older and takes precedence", by.Key, by.File,
+			by.Line), "let one Sidecar apply to a proxy"))
 	}
 	v.report("sidecar", problems)
 }

@@ -2,7 +2,6 @@ package view
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -99,7 +98,8 @@ func (s *secrets) publish(v *View) {
 		}
 		var problems []object.Problem
 		tell := func(message, cure string) {
-			problems = append(problems, Fault(origins[0], message, cure))
+			problems = append(problems, object.ProblemAt(origins[0], condition.Error, message,
+				cure))
 		}
 		if err != nil {
 			tell("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
@@ -135,11 +135,4 @@ func (s *secrets) origins(secret translate.FileSecret) []resource.Origin {
 			cmp.Compare(a.Name, b.Name))
 	})
 	return origins
-}
-
-// Fault returns an error in the object of an origin.
-func Fault(from resource.Origin, message, cure string) object.Problem {
-	return object.Problem{File: from.File, Line: from.Line,
-		Object:   fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),
-		Severity: condition.Error, Message: message, Cure: cure}
 }

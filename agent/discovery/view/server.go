@@ -8,7 +8,6 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -37,8 +36,7 @@ func (s server) origin() resource.Origin { return s.object.Origin() }
 func (s server) gateway() string { return s.object.Namespace + "/" + s.object.Name }
 
 func (s server) problem(field, message, cure string) object.Problem {
-	return s.object.Problem(object.Finding{Field: fmt.Sprintf("servers[%d].%s", s.index, field),
-		Severity: condition.Warning, Message: message, Cure: cure})
+	return s.object.Warning(fmt.Sprintf("servers[%d].%s", s.index, field), message, cure)
 }
 
 // class returns the protocol class. Servers of one class can share a port: plain HTTP, TLS

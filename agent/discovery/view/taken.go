@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
 )
@@ -50,7 +49,6 @@ func (d inboundPort) reserved(v *View) *object.Problem {
 	if message == "" {
 		return nil
 	}
-	problem := d.object.Problem(object.Finding{Field: d.field, Severity: condition.Warning,
-		Message: message, Cure: "let the application listen on another port"})
+	problem := d.object.Warning(d.field, message, "let the application listen on another port")
 	return &problem
 }

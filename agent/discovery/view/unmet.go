@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 )
@@ -42,7 +41,7 @@ func (r *router) unmet(v *View) {
 }
 
 func unmet(routing *model.Routing, field, server string) object.Problem {
-	return routing.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-		Message: fmt.Sprintf("no server of its gateways speaks %s for any of the hosts %v", server,
-			routing.Hosts), Cure: "add such a server to the gateway, or write http"})
+	return routing.Object.Warning(field,
+		fmt.Sprintf("no server of its gateways speaks %s for any of the hosts %v", server,
+			routing.Hosts), "add such a server to the gateway, or write http")
 }

@@ -8,7 +8,6 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -124,8 +123,8 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 	var keys []resource.Key
 	for _, r := range resources {
 		if r != nil {
-			keys = append(keys, keyOf(r))
-			v.owners[keyOf(r)] = unit
+			keys = append(keys, r.Key())
+			v.owners[r.Key()] = unit
 			v.emit(r)
 		}
 	}
@@ -172,10 +171,8 @@ func (v *View) orphanedRules(host string) {
 	var problems []object.Problem
 	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasServiceLike(host) {
 		for _, o := range rules {
-			problems = append(problems,
-				o.Problem(object.Finding{Field: "host", Severity: condition.Warning,
-					Message: fmt.Sprintf("no service has the host %s", host),
-					Cure:    "the rule has no effect until a ServiceEntry with this host is there"}))
+			problems = append(problems, o.Warning("host", fmt.Sprintf("no service has the host %s",
+				host), "the rule has no effect until a ServiceEntry with this host is there"))
 		}
 	}
 	v.report("rules/"+host, problems)
@@ -192,11 +189,8 @@ func (v *View) orphanedBindings() {
 			at := slices.IndexFunc(r.Spec.Gateways, func(g string) bool {
 				return model.GatewayName(g, r.Object.Namespace) == name
 			})
-			problems = append(problems,
-				r.Object.Problem(object.Finding{Field: fmt.Sprintf("gateways[%d]", at),
-					Severity: condition.Warning,
-					Message:  fmt.Sprintf("there is no Gateway %s", name),
-					Cure:     "add it or correct the name"}))
+			problems = append(problems, r.Object.Warning(fmt.Sprintf("gateways[%d]", at),
+				fmt.Sprintf("there is no Gateway %s", name), "add it or correct the name"))
 		}
 	}
 	v.report("bindings", problems)
