@@ -68,6 +68,10 @@ var benches = []bench{
 }
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == pusherCommand {
+		fmt.Fprintln(os.Stderr, "bench:", servePushes(os.Args[2]))
+		os.Exit(1)
+	}
 	var s settings
 	only := flag.String("only", "", "run these `benches` alone: "+strings.Join(names(), ","))
 	quick := flag.Bool("quick", false, "few and short runs, to see that everything works")
