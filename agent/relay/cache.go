@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -147,6 +148,23 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 		accepted, ok := node.types[typeURL]
 		if ok && strings.HasPrefix(string(node.identity), identityStart(address, id)) {
 			return slices.Collect(maps.Values(accepted.resources))
+		}
+	}
+	return nil
+}
+
+// madeFrom returns the extension that replaces a body of upstream with a hash, nil if there is none.
+func (c *Cache) madeFrom(source []byte) []byte {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, node := range c.nodes {
+		for _, one := range node.types[extensionType].resources {
+			if bytes.Equal(one.source, source) {
+				return bytes.Clone(one.body) // not a part of the whole file
+			}
 		}
 	}
 	return nil

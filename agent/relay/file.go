@@ -72,7 +72,9 @@ func (n *snapshot) size() int {
 	return total
 }
 
-func (r resource) size() int { return recordOverhead + len(r.name) + len(r.version) + len(r.body) }
+func (r resource) size() int {
+	return recordOverhead + len(r.name) + len(r.version) + len(r.body) + len(r.source)
+}
 
 // writeFile replaces the file atomically.
 func writeFile(path string, nodes []*snapshot) (err error) {
@@ -106,7 +108,7 @@ func writeFile(path string, nodes []*snapshot) (err error) {
 			return err
 		}
 		for typeURL, of := range node.types {
-			r := &response{typeURL: typeURL, version: of.version}
+			r := &response{typeURL: typeURL, version: of.version, stored: true}
 			for _, one := range of.resources {
 				r.resources = append(r.resources, one)
 			}

@@ -104,7 +104,8 @@ func New(options Options) *Server {
 	}
 	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{},
 		announced: map[string]*rpcstatus.Status{},
-		modules:   &modules{log: options.Logger, known: map[[sha256.Size]byte][]byte{}}}
+		modules: &modules{log: options.Logger, cache: options.Cache,
+			known: map[[sha256.Size]byte][]byte{}}}
 	s.shown = Status{State: Connecting, Since: time.Now()}
 	s.upstream.Store(&options.Upstream)
 	return s

@@ -11,6 +11,7 @@ import (
 // byte slices refer to the message.
 type response struct {
 	typeURL, version, nonce string
+	stored                  bool // in the cache's file
 	resources               []resource
 	removed                 []string
 }
@@ -20,6 +21,7 @@ type response struct {
 type resource struct {
 	name, version string
 	body          []byte // google.protobuf.Any
+	source        []byte // SHA-256 of upstream's body, if body is another
 }
 
 // The field numbers of the messages.
@@ -33,6 +35,7 @@ const (
 	resourceVersion = 1
 	resourceBody    = 2
 	resourceName    = 3
+	resourceSource  = 1000 // in the cache's file only
 	anyValue        = 2
 	nameInside      = 1 // all xDS resources have their name in field 1
 )
@@ -83,6 +86,8 @@ func parseResource(message []byte, delta bool) (resource, error) {
 				r.version = string(value)
 			case resourceBody:
 				r.body = value
+			case resourceSource:
+				r.source = value
 			}
 			return nil
 		})
@@ -146,6 +151,9 @@ func (r *response) encode(delta bool) []byte {
 		w = appendField(w, resourceVersion, []byte(one.version))
 		w = appendField(w, resourceBody, one.body)
 		w = appendField(w, resourceName, []byte(one.name))
+		if r.stored && one.source != nil {
+			w = appendField(w, resourceSource, one.source)
+		}
 		add(responseResources, w)
 	}
 	for _, name := range r.removed {

@@ -206,11 +206,14 @@ func (s *session) settle(w *watch, r *request) {
 		s.server.refused(w.typeURL, answered.version, r.refusal)
 		return
 	}
-	s.server.accepted(w.typeURL)
-	if s.server.options.Cache != nil && answered.from != nil && w.complete() {
+	if answered.from == nil { // the cache; what upstream sends may still be refused
+		return
+	}
+	if s.server.options.Cache != nil && w.complete() {
 		s.server.options.Cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
 			w.version, w.held)
 	}
+	s.server.accepted(w.typeURL)
 }
 
 // event handles a report of a link.
@@ -263,6 +266,11 @@ func (s *session) resubscribe() error {
 func (s *session) respond(e event) error {
 	r := e.response
 	if e.refused != nil {
+		if w := s.watches[r.typeURL]; w != nil && !w.served {
+			if err := s.serve(w); err != nil {
+				return err
+			}
+		}
 		return s.refuse(r, e.refused)
 	}
 	if own := s.subscription(r.typeURL); own != nil {

@@ -33,6 +33,7 @@ const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionCo
 // too.
 type modules struct {
 	log     *slog.Logger
+	cache   *Cache             // with the modules of an earlier agent; nil: none
 	fetches singleflight.Group // by URL and pull secret
 
 	mu    sync.Mutex
@@ -59,8 +60,10 @@ func (m *modules) inline(ctx context.Context, r *response) (changed bool, err er
 		if err != nil {
 			return false, fmt.Errorf("extension %s: %w", one.name, err)
 		}
-		changed = changed || !bytes.Equal(body, one.body)
-		r.resources[i].body = body
+		if !bytes.Equal(body, one.body) {
+			sum := sha256.Sum256(one.body)
+			r.resources[i].body, r.resources[i].source, changed = body, sum[:], true
+		}
 	}
 	return changed, nil
 }
@@ -72,6 +75,10 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	known := m.known[key]
 	m.mu.Unlock()
 	if known != nil {
+		return known, nil
+	}
+	if known = m.cache.madeFrom(key[:]); known != nil {
+		m.add(key, known)
 		return known, nil
 	}
 	var packed anypb.Any

@@ -27,11 +27,14 @@ const emptyModule = "\x00asm\x01\x00\x00\x00" +
 	"\x07\x2d\x03\x06memory\x02\x00\x17proxy_abi_version_0_2_1\x00\x00\x06malloc\x00\x01" +
 	"\x0a\x0a\x02\x02\x00\x0b\x05\x00\x41\x80\x08\x0b"
 
-// An extension of a real istiod runs in a real Envoy; what cannot be fetched is refused.
+// An extension of a real istiod runs in a real Envoy; what cannot be fetched is refused. While the
+// modules' server is away, a restart runs the extension of before, without a request if istiod sends
+// the same.
 func TestIstiod_WasmModules(t *testing.T) {
 	var fetched atomic.Int32
+	var away atomic.Bool
 	modules := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if fetched.Add(1); r.URL.Path != "/good" {
+		if fetched.Add(1); r.URL.Path != "/good" || away.Load() {
 			http.NotFound(w, r)
 			return
 		}
@@ -58,8 +61,10 @@ spec: {wasm: {url: %q, sha256: %q}}
 		}
 		sum := fmt.Sprintf("%x", sha256.Sum256([]byte(emptyModule)))
 		plugin(modules.URL+"/good", sum)
-		r := startRelay(t, Upstream{Address: i.address}, "")
+		cache := filepath.Join(t.TempDir(), "cache")
+		r := startRelay(t, Upstream{Address: i.address}, cache)
 		fetched.Store(0)
+		away.Store(false)
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
 		parts.Eventually(t, 10*time.Second, "the module runs", func() bool {
@@ -89,6 +94,38 @@ spec: {wasm: {url: %q, sha256: %q}}
 		parts.Eventually(t, 20*time.Second, "the image is accepted",
 			func() bool { return r.condition(conditionRefusals) == "" })
 		answers(t, 20*time.Second, port, "a.test", "first answers")
+
+		plugin(modules.URL+"/none", "")
+		parts.Eventually(t, 20*time.Second, "a missing module is reported",
+			func() bool { return r.condition(conditionRefusals) != "" })
+		plugin(modules.URL+"/good", "")
+		parts.Eventually(t, 20*time.Second, "the module is accepted",
+			func() bool { return r.condition(conditionRefusals) == "" })
+		away.Store(true)
+		before = fetched.Load()
+		for _, changed := range []bool{false, true} {
+			if changed {
+				plugin(modules.URL+"/good", sum)
+				parts.Eventually(t, 20*time.Second, "the change is refused",
+					func() bool { return r.condition(conditionRefusals) != "" })
+			}
+			e.Kill()
+			r.stop()
+			r = startRelay(t, Upstream{Address: i.address}, cache)
+			e = startEnvoy(t, r.socket, delta)
+			answers(t, 20*time.Second, port, "a.test", "first answers")
+			if e.Stat("wasm.envoy.wasm.runtime.v8.active") == 0 {
+				t.Error("without its server, the module does not run")
+			}
+			if s := r.Status(); s.State != Connected {
+				t.Errorf("%+v", s)
+			}
+			if refused := r.condition(conditionRefusals) != ""; refused != changed ||
+				!changed && fetched.Load() > before {
+				t.Errorf("extension has changed: %t, refused: %t, %d requests", changed, refused,
+					fetched.Load()-before)
+			}
+		}
 	})
 }
 
