@@ -66,7 +66,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		files = newCertificates(options.Denied, checkWait)
 		defer files.stop()
 	}
-	v, err := view.New(world, node, files.look)
+	v, err := view.New(world, node, view.NewCache(), files.look)
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}

@@ -216,10 +216,11 @@ func (s *Server) enact(r *realm, changes []object.Change, by *applied) {
 	s.dropCertificates()
 }
 
-// apply applies object changes to the realm's world, references and counters.
+// apply applies object changes to the realm's world, cache, references and counters.
 func (r *realm) apply(changes []object.Change) model.Touched {
 	r.count(changes)
 	touched := r.world.Apply(changes)
+	r.cache.Drop(touched)
 	r.refs.update(r.world, touched)
 	return touched
 }

@@ -51,6 +51,7 @@ func (s *Server) reconfigure() bool {
 		}
 		changed = true
 		everything := r.world.SetMesh(m)
+		r.cache.Clear()
 		for _, v := range s.views {
 			if v.realm == r && !r.closed {
 				v.Reconfigure(everything)

@@ -7,6 +7,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/view"
 )
 
 // realm is the mesh configuration with one default namespace. While proxies move to another
@@ -14,6 +15,7 @@ import (
 type realm struct {
 	namespace string
 	store     *store.Store // owned by Run; nil until it is filled
+	cache     *view.Cache
 
 	// Guarded by the server's mu.
 	loaded  bool
@@ -61,7 +63,8 @@ func (s *Server) need(namespace string) {
 }
 
 func (s *Server) newRealm(namespace string) *realm {
-	return &realm{namespace: namespace, world: model.NewWorld(s.options.Domain, s.effectiveMesh()),
+	return &realm{namespace: namespace, cache: view.NewCache(),
+		world:   model.NewWorld(s.options.Domain, s.effectiveMesh()),
 		objects: map[object.Kind]int{}, refs: references{},
 		refused: map[object.Key]lastgood.Refused{}}
 }

@@ -41,7 +41,7 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
 				"in labels, metadata or locality", len(s.views))
 	}
-	made, err := view.New(r.world, n, s.certificates.look)
+	made, err := view.New(r.world, n, r.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +76,9 @@ func (s *Server) dropIdle(now time.Time) bool {
 		}
 	}
 	if dropped {
+		for _, r := range s.realms {
+			r.cache.Clear() // frees resources that only dropped views used
+		}
 		s.dropRealms()
 		s.dropCertificates()
 	}

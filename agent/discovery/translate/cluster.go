@@ -34,7 +34,8 @@ type Clusters struct {
 	node model.Node
 }
 
-// ServiceClusters translates a service with a rule (nil: none) for a proxy.
+// ServiceClusters translates a service with a rule (nil: none) for a proxy. Proxies with equal
+// ReaderKeys get equal clusters.
 func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}

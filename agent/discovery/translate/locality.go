@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -189,4 +190,42 @@ func withoutGaps(groups []group) []group {
 		groups[i].priority, _ = slices.BinarySearch(used, groups[i].priority)
 	}
 	return groups
+}
+
+// ReaderKey returns a key that is equal for proxies that get equal clusters of a service with a
+// rule (nil: none).
+func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
+	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.Captured(), node.Identity)
+	near, labels := false, map[string]bool{}
+	policies := []*networking.TrafficPolicy{nil} // without a rule only the mesh's settings apply
+	if rule != nil {
+		policies[0] = rule.Policy
+		for i := range rule.Subsets {
+			policies = append(policies, rule.Subsets[i].TrafficPolicy)
+		}
+	}
+	look := func(l *networking.LoadBalancerSettings, o *networking.OutlierDetection) {
+		setting := policy{loadBalancer: l}.localityOf(m)
+		near = near || o != nil || len(setting.GetDistribute()) > 0
+		for _, text := range setting.GetFailoverPriority() {
+			labels[text] = true
+		}
+	}
+	for _, p := range policies {
+		look(p.GetLoadBalancer(), p.GetOutlierDetection())
+		for _, own := range p.GetPortLevelSettings() {
+			look(own.GetLoadBalancer(), own.GetOutlierDetection())
+		}
+	}
+	if near {
+		key += fmt.Sprintf("\n%q", node.Locality)
+		if len(labels) > 0 && isNowhere(node) {
+			key += "\nnowhere"
+		}
+		for _, label := range slices.Sorted(maps.Keys(labels)) {
+			name, _, _ := strings.Cut(label, "=")
+			key += fmt.Sprintf("\n%q", node.Label(name))
+		}
+	}
+	return key
 }

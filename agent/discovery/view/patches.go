@@ -57,12 +57,7 @@ func (v *View) retract(key resource.Key) {
 
 // repatch determines the applicable patches. If they changed, it patches all resources again.
 func (v *View) repatch() {
-	var filters []*patch.Filter
-	for _, o := range v.world.EnvoyFilters(v.node) {
-		filter, _ := patch.Read(o) // validation has reported the findings
-		filters = append(filters, filter)
-	}
-	set := patch.NewSet(filters, v.node)
+	set := patch.NewSet(v.cache.filters(v.world.EnvoyFilters(v.node)), v.node)
 	if set.Equal(v.patches.set) {
 		return
 	}
@@ -140,4 +135,16 @@ func (v *View) unused() {
 		}
 	}
 	v.report("patches/idle", dedupe(v.patches.set.Unused(used)))
+}
+
+// filters parses each EnvoyFilter once for all views.
+func (c *Cache) filters(objects []*object.Object) []*patch.Filter {
+	filters := make([]*patch.Filter, len(objects))
+	for i, o := range objects {
+		if c.byFilter[o] == nil {
+			c.byFilter[o], _ = patch.Read(o) // validation has reported the findings
+		}
+		filters[i] = c.byFilter[o]
+	}
+	return filters
 }

@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/patch"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
@@ -19,6 +20,7 @@ import (
 type View struct {
 	world *model.World
 	node  model.Node
+	cache *Cache
 	feed  *resource.Feed
 
 	units    map[string][]resource.Key   // the published resources of each unit
@@ -41,8 +43,8 @@ type kind interface {
 }
 
 // New returns a view of a world. It publishes with the first Update.
-func New(world *model.World, node model.Node, look Look) (*View, error) {
-	v := &View{world: world, node: node, feed: resource.NewFeed(),
+func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, error) {
+	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
 		problems: map[string][]object.Problem{},
 		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(look),
@@ -160,7 +162,7 @@ func (v *View) clusters(host string, service *model.Service) {
 		v.secrets.need(unit, nil)
 		return
 	}
-	out := translate.ServiceClusters(v.world.Mesh(), service, v.world.Rule(service, v.node), v.node)
+	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node), v.node)
 	v.put(unit, out.Resources...)
 	v.report(unit, out.Problems)
 	v.secrets.need(unit, out.Secrets)
@@ -194,6 +196,51 @@ func (v *View) orphanedBindings() {
 		}
 	}
 	v.report("bindings", problems)
+}
+
+// Cache shares translated services between views.
+type Cache struct {
+	byHost   map[string][]translated
+	byFilter map[*object.Object]*patch.Filter
+}
+
+type translated struct {
+	service *model.Service
+	rule    *model.Rule
+	reader  string
+	out     translate.Clusters
+}
+
+// NewCache returns an empty cache.
+func NewCache() *Cache {
+	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{}}
+}
+
+// Drop removes changed hosts.
+func (c *Cache) Drop(touched model.Touched) {
+	for host := range touched.Hosts {
+		delete(c.byHost, host)
+	}
+	if touched.Filters {
+		clear(c.byFilter)
+	}
+}
+
+// Clear removes everything.
+func (c *Cache) Clear() { clear(c.byHost) }
+
+func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+	node model.Node) translate.Clusters {
+	reader := translate.ReaderKey(m, rule, node)
+	for _, t := range c.byHost[service.Host] {
+		if t.service == service && t.rule == rule && t.reader == reader {
+			return t.out
+		}
+	}
+	t := translated{service: service, rule: rule, reader: reader, out: translate.ServiceClusters(m,
+		service, rule, node)}
+	c.byHost[service.Host] = append(c.byHost[service.Host], t)
+	return t.out
 }
 
 // routesHTTP reports whether a VirtualService has HTTP routes, or would have but for problems.

@@ -71,7 +71,7 @@ func newView(t *testing.T, m *meshtest.Mesh, node model.Node) *view.View {
 	look := func(secrets []translate.FileSecret) []view.Held {
 		return make([]view.Held, len(secrets))
 	}
-	v, err := view.New(m.World, node, look)
+	v, err := view.New(m.World, node, view.NewCache(), look)
 	if err != nil {
 		t.Fatal(err)
 	}
