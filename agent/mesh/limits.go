@@ -13,13 +13,14 @@ import (
 const (
 	xdsConnections       = 64 // of all sockets
 	xdsStreams           = 64
+	xdsStreamsPerSecond  = 50 // new ones; others wait for a second, then they are refused
 	xdsMessageBytes      = 8 << 20
 	xdsSubscriptionBytes = 8 << 20
 )
 
 // Limited adds an agent's limits to the options of an xDS server.
 func Limited(options xds.Options) xds.Options {
-	options.MaxStreams = xdsStreams
+	options.MaxStreams, options.ConnectsPerSecond = xdsStreams, xdsStreamsPerSecond
 	options.MaxMessageBytes, options.MaxSubscriptionBytes = xdsMessageBytes, xdsSubscriptionBytes
 	return options
 }

@@ -55,6 +55,9 @@ type Options struct {
 	Words func(message string) string
 
 	MaxStreams int // at the same time; 0: 10,000
+	// ConnectsPerSecond bounds new streams; more wait up to a second, then are refused; 0: no
+	// bound.
+	ConnectsPerSecond int
 	// SendTimeout is how long a client may not read before it is disconnected; 0: 30 s.
 	SendTimeout time.Duration
 	// AnswerTimeout bounds the wait for the answer to a response before the next; 0: 30 s.
@@ -64,6 +67,7 @@ type Options struct {
 	MaxMessageBytes     int // of a request; 0: 16 MiB
 	// MaxSubscriptionBytes bounds the names that one stream subscribes to; 0: 16 MiB.
 	MaxSubscriptionBytes int
+	MaxConnectionAge     time.Duration // connections are closed after about this time; 0: never
 }
 
 // Defaults of Options, and fixed bounds.
@@ -89,6 +93,7 @@ type Server struct {
 	options  Options
 	logger   *slog.Logger
 	observer Observer
+	rate     connectRate
 	counters counters
 
 	mu      sync.Mutex
@@ -117,6 +122,7 @@ func NewServer(options Options) (*Server, error) {
 	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
 	s := &Server{
 		options: options, logger: options.Logger, observer: options.Observer,
+		rate:     connectRate{perSecond: options.ConnectsPerSecond},
 		counters: counters{convergence: newConvergence()},
 		streams:  map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
 	}
@@ -149,6 +155,7 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveInterval, Timeout: keepaliveTimeout,
+			MaxConnectionAge: s.options.MaxConnectionAge,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum,
 			PermitWithoutStream: true}),

@@ -13,7 +13,7 @@ import (
 type Stats struct {
 	Streams        int    // open now
 	StreamsTotal   uint64 // ever opened
-	RefusedStreams uint64 // above MaxStreams
+	RefusedStreams uint64 // above MaxStreams or ConnectsPerSecond
 	StuckClients   uint64 // disconnected because they did not read
 	// Unanswered counts responses that were not answered in time; Envoy acknowledges clusters once
 	// they are warm.

@@ -45,6 +45,10 @@ type stream struct {
 // run serves a stream until it ends. The error is a gRPC status.
 func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	ctx := carrier.Context()
+	if err := s.rate.wait(ctx); err != nil {
+		s.counters.refusedStreams.Add(1)
+		return err
+	}
 	st := &stream{
 		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s,
 		requests: make(chan *request), ended: make(chan error, 1), frames: make(chan *frame, 1),

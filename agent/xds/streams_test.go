@@ -162,3 +162,21 @@ func TestStreams_LeaveNothingBehind(t *testing.T) {
 		t.Errorf("%d hubs, %d streams left", len(server.hubs), len(server.streams))
 	}
 }
+
+func TestAdmissionSpreadsConnects(t *testing.T) {
+	a := connectRate{perSecond: 2}
+	for range 2 { // a second's worth begins at once
+		if err := a.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refused bool
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	for range 10 {
+		refused = refused || status.Code(a.wait(ctx)) == codes.ResourceExhausted
+	}
+	if !refused {
+		t.Error("ten more began")
+	}
+}
