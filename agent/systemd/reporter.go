@@ -56,12 +56,16 @@ func (r *Reporter) Run(ctx context.Context) error {
 		if state != Running {
 			tick = time.After(statusInterval)
 		}
-		select {
-		case <-changed:
-		case <-events:
-		case <-tick:
-		case <-ctx.Done():
-			return nil
+		for again := true; again; {
+			again = false
+			select {
+			case <-changed:
+			case event := <-events:
+				again = event.Kind == condition.KindSecretRotated // no state depends on it
+			case <-tick:
+			case <-ctx.Done():
+				return nil
+			}
 		}
 	}
 }
