@@ -23,7 +23,7 @@ func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	a := &Agent{log: slog.New(slog.DiscardHandler), xdsSwitch: &mesh.Switch{},
 		relay: relay.New(relay.Options{Board: board}),
 		identity: identity.New(identity.Options{Board: board, Watch: func() identity.Watcher {
-			return watch.New(watch.Options{})
+			return watch.New(watch.Options{Unread: true})
 		}})}
 	go func() { _ = a.identity.Run(t.Context()) }()
 	none, files := &config.Config{}, &config.Config{}

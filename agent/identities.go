@@ -35,7 +35,8 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 		Denied: a.envoyMayNotHave, Unreadable: unreadable, Observe: a.envoysSecret,
 		Bundles: filepath.Join(c.Paths.StateDir, bundlesName),
 		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{Logger: log}) // at once: mismatched pairs are not served
+			// without delays: mismatched pairs are not served
+			return watch.New(watch.Options{Unread: true, Logger: log})
 		},
 	})
 	var err error

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/x509"
 	"maps"
+	"runtime"
 	"slices"
 	"time"
 
@@ -79,17 +80,18 @@ func (m *Manager) publish(missing map[string]bool) {
 			m.options.Logger.Error("cannot encode secret", "resource", name, "error", err)
 			continue
 		}
-		if m.published[name] == encoded.Version {
+		e.served = version
+		before := m.published[name]
+		if before == encoded.Version {
 			continue
 		}
 		change.Set = append(change.Set, encoded)
-		e.served = version
-		before := m.published[name]
 		replaced[name] = before != "" && before != absent
 		m.published[name] = encoded.Version
 	}
 	if len(change.Set)+len(change.Remove)+len(change.Absent) > 0 {
 		m.feed.Publish(change)
+		runtime.Gosched() // readers push it before it is announced
 	}
 	for _, name := range slices.Sorted(maps.Keys(replaced)) {
 		m.announce(name, m.version(name), replaced[name])

@@ -44,7 +44,7 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	options := identity.Options{
 		Board: r.board,
 		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{})
+			return watch.New(watch.Options{Unread: true})
 		},
 		Settings: identity.Settings{Files: r.files()},
 	}

@@ -155,6 +155,9 @@ func (m *Manager) report(
 		}
 	}
 	m.judge()
+	if err == nil {
+		m.changed()
+	}
 }
 
 // accept makes a version the current one. An authority sends the roots with the certificate.
@@ -169,7 +172,6 @@ func (m *Manager) accept(e *entry, version *material) {
 			issuer: version.issuer,
 		}
 	}
-	m.changed()
 }
 
 // changed has the stores written.

@@ -27,7 +27,9 @@ const (
 type content struct {
 	kind  kind
 	sum   [sha256.Size]byte // of a file
-	stamp stamp             // of a regular file that cannot be hashed
+	stamp stamp             // of a regular file that is not hashed
+	// looks counts the scans that found such a file too fresh to trust its stamp.
+	looks int
 }
 
 // stamp is what the kernel changes whenever a file's content may have changed. The zero stamp is
@@ -65,8 +67,9 @@ func lstat(path string) stamp {
 }
 
 // readContent hashes the file at path (without symbolic links), unless its stamp is still the one
-// from before. It returns the zero stamp if the file is too fresh to trust it.
-func readContent(path string, before content, then stamp) (content, stamp) {
+// from before. It returns the zero stamp if the file is too fresh to trust it. If unread, it does
+// not hash the file, and one that was too fresh counts as changed.
+func readContent(path string, before content, then stamp, unread bool) (content, stamp) {
 	info, err := os.Lstat(path)
 	now := stampOf(info)
 	switch {
@@ -78,7 +81,9 @@ func readContent(path string, before content, then stamp) (content, stamp) {
 		return before, now
 	}
 	result := content{kind: file}
-	if hash(path, &result.sum) != nil {
+	if unread {
+		result.stamp, result.looks = now, before.looks+1
+	} else if hash(path, &result.sum) != nil {
 		result = content{kind: unreadable, stamp: now}
 	}
 	return result, now.ifSettled()

@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestFingerprint_FollowsContent(t *testing.T) {
@@ -38,6 +41,40 @@ func TestFingerprint_FollowsContent(t *testing.T) {
 	must(t, os.Symlink(path, link))
 	if through := (&File{Path: link}).Fingerprint(); through != opened {
 		t.Errorf("%x, and through a link %x", opened, through)
+	}
+}
+
+func TestUnread_FreshFileCountsAsChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	var now content
+	var stamped stamp
+	changes := func() bool {
+		before := now
+		now, stamped = readContent(path, now, stamped, true)
+		return now != before
+	}
+	parts.Eventually(t, patience, "a fresh file counts twice", func() bool {
+		write(t, path, time.Now().String())
+		changes()
+		return changes()
+	})
+	parts.Eventually(t, patience, "its change time is trusted", func() bool { return !changes() })
+	write(t, path, "new")
+	if !changes() {
+		t.Error("a write is no change")
+	}
+}
+
+func TestUnread_ReportsUndoneChange(t *testing.T) {
+	path := filepath.Join(tempDir(t), "f")
+	write(t, path, "old")
+	options := testOptions()
+	options.Unread = true
+	watcher := run(t, options, path)
+	replace(t, path, "new")
+	replace(t, path, "old")
+	if diff := cmp.Diff([]string{path}, next(t, watcher)); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // maxLinks is how many symbolic links the kernel follows on one path (ELOOP after it).
@@ -150,11 +152,17 @@ func (r *root) hasSuffix(name string) bool {
 	})
 }
 
-// depends reports whether a change of path may change what the scan found. leads says that path is
-// a folder or a link that was not there.
-func (r *root) depends(path string, leads bool) bool {
-	_, on := r.places[path]
-	name := filepath.Base(path)
-	listed := r.places[filepath.Dir(path)].listed
-	return on || listed && r.wants(name) && (leads || r.hasSuffix(name))
+// depends reports whether an event may change what the scan found.
+func (r *root) depends(event fsnotify.Event) bool {
+	_, on := r.places[event.Name]
+	folder, name := filepath.Dir(event.Name), filepath.Base(event.Name)
+	return on || r.places[folder].listed && r.wants(name) &&
+		(r.hasSuffix(name) || event.Has(fsnotify.Create) && leads(event.Name))
+}
+
+// leads reports whether files may count below a new path: a folder or a link. Renaming a file over
+// another one creates its path, too.
+func leads(path string) bool {
+	info, err := os.Lstat(path)
+	return err != nil || !info.Mode().IsRegular()
 }

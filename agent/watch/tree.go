@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 // guards it.
 type tree struct {
 	suffixes []string
+	unread   bool // see Options
 	folders  *folders
 	roots    map[string]*root    // by path as given to Set
 	pending  map[*entry]struct{} // changed and not delivered
@@ -112,15 +112,11 @@ func (t *tree) detach() {
 
 // event takes in an event, and reports whether it concerns anything.
 func (t *tree) event(event fsnotify.Event) bool {
-	leads := false // a new folder or link, below which files may count
 	if event.Has(fsnotify.Remove | fsnotify.Rename) {
 		t.folders.forget(event.Name) // the watch ended, or is another folder's by now
-	} else if event.Has(fsnotify.Create) { // also of a file renamed over another one
-		info, err := os.Lstat(event.Name)
-		leads = err != nil || !info.Mode().IsRegular()
 	}
 	for _, r := range t.roots {
-		if r.files[event.Name] != nil || r.depends(event.Name, leads) {
+		if r.files[event.Name] != nil || r.depends(event) {
 			return true
 		}
 	}
@@ -168,7 +164,7 @@ func (t *tree) read(e *entry) bool {
 		e.now, e.stamp = content{kind: directory}, stamp{}
 	default:
 		then := e.stamp
-		e.now, e.stamp = readContent(e.path, e.now, then)
+		e.now, e.stamp = readContent(e.path, e.now, then, t.unread)
 		if e.stamp != then || then == (stamp{}) {
 			t.reads++
 		}

@@ -2,7 +2,7 @@
 //
 // Content decides, never the event: a file has changed if it appeared, disappeared or has another
 // SHA-256. Touching a file, or replacing it with an equal one, is no change.
-// A file that cannot be read counts by inode, size and change time.
+// A file that cannot be read counts by inode, size and change time, with Options.Unread any file.
 //
 // Paths need not exist. A scan follows each path link by link, has inotify watch the folders in
 // which a link, a file or a missing name was found, and the listed directories, and reads the files
@@ -57,7 +57,10 @@ type Options struct {
 	Delays Delays // see SetDelays
 	// Suffixes selects the files of directories (".yaml"); none: all files.
 	Suffixes []string
-	Logger   *slog.Logger // nil: silent
+	// Unread leaves reading to the receiver. A file that is written is reported even if its content
+	// is equal, and once more when its change time can be trusted.
+	Unread bool
+	Logger *slog.Logger // nil: silent
 }
 
 // Watcher reports which files changed. Any goroutine may call Set at any time; call Run once.
@@ -87,6 +90,7 @@ func New(options Options) *Watcher {
 		wake:     make(chan struct{}, 1),
 		tree:     newTree(options.Suffixes, options.Logger),
 	}
+	w.tree.unread = options.Unread
 	w.SetDelays(options.Delays)
 	return w
 }

@@ -44,9 +44,7 @@ func ParsePair(certificate, key Input, usage Usage) (*Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pair{
-		Chain: chain, ChainPEM: EncodeCertificates(chain), certificate: certificate, key: key,
-	}
+	p := &Pair{Chain: chain, certificate: certificate, key: key}
 	if !matches(signer, chain[0]) {
 		return nil, p.mismatch(signer)
 	}

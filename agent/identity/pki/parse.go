@@ -93,15 +93,12 @@ func (in Input) key() (crypto.Signer, error) {
 }
 
 func parseKey(der []byte) (crypto.Signer, error) {
-	if key, err := x509.ParseECPrivateKey(der); err == nil {
-		return key, nil
-	}
-	if key, err := x509.ParsePKCS1PrivateKey(der); err == nil {
-		return key, nil
-	}
 	key, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
-		return nil, err
+		if key, err := x509.ParseECPrivateKey(der); err == nil {
+			return key, nil
+		}
+		return x509.ParsePKCS1PrivateKey(der)
 	}
 	switch key := key.(type) {
 	case *ecdsa.PrivateKey:
