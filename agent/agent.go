@@ -87,11 +87,12 @@ type Agent struct {
 	capture    *capture.Follower
 	optional   []part.Part // those of them that are not disabled
 
-	serving  atomic.Pointer[envoy.Binary] // in force; nil until a reload sets it
-	detach   context.CancelFunc           // ends the agent; Envoy continues serving
-	stopping atomic.Bool
-	restarts atomic.Bool   // systemd restarts the agent; Envoy continues serving
-	quit     chan struct{} // receives requests for an orderly stop
+	serving   atomic.Pointer[envoy.Binary]   // in force; nil until a reload sets it
+	bootstrap atomic.Pointer[firstBootstrap] // nil unless the first epoch can use it
+	detach    context.CancelFunc             // ends the agent; Envoy continues serving
+	stopping  atomic.Bool
+	restarts  atomic.Bool   // systemd restarts the agent; Envoy continues serving
+	quit      chan struct{} // receives requests for an orderly stop
 }
 
 // Run runs the agent until a signal or a request stops it, or an error ends it. An *ExitError

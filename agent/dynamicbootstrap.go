@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,10 +38,37 @@ func (a *Agent) upstreamBootstrap(ctx context.Context, c *config.Config, node []
 		return nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
 	}
 	upstream, start := upstreamOf(c), a.serving.Load() == nil
+	if first := a.bootstrap.Swap(nil); first != nil && first.upstream == upstream &&
+		bytes.Equal(first.node, node) && use(first.content) == nil {
+		return first.accepted, nil
+	}
 	if upstream.Workload {
 		a.awaitCertificate(ctx)
 	}
 	return a.relay.Bootstrap(ctx, upstream, &parsed, start, use)
+}
+
+// firstBootstrap is the bootstrap from which a start knows its files. The first epoch uses it, too:
+// a server that does not respond delays a start once.
+type firstBootstrap struct {
+	upstream      relay.Upstream
+	node, content []byte
+	accepted      func()
+}
+
+// requestFirst is upstreamBootstrap for startFiles.
+func (a *Agent) requestFirst(ctx context.Context, c *config.Config, node []byte,
+	use func(content []byte) error,
+) (accepted func(), err error) {
+	first := &firstBootstrap{upstream: upstreamOf(c), node: node}
+	first.accepted, err = a.upstreamBootstrap(ctx, c, node, func(content []byte) error {
+		first.content = content
+		return use(content)
+	})
+	if err == nil {
+		a.bootstrap.Store(first)
+	}
+	return first.accepted, err
 }
 
 // awaitCertificate returns once the workload has a certificate, at the latest after
@@ -69,9 +97,11 @@ func (a *Agent) awaitCertificate(ctx context.Context) {
 func (a *Agent) startFiles(ctx context.Context) ([]string, error) {
 	defer a.proxy.SetWaiting("")
 	defer a.board.Clear(conditionNoBootstrap)
+	maker := a.maker.Maker
+	maker.Upstream = a.requestFirst
 	for {
 		current := a.reloader.InForce()
-		plan, err := a.maker.Make(ctx, current)
+		plan, err := maker.Make(ctx, current)
 		if err == nil {
 			return plan.Files(), nil
 		}

@@ -32,6 +32,7 @@ type bootstrapServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	bootstrap atomic.Pointer[anypb.Any]
 	node      atomic.Pointer[corev3.Node] // of the last request for it
+	requests  atomic.Int32                // for it
 }
 
 func (s *bootstrapServer) StreamAggregatedResources(
@@ -49,6 +50,7 @@ func (s *bootstrapServer) StreamAggregatedResources(
 			Nonce: "1"}
 		if strings.HasSuffix(request.TypeUrl, ".Bootstrap") {
 			s.node.Store(request.Node)
+			s.requests.Add(1)
 			response.Resources = []*anypb.Any{s.bootstrap.Load()}
 		}
 		if err := stream.Send(response); err != nil {
@@ -174,12 +176,16 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	if result := r.Outrider("reload"); result.Exit != 0 {
 		t.Errorf("reload without the server: %+v", result)
 	}
-	for _, start := range []func(){func() {}, func() { server.start(t, address) }} {
+	for want, start := range []func(){func() {}, func() { server.start(t, address) }} {
 		r.Signal(daemon.Process.Pid, syscall.SIGTERM)
 		daemon.Wait(t, time.Minute)
+		server.requests.Store(0)
 		start() // the second time with the third bootstrap
 		daemon = r.StartReady()
 		answers("second") // from the cache
+		if got := int(server.requests.Load()); got != want {
+			t.Errorf("a start requests the bootstrap %d times, want %d", got, want)
+		}
 	}
 }
 
