@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -217,5 +219,49 @@ func TestFIFO_DoesNotBlock(t *testing.T) {
 	must(t, os.Remove(dir+"/a.yaml"))
 	if diff := cmp.Diff([]string{dir + "/a.yaml"}, next(t, watcher)); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+}
+
+// TestEvent_WrittenFileIsTheOnlyOneRead counts what a scan reads after each event.
+func TestEvent_WrittenFileIsTheOnlyOneRead(t *testing.T) {
+	directory := tempDir(t)
+	a, b, other := filepath.Join(directory, "a"), filepath.Join(directory, "b"), tempDir(t)
+	tree := newTree(nil, slog.New(slog.DiscardHandler))
+	fresh := func() { // forgets the baseline, so that each scan reads everything
+		write(t, a, "one")
+		write(t, b, "one")
+		must(t, tree.set(nil))
+		must(t, tree.set([]string{directory}))
+		tree.scan()
+		tree.reads = 0
+	}
+	for name, row := range map[string]struct {
+		op     fsnotify.Op
+		change func()
+		reads  int
+	}{
+		"written": {fsnotify.Write, func() { write(t, a, "two") }, 1},
+		"renamed over": {fsnotify.Create, func() {
+			write(t, filepath.Join(other, "a"), "two")
+			rename(t, filepath.Join(other, "a"), a)
+		}, 1},
+		"a link now": {fsnotify.Create, func() {
+			write(t, filepath.Join(other, "a"), "two")
+			remove(t, a)
+			link(t, filepath.Join(other, "a"), a)
+		}, 2},
+		"removed": {fsnotify.Remove, func() { remove(t, a) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = os.Remove(a)
+			fresh()
+			row.change()
+			if !tree.event(fsnotify.Event{Name: a, Op: row.op}) || !tree.scan() {
+				t.Error("the change is not noticed")
+			}
+			if tree.reads != row.reads {
+				t.Errorf("%d files are read, want %d", tree.reads, row.reads)
+			}
+		})
 	}
 }

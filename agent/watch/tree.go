@@ -19,6 +19,8 @@ type tree struct {
 	folders  *folders
 	roots    map[string]*root    // by path as given to Set
 	pending  map[*entry]struct{} // changed and not delivered
+	all      bool                // the next scan follows all paths
+	written  map[*entry]struct{} // otherwise, it reads these
 	// For tests: whether Run has begun, and the number of files hashed so far.
 	attached bool
 	reads    int
@@ -48,6 +50,8 @@ func newTree(suffixes []string, logger *slog.Logger) *tree {
 		folders:  &folders{logger: logger, watched: map[string]stamp{}, warned: map[string]bool{}},
 		roots:    map[string]*root{},
 		pending:  map[*entry]struct{}{},
+		all:      true,
+		written:  map[*entry]struct{}{},
 	}
 }
 
@@ -88,6 +92,7 @@ func (t *tree) set(paths []string) error {
 			delete(t.roots, path)
 			for _, e := range r.entries {
 				delete(t.pending, e)
+				delete(t.written, e)
 			}
 		}
 	}
@@ -110,26 +115,42 @@ func (t *tree) detach() {
 	clear(t.folders.watched)
 }
 
-// event takes in an event, and reports whether it concerns anything.
-func (t *tree) event(event fsnotify.Event) bool {
-	if event.Has(fsnotify.Remove | fsnotify.Rename) {
+// event records what the next scan must look at, and reports whether that is anything.
+func (t *tree) event(event fsnotify.Event) (concerns bool) {
+	removed := event.Has(fsnotify.Remove | fsnotify.Rename)
+	if removed {
 		t.folders.forget(event.Name) // the watch ended, or is another folder's by now
 	}
 	for _, r := range t.roots {
-		if r.files[event.Name] != nil || r.depends(event) {
-			return true
+		names := r.files[event.Name]
+		switch {
+		case names != nil && !removed && !(event.Has(fsnotify.Create) && leads(event.Name)):
+			for _, name := range names {
+				t.written[r.entries[name]] = struct{}{}
+			}
+			concerns = true
+		case names != nil || r.depends(event):
+			t.all, concerns = true, true
 		}
 	}
-	return false
+	return concerns
 }
 
-// scan follows all paths again, reads the files that may have changed, and reports whether any
-// content did.
+// scan reads the files that were written, or follows all paths again and reads the files that may
+// have changed. It reports whether any content did.
 func (t *tree) scan() (changed bool) {
-	for _, r := range t.roots {
-		changed = t.rescan(r) || changed
+	if t.all {
+		for _, r := range t.roots {
+			changed = t.rescan(r) || changed
+		}
+		t.sweep()
+	} else {
+		for e := range t.written {
+			changed = t.read(e) || changed
+		}
 	}
-	t.sweep()
+	t.all = false
+	clear(t.written)
 	return changed
 }
 

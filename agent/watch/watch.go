@@ -7,8 +7,9 @@
 // Paths need not exist. A scan follows each path link by link, has inotify watch the folders in
 // which a link, a file or a missing name was found, and the listed directories, and reads the files
 // whose inode, size or change time differs from the last scan. An event that concerns a path causes
-// a scan. So does every checkInterval, for what inotify does not report: replaced parents, mounts,
-// changes by other clients of a network file system, lost events.
+// a scan, which reads only the written files if nothing else changed. So does every checkInterval,
+// with all paths, for what inotify does not report: replaced parents, mounts, changes by other
+// clients of a network file system, lost events.
 //
 //	fsnotify event, periodic scan ──► debouncer ──► scan ──► Changes
 //
@@ -184,11 +185,17 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 			w.locked(func(t *tree) { touched = t.event(event) })
 		case err := <-lost:
 			w.options.Logger.Info("file events were lost, scanning all watched files", "error", err)
-			w.locked(func(t *tree) { t.folders.sweep(nil) }) // the scan watches them anew
+			w.locked(func(t *tree) {
+				t.folders.sweep(nil) // the scan watches them anew
+				t.all = true
+			})
 			touched = true
 		case <-check.C:
 			began := time.Now()
-			w.locked(func(t *tree) { touched = t.scan() })
+			w.locked(func(t *tree) {
+				t.all = true
+				touched = t.scan()
+			})
 			check.Reset(max(w.interval, checkFactor*time.Since(began)))
 		case <-settle.C:
 			scan()
