@@ -28,15 +28,10 @@ const (
 // applied is a change of the configuration in force, which Envoy may refuse.
 type applied struct {
 	at      time.Time
-	objects []objectChange
+	objects []object.Change
 	mesh    *meshChange // nil: MeshConfig did not change
 
 	reverted bool // at least in part
-}
-
-type objectChange struct {
-	realm *realm
-	object.Change
 }
 
 // meshChange is the mesh configuration before a change, and the text after it.
@@ -100,11 +95,11 @@ func (s *Server) madeBy(v *served, r *resource.Resource) (index int, ok bool) {
 func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Origin,
 	message string) bool {
 	made, ok := s.madeBy(v, r)
-	if !ok || v.realm.restricted { // a restricted realm's world does not change
+	if !ok || s.here.restricted { // a restricted realm's world does not change
 		return false
 	}
 	for i := made; i >= 0 && time.Since(s.recent[i].at) <= refusalTime; i-- {
-		changes := s.revertible(v.realm, i)
+		changes := s.revertible(i)
 		sets := [][]object.Change{among(changes, origins), among(changes, r.Origins)}
 		if len(origins) > 0 && origins[0].Kind == string(object.EnvoyFilter) {
 			sets = slices.Insert(sets, 0, among(changes, origins[:1]))
@@ -130,27 +125,27 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 	return false
 }
 
-// revertible returns the objects of a realm that s.recent[index] changed, each with its version
-// before and the one in force now. It leaves out objects that were reverted since, and
+// revertible returns the objects that s.recent[index] changed, each with its version before and the
+// one in force now. It leaves out objects that were reverted since, and
 // PeerAuthentications: an earlier version may accept plain text that this one forbids.
-func (s *Server) revertible(r *realm, index int) []object.Change {
+func (s *Server) revertible(index int) []object.Change {
 	var changes []object.Change
 	for _, c := range s.recent[index].objects {
-		key := c.Change.Newest().Key
-		refused, ok := r.refused[key]
-		if c.realm != r || ok && refused.InForce != c.New || key.Kind == object.PeerAuthentication {
+		key := c.Newest().Key
+		refused, ok := s.here.refused[key]
+		if ok && refused.InForce != c.New || key.Kind == object.PeerAuthentication {
 			continue
 		} else if !ok {
 			for _, later := range s.recent[index+1:] {
 				for _, l := range later.objects {
-					if l.realm == r && l.Change.Newest().Key == key {
+					if l.Newest().Key == key {
 						c.New = l.New
 					}
 				}
 			}
 		}
 		if c.Old != c.New { // else it is back, or gone again
-			changes = append(changes, c.Change)
+			changes = append(changes, c)
 		}
 	}
 	return changes
@@ -177,20 +172,20 @@ func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []o
 	for i, c := range changes {
 		back[i] = object.Change{Old: c.New, New: c.Old}
 	}
-	s.enact(v.realm, back, a)
+	s.enact(back, a)
 	if v.has(r) {
-		s.enact(v.realm, changes, a)
+		s.enact(changes, a)
 		return false
 	}
 	a.reverted = true
 	for _, c := range changes {
 		key := c.Newest().Key
-		refused, again := v.realm.refused[key]
+		refused, again := s.here.refused[key]
 		if !again {
 			refused.Version = c.New
 		}
 		refused.InForce, refused.Message = c.Old, message
-		v.realm.refused[key] = refused
+		s.here.refused[key] = refused
 		s.options.Logger.Warn("mesh object goes back to the version before", "object", key.String(),
 			"error", message)
 	}
@@ -204,14 +199,12 @@ func (v *served) has(r *resource.Resource) bool {
 	return now != nil && now.Version == r.Version
 }
 
-// enact applies changes of a realm's objects and publishes the result.
-func (s *Server) enact(r *realm, changes []object.Change, by *applied) {
-	touched := r.apply(changes)
+// enact applies changes of objects and publishes the result.
+func (s *Server) enact(changes []object.Change, by *applied) {
+	touched := s.here.apply(changes)
 	for _, v := range s.views {
-		if v.realm == r {
-			v.update(touched)
-			v.publishedBy(by)
-		}
+		s.update(v, touched)
+		v.publishedBy(by)
 	}
 	s.dropCertificates()
 }

@@ -51,9 +51,12 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 func (s *Server) viewOf(node *corev3.Node) (*served, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, err := parseNode(node, s.settings.Namespace)
+	n, err := parseNode(node, s.here.namespace)
 	if err != nil {
 		return nil, err
+	}
+	if s.isOwn(n.Namespace) {
+		n.Namespace = ""
 	}
 	if !n.Captured() && !s.options.OwnAddresses {
 		n.Addresses = nil
