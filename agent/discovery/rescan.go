@@ -3,7 +3,6 @@ package discovery
 import (
 	"context"
 	"time"
-
 )
 
 // Rescan reads all files again, without waiting for file events, and returns once Problems reflects
