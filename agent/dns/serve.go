@@ -14,14 +14,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 const (
-	maxForwards = 1024 // queries to upstreams at the same time
-	minSize     = 512  // bytes of a response to a client without EDNS
-	maxSize     = 4096 // bytes of a response over UDP
-	bufferSize  = 4 << 20
+	maxShared  = 512  // queries to upstreams at the same time, without a limit per user
+	minSize    = 512  // bytes of a response to a client without EDNS
+	maxSize    = 4096 // bytes of a response over UDP
+	bufferSize = 4 << 20
 )
+
+// forwardLimits are the limits of more queries to upstreams at the same time.
+var forwardLimits = admission.Limits{Total: 512, PerKey: 256}
 
 // tcpLimits are the limits of TCP connections, per user of this host.
 var tcpLimits = admission.Limits{Total: 256, PerKey: 128}
@@ -85,16 +89,44 @@ func (s *Server) serveUDP(ctx context.Context, socket *net.UDPConn) error {
 			}
 			continue
 		}
-		select {
-		case s.slots <- struct{}{}:
-			forwards.Go(func() {
-				defer func() { <-s.slots }()
-				_, _ = socket.WriteToUDPAddrPort(s.resolve(ctx, rest), from)
-			})
-		default:
+		leave := s.enter(from)
+		if leave == nil {
 			_, _ = socket.WriteToUDPAddrPort(s.fail(rest, dns.RcodeServerFailure), from)
+			continue
 		}
+		forwards.Go(func() {
+			defer leave()
+			_, _ = socket.WriteToUDPAddrPort(s.resolve(ctx, rest), from)
+		})
 	}
+}
+
+// enter admits a query to upstreams over UDP and returns what ends it, nil if there is no place. The
+// kernel is asked for the user only if maxShared is reached, because that takes some 50 µs.
+func (s *Server) enter(from netip.AddrPort) (leave func()) {
+	select {
+	case s.shared <- struct{}{}:
+		return func() { <-s.shared }
+	default:
+	}
+	if place, ok := s.places.Enter(keyOfUDP(from), nil); ok {
+		return place.Leave
+	}
+	return nil
+}
+
+// keyOfUDP returns the key of the user whose socket has an address of this host. The peer does not
+// matter: it is another one if the query was redirected.
+func keyOfUDP(address netip.AddrPort) admission.Key {
+	key, exact, ip := admission.User(admission.UnknownUser), false, address.Addr().Unmap()
+	_ = sockdiag.Each(sockdiag.UDP, func(one sockdiag.Socket) {
+		bound := one.Address.Addr().Unmap() == ip
+		if one.Address.Port() == address.Port() && (bound ||
+			one.Address.Addr().IsUnspecified() && !exact) {
+			key, exact = admission.User(one.UID), bound
+		}
+	}, sockdiag.Established, sockdiag.Unconnected)
+	return key
 }
 
 func (s *Server) serveTCP(ctx context.Context, w dns.ResponseWriter, query *dns.Msg) {

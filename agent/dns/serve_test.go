@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -123,6 +124,54 @@ func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	}
 	if r.Stats().Refused < 2 {
 		t.Errorf("%d queries refused", r.Stats().Refused)
+	}
+}
+
+// A user whose queries get no answer leaves places for others, whatever sockets both have.
+func TestServe_QueriesArePerUser(t *testing.T) {
+	upstream := startResolver(t)
+	r := start(t, upstream.address)
+	r.SetNames(nil)
+	upstream.silent.Store(true)
+	var flooding net.Conn
+	parts.As(t, 65534, func() {
+		var err error
+		if flooding, err = net.Dial("udp", r.address); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer func() { _ = flooding.Close() }()
+	const most, refused = 512 + 256, 100
+	for i := range most + refused {
+		query, err := new(dns.Msg).SetQuestion(fmt.Sprintf("%d.example.org.", i), dns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := flooding.Write(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parts.Eventually(t, 4*time.Second, "some are refused, the others forwarded", func() bool {
+		return r.Stats().Failed == refused && upstream.queries.Load() >= most
+	})
+	upstream.silent.Store(false)
+	if got := summary(r.query("a.example.org.", dns.TypeA)); got != found {
+		t.Errorf("another user gets %s", got)
+	}
+	other, err := net.ListenPacket("udp", ":0") // on all addresses, IPv4 and IPv6
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	port := uint16(other.LocalAddr().(*net.UDPAddr).Port)
+	for address, want := range map[netip.AddrPort]admission.Key{
+		flooding.LocalAddr().(*net.UDPAddr).AddrPort():             admission.User(65534),
+		netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port): admission.User(0),
+		netip.MustParseAddrPort("127.0.0.1:1"):                     admission.User(admission.UnknownUser),
+	} {
+		if got := keyOfUDP(address); got != want {
+			t.Errorf("the socket at %s is of %+v, want %+v", address, got, want)
+		}
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
@@ -63,7 +64,8 @@ type Server struct {
 	port     uint16
 	local    localAddresses
 	forwards *forwarder
-	slots    chan struct{} // of queries to upstreams
+	shared   chan struct{}   // places of queries to upstreams
+	places   *admission.Pool // more of them, per user
 
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
@@ -84,8 +86,8 @@ func New(options Options) *Server {
 		options.ResolvConf = []string{resolvConf, resolvedOwn}
 	}
 	s := &Server{options: options, settings: options.Settings,
-		slots: make(chan struct{}, maxForwards), forwards: newForwarder(options.Board),
-		changed: make(chan struct{}, 1)}
+		shared: make(chan struct{}, maxShared), places: admission.NewPool(forwardLimits),
+		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1)}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
 		number, _ := strconv.ParseUint(port, 10, 16)
 		s.port = uint16(number)
