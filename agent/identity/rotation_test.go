@@ -101,7 +101,7 @@ func TestFiles_EveryRotationIsServed(t *testing.T) {
 		t.Run(habit, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
-			pairs := make([][2][]byte, 4)
+			pairs := make([][2][]byte, 2)
 			for i := range pairs {
 				pairs[i][0], pairs[i][1] = r.root.Issue(t, pkitest.Leaf("web", time.Hour))
 			}
