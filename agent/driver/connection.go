@@ -2,9 +2,7 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -13,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Connection implements epoch.Keeper over one connection to a keeper.
+// Connection implements epoch.Keeper over one connection to a keeper. Signal, Annotate, Forget,
+// Steer, Cleanup and Done are those of the client.
 type Connection struct {
 	*keeper.Client
 	exits chan epoch.Process
@@ -30,11 +29,6 @@ func (c *Connection) Start(ctx context.Context, spec epoch.StartSpec) (int, erro
 		HotRestart: spec.HotRestart, Note: spec.Note,
 	})
 	return process.PID, err
-}
-
-// Signal sends a signal to a process.
-func (c *Connection) Signal(ctx context.Context, id string, signal syscall.Signal) error {
-	return c.Client.Signal(ctx, id, signal)
 }
 
 // Processes returns all processes that the keeper knows, including ended ones.
@@ -58,22 +52,10 @@ func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
 	return processes, nil
 }
 
-// Annotate stores the supervisor's note of a process in the keeper.
-func (c *Connection) Annotate(ctx context.Context, id string, note json.RawMessage) error {
-	return c.Client.Annotate(ctx, id, note)
-}
-
 // Run runs a short command as Envoy's user.
 func (c *Connection) Run(ctx context.Context, command epoch.Command) (epoch.RunResult, error) {
-	result, err := c.Client.Run(ctx, command.Path, command.Args)
-	if err != nil {
-		return epoch.RunResult{}, err
-	}
-	if result.TimedOut {
-		return epoch.RunResult{}, fmt.Errorf("%s did not end in time", command.Path)
-	}
-	return epoch.RunResult{Output: append(result.Stdout, result.Stderr...),
-		Exit: exitStatus(result.Exit)}, nil
+	stdout, stderr, exit, err := run(ctx, c.Client, command.Path, command.Args)
+	return epoch.RunResult{Output: append(stdout, stderr...), Exit: exit}, err
 }
 
 // ClearInitializing clears the initializing flag that a failed start leaves in shared memory.
@@ -81,9 +63,6 @@ func (c *Connection) ClearInitializing(ctx context.Context, lineage int) error {
 	_, err := c.Client.ClearInitializing(ctx, lineage)
 	return err
 }
-
-// Cleanup removes the sockets and the shared memory of Envoys. It fails while one runs.
-func (c *Connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
 
 func processOf(p keeper.Process) epoch.Process {
 	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
@@ -111,7 +90,13 @@ type Runner struct{ Link *Link }
 func (r Runner) Run(
 	ctx context.Context, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
-	result, err := r.Link.Get().Client.Run(ctx, path, args)
+	return run(ctx, r.Link.Get().Client, path, args)
+}
+
+func run(
+	ctx context.Context, client *keeper.Client, path string, args []string,
+) (stdout, stderr []byte, exit int, err error) {
+	result, err := client.Run(ctx, path, args)
 	if err != nil {
 		return nil, nil, 0, err
 	}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -177,24 +175,9 @@ func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 	if path == "" {
 		path = systemBus
 	}
-	socket, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	bus, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(path), dbus.WithContext(ctx))
 	if err != nil {
-		return nil, err
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := socket.SetDeadline(deadline); err != nil {
-			return nil, errors.Join(err, socket.Close())
-		}
-	}
-	bus, err := dbus.NewConn(socket, dbus.WithContext(ctx))
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	if err := bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))}); err != nil {
-		return nil, errors.Join(fmt.Errorf("the bus: %w", err), bus.Close())
-	}
-	if err := bus.Hello(); err != nil {
-		return nil, errors.Join(fmt.Errorf("the bus: %w", err), bus.Close())
+		return nil, fmt.Errorf("the bus: %w", err)
 	}
 	return bus, nil
 }
