@@ -5,13 +5,11 @@ package sockdiag
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"syscall"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,9 +62,6 @@ const (
 	sockidDevice      = 36
 	sockidCookie      = 40
 
-	// struct inet_diag_req_v2: family, protocol, extensions, pad, states, sockid.
-	requestLength = 8 + sockidLength
-
 	// struct inet_diag_msg: family, state, timer, retransmissions, sockid, expires, two queues,
 	// uid, inode.
 	messageLength  = 4 + sockidLength + 20
@@ -76,7 +71,9 @@ const (
 	messageUID     = 4 + sockidLength + 12
 	messageInode   = messageUID + 4
 
-	bufferLength = 32 << 10 // maximum size of one dump datagram
+	// Attributes, INET_DIAG_* in include/uapi/linux/inet_diag.h.
+	attributeIPv6Only = 11
+	attributeCGroup   = 21 // since Linux 5.8
 )
 
 // Listening returns the listening TCP sockets of this network namespace. Sockets with the same
@@ -105,116 +102,76 @@ func Each(protocol Protocol, visit func(Socket), states ...State) error {
 		mask |= 1 << state
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		asked := request(family, protocol, mask, unix.NLM_F_DUMP)
-		err := exchange(asked, make([]byte, bufferLength), func(datagram []byte) (bool, error) {
-			found, done, err := answer(datagram)
-			for _, s := range found {
-				visit(s)
-			}
-			return done, err
-		})
+		found, err := list(netlink.Dump, request(family, protocol, mask))
 		if err != nil {
 			return fmt.Errorf("list sockets: %w", err)
+		}
+		for _, s := range found {
+			visit(s)
 		}
 	}
 	return nil
 }
 
-// exchange sends a request and passes each datagram of the reply to read until read reports the
-// last.
-func exchange(
-	request, buffer []byte, read func(datagram []byte) (done bool, err error),
-) error {
-	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
-		unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	defer func() { _ = unix.Close(socket) }()
-	if err := unix.Sendto(socket, request, 0,
-		&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("sendto", err)
-	}
-	for {
-		n, _, err := unix.Recvfrom(socket, buffer, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return os.NewSyscallError("recvfrom", err)
-		}
-		if done, err := read(buffer[:n]); err != nil || done {
-			return err
-		}
-	}
+// request returns a struct inet_diag_req_v2: family, protocol, extensions, pad, states, sockid.
+func request(family uint8, protocol Protocol, states uint32) []byte {
+	body := append([]byte{family, uint8(protocol), 0, 0},
+		binary.NativeEndian.AppendUint32(nil, states)...)
+	return append(body, make([]byte, sockidLength)...)
 }
 
-func request(family uint8, protocol Protocol, states uint32, flags uint16) []byte {
-	const length = unix.SizeofNlMsghdr + requestLength
-	message := make([]byte, length)
-	binary.NativeEndian.PutUint32(message[0:], length)
-	binary.NativeEndian.PutUint16(message[4:], unix.SOCK_DIAG_BY_FAMILY)
-	binary.NativeEndian.PutUint16(message[6:], unix.NLM_F_REQUEST|flags)
-	body := message[unix.SizeofNlMsghdr:]
-	body[0], body[1] = family, uint8(protocol)
-	binary.NativeEndian.PutUint32(body[4:], states)
-	return message
-}
-
-// answer parses one datagram of a reply and skips messages of other types. done reports whether it
-// was the last datagram.
-func answer(datagram []byte) (sockets []Socket, done bool, err error) {
-	messages, err := syscall.ParseNetlinkMessage(datagram)
+// list sends a request and returns the sockets of the reply.
+func list(flags netlink.HeaderFlags, request []byte) ([]Socket, error) {
+	connection, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if err != nil {
-		return nil, false, fmt.Errorf("netlink: %w", err)
+		return nil, err
 	}
+	defer func() { _ = connection.Close() }()
+	messages, err := connection.Execute(netlink.Message{Data: request, Header: netlink.Header{
+		Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | flags}})
+	if err != nil {
+		return nil, err
+	}
+	found := make([]Socket, 0, len(messages))
 	for _, message := range messages {
-		switch message.Header.Type {
-		case unix.NLMSG_DONE: // contains the error if the kernel lacks tcp_diag
-			return sockets, true, errorOf(message.Data, nil)
-		case unix.NLMSG_ERROR:
-			return sockets, true,
-				errorOf(message.Data, errors.New("netlink: an error without a number"))
-		case unix.SOCK_DIAG_BY_FAMILY:
-			if socket, ok := socketOf(message.Data); ok {
-				sockets = append(sockets, socket)
-			}
+		socket, err := socketOf(message.Data)
+		if err != nil {
+			return nil, err
 		}
+		found = append(found, socket)
 	}
-	return sockets, false, nil
+	return found, nil
 }
 
-// errorOf returns the negative errno at the beginning of a message as an error, or otherwise if
-// there is none.
-func errorOf(body []byte, otherwise error) error {
-	if len(body) < 4 {
-		return otherwise
-	}
-	if number := int32(binary.NativeEndian.Uint32(body)); number < 0 {
-		return os.NewSyscallError("netlink", syscall.Errno(-number))
-	}
-	return otherwise
-}
-
-func socketOf(body []byte) (Socket, bool) {
+func socketOf(body []byte) (Socket, error) {
 	if len(body) < messageLength {
-		return Socket{}, false
+		return Socket{}, fmt.Errorf("a message of %d bytes is no socket", len(body))
 	}
 	id := body[messageSockid:]
 	length := net.IPv4len
 	if body[0] == unix.AF_INET6 {
 		length = net.IPv6len
 	}
-	address, ok := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
-	return Socket{
+	address, _ := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
+	s := Socket{
 		State:   State(body[messageState]),
 		Waiting: binary.NativeEndian.Uint32(body[messageWaiting:]),
 		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
 		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),
 		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
 		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),
-		CGroup:  cgroupOf(body[messageLength:]),
-
-		IPv6Only: ipv6Only(body[messageLength:]),
-	}, ok
+	}
+	attributes, err := netlink.NewAttributeDecoder(body[messageLength:])
+	if err != nil {
+		return Socket{}, err
+	}
+	for attributes.Next() {
+		switch attributes.Type() {
+		case attributeIPv6Only:
+			s.IPv6Only = attributes.Uint8() != 0
+		case attributeCGroup:
+			s.CGroup = attributes.Uint64()
+		}
+	}
+	return s, attributes.Err()
 }

@@ -15,12 +15,7 @@ var errNoUser = errors.New("no process has the socket")
 // User returns the UID of the creator of an established TCP connection's socket, identified by its
 // local and peer address. A closed socket is an error, although the kernel reports user 0 for it.
 func User(socket, peer netip.AddrPort) (uint32, error) {
-	var uid uint32
-	err := exchange(exactRequest(TCP, socket, peer), make([]byte, 4<<10),
-		func(datagram []byte) (done bool, err error) {
-			uid, err = userIn(datagram, Established)
-			return true, err
-		})
+	uid, err := user(exactRequest(TCP, socket, peer), Established)
 	if err != nil {
 		return 0, fmt.Errorf("look for the user of %s: %w", socket, err)
 	}
@@ -34,11 +29,7 @@ func Receiver(protocol Protocol, address netip.AddrPort) (uid uint32, err error)
 	if protocol == UDP { // the kernel exchanges the two
 		socket, peer, state = peer, socket, Unconnected
 	}
-	err = exchange(exactRequest(protocol, socket, peer), make([]byte, 4<<10),
-		func(datagram []byte) (done bool, err error) {
-			uid, err = userIn(datagram, state)
-			return true, err
-		})
+	uid, err = user(exactRequest(protocol, socket, peer), state)
 	if err != nil {
 		return 0, fmt.Errorf("look for the receiver at %s: %w", address, err)
 	}
@@ -51,8 +42,8 @@ func exactRequest(protocol Protocol, socket, peer netip.AddrPort) []byte {
 	if socket.Addr().Unmap().Is6() {
 		family = unix.AF_INET6
 	}
-	message := request(family, protocol, 1<<Established, 0) // any state is found
-	id := message[unix.SizeofNlMsghdr+8:]
+	message := request(family, protocol, 1<<Established) // any state is found
+	id := message[len(message)-sockidLength:]
 	binary.BigEndian.PutUint16(id[sockidPort:], socket.Port())
 	binary.BigEndian.PutUint16(id[sockidPeerPort:], peer.Port())
 	copy(id[sockidSource:], socket.Addr().Unmap().AsSlice())
@@ -61,8 +52,9 @@ func exactRequest(protocol Protocol, socket, peer netip.AddrPort) []byte {
 	return message
 }
 
-func userIn(datagram []byte, state State) (uint32, error) {
-	sockets, _, err := answer(datagram)
+// user returns the UID of the socket that a request is for, if it is in the state.
+func user(request []byte, state State) (uint32, error) {
+	sockets, err := list(0, request)
 	if err != nil {
 		return 0, err
 	}

@@ -74,10 +74,7 @@ func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
 	}
 }
 
-func TestUserIn_RefusesWhatIsNotEstablished(t *testing.T) {
-	if _, err := userIn(nil, Established); !errors.Is(err, errNoUser) {
-		t.Errorf("%v", err)
-	}
+func TestUser_OfNoConnectionIsAnError(t *testing.T) {
 	if _, err := User(netip.MustParseAddrPort("127.0.0.1:1"),
 		netip.MustParseAddrPort("127.0.0.1:2")); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
