@@ -119,7 +119,7 @@ func newLeaver(t *testing.T) *leaver {
 // captured checks who answers a connection of this host and one to it.
 func (l *leaver) captured(outbound, inbound string) {
 	l.t.Helper()
-	l.answers(time.Second, outbound)
+	l.answers(5*time.Second, outbound)
 	var answer string
 	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
 	l.other.Do(l.t, func() { answer = dial(l.t, "tcp", netip.Addr{}, to) })
@@ -177,10 +177,11 @@ func TestFollower_DrainLeavesOutboundFirst(t *testing.T) {
 	l.envoy.drain(time.Time{})
 	l.captured("15001", "15006")
 	for range 2 {
-		l.envoy.drain(time.Now().Add(500 * time.Millisecond))
+		l.envoy.drain(time.Now().Add(time.Hour))
 		l.captured("far 80", "15006")
-		l.envoy.drain(time.Now().Add(time.Hour)) // an epoch that replaces the one that drains
+		l.envoy.drain(time.Now().Add(100 * time.Millisecond))
 		l.captures(Withdrawn)
+		l.envoy.drain(time.Now().Add(time.Hour)) // an epoch that replaces the one that drains
 		l.captured("far 80", "here 80")
 		l.again(Withdrawn)
 		l.envoy.drain(time.Time{})
