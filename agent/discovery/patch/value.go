@@ -1,9 +1,9 @@
 package patch
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	xdstypev3 "github.com/cncf/xds/go/xds/type/v3"
@@ -12,14 +12,15 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
 )
 
 // newValue returns an empty message for a patch's value, nil if the kind has none.
@@ -52,40 +53,25 @@ func newValue(to applyTo) proto.Message {
 // build decodes a patch's value. The findings list its errors by path; after an error the message
 // is nil.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding) {
-	c := &conformer{}
+	fail := func(message, cure string) (proto.Message, []object.Finding) {
+		return nil, []object.Finding{{Field: path, Severity: condition.Error, Message: message,
+			Cure: cure}}
+	}
 	message := newValue(to)
 	if message == nil {
-		c.fail(path, fmt.Sprintf("Envoy has no %s", to), "")
-		return nil, c.findings
+		return fail(fmt.Sprintf("Envoy has no %s", to), "")
 	}
-	const cure = "write it as Envoy's documentation of version 3 has it"
 	plain, err := portable(value.AsMap())
 	if err != nil {
-		c.fail(path, err.Error(), cure)
-		return nil, c.findings
+		return fail(err.Error(), "write it as Envoy's documentation of version 3 has it")
 	}
-	conformed := c.message(plain, message.ProtoReflect().Descriptor(), path)
-	if c.failed() {
-		return nil, c.findings
+	findings := store.Envoy(plain, message, path)
+	if slices.ContainsFunc(findings, func(f object.Finding) bool {
+		return f.Severity == condition.Error
+	}) {
+		return nil, findings
 	}
-	encoded, err := json.Marshal(conformed)
-	if err == nil {
-		err = protojson.Unmarshal(encoded, message)
-	}
-	if err != nil {
-		c.fail(path, fmt.Sprintf("the value is no %s: %s",
-			message.ProtoReflect().Descriptor().Name(), reason(err)), cure)
-		return nil, c.findings
-	}
-	return message, c.findings
-}
-
-// syntax matches the position in protojson errors, which refers to generated JSON.
-var syntax = regexp.MustCompile(`^(proto:[\s\x{a0}]*)?(syntax error )?(\(line \d+:\d+\): )?`)
-
-// reason returns a protojson error without its prefix, whose spaces vary on purpose.
-func reason(err error) string {
-	return strings.ReplaceAll(syntax.ReplaceAllString(err.Error(), ""), "\u00a0", " ")
+	return message, findings
 }
 
 const (

@@ -29,6 +29,7 @@ type decoder struct {
 	tooMuch  bool // reported that the document is too large
 	// accepts quoted numbers and numeric names, like protobuf's JSON; an API server refuses both
 	protobuf bool
+	envoy    bool // see Envoy
 }
 
 func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
@@ -143,7 +144,7 @@ func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node
 // message fills m from a mapping.
 func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, depth int) {
 	node, ok := d.visit(node, at, depth)
-	if !ok || d.wellKnown(node, m, at) {
+	if !ok || d.wellKnown(node, m, at) || d.envoy && d.wellKnownEnvoy(node, m, at, depth) {
 		return
 	}
 	if into, ok := m.Interface().(*structpb.Struct); ok {
@@ -165,6 +166,9 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 			return
 		}
 		here := path{parent: at, name: field.JSONName()}
+		if d.envoy {
+			here.name = key.Value
+		}
 		if value, ok := d.visit(value, &here, depth); ok && !isNull(value) {
 			if oneof := field.ContainingOneof(); oneof != nil {
 				if other := m.WhichOneof(oneof); other != nil && other != field {
@@ -176,9 +180,18 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 			d.field(value, m, field, &here, depth+1)
 		}
 	})
+	if d.envoy {
+		d.warnWithoutConfig(node, m, at)
+	}
 }
 
 func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at *path) {
+	here := &path{parent: at, name: key.Value, key: key.Value == ""}
+	if d.envoy {
+		d.tell(condition.Warning, key.Line, here, fmt.Sprintf("%s has no field %q", of.Name(),
+			key.Value), "correct or remove it: it has no effect")
+		return
+	}
 	var known []string
 	for i := range of.Fields().Len() {
 		known = append(known, of.Fields().Get(i).JSONName())
@@ -187,8 +200,7 @@ func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at 
 	if near := spelling.Nearest(key.Value, known); near != "" {
 		cure = fmt.Sprintf("did you mean %s?", near)
 	}
-	d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""},
-		fmt.Sprintf("unknown field %q", key.Value), cure)
+	d.refuse(key, here, fmt.Sprintf("unknown field %q", key.Value), cure)
 }
 
 func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor,

@@ -14,7 +14,6 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/validate"
 )
 
 func read(content string) document {
@@ -139,7 +138,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		r := &reader{file: "f.yaml", namespace: "ns", validate: validate.Object}
+		r := &reader{file: "f.yaml", namespace: "ns", validate: validateObject}
 		content = inUTF8(content)
 		lines := len(regexp.MustCompile("\r\n|[\n\r\u0085\u2028\u2029]").Split(string(content), -1))
 		parts, first := split(content)

@@ -8,13 +8,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"outrider.org/outrider/agent/discovery/validate"
 )
 
 // again replaces the store by one that starts with its held objects, as after a restart.
 func (f *files) again() {
-	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validate.Object,
+	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validateObject,
 		LastGood: f.store.Held()})
 }
 

@@ -13,8 +13,13 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/validate"
 )
+
+// validateObject is validate.Object, which imports this package; see TestMain.
+var validateObject func(*object.Object) []object.Finding
+
+// SetValidate sets validateObject.
+func SetValidate(validate func(*object.Object) []object.Finding) { validateObject = validate }
 
 // entry returns a ServiceEntry for a host.
 func entry(name, host string) string {
@@ -38,7 +43,7 @@ type files struct {
 func newFiles(t *testing.T) *files {
 	directory := t.TempDir()
 	return &files{t: t, directory: directory,
-		store: New(Options{Paths: []string{directory}, Namespace: "ns", Validate: validate.Object})}
+		store: New(Options{Paths: []string{directory}, Namespace: "ns", Validate: validateObject})}
 }
 
 func (f *files) path(name string) string { return filepath.Join(f.directory, name) }

@@ -9,7 +9,7 @@ func TestSpecs_EnvoyFilter(t *testing.T) {
 	testSpecs(t, []specCase{
 		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: a, type: STRICT_DSN, connect_timeout: 1m}}"), "!configPatches[0].patch.value.type: STRICT_DNS"},
 		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: a, connect_timeout: 500ms, dns_refresh_rate: 1m}}"), ""},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {load_assignment: {endpoints: [{priority: -1}]}, lb_policy: MAGIC}}"), "!configPatches[0].patch.value.load_assignment.endpoints[0].priority: whole number"},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {load_assignment: {endpoints: [{priority: -1}]}, lb_policy: MAGIC}}"), "!configPatches[0].patch.value.load_assignment.endpoints[0].priority: out of range"},
 		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {load_assignment: {endpoints: [{priority: -1}]}, lb_policy: MAGIC}}"), "!configPatches[0].patch.value.lb_policy: MAGIC"},
 		{ef, patched("applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: a, stream_idle_timeout: 500ms, no_such_field: 1}}}"), "?configPatches[0].patch.value.typed_config.no_such_field: no field"},
 		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {}}}"), "!configPatches[0].patch.value.typed_config: has no @type"},

@@ -1,0 +1,15 @@
+package store_test
+
+import (
+	"os"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/validate"
+)
+
+// TestMain passes validate.Object to the tests inside the package, which validate imports.
+func TestMain(m *testing.M) {
+	store.SetValidate(validate.Object)
+	os.Exit(m.Run())
+}
