@@ -9,66 +9,49 @@ import (
 )
 
 // Backend is implemented by the agent. Its methods must be safe for concurrent use. An *Error
-// determines the status of the response; any other error is sent as status 500 with its text.
+// determines the status of the response; any other error is sent as status 500 with its text. If
+// the context of a long operation ends, the method returns but the operation continues.
 type Backend interface {
-	Observer
-	Reloader
-	Drainer
-	Configurator
-	Loggers
-	Viewer
-	Mesher
-	Capturer
-	Reporter
-}
-
-// Observer reports the state of the agent.
-type Observer interface {
 	Status(ctx context.Context) (Status, error)
 	// WaitReady returns nil once the proxy is ready. It calls progress with the reason whenever the
 	// reason changes. When ctx ends it returns an error with the last reason.
 	WaitReady(ctx context.Context, progress func(Progress)) error
-}
 
-// Reloader reloads the configuration.
-type Reloader interface {
-	// Reload returns once the outcome is known. A refusal is a result, not an error. If ctx ends,
-	// Reload returns but the reload continues.
+	// Reload returns once the outcome is known. A refusal is a result, not an error.
 	Reload(ctx context.Context, request ReloadRequest,
 		progress func(Progress)) (ReloadResult, error)
-}
-
-// Drainer drains the proxy and restores service.
-type Drainer interface {
 	// Drain starts a drain. With request.Wait it returns only after the listeners are closed and no
-	// connections remain. If ctx ends, Drain returns but the drain continues.
+	// connections remain.
 	Drain(ctx context.Context, request DrainRequest, progress func(Progress)) (DrainResult, error)
-	// Undrain restores service and returns when an epoch that accepts connections is live. If ctx
-	// ends, Undrain returns but the operation continues.
+	// Undrain restores service and returns when an epoch that accepts connections is live.
 	Undrain(ctx context.Context, progress func(Progress)) (UndrainResult, error)
-}
 
-// Configurator returns the configuration and its differences from the files.
-type Configurator interface {
 	Config(ctx context.Context) (Config, error)
 	ConfigDiff(ctx context.Context) (ConfigDiff, error)
-}
-
-// Loggers gets and sets log levels.
-type Loggers interface {
 	LogLevels(ctx context.Context) (LogLevels, error)
 	// SetLogLevels sets all non-empty levels or none, and returns all levels.
 	SetLogLevels(ctx context.Context, levels LogLevels) (LogLevels, error)
-}
 
-// Viewer reads the state of the proxy.
-type Viewer interface {
 	// Admin sends a GET to the live epoch's admin interface and redacts credentials in the
 	// response. path is one of AdminPaths; query is URL-encoded. The caller closes the body.
 	Admin(ctx context.Context, path, query string) (AdminResponse, error)
 	ResourceTypes(ctx context.Context) ([]ResourceType, error)
 	// UpstreamDebug returns istiod's response to GET /debug/NAME; name may have a query.
 	UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error)
+	// Report returns the parts of a bug report that no other method returns.
+	Report(ctx context.Context) ([]ReportPiece, error)
+
+	MeshProblems(ctx context.Context) ([]MeshProblem, error)
+	// MeshExplain predicts how the live epoch would handle a request, without sending it.
+	MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error)
+	// MeshOrigins returns the source objects of each resource of the live epoch.
+	MeshOrigins(ctx context.Context) ([]MeshOrigin, error)
+
+	Capture(ctx context.Context) (Capture, error)
+	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
+	// CaptureTry puts the rules in force for a time, until CaptureConfirm makes it permanent.
+	CaptureTry(ctx context.Context, request CaptureTrial) (Capture, error)
+	CaptureConfirm(ctx context.Context) (Capture, error)
 }
 
 // AdminResponse is a response of Envoy's admin interface.
@@ -77,11 +60,6 @@ type AdminResponse struct {
 	Status      int
 	ContentType string
 	Body        io.ReadCloser
-}
-
-// Reporter provides the parts of a bug report that no other method returns.
-type Reporter interface {
-	Report(ctx context.Context) ([]ReportPiece, error)
 }
 
 // Events is the source of events; *condition.Board implements it.

@@ -7,15 +7,6 @@ import (
 	"time"
 )
 
-// Capturer shows and tries the interception of connections.
-type Capturer interface {
-	Capture(ctx context.Context) (Capture, error)
-	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
-	// CaptureTry puts the rules in force for a time, until CaptureConfirm makes it permanent.
-	CaptureTry(ctx context.Context, request CaptureTrial) (Capture, error)
-	CaptureConfirm(ctx context.Context) (Capture, error)
-}
-
 // Capture is the state of the interception.
 type Capture struct {
 	State  string    `json:"state"` // off, on, withdrawn, trial

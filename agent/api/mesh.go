@@ -8,15 +8,6 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Mesher queries the embedded discovery server.
-type Mesher interface {
-	MeshProblems(ctx context.Context) ([]MeshProblem, error)
-	// MeshExplain predicts how the live epoch would handle a request, without sending it.
-	MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error)
-	// MeshOrigins returns the source objects of each resource of the live epoch.
-	MeshOrigins(ctx context.Context) ([]MeshOrigin, error)
-}
-
 // MeshProblem is a problem in the files of the embedded discovery server.
 type MeshProblem struct {
 	File     string `json:"file"`

@@ -215,19 +215,12 @@ type WaitResult struct {
 	Reason string `json:"reason,omitempty"` // why not
 }
 
-// ConfigValue is one effective value.
-type ConfigValue struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`            // as in TOML
-	Source string `json:"source,omitempty"` // file:line; empty = default
-}
-
 // Config is the active configuration.
 type Config struct {
-	Text   string        `json:"text"` // TOML with the origin of each value
-	Values []ConfigValue `json:"values"`
-	Files  []string      `json:"files"`
-	Hash   string        `json:"hash"`
+	Text   string         `json:"text"` // TOML with the origin of each value
+	Values []config.Value `json:"values"`
+	Files  []string       `json:"files"`
+	Hash   string         `json:"hash"`
 }
 
 // ConfigDiff compares the configuration files with the active configuration.

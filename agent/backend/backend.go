@@ -90,7 +90,7 @@ type Reloads interface {
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// Status returns the combined state of all parts (api.Observer).
+// Status returns the combined state of all parts (api.Backend).
 func (b *Backend) Status(ctx context.Context) (api.Status, error) {
 	status := b.State(ctx)
 	status.Epochs = b.Measure(ctx)
@@ -103,7 +103,7 @@ func (b *Backend) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
-// State is Status without the usage of the epochs and the problems of the mesh (bus.Observer).
+// State is Status without the usage of the epochs and the problems of the mesh (bus.Backend).
 func (b *Backend) State(ctx context.Context) api.Status {
 	ready, reason := b.Proxy.ReadyContext(ctx)
 	current := b.Reloader.InForce()
@@ -178,7 +178,7 @@ func (b *Backend) Reload(
 func (b *Backend) Config(context.Context) (api.Config, error) {
 	current := b.Reloader.InForce()
 	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash,
-		Values: values(current)}, nil
+		Values: current.Values()}, nil
 }
 
 // ConfigDiff compares the configuration on disk with the one in force. A configuration that cannot
@@ -215,15 +215,6 @@ func (b *Backend) Report(context.Context) ([]api.ReportPiece, error) {
 	}
 	return []api.ReportPiece{{Name: "build.txt", Text: build},
 		{Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", b.XDS.Stats())}}, nil
-}
-
-// values returns the effective configuration in the API's type.
-func values(loaded *config.Loaded) []api.ConfigValue {
-	var all []api.ConfigValue
-	for _, value := range loaded.Values() {
-		all = append(all, api.ConfigValue{Key: value.Key, Value: value.Text, Source: value.Source})
-	}
-	return all
 }
 
 // Quit requests an orderly stop and returns at once (status.Control).

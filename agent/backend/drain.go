@@ -17,7 +17,7 @@ const drainPoll = 200 * time.Millisecond
 // the wait fails.
 const drainBlind = 10 * time.Second
 
-// BeginDrain starts draining the live epoch and returns (status.Control, bus.Changer).
+// BeginDrain starts draining the live epoch and returns (status.Control, bus.Backend).
 func (b *Backend) BeginDrain(ctx context.Context) error {
 	if err := b.Supervisor.Drain(ctx); err != nil {
 		return api.Refuse(err.Error())

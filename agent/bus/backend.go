@@ -12,13 +12,6 @@ import (
 // D-Bus errors org.outrider.Agent1.Error.NAME with the same text. NAME is Refused for an
 // *api.Error (InvalidArgument if its Status is 400, NoSuchEpoch if 404), and Failed for any other.
 type Backend interface {
-	Observer
-	Changer
-	Configurator
-}
-
-// Observer reports the state of the agent.
-type Observer interface {
 	// State returns the current state, without resource usage of epochs. It may query Envoy and
 	// returns when ctx ends.
 	State(ctx context.Context) api.Status
@@ -27,10 +20,7 @@ type Observer interface {
 	// Changed returns a channel that is closed when State may have changed since the call for a
 	// reason other than an event of the board.
 	Changed() <-chan struct{}
-}
 
-// Changer changes the running proxy.
-type Changer interface {
 	// BeginReload starts a reload and returns its ID as soon as it is accepted. An event of kind
 	// condition.KindReloadFinished with that ID reports its end.
 	BeginReload(ctx context.Context, ifChanged bool) (id uint64, err error)
@@ -40,10 +30,7 @@ type Changer interface {
 	Undrain(ctx context.Context, progress func(api.Progress)) (api.UndrainResult, error)
 	// Abort terminates an epoch immediately.
 	Abort(ctx context.Context, number int) error
-}
 
-// Configurator returns and checks the configuration.
-type Configurator interface {
 	// CheckConfig returns the problems of a configuration file, one sentence each; path "" is the
 	// agent's own file. err reports that the file could not be checked.
 	CheckConfig(ctx context.Context, path string) (problems []string, err error)

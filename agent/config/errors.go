@@ -72,11 +72,7 @@ type Errors []*Error
 
 // Error returns one line per problem.
 func (e Errors) Error() string {
-	lines := make([]string, len(e))
-	for i, one := range e {
-		lines[i] = one.Error()
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(Reasons(e), "\n")
 }
 
 // Unwrap returns the individual errors, for errors.As.

@@ -9,9 +9,10 @@ import (
 
 // Value is one effective value.
 type Value struct {
-	Key    string // dotted
-	Text   string // TOML, without secrets
-	Source string // file:line:column, "default", or the variable or key that determines it
+	Key  string `json:"key"`   // dotted
+	Text string `json:"value"` // TOML, without secrets
+	// Source is file:line:column, "default", or the variable or key that determines the value.
+	Source string `json:"source,omitempty"`
 }
 
 // DefaultValues returns the defaults of all keys, in the order of the definitions. Defaults that

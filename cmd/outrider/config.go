@@ -36,7 +36,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 			}
 			report := blueprint.Check(command.Context(), options, checker)
 			result := checkResult{OK: len(report.Errors) == 0,
-				Warnings: sentences(report.Warnings), Errors: sentences(report.Errors)}
+				Warnings: config.Reasons(report.Warnings), Errors: config.Reasons(report.Errors)}
 			if result.OK {
 				result.Files = report.Files
 			}
@@ -89,14 +89,6 @@ func (a *app) printCheck(result checkResult) error {
 	return errors.Join(err, refusedIf(!result.OK))
 }
 
-func sentences(errs config.Errors) []string {
-	var all []string
-	for _, one := range errs {
-		all = append(all, one.Error())
-	}
-	return all
-}
-
 func (a *app) configShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show",
@@ -118,11 +110,7 @@ func (a *app) configShowCommand() *cobra.Command {
 
 // printConfig prints a configuration as JSON, its values also as nested tables.
 func (a *app) printConfig(shown api.Config) error {
-	var values []config.Value
-	for _, v := range shown.Values {
-		values = append(values, config.Value{Key: v.Key, Text: v.Value})
-	}
-	nested, err := config.Nested(values)
+	nested, err := config.Nested(shown.Values)
 	if err != nil {
 		return err
 	}
@@ -169,22 +157,11 @@ func (a *app) configDefaultsCommand() *cobra.Command {
 			"defaults.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return a.print(allDefaults(), func() { fmt.Fprint(a.out, config.Defaults()) })
+			shown := struct {
+				Text   string         `json:"text"`
+				Values []config.Value `json:"values"`
+			}{config.Defaults(), config.DefaultValues()}
+			return a.print(shown, func() { fmt.Fprint(a.out, shown.Text) })
 		},
 	}
-}
-
-// shownDefaults are the defaults in the format of config show.
-type shownDefaults struct {
-	Text   string            `json:"text"`
-	Values []api.ConfigValue `json:"values"`
-}
-
-func allDefaults() shownDefaults {
-	shown := shownDefaults{Text: config.Defaults()}
-	for _, value := range config.DefaultValues() {
-		shown.Values = append(shown.Values,
-			api.ConfigValue{Key: value.Key, Value: value.Text, Source: value.Source})
-	}
-	return shown
 }

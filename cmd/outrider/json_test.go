@@ -78,7 +78,7 @@ func TestJSON_EveryCommand(t *testing.T) {
 func TestJSON_ConfigDefaults(t *testing.T) {
 	m := newMachine(t, nil)
 	code, out, _ := m.outrider("config", "defaults", "--json")
-	var said shownDefaults
+	var said api.Config
 	if err := json.Unmarshal([]byte(out), &said); err != nil || code != 0 {
 		t.Fatalf("%d %s %v", code, out, err)
 	}
@@ -87,7 +87,7 @@ func TestJSON_ConfigDefaults(t *testing.T) {
 	}
 	values := map[string]string{}
 	for _, value := range said.Values {
-		values[value.Key] = value.Value
+		values[value.Key] = value.Text
 		if value.Source != "default" {
 			t.Errorf("%s comes from %s", value.Key, value.Source)
 		}

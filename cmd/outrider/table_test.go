@@ -12,6 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -114,12 +115,12 @@ func TestEpochs_Watch(t *testing.T) {
 
 func TestConfigShow_JSONIsStructured(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{ConfigValue: api.Config{Text: "x",
-		Values: []api.ConfigValue{
-			{Key: "envoy.concurrency", Value: "2"}, {Key: "envoy.drain_duration", Value: `"45s"`},
-			{Key: "node.labels.app", Value: `"a"`},
-			{Key: `status.probe."a/b".http`, Value: `"http://x"`},
-			{Key: "capture.exclude_inbound_ports", Value: "[22]"},
-			{Key: "bus.enabled", Value: "true"}}}})
+		Values: []config.Value{
+			{Key: "envoy.concurrency", Text: "2"}, {Key: "envoy.drain_duration", Text: `"45s"`},
+			{Key: "node.labels.app", Text: `"a"`},
+			{Key: `status.probe."a/b".http`, Text: `"http://x"`},
+			{Key: "capture.exclude_inbound_ports", Text: "[22]"},
+			{Key: "bus.enabled", Text: "true"}}}})
 	_, out, errors := m.outrider("config", "show", "--json")
 	var shown struct {
 		Config map[string]any `json:"config"`
