@@ -66,20 +66,13 @@ func (c *callers) learn(sender string, uid uint32) []*call {
 	return calls
 }
 
-// identify looks up the users of connections until ctx ends.
-func (s *session) identify(ctx context.Context) {
-	for {
-		select {
-		case sender := <-s.callers.asking:
-			uid, err := s.authority.user(ctx, sender)
-			if err != nil {
-				uid = unknownUser // unknown users may only read
-			}
-			for _, c := range s.callers.learn(sender, uid) {
-				s.admit(c)
-			}
-		case <-ctx.Done():
-			return
-		}
+// identify looks up the user of a connection and admits its queued calls.
+func (s *session) identify(ctx context.Context, sender string) {
+	uid, err := s.authority.user(ctx, sender)
+	if err != nil {
+		uid = unknownUser // unknown users may only read
+	}
+	for _, c := range s.callers.learn(sender, uid) {
+		s.admit(c)
 	}
 }

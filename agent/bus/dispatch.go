@@ -53,42 +53,21 @@ func (s *session) turnAway(c *call) {
 	}
 }
 
-// read serves queued calls of unprivileged users until ctx ends.
-func (s *session) read(ctx context.Context) {
+// consume handles the elements of a queue until ctx ends.
+func consume[T any](ctx context.Context, queue <-chan T, handle func(T)) {
 	for {
 		select {
-		case c := <-s.queue:
-			s.serve(ctx, c)
-			s.calls.leave(c.uid)
+		case one := <-queue:
+			handle(one)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// readRoot serves queued calls of root until ctx ends.
-func (s *session) readRoot(ctx context.Context) {
-	for {
-		select {
-		case c := <-s.rootQueue:
-			s.serve(ctx, c)
-			s.rootCalls.leave(c.sender)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// refuse sends Busy replies until ctx ends.
-func (s *session) refuse(ctx context.Context) {
-	for {
-		select {
-		case c := <-s.refused:
-			s.answer(c, nil, Busy("the agent has too many calls to answer; try again later"))
-		case <-ctx.Done():
-			return
-		}
-	}
+// refuse sends a Busy reply.
+func (s *session) refuse(c *call) {
+	s.answer(c, nil, Busy("the agent has too many calls to answer; try again later"))
 }
 
 // serve replies to a call. Methods with a polkit action run in a goroutine of their own.

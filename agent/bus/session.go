@@ -108,14 +108,28 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	s.emitter.sent = s.state.get(ctx)
 
 	for range readers {
-		s.running.Go(func() { s.read(ctx) })
+		s.running.Go(func() {
+			consume(ctx, s.queue, func(c *call) {
+				s.serve(ctx, c)
+				s.calls.leave(c.uid)
+			})
+		})
 	}
 	for range rootReaders {
-		s.running.Go(func() { s.readRoot(ctx) })
+		s.running.Go(func() {
+			consume(ctx, s.rootQueue, func(c *call) {
+				s.serve(ctx, c)
+				s.rootCalls.leave(c.sender)
+			})
+		})
 	}
-	s.running.Go(func() { s.identify(ctx) })
-	s.running.Go(func() { s.refuse(ctx) })
-	s.running.Go(func() { s.measure(ctx) })
+	s.running.Go(func() {
+		consume(ctx, s.callers.asking, func(sender string) { s.identify(ctx, sender) })
+	})
+	s.running.Go(func() { consume(ctx, s.refused, s.refuse) })
+	s.running.Go(func() {
+		consume(ctx, s.figures.refresh, func(struct{}) { s.measure(ctx) })
+	})
 	ours, err := s.takeName(ctx)
 	if err != nil {
 		return err
@@ -188,18 +202,11 @@ func (s *session) emit(ctx context.Context) error {
 	return err
 }
 
-// measure reads the resource usage of epochs on request until ctx ends.
+// measure reads the resource usage of epochs.
 func (s *session) measure(ctx context.Context) {
-	for {
-		select {
-		case <-s.figures.refresh:
-			limited, cancel := context.WithTimeout(ctx, stateTime)
-			s.figures.set(s.options.Backend.Measure(limited))
-			cancel()
-		case <-ctx.Done():
-			return
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, stateTime)
+	defer cancel()
+	s.figures.set(s.options.Backend.Measure(ctx))
 }
 
 // pause sleeps until duration has passed or ctx ends.
