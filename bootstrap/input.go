@@ -39,7 +39,6 @@ type Input struct {
 	AccessLogService *Service // nil = none
 	Tracing          *Tracing // nil = none
 	OutlierLogPath   string   // "" = none
-	Stats            Stats
 
 	Template TemplateInput
 }
@@ -110,9 +109,9 @@ type TLS struct {
 	CAFile            string // "" = Input.SystemRoots
 	CertFile, KeyFile string // Mutual
 	// SDS, with Mutual: certificate and roots come from SDSSocket instead of the files.
-	SDS             bool
-	ServerName      string   // SNI; "" = the host of the address
-	SubjectAltNames []string // at least one must match; none = ServerName
+	SDS bool
+	// ServerName is SNI, and must be in the server's certificate; "" = the host of the address.
+	ServerName string
 }
 
 // The tracing providers.
@@ -129,14 +128,6 @@ type Tracing struct {
 	Service     Service
 	AccessToken string  // Lightstep; becomes part of the bootstrap
 	Sampling    float64 // percent of requests, 0 to 100
-}
-
-// Stats selects the statistics of Envoy: all of them without any inclusion, otherwise those
-// included and the ones that Outrider and Istio's tools need. The annotations
-// sidecar.istio.io/statsInclusionPrefixes, …Suffixes and …Regexps in the node's metadata add
-// inclusions.
-type Stats struct {
-	InclusionPrefixes, InclusionSuffixes, InclusionRegexps []string
 }
 
 // TemplateInput has data that only templates use.

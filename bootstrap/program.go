@@ -69,7 +69,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	}
 	rendered, err := render(ctx, question)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
-		return nil, request.fileError("rendering it takes more than %d MiB of memory", p.memory()>>20)
+		return nil, request.TooExpensive("rendering it takes more than %d MiB of memory", p.memory()>>20)
 	}
 	if err != nil {
 		return nil, err
@@ -102,16 +102,6 @@ func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, 
 
 // outOfMemory matches the message of the Go runtime when it gets no more memory.
 var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate`)
-
-// fileError returns an error in the file that is the most expensive to render.
-func (r Request) fileError(format string, arguments ...any) error {
-	for _, file := range []*File{r.Template, r.Custom, r.Override} {
-		if file != nil {
-			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
-		}
-	}
-	return &ProgramError{Err: fmt.Errorf("bootstrap: "+format, arguments...)}
-}
 
 // Defaults for Program. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
 const (

@@ -19,6 +19,16 @@ type Request struct {
 	Secret bool `json:"-"`
 }
 
+// TooExpensive returns an error in the file that is the most expensive to render, or a ProgramError.
+func (r Request) TooExpensive(format string, arguments ...any) error {
+	for _, file := range []*File{r.Template, r.Custom, r.Override} {
+		if file != nil {
+			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
+		}
+	}
+	return &ProgramError{Err: fmt.Errorf("bootstrap: "+format, arguments...)}
+}
+
 // File is a user's file.
 type File struct {
 	Path    string // its extension selects JSON or YAML

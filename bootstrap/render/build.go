@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -270,15 +271,9 @@ func (b *builder) layeredRuntime() *bootstrapv3.LayeredRuntime {
 }
 
 func (b *builder) connectTimeout() time.Duration {
-	if b.in.ConnectTimeout > 0 {
-		return b.in.ConnectTimeout
-	}
-	return defaultTimeout
+	return cmp.Or(b.in.ConnectTimeout, defaultTimeout)
 }
 
 func (b *builder) dnsRefreshRate() time.Duration {
-	if b.in.DNSRefreshRate > 0 {
-		return b.in.DNSRefreshRate
-	}
-	return defaultDNSRefresh
+	return cmp.Or(b.in.DNSRefreshRate, defaultDNSRefresh)
 }

@@ -76,12 +76,11 @@ var inputs = map[string]func(*bootstrap.Input){
 		in.Prometheus = "127.0.0.1:9090"
 		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
 		in.MaxConnections = 5000
-		in.Stats = bootstrap.Stats{InclusionPrefixes: []string{"http.", "server"},
-			InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
 	},
 	"annotations": func(in *bootstrap.Input) {
 		in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
 			"sidecar.istio.io/statsInclusionPrefixes": "http.,listener.",
+			"sidecar.istio.io/statsInclusionSuffixes": "_total",
 			"sidecar.istio.io/statsInclusionRegexps":  "^a+$",
 		}}
 	},
@@ -105,9 +104,7 @@ var inputs = map[string]func(*bootstrap.Input){
 		in.Discovery = bootstrap.Discovery{Delta: true,
 			Upstream: &bootstrap.Service{Address: "istiod.istio-system.svc:15012",
 				Keepalive: 300 * time.Second,
-				TLS: bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true,
-					SubjectAltNames: []string{"istiod.istio-system.svc",
-						"spiffe://cluster.local/ns/istio-system/sa/istiod"}}}}
+				TLS:       bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true}}}
 		in.Prometheus, in.Ready = "", bootstrap.Ready{}
 	},
 }

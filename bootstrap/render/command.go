@@ -75,7 +75,7 @@ func answerInTime(question bootstrap.Question) bootstrap.Answer {
 			bootstrap.Protocol, question.Protocol)}
 	}
 	answers := make(chan bootstrap.Answer, 1)
-	go func() { answers <- answer(question.Request) }()
+	go func() { answers <- answerOf(Render(question.Request)) }()
 	deadline := time.After(question.Wait())
 	tick := time.NewTicker(cpuCheckInterval)
 	defer tick.Stop()
@@ -89,22 +89,11 @@ func answerInTime(question bootstrap.Question) bootstrap.Answer {
 				question.Wait(), cpuTime().Round(time.Millisecond))}
 		case <-tick.C:
 			if cpuTime() > question.Time {
-				return timedOut(question)
+				return answerOf(nil, question.Request.TooExpensive(
+					"rendering it takes more than %v", question.Time))
 			}
 		}
 	}
-}
-
-// timedOut is the answer when rendering takes too much CPU time.
-func timedOut(question bootstrap.Question) bootstrap.Answer {
-	message := fmt.Sprintf("rendering it takes more than %v", question.Time)
-	for _, file := range []*bootstrap.File{question.Request.Template, question.Request.Custom,
-		question.Request.Override} {
-		if file != nil {
-			return bootstrap.Answer{Fault: &bootstrap.Error{File: file.Path, Message: message}}
-		}
-	}
-	return bootstrap.Answer{Unable: "bootstrap: " + message}
 }
 
 // cpuTime returns the CPU time of this process.
@@ -116,10 +105,13 @@ func cpuTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-func answer(request bootstrap.Request) bootstrap.Answer {
-	rendered, err := Render(request)
+// answerOf returns the answer with the result of rendering.
+func answerOf(rendered *bootstrap.Rendered, err error) bootstrap.Answer {
 	if fault, ok := errors.AsType[*bootstrap.Error](err); ok {
 		return bootstrap.Answer{Fault: fault}
+	}
+	if _, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
+		return bootstrap.Answer{Unable: err.Error()}
 	}
 	if err != nil {
 		return bootstrap.Answer{Failure: err.Error()}

@@ -258,7 +258,8 @@ func TestBuild_EnvoyAcceptsEveryField(t *testing.T) {
 				TLS: files(bootstrap.Mutual), Keepalive: 1}
 			in.AccessLogService = &bootstrap.Service{Address: "localhost:1",
 				TLS: files(bootstrap.Simple)}
-			in.Stats.InclusionPrefixes = []string{"http."}
+			in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
+				"sidecar.istio.io/statsInclusionPrefixes": "http."}}
 			if provider != "" {
 				in.Tracing = &bootstrap.Tracing{Provider: provider, Sampling: 2.5, AccessToken: "t",
 					Service: bootstrap.Service{Address: "localhost:1"}}

@@ -6,8 +6,6 @@ import (
 
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-
-	"outrider.org/outrider/bootstrap"
 )
 
 // Statistics that every restriction includes: those of Istio, and those that readiness and draining
@@ -23,57 +21,35 @@ var (
 	}
 )
 
-// statsConfig restricts the statistics only if the input says so. Istio's default list would leave
-// little of an Envoy without Istio's filters. Names and tags are Envoy's.
+// statsConfig restricts the statistics to those that annotations of the node list, as in Istio;
+// without annotations Envoy has all of them. Istio's default list would leave little of an Envoy
+// without Istio's filters. Names and tags are Envoy's.
 func (b *builder) statsConfig() *metricsv3.StatsConfig {
-	stats := b.in.Stats
-	addAnnotations(&stats, b.in.Node.Metadata)
-	if len(stats.InclusionPrefixes)+len(stats.InclusionSuffixes)+len(stats.InclusionRegexps) == 0 {
+	annotations, _ := b.in.Node.Metadata["ANNOTATIONS"].(map[string]any)
+	listed := func(annotation string) []string {
+		text, _ := annotations["sidecar.istio.io/"+annotation].(string)
+		return slices.DeleteFunc(strings.Split(text, ","), func(s string) bool { return s == "" })
+	}
+	prefixes, suffixes := listed("statsInclusionPrefixes"), listed("statsInclusionSuffixes")
+	expressions := listed("statsInclusionRegexps")
+	if len(prefixes)+len(suffixes)+len(expressions) == 0 {
 		return nil
 	}
 	list := &matcherv3.ListStringMatcher{}
-	add := func(values []string, matcher func(string) *matcherv3.StringMatcher) {
-		seen := map[string]bool{}
-		for _, value := range values {
-			if value != "" && !seen[value] {
-				seen[value] = true
-				list.Patterns = append(list.Patterns, matcher(value))
-			}
-		}
+	for _, prefix := range slices.Concat(requiredPrefixes, prefixes) {
+		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}})
 	}
-	add(slices.Concat(requiredPrefixes, stats.InclusionPrefixes),
-		func(prefix string) *matcherv3.StringMatcher {
-			return &matcherv3.StringMatcher{
-				MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}}
-		})
-	add(slices.Concat(requiredSuffixes, stats.InclusionSuffixes),
-		func(suffix string) *matcherv3.StringMatcher {
-			return &matcherv3.StringMatcher{
-				MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
-		})
-	add(stats.InclusionRegexps, func(expression string) *matcherv3.StringMatcher {
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
-			SafeRegex: &matcherv3.RegexMatcher{Regex: expression},
-		}}
-	})
+	for _, suffix := range slices.Concat(requiredSuffixes, suffixes) {
+		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}})
+	}
+	for _, expression := range expressions {
+		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_SafeRegex{
+				SafeRegex: &matcherv3.RegexMatcher{Regex: expression}}})
+	}
 	return &metricsv3.StatsConfig{StatsMatcher: &metricsv3.StatsMatcher{
 		StatsMatcher: &metricsv3.StatsMatcher_InclusionList{InclusionList: list},
 	}}
-}
-
-// addAnnotations adds the inclusions of the node's annotations, comma-separated as in Istio.
-func addAnnotations(s *bootstrap.Stats, metadata map[string]any) {
-	annotations, ok := metadata["ANNOTATIONS"].(map[string]any)
-	if !ok {
-		return
-	}
-	for name, list := range map[string]*[]string{
-		"sidecar.istio.io/statsInclusionPrefixes": &s.InclusionPrefixes,
-		"sidecar.istio.io/statsInclusionSuffixes": &s.InclusionSuffixes,
-		"sidecar.istio.io/statsInclusionRegexps":  &s.InclusionRegexps,
-	} {
-		if text, ok := annotations[name].(string); ok {
-			*list = slices.Concat(*list, strings.Split(text, ","))
-		}
-	}
 }

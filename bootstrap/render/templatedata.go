@@ -59,9 +59,9 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		"envoy_status_port":             readyPort(in.Ready),
 		"envoy_prometheus_port":         "",
 		"workload_identity_socket_file": in.SDSSocket,
-		"inclusionPrefix":               in.Stats.InclusionPrefixes,
-		"inclusionSuffix":               in.Stats.InclusionSuffixes,
-		"inclusionRegexps":              in.Stats.InclusionRegexps,
+		"inclusionPrefix":               []string(nil),
+		"inclusionSuffix":               []string(nil),
+		"inclusionRegexps":              []string(nil),
 		"extraStatTags":                 []string(nil),
 	}
 	if in.Discovery.Delta {

@@ -1,8 +1,8 @@
 package render
 
 import (
+	"cmp"
 	"net/netip"
-	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -29,10 +29,7 @@ func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS,
 		b.fail("cluster %s: TLS mode %q is none of disable, simple, mutual", cluster, settings.Mode)
 		return nil
 	}
-	serverName := settings.ServerName
-	if serverName == "" {
-		serverName = host
-	}
+	serverName := cmp.Or(settings.ServerName, host)
 	common := &tlsv3.CommonTlsContext{}
 	if http2 {
 		common.AlpnProtocols = []string{"h2"}
@@ -53,15 +50,8 @@ func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS,
 
 func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, settings bootstrap.TLS,
 	serverName string) {
-	names := settings.SubjectAltNames
-	if len(names) == 0 {
-		names = []string{serverName}
-	}
-	context := &tlsv3.CertificateValidationContext{}
-	for _, name := range names {
-		context.MatchTypedSubjectAltNames = append(context.MatchTypedSubjectAltNames,
-			alternativeName(name))
-	}
+	context := &tlsv3.CertificateValidationContext{
+		MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{alternativeName(serverName)}}
 	switch {
 	case settings.SDS:
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
@@ -120,8 +110,6 @@ func alternativeName(name string) *tlsv3.SubjectAltNameMatcher {
 	kind := tlsv3.SubjectAltNameMatcher_DNS
 	if _, err := netip.ParseAddr(name); err == nil {
 		kind = tlsv3.SubjectAltNameMatcher_IP_ADDRESS
-	} else if strings.HasPrefix(name, "spiffe://") {
-		kind = tlsv3.SubjectAltNameMatcher_URI
 	}
 	return &tlsv3.SubjectAltNameMatcher{
 		SanType: kind,
