@@ -240,13 +240,8 @@ func (a *Agent) newBus() (*bus.Server, error) {
 const changersGroup = "outrider"
 
 func statusConfig(c *config.Config) status.Config {
-	probes := map[string]status.Probe{}
-	for name, p := range c.Status.Probes {
-		probes[name] = status.Probe{HTTP: p.HTTP, TCP: p.TCP, GRPC: p.GRPC, Headers: p.Headers,
-			Timeout: p.Timeout}
-	}
 	return status.Config{Control: c.Status.Control == "loopback",
-		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: probes}
+		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: c.Status.Probes}
 }
 
 func viewConfig(c *config.Config) status.ViewConfig {

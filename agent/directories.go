@@ -37,7 +37,7 @@ func envoyUser(c *config.Config) (*keeper.User, error) {
 	if found == nil || err != nil {
 		return nil, err
 	}
-	return &keeper.User{UID: found.UID, GID: found.GID}, nil
+	return &keeper.User{UID: found.Uid, GID: found.Gid}, nil
 }
 
 // prepare creates the directories and acquires the lock. Under systemd the directories exist

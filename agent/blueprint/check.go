@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"outrider.org/outrider/agent/config"
@@ -153,9 +152,8 @@ func (c Checker) place(loaded *config.Loaded) (*place, error) {
 	}
 	p := &place{runner: envoy.Local{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
 	if other != nil {
-		p.runner, p.envoys = envoy.Local{User: &syscall.Credential{Uid: other.UID, Gid: other.GID}},
-			true
-		err = os.Chown(folder, int(other.UID), int(other.GID))
+		p.runner, p.envoys = envoy.Local{User: other}, true
+		err = os.Chown(folder, int(other.Uid), int(other.Gid))
 	}
 	if err != nil {
 		p.remove()

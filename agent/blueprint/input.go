@@ -186,22 +186,14 @@ func loopback(address string) string {
 		return address
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-		if ip.Is6() && !ip.Is4In6() && host != "" && strings.Contains(address, "[") {
-			host = "127.0.0.1" // a socket on [::] accepts IPv4, too
-		}
+		host = "127.0.0.1" // a socket on [::] accepts IPv4, too
 	}
 	return net.JoinHostPort(host, port)
 }
 
+// portOf returns the port of an address, 0 if it is "".
 func portOf(address string) int {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return 0
-	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		return 0
-	}
+	_, port, _ := net.SplitHostPort(address)
+	number, _ := strconv.Atoi(port)
 	return number
 }

@@ -6,16 +6,14 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"syscall"
 
 	"outrider.org/outrider/agent/config"
 )
 
-// User is a user of the system.
-type User struct{ UID, GID uint32 }
-
 // EnvoyUser returns the user that Envoy and its keeper run as in the foreground: [envoy] user if
 // this process is root and the user exists, otherwise nil, which means the user of this process.
-func EnvoyUser(c *config.Config) (*User, error) {
+func EnvoyUser(c *config.Config) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 || c.Envoy.User == "" {
 		return nil, nil
 	}
@@ -34,5 +32,5 @@ func EnvoyUser(c *config.Config) (*User, error) {
 	if err != nil {
 		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
 	}
-	return &User{UID: uint32(uid), GID: uint32(gid)}, nil
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }

@@ -15,8 +15,6 @@ import (
 	"outrider.org/outrider/agent/probe"
 )
 
-const defaultProbeTime = time.Second
-
 // probe runs the probe that the path names. Like Istio's agent, it answers with the status of the
 // application, or with 500 if the application does not answer.
 func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
@@ -33,9 +31,6 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	timeout := p.Timeout
-	if timeout <= 0 {
-		timeout = defaultProbeTime
-	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + answerTime))
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()

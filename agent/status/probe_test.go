@@ -61,8 +61,8 @@ func TestProbeHTTP(t *testing.T) {
 		"elsewhere": {HTTP: plain.URL + "/elsewhere", Timeout: calm},
 		"circle":    {HTTP: plain.URL + "/circle", Timeout: calm},
 		"slow":      {HTTP: plain.URL + "/slow", Timeout: 50 * time.Millisecond},
-		"none":      {HTTP: "http://127.0.0.1:1/"},
-		"empty":     {},
+		"none":      {HTTP: "http://127.0.0.1:1/", Timeout: calm},
+		"empty":     {Timeout: calm},
 	}}})
 	for _, test := range []struct {
 		name string
@@ -136,11 +136,11 @@ func TestProbeTCPAndGRPC(t *testing.T) {
 	address := listener.Addr().String()
 	_, url := startServer(t, Options{Config: Config{Probes: map[string]Probe{
 		"tcp":         {TCP: address, Timeout: calm},
-		"tcp-none":    {TCP: "127.0.0.1:1"},
+		"tcp-none":    {TCP: "127.0.0.1:1", Timeout: calm},
 		"grpc":        {GRPC: address, Timeout: calm},
 		"grpc-down":   {GRPC: address + "/down", Timeout: calm},
 		"grpc-absent": {GRPC: address + "/absent", Timeout: calm},
-		"grpc-none":   {GRPC: "127.0.0.1:1"},
+		"grpc-none":   {GRPC: "127.0.0.1:1", Timeout: calm},
 	}}})
 	for _, test := range []struct {
 		name string

@@ -7,6 +7,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"outrider.org/outrider/agent/config"
 )
 
 // Readiness reports whether the proxy is ready.
@@ -37,14 +39,8 @@ type Config struct {
 	Probes             map[string]Probe // by name, which may contain slashes
 }
 
-// Probe is a probe of the application. Exactly one of HTTP, TCP and GRPC is set.
-type Probe struct {
-	HTTP    string            // URL
-	TCP     string            // host:port
-	GRPC    string            // host:port or host:port/service
-	Headers map[string]string // for HTTP; they replace those of the request
-	Timeout time.Duration     // 0 = one second
-}
+// Probe is a probe of the application. Its headers replace those of the request.
+type Probe = config.Probe
 
 // Limits of both servers. The status address is open to the network.
 const (
