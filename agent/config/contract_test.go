@@ -162,7 +162,7 @@ func TestDefaultsAreValid(t *testing.T) {
 			if p != nil {
 				t.Fatalf("%s.%s: %s", table.name, k.name, p.message)
 			}
-			if !equal(value, k.value) {
+			if render(value) != render(k.value) {
 				t.Errorf("%s.%s: %s is read as %v, defined as %v", table.name, k.name,
 					k.defaultText(), value, k.value)
 			}

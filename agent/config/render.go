@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,25 +142,6 @@ func quote(s string) string {
 	}
 	b.WriteByte('"')
 	return b.String()
-}
-
-// equal reports whether two values of a key are equal. Nil and empty lists or tables are equal.
-func equal(a, b any) bool {
-	switch a := a.(type) {
-	case []string:
-		return slices.Equal(a, b.([]string))
-	case []int:
-		return slices.Equal(a, b.([]int))
-	case Ports:
-		other := b.(Ports)
-		return a.All == other.All && slices.Equal(a.List, other.List)
-	case map[string]string:
-		return maps.Equal(a, b.(map[string]string))
-	case map[string]any:
-		return len(a) == 0 && len(b.(map[string]any)) == 0 || reflect.DeepEqual(a, b)
-	default:
-		return a == b
-	}
 }
 
 func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }

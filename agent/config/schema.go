@@ -124,8 +124,9 @@ func (k key) reset() {
 	}
 }
 
-// isDefault reports whether the field has its default value.
-func (k key) isDefault() bool { return equal(k.get(), k.value) }
+// isDefault reports whether the field has its default value. Nil and empty lists and tables are
+// equal.
+func (k key) isDefault() bool { return render(k.get()) == render(k.value) }
 
 // tables returns all definitions, bound to c, in the order of the file, with one table for each
 // probe of c.
