@@ -79,10 +79,8 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) a
 		{"memory.json", "memory", nil}, {"runtime.json", "runtime", nil},
 		{"init_dump.json", "init_dump", nil},
 	} {
-		if err := collectAdmin(ctx, r, client, "envoy/"+view.name, view.path,
-			view.query); err != nil {
-			r.missing("envoy/"+view.name, err)
-		}
+		content, err := readAdmin(ctx, client, view.path, view.query)
+		r.addOr("envoy/"+view.name, content, err)
 	}
 	return status
 }
@@ -97,28 +95,28 @@ func collectValue[T any](ctx context.Context, r *report, name string,
 	r.addJSON(name, value)
 }
 
-func collectAdmin(ctx context.Context, r *report, client *api.Client, name, path string,
-	query url.Values) error {
+func readAdmin(ctx context.Context, client *api.Client, path string,
+	query url.Values) (string, error) {
 	answer, err := client.Admin(ctx, path, query)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer answer.Body.Close()
-	content, err := readAtMost(answer.Body)
-	if err != nil {
-		return err
-	}
-	r.add(name, content)
-	return nil
+	return readAtMost(answer.Body)
 }
 
 func (r *report) addJSON(name string, value any) {
 	content, err := json.Marshal(value)
+	r.addOr(name, string(content), err)
+}
+
+// addOr adds a file, or records the error because of which it is missing.
+func (r *report) addOr(name, content string, err error) {
 	if err != nil {
 		r.missing(name, err)
 		return
 	}
-	r.add(name, string(content))
+	r.add(name, content)
 }
 
 // collectFiles adds configuration and bootstraps as they are on disk now, which may differ from
@@ -155,11 +153,7 @@ func (a *app) collectFiles(r *report, status api.Status) {
 		if err == nil && strings.HasSuffix(path, ".toml") {
 			content, err = config.Redacted(content)
 		}
-		if err != nil {
-			r.missing("files"+path, err)
-		} else {
-			r.add("files"+path, content)
-		}
+		r.addOr("files"+path, content, err)
 	}
 }
 
@@ -169,11 +163,8 @@ func (a *app) collectHost(ctx context.Context, r *report) {
 		a.now().UTC().Format(time.RFC3339)))
 	for _, path := range []string{"/etc/os-release", "/proc/version", "/proc/meminfo",
 		"/proc/net/unix"} {
-		if content, err := readFile(path); err != nil {
-			r.missing("host"+path, err)
-		} else {
-			r.add("host"+path, content)
-		}
+		content, err := readFile(path)
+		r.addOr("host"+path, content, err)
 	}
 	slice := "outrider.slice"
 	for name, command := range map[string][]string{
@@ -183,11 +174,8 @@ func (a *app) collectHost(ctx context.Context, r *report) {
 		"host/listening.txt":  {"ss", "-ltnp"},
 		"host/sysctl-net.txt": {"sysctl", "net.core", "net.ipv4.ip_local_port_range"},
 	} {
-		if content, err := output(ctx, command); err != nil {
-			r.missing(name, err)
-		} else {
-			r.add(name, content)
-		}
+		content, err := output(ctx, command)
+		r.addOr(name, content, err)
 	}
 }
 

@@ -14,40 +14,35 @@ import (
 )
 
 func (a *app) captureCommand() *cobra.Command {
-	command := &cobra.Command{
-		Use:   "capture",
-		Short: "Show and try the interception of connections ([capture])",
-		Long: "Show and try the interception of connections ([capture]). Rules are in force while " +
-			"Envoy accepts connections at ports 15001 and 15006, and end with " +
-			"outrider-capture.service.\n\n" +
-			"With [capture] fail = \"closed\", what would be captured is refused while Envoy " +
-			"does not serve. Before Envoy serves for the first time after a boot, this needs " +
-			"\"systemctl enable outrider-capture-early\", see outriderd(8). An agent that has " +
-			"failed leaves it in force, and systemctl stop does nothing then: use \"outrider " +
-			"cleanup --stop\".\n\n" +
-			"A unit of [capture] units or exclude_units is recognized within 50 ms of its " +
-			"start. Until then its connections are those of any other unit.\n\n" +
-			"To set up interception over ssh, write trial = \"5m\" into [capture] before the " +
-			"first start. Within five minutes of the start, log in again, because established " +
-			"sessions are never captured, and run \"outrider capture confirm\". Otherwise the " +
-			"rules are withdrawn, and fail = \"closed\" ends, too. Then remove trial: each boot " +
-			"begins a new one, which outrider-capture-early begins before Envoy serves. If sshd " +
-			"does not listen on port 22, add its port to exclude_inbound_ports.\n\n" +
-			"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +
-			"/usr/share/doc/outrider/tproxy.conf to " +
-			"/etc/systemd/system/outrider-envoy.service.d and restart " +
-			"outrider-envoy.service.\n\n" +
-			"With mode = \"redirect\", a local firewall sees captured inbound connections with " +
-			"port 15006 (input hook): rules for other ports do not apply to them. Add ports " +
-			"that it blocks to [capture] exclude_inbound_ports. A firewall that drops what no " +
-			"rule accepts, such as ufw, must accept that port (ufw allow 15006/tcp; direct " +
-			"connections to it are reset). firewalld accepts all redirected connections. Ports " +
-			"that docker, podman or firewalld forward elsewhere are not captured.",
-		Args: cobra.ArbitraryArgs,
-		RunE: needsCommand,
-	}
-	command.AddCommand(a.captureShowCommand(), a.captureExplainCommand(), a.captureTryCommand(),
+	command := group("capture", "Show and try the interception of connections ([capture])",
+		a.captureShowCommand(), a.captureExplainCommand(), a.captureTryCommand(),
 		a.captureConfirmCommand())
+	command.Long = "Show and try the interception of connections ([capture]). Rules are in force while " +
+		"Envoy accepts connections at ports 15001 and 15006, and end with " +
+		"outrider-capture.service.\n\n" +
+		"With [capture] fail = \"closed\", what would be captured is refused while Envoy " +
+		"does not serve. Before Envoy serves for the first time after a boot, this needs " +
+		"\"systemctl enable outrider-capture-early\", see outriderd(8). An agent that has " +
+		"failed leaves it in force, and systemctl stop does nothing then: use \"outrider " +
+		"cleanup --stop\".\n\n" +
+		"A unit of [capture] units or exclude_units is recognized within 50 ms of its " +
+		"start. Until then its connections are those of any other unit.\n\n" +
+		"To set up interception over ssh, write trial = \"5m\" into [capture] before the " +
+		"first start. Within five minutes of the start, log in again, because established " +
+		"sessions are never captured, and run \"outrider capture confirm\". Otherwise the " +
+		"rules are withdrawn, and fail = \"closed\" ends, too. Then remove trial: each boot " +
+		"begins a new one, which outrider-capture-early begins before Envoy serves. If sshd " +
+		"does not listen on port 22, add its port to exclude_inbound_ports.\n\n" +
+		"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +
+		"/usr/share/doc/outrider/tproxy.conf to " +
+		"/etc/systemd/system/outrider-envoy.service.d and restart " +
+		"outrider-envoy.service.\n\n" +
+		"With mode = \"redirect\", a local firewall sees captured inbound connections with " +
+		"port 15006 (input hook): rules for other ports do not apply to them. Add ports " +
+		"that it blocks to [capture] exclude_inbound_ports. A firewall that drops what no " +
+		"rule accepts, such as ufw, must accept that port (ufw allow 15006/tcp; direct " +
+		"connections to it are reset). firewalld accepts all redirected connections. Ports " +
+		"that docker, podman or firewalld forward elsewhere are not captured."
 	return command
 }
 
@@ -66,8 +61,7 @@ func (a *app) captureShowCommand() *cobra.Command {
 				if len(shown.Counters) > 0 {
 					t := &table{head: []string{"RULE", "PACKETS", "BYTES"}}
 					for _, c := range shown.Counters {
-						t.add(c.Rule, strconv.FormatUint(c.Packets, 10),
-							strconv.FormatUint(c.Bytes, 10))
+						t.add(c.Rule, c.Packets, c.Bytes)
 					}
 					fmt.Fprintln(a.out)
 					a.write(t, "")

@@ -94,10 +94,7 @@ func (a *app) useEnvoy(ctx context.Context, version string) error {
 	if printed := a.printUsed(version, result, refused); printed != nil || err != nil {
 		return errors.Join(printed, err)
 	}
-	if refused {
-		return silentError{api.ExitRefused}
-	}
-	return nil
+	return refusedIf(refused)
 }
 
 // takeBack restores the selection, and agents that had changed.

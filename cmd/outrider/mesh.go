@@ -130,34 +130,20 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem, strict
 			warnings++
 		}
 	}
-	if a.json {
-		if problems == nil {
-			problems = []discovery.Problem{}
-		}
-		if err := a.printJSON(problems); err != nil {
-			return err
-		}
-	} else {
+	if problems == nil {
+		problems = []discovery.Problem{}
+	}
+	err := a.print(problems, func() {
 		for _, p := range problems {
 			fmt.Fprintf(a.err, "%s: %s\n", p.Severity, p)
 		}
-		if bad == 0 {
-			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict(warnings))
+		verdict := "valid"
+		if warnings > 0 {
+			verdict += ", with " + count(warnings, "warning", "warnings")
 		}
-	}
-	if bad > 0 || strict && warnings > 0 {
-		return silentError{api.ExitRefused}
-	}
-	return nil
-}
-
-// verdict is the result of mesh check for files without errors.
-func verdict(warnings int) string {
-	switch warnings {
-	case 0:
-		return "valid"
-	case 1:
-		return "valid, with 1 warning"
-	}
-	return fmt.Sprintf("valid, with %d warnings", warnings)
+		if bad == 0 {
+			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict)
+		}
+	})
+	return errors.Join(err, refusedIf(bad > 0 || strict && warnings > 0))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -145,17 +146,8 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 const mostOrigins = 8
 
 func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation) error {
-	if a.json {
-		if err := a.printJSON(said); err != nil {
-			return err
-		}
-	} else {
-		a.showExplanation(request, said)
-	}
-	if said.Reason != "" {
-		return silentError{api.ExitRefused}
-	}
-	return nil
+	err := a.print(said, func() { a.showExplanation(request, said) })
+	return errors.Join(err, refusedIf(said.Reason != ""))
 }
 
 func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation) {

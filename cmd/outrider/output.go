@@ -131,14 +131,6 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// orDash returns the text, or "-" if it is empty.
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 // reason removes the path and the system call from the error of a file.
 func reason(err error) error {
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {

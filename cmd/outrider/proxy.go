@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -117,7 +118,7 @@ func (a *app) short(s string) string {
 	if len(s) > enough && !a.wide {
 		return s[:enough] + "…"
 	}
-	return orDash(s)
+	return cmp.Or(s, "-")
 }
 
 // socketAddress is envoy.config.core.v3.Address.

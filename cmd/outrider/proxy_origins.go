@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +55,7 @@ func placesOf(from []resource.Origin) cell {
 	if more := len(from) - len(shown); more > 0 {
 		words += fmt.Sprintf(" +%d", more)
 	}
-	return text("%s", orDash(words))
+	return text("%s", cmp.Or(words, "-"))
 }
 
 func (o origins) cell(typeURL, name string) cell {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -29,13 +30,11 @@ func (a *app) reloadCommand() *cobra.Command {
 				return client.Reload(ctx, request, tell)
 			}
 			result, err := withProgress(ctx, a, "reloading", reload)
-			if err == nil {
-				err = a.print(result, func() { a.printReload(result, request.Systemctl) })
-			}
 			if err != nil {
 				return err
 			}
-			return refusedIf(result.Outcome == api.OutcomeRefused)
+			err = a.print(result, func() { a.printReload(result, request.Systemctl) })
+			return errors.Join(err, refusedIf(result.Outcome == api.OutcomeRefused))
 		}),
 	}
 	command.Flags().BoolVar(&request.IfChanged, "if-changed", false,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -155,7 +156,7 @@ func discoveryLine(d api.Discovery) string {
 	if d.Detail != "" {
 		line += ": " + d.Detail
 	}
-	return orDash(line)
+	return cmp.Or(line, "-")
 }
 
 // addEpochs adds the epochs that have not exited.

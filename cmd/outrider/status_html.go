@@ -193,7 +193,7 @@ func (l loadedCertificates) rows(now time.Time) []htmlCertificate {
 			for _, name := range one.Names {
 				names = append(names, cmp.Or(name.DNS, name.URI, name.IP))
 			}
-			shown.Names = orDash(strings.Join(names, ", "))
+			shown.Names = cmp.Or(strings.Join(names, ", "), "-")
 			switch left := one.Expires.Sub(now); {
 			case left <= 0:
 				shown.Class, shown.Until = "bad", shown.Until+" (expired)"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -27,7 +28,7 @@ func (t *table) add(values ...any) {
 		} else {
 			row[i] = text("%v", value)
 		}
-		row[i].text = orDash(row[i].text)
+		row[i].text = cmp.Or(row[i].text, "-")
 	}
 	t.rows = append(t.rows, row)
 }
