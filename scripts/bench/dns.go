@@ -145,8 +145,7 @@ spec:
 // istioDNS starts the DNS server of pilot-agent, which its package provides, with the same names.
 func istioDNS(t *stage) string {
 	folder := parts.ShortDir(t)
-	program := filepath.Join(folder, "dnsproxy")
-	buildIstio(t, folder, program, "./dnsproxy")
+	program := parts.BuildIstio(t, "./dnsproxy")
 	resolvConf := filepath.Join(folder, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver "+dnsUpstream+"\n"), 0o600); err != nil {
 		t.Fatal(err)

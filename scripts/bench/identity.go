@@ -105,33 +105,11 @@ root_ca_file = %q
 	return a
 }
 
-// buildIstio builds a package in the module of istiod.
-func buildIstio(t *stage, folder, program, pkg string) {
-	module := filepath.Join(parts.Root(), "scripts", "parts", "istiod")
-	for _, name := range []string{"go.mod", "go.sum"} { // the build adds what istiod does not need
-		text, err := os.ReadFile(filepath.Join(module, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(folder, name), text, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	build := exec.Command("go", "build", "-modfile", filepath.Join(folder, "go.mod"), "-tags",
-		"agent,disable_pgv", "-ldflags", "-s -w", "-o", program, pkg)
-	build.Dir = module
-	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v: %s", pkg, err, out)
-	}
-}
-
 // istioAgent returns pilot-agent, built from the module of istiod, with its own Envoy. discovery is
 // the address of istiod.
 func istioAgent(t *stage, discovery string) *sdsAgent {
 	a := &sdsAgent{folder: parts.ShortDir(t), status: parts.FreePort(t)}
-	program := filepath.Join(a.folder, "pilot-agent")
-	buildIstio(t, a.folder, program, "istio.io/istio/pilot/cmd/pilot-agent")
+	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
 	source, err := parts.IstioSource()
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 )
 
 // Istiod returns the path of the real istiod. The first call builds it, which takes minutes.
@@ -67,3 +68,27 @@ var IstioSource = sync.OnceValues(func() (string, error) {
 	}
 	return "", nil
 })
+
+// BuildIstio builds a program in the module of istiod, and returns its path.
+func BuildIstio(t testing.TB, pkg string) string {
+	t.Helper()
+	folder, module := ShortDir(t), filepath.Join(Root(), "scripts", "parts", "istiod")
+	for _, name := range []string{"go.mod", "go.sum"} { // the build adds what istiod does not need
+		text, err := os.ReadFile(filepath.Join(module, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(folder, filepath.Base(pkg))
+	build := exec.Command("go", "build", "-modfile", filepath.Join(folder, "go.mod"), "-tags",
+		"agent,disable_pgv", "-ldflags", "-s -w", "-o", program, pkg)
+	build.Dir = module
+	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v: %s", pkg, err, out)
+	}
+	return program
+}

@@ -89,14 +89,20 @@ period = "200ms"
 `)
 	f.client = f.boot(1, "client", "", "[capture]\nmode = \"redirect\"\n")
 	f.client.Script("ip route add default via " + f.address)
-	f.server.Write("/etc/systemd/system/web.service", `[Service]
+	f.server.startApplication("web")
+	return f
+}
+
+// startApplication enables and starts web.service, which answers with a name.
+func (h *Host) startApplication(name string) {
+	h.t.Helper()
+	h.Write("/etc/systemd/system/web.service", `[Service]
 Type=exec
-ExecStart=/opt/programs/backend -name web -http 0.0.0.0:8080 -tcp 0.0.0.0:8081
+ExecStart=/opt/programs/backend -name `+name+` -http 0.0.0.0:8080 -tcp 0.0.0.0:8081
 [Install]
 WantedBy=multi-user.target
 `)
-	f.server.Script("systemctl daemon-reload; systemctl enable --now web.service")
-	return f
+	h.Script("systemctl daemon-reload; systemctl enable --now web.service")
 }
 
 // create creates objects in the namespace of the fleet.
@@ -161,10 +167,15 @@ func (f *fleet) await(prefix string) *cluster.Entry {
 	return f.cluster.AwaitEntry(f.t, 20*time.Second, "vm", "web-"+f.address, prefix)
 }
 
-// call sends a request from the client to the service and returns the status code and the body.
+// call sends a request from the client to the service and returns the body and the status code.
 func (f *fleet) call(path string) string {
-	out, err := f.client.Run(f.t.Context(), "curl", "-s", "-m", "5", "-w", "%{http_code}",
-		"--resolve", "web.test:80:240.240.0.10", "http://web.test/"+path)
+	return f.client.call("web.test", "240.240.0.10", path)
+}
+
+// call sends a request to a service and returns the body and the status code.
+func (h *Host) call(service, address, path string) string {
+	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-w", "%{http_code}",
+		"--resolve", service+":80:"+address, "http://"+service+"/"+path)
 	if err != nil {
 		return err.Error()
 	}
@@ -279,5 +290,8 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	}
 	if left := f.server.Script("nft list ruleset"); left != "" {
 		t.Errorf("left: %s", left)
+	}
+	if full() {
+		f.besidePilotAgent()
 	}
 }

@@ -19,6 +19,7 @@ type Entry struct {
 		Labels      map[string]string
 		Annotations map[string]string
 	}
+	Spec   json.RawMessage
 	Status struct {
 		Conditions []struct{ Type, Status, Message string }
 	}
@@ -76,8 +77,9 @@ func (c *Cluster) FollowEntry(namespace, name string,
 	const none = "none"
 	ctx, cancel := context.WithCancel(context.Background())
 	c.t.Cleanup(cancel)
-	response, err := c.send(ctx, &http.Client{Transport: c.client.Transport}, http.MethodGet,
-		entries(namespace)+"?watch=1&fieldSelector=metadata.name="+name, "")
+	client := &http.Client{Transport: c.client.Transport} // without its time limit
+	path := entries(namespace) + "?watch=1&fieldSelector=metadata.name=" + name
+	response, err := c.send(ctx, client, http.MethodGet, path, "") //nolint:bodyclose // it is, below
 	if err != nil {
 		c.t.Fatal(err)
 	}
