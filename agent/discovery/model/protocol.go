@@ -1,6 +1,11 @@
 package model
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+)
 
 // Protocol is the application protocol of a port.
 type Protocol int
@@ -41,4 +46,11 @@ func ParseProtocol(protocol, portName string) (Protocol, bool) {
 		return p, true
 	}
 	return Auto, true
+}
+
+// GRPCStatus returns the code of a gRPC status, for example of UNAVAILABLE.
+func GRPCStatus(name string) (code uint32, ok bool) {
+	var status codes.Code
+	err := status.UnmarshalJSON([]byte(strconv.Quote(name)))
+	return uint32(status), err == nil
 }

@@ -104,3 +104,12 @@ func Age(a, b *Object) int {
 		cmp.Compare(a.Line, b.Line),
 		cmp.Compare(a.Index, b.Index))
 }
+
+// Wire returns an encoding that is the same for equal messages.
+func Wire(m proto.Message) string {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return err.Error() // invalid UTF-8, which YAML excludes
+	}
+	return string(encoded)
+}

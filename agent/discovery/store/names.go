@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // metadataKeys lists the valid keys of metadata. Most of them matter to a cluster only.
@@ -24,26 +26,18 @@ const (
 // isLabel reports whether text is a DNS label as in Kubernetes: lower-case letters, digits and
 // hyphens.
 func isLabel(text string) bool {
-	return len(text) <= longestLabel && isWord(text, "-") && text == strings.ToLower(text)
+	return object.IsWord(text, "-", longestLabel) && text == strings.ToLower(text)
 }
 
 // isSubdomain reports whether text is a valid object name: DNS labels of any length, separated by
 // dots.
 func isSubdomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
-		if !isWord(label, "-") || label != strings.ToLower(label) {
+		if !object.IsWord(label, "-", longestSubdomain) || label != strings.ToLower(label) {
 			return false
 		}
 	}
 	return len(text) <= longestSubdomain
-}
-
-// isWord reports whether text consists of letters and digits, with characters of others only
-// between them.
-func isWord(text, others string) bool {
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	return text != "" && strings.Trim(text, letters+others) == "" && strings.Contains(letters,
-		text[:1]) && strings.Contains(letters, text[len(text)-1:])
 }
 
 // isQualified reports whether text is a valid label or annotation key: a name with an optional
@@ -53,7 +47,7 @@ func isQualified(text string) bool {
 	if !found {
 		domain, name = "x", text
 	}
-	return isSubdomain(domain) && len(name) <= longestLabel && isWord(name, "-_.")
+	return isSubdomain(domain) && object.IsWord(name, "-_.", longestLabel)
 }
 
 func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
@@ -63,8 +57,7 @@ func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
 			d.refuse(node, here, fmt.Sprintf("%q is no label", key),
 				"write letters, digits and -_. between letters or digits")
 		}
-		if value := labels[key]; value != "" && (len(value) > longestLabel ||
-			!isWord(value, "-_.")) {
+		if value := labels[key]; value != "" && !object.IsWord(value, "-_.", longestLabel) {
 			d.refuse(node, here, fmt.Sprintf("%q is no label's value", value),
 				"write up to 63 letters, digits and -_. between letters or digits")
 		}

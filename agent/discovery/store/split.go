@@ -11,8 +11,7 @@ import (
 )
 
 // split splits a file at lines that begin with "---", like kubectl; that line begins the next
-// document. first holds the first line of each document, from 1, as YAML parsers and editors count
-// lines.
+// document. first holds the first line of each document, from 1.
 func split(content []byte) (documents [][]byte, first []int) {
 	cut := func(document []byte, line int) {
 		for _, part := range jsonObjects(document) {
@@ -20,7 +19,6 @@ func split(content []byte) (documents [][]byte, first []int) {
 			line += bytes.Count(part, []byte("\n"))
 		}
 	}
-	rare := hasRareBreaks(content)
 	start, line, startLine := 0, 1, 1
 	for at := 0; at < len(content); {
 		if at > start && isSeparator(bytes.TrimPrefix(content[at:], byteOrderMark)) {
@@ -30,9 +28,6 @@ func split(content []byte) (documents [][]byte, first []int) {
 		end := bytes.IndexByte(content[at:], '\n')
 		if end < 0 {
 			break
-		}
-		if rare {
-			line += rareBreaks(content[at : at+end+1])
 		}
 		at += end + 1
 		line++
@@ -65,23 +60,6 @@ func jsonObjects(document []byte) [][]byte {
 func isSeparator(line []byte) bool {
 	return bytes.HasPrefix(line, []byte("---")) &&
 		(len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
-}
-
-// nextLine, lineSeparator and paragraphSeparator are line breaks of YAML 1.1, in addition to \n,
-// \r\n and \r.
-const nextLine, lineSeparator, paragraphSeparator = "\u0085", "\u2028", "\u2029"
-
-func hasRareBreaks(content []byte) bool {
-	// common prefix of both separators
-	return bytes.IndexByte(content, '\r') >= 0 || bytes.Contains(content, []byte(nextLine)) ||
-		bytes.Contains(content, []byte("\xe2\x80"))
-}
-
-// rareBreaks counts the line breaks other than \n and \r\n.
-func rareBreaks(content []byte) int {
-	count := func(end string) int { return bytes.Count(content, []byte(end)) }
-	return count("\r") - count("\r\n") + count(nextLine) + count(lineSeparator) +
-		count(paragraphSeparator)
 }
 
 // inUTF8 converts a file with a UTF-16 byte order mark (as written by > of PowerShell) to UTF-8 so

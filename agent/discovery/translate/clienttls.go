@@ -8,7 +8,6 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -161,8 +160,7 @@ func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	for _, name := range names {
 		for _, kind := range subjectAltNameTypes {
 			out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: kind,
-				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{
-					Exact: name}}})
+				Matcher: exactly(name)})
 		}
 	}
 	return out

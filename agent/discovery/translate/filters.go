@@ -10,7 +10,6 @@ import (
 	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -68,8 +67,9 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_HttpStatus{
 			HttpStatus: uint32(kind.HttpStatus)}}
 	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
+		code, _ := model.GRPCStatus(kind.GrpcStatus) // validated
 		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_GrpcStatus{
-			GrpcStatus: grpcStatus(kind.GrpcStatus)}}
+			GrpcStatus: code}}
 	}
 	if out.Abort != nil {
 		out.Abort.Percentage = fraction(in.Abort.GetPercentage().GetValue())
@@ -78,22 +78,6 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 		return nil
 	}
 	return out
-}
-
-// grpcStatuses lists the names of gRPC status codes by code.
-var grpcStatuses = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
-	"NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-	"INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
-
-// grpcStatus returns the code for a name, 2 (UNKNOWN) if the name is invalid.
-func grpcStatus(name string) uint32 {
-	for code, known := range grpcStatuses {
-		if strings.EqualFold(name, known) {
-			return uint32(code)
-		}
-	}
-	return 2
 }
 
 func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
@@ -111,8 +95,7 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	if len(in.AllowOrigins) == 0 {
 		for _, origin := range in.AllowOrigin { //nolint:staticcheck // deprecated, still valid YAML
 			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch,
-				&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{
-					Exact: origin}})
+				exactly(origin))
 		}
 	}
 	if in.MaxAge != nil {

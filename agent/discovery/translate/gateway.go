@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -91,7 +90,6 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config) (*listenerv3.
 	if err := context.Validate(); err != nil {
 		return nil, fmt.Errorf("TLS of %s: %w", c.Name, err)
 	}
-	out.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typed(context)}}
+	out.TransportSocket = tlsSocket(context)
 	return out, nil
 }

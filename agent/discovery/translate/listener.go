@@ -91,10 +91,8 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 
 // inspectTLS adds the TLS inspector, which detects the SNI.
 func inspectTLS(l *listenerv3.Listener) {
-	l.ListenerFilters = append(l.ListenerFilters, &listenerv3.ListenerFilter{
-		Name: "envoy.filters.listener.tls_inspector",
-		ConfigType: &listenerv3.ListenerFilter_TypedConfig{
-			TypedConfig: typed(&tlsinspectorv3.TlsInspector{})}})
+	l.ListenerFilters = append(l.ListenerFilters, listenerFilter("tls_inspector",
+		&tlsinspectorv3.TlsInspector{}))
 	l.ListenerFiltersTimeout = durationpb.New(0)
 }
 

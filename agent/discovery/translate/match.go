@@ -83,8 +83,7 @@ func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher
 func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 	switch m := in.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{
-			Exact: m.Exact}}
+		return exactly(m.Exact)
 	case *networking.StringMatch_Prefix:
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{
 			Prefix: m.Prefix}}
@@ -96,6 +95,10 @@ func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 			SafeRegex: regex(m.Regex)}}
 	}
 	return nil
+}
+
+func exactly(text string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: text}}
 }
 
 func regex(expression string) *matcherv3.RegexMatcher {

@@ -7,7 +7,6 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	stringv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -68,9 +67,7 @@ func statusIn(codes []uint32) *matcherv3.MatchPredicate {
 				HttpResponseHeadersMatch: &matcherv3.HttpHeadersMatch{
 					Headers: []*routev3.HeaderMatcher{{Name: ":status",
 						HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
-							StringMatch: &stringv3.StringMatcher{
-								MatchPattern: &stringv3.StringMatcher_Exact{
-									Exact: fmt.Sprint(code)}}}}}}}})
+							StringMatch: exactly(fmt.Sprint(code))}}}}}})
 	}
 	if len(rules) == 1 {
 		return rules[0]

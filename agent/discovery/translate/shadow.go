@@ -96,23 +96,14 @@ func matchKey(m *routev3.RouteMatch) string {
 	if isEverything(m) {
 		m = everything()
 	}
-	return wire(m)
+	return object.Wire(m)
 }
 
 // beside returns a key of a match without its path.
 func beside(m *routev3.RouteMatch) string {
 	other := proto.CloneOf(m)
 	other.PathSpecifier = nil
-	return wire(other)
+	return object.Wire(other)
 }
 
 func prefixKey(beside, prefix string) string { return beside + "\x00" + prefix }
-
-// wire returns a key that is equal for equal messages.
-func wire(m proto.Message) string {
-	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		return err.Error() // invalid UTF-8, which YAML excludes
-	}
-	return string(encoded)
-}

@@ -97,7 +97,7 @@ func (c *checker) sources(field string, port uint32, labels map[string]string, n
 		c.port(field+".port", port)
 	}
 	c.labels(field+".sourceLabels", labels)
-	if namespace != "" && !dnsLabel.MatchString(namespace) {
+	if namespace != "" && !isDNSLabel(namespace) {
 		c.fail(field+".sourceNamespace", fmt.Sprintf("%q is no namespace", namespace),
 			"write letters, digits and -")
 	}

@@ -30,7 +30,7 @@ func (c *checker) destinationRule(d *networking.DestinationRule) {
 	for i, subset := range d.Subsets {
 		field := fmt.Sprintf("subsets[%d]", i)
 		switch {
-		case !dnsLabel.MatchString(subset.GetName()):
+		case !isDNSLabel(subset.GetName()):
 			c.fail(field+".name", fmt.Sprintf("%q is no subset's name", subset.GetName()),
 				"write letters, digits and -")
 		case names[subset.Name]:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
@@ -39,7 +41,7 @@ func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
 					kind.HttpStatus), "write a number from 200 to 599")
 			}
 		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-			if !grpcStatuses[kind.GrpcStatus] {
+			if _, ok := model.GRPCStatus(kind.GrpcStatus); !ok {
 				c.fail(field+".abort.grpcStatus", fmt.Sprintf("%q is no gRPC status",
 					kind.GrpcStatus), "write a name such as UNAVAILABLE")
 			}

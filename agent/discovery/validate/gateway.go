@@ -10,7 +10,7 @@ import (
 )
 
 func (c *checker) gateway(name string, g *networking.Gateway) {
-	if !dnsLabel.MatchString(name) {
+	if !isDNSLabel(name) {
 		c.fail("",
 			fmt.Sprintf(
 				"%q is no name of a Gateway: VirtualServices could not tell it from its namespace",
@@ -107,7 +107,7 @@ func (c *checker) serverHost(field, host string) {
 	if !ok {
 		namespace, name = "*", host
 	}
-	if namespace != "*" && namespace != "." && !dnsLabel.MatchString(namespace) {
+	if namespace != "*" && namespace != "." && !isDNSLabel(namespace) {
 		c.fail(field, fmt.Sprintf("%q is no namespace", namespace),
 			"write *, . or a namespace before the /")
 	}

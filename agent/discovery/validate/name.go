@@ -7,10 +7,7 @@ import (
 	"strings"
 )
 
-var (
-	dnsLabel   = word{"-", 63}
-	headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
-)
+var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
 
 const longestHost = 255
 
@@ -25,10 +22,10 @@ func whyNoHost(host string, wildcard bool) string {
 	}
 	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
 	for i, label := range labels {
-		if i == 0 && wildcard && wildcardLabel(label) {
+		if i == 0 && wildcard && isWildcardLabel(label) {
 			continue
 		}
-		if !dnsLabel.MatchString(label) {
+		if !isDNSLabel(label) {
 			if strings.Contains(label, "*") {
 				return fmt.Sprintf("%q: only a whole first label may be *", host)
 			}
@@ -74,11 +71,11 @@ func (c *checker) hostOrAddress(field, host string) {
 
 func (c *checker) labels(field string, labels map[string]string) {
 	for key, value := range labels {
-		if !labelKey(key) {
+		if !isLabelKey(key) {
 			c.fail(field, fmt.Sprintf("%q is no label", key),
 				"write letters, digits and -_. between letters or digits")
 		}
-		if value != "" && !labelName.MatchString(value) {
+		if value != "" && !isLabelValue(value) {
 			c.fail(fmt.Sprintf("%s[%q]", field, key), fmt.Sprintf("%q is no label's value", value),
 				"write up to 63 letters, digits and -_. between letters or digits")
 		}
@@ -103,7 +100,7 @@ func (c *checker) seenBy(exportTo []string, hides bool) {
 			c.fail(field, fmt.Sprintf("%q is given twice", to), "remove one")
 		case (to == "*" || to == "~") && len(exportTo) > 1:
 			c.fail(field, to+" leaves nothing for others to say", "remove all others, or "+to)
-		case to == "*", to == ".", to == "~" && hides, dnsLabel.MatchString(to):
+		case to == "*", to == ".", to == "~" && hides, isDNSLabel(to):
 		case to == "~":
 			c.fail(field, "~ hides the object from everyone", cure)
 		default:
@@ -118,14 +115,6 @@ func (c *checker) header(field, name string) {
 		c.fail(field, fmt.Sprintf("%q is no header's name", name), "write letters, digits and -")
 	}
 }
-
-// grpcStatuses are the names of gRPC's status codes.
-var grpcStatuses = map[string]bool{"OK": true, "CANCELLED": true, "UNKNOWN": true,
-	"INVALID_ARGUMENT": true, "DEADLINE_EXCEEDED": true, "NOT_FOUND": true,
-	"ALREADY_EXISTS": true, "PERMISSION_DENIED": true, "RESOURCE_EXHAUSTED": true,
-	"FAILED_PRECONDITION": true, "ABORTED": true, "OUT_OF_RANGE": true,
-	"UNIMPLEMENTED": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true,
-	"UNAUTHENTICATED": true}
 
 // oneLine checks text that becomes part of the head of a request or response.
 func (c *checker) oneLine(field, text string) {

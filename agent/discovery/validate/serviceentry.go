@@ -92,7 +92,7 @@ func (c *checker) servicePorts(s *networking.ServiceEntry) {
 		switch {
 		case port.GetName() == "":
 			c.fail(field+".name", "the port has no name", "name it, for example http")
-		case !dnsLabel.MatchString(port.Name):
+		case !isDNSLabel(port.Name):
 			c.fail(field+".name", fmt.Sprintf("%q is no port's name", port.Name),
 				"write letters, digits and -")
 		case names[port.Name]:

@@ -49,7 +49,7 @@ func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports ma
 			"give the listener another port")
 	}
 	ports[p.Number] = true
-	if p.Name != "" && !dnsLabel.MatchString(p.Name) {
+	if p.Name != "" && !isDNSLabel(p.Name) {
 		c.fail(field+".name", fmt.Sprintf("%q is no port's name", p.Name),
 			"write letters, digits and -")
 	}
@@ -208,7 +208,7 @@ func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 		}
 		place, excludes := strings.CutPrefix(place, "~")
 		if !(excludes && place == "") && place != "*" && place != "." &&
-			!dnsLabel.MatchString(place) {
+			!isDNSLabel(place) {
 			c.fail(here, fmt.Sprintf("%q is no namespace", place),
 				"write *, ., ~ or a namespace before the /, and a ~ before that to exclude the host")
 		}

@@ -53,7 +53,7 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 	}
 	for i, match := range matches {
 		here := fmt.Sprintf("%s.match[%d]", field, i)
-		by := r.same[wire(match)]
+		by := r.same[object.Wire(match)]
 		if request, ok := proto.Message(match).(*networking.HTTPMatchRequest); ok && by == "" {
 			by = r.request(here, request)
 		}
@@ -61,7 +61,7 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 			c.warn(here, fmt.Sprintf("cannot be met: %s takes all that it takes", by),
 				"move it up or remove it")
 		}
-		r.same[wire(match)] = here
+		r.same[object.Wire(match)] = here
 	}
 }
 
@@ -84,7 +84,7 @@ func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 		return ""
 	}
 	keys := []string{""}
-	if key := wire(beside); key != "" {
+	if key := object.Wire(beside); key != "" {
 		keys = append(keys, key)
 	}
 	for _, key := range keys {
@@ -100,13 +100,4 @@ func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 		r.paths[key] = append(r.paths[key], own)
 	}
 	return ""
-}
-
-// wire returns an encoding that is the same for equal messages.
-func wire(m proto.Message) string {
-	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		return err.Error() // invalid UTF-8, which YAML excludes
-	}
-	return string(encoded)
 }

@@ -81,7 +81,7 @@ func isSubsetName(host string) bool {
 func (c *checker) gatewayName(field, name string) {
 	namespace, short, ok := strings.Cut(name, "/")
 	switch {
-	case ok && dnsLabel.MatchString(namespace) && dnsLabel.MatchString(short):
+	case ok && isDNSLabel(namespace) && isDNSLabel(short):
 	case !ok && whyNoHost(name, false) == "":
 		if parts := strings.Split(name, "."); len(parts) > 1 {
 			c.warn(field, "names a gateway in the old form", fmt.Sprintf("write %s/%s", parts[1],
@@ -124,7 +124,7 @@ func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) 
 			c.fail(field+".delegate.name", fmt.Sprintf("%q is no VirtualService's name", d.Name),
 				"name a VirtualService without hosts")
 		}
-		if d.Namespace != "" && !dnsLabel.MatchString(d.Namespace) {
+		if d.Namespace != "" && !isDNSLabel(d.Namespace) {
 			c.fail(field+".delegate.namespace", fmt.Sprintf("%q is no namespace", d.Namespace),
 				"write letters, digits and -")
 		}
@@ -205,7 +205,7 @@ func (c *checker) destination(field string, d *networking.Destination) {
 	} else {
 		c.host(field+".host", d.Host, true)
 	}
-	if d.Subset != "" && !dnsLabel.MatchString(d.Subset) {
+	if d.Subset != "" && !isDNSLabel(d.Subset) {
 		c.fail(field+".subset", fmt.Sprintf("%q is no subset's name", d.Subset),
 			"write letters, digits and -")
 	}

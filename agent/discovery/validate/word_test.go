@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestWords compares word with regular expressions of Kubernetes and Istio, for all short texts of
+// TestWords compares the rules of words with regular expressions of Kubernetes and Istio, for all short texts of
 // the relevant characters, and for texts of the relevant lengths.
 func TestWords(t *testing.T) {
 	texts := []string{""}
@@ -28,11 +28,11 @@ func TestWords(t *testing.T) {
 		expression string
 		matches    func(string) bool
 	}{
-		"dnsLabel":      {`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`, dnsLabel.MatchString},
-		"wildcardLabel": {`^\*([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`, wildcardLabel},
-		"labelKey": {`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`,
-			labelKey},
-		"labelName": {`^[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`, labelName.MatchString},
+		"dnsLabel":        {`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`, isDNSLabel},
+		"isWildcardLabel": {`^\*([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`, isWildcardLabel},
+		"isLabelKey": {`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`,
+			isLabelKey},
+		"labelName": {`^[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`, isLabelValue},
 	} {
 		want := regexp.MustCompile(rule.expression)
 		if i := slices.IndexFunc(texts,

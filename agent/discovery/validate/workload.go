@@ -62,7 +62,7 @@ func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
 	c.workloadBounds(prefix, e)
 	for _, name := range slices.Sorted(maps.Keys(e.GetPorts())) {
 		field := fmt.Sprintf("%sports[%q]", prefix, name)
-		if !dnsLabel.MatchString(name) {
+		if !isDNSLabel(name) {
 			c.fail(field, fmt.Sprintf("%q is no port's name", name), "write letters, digits and -")
 		}
 		c.port(field, e.Ports[name])
