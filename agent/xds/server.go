@@ -205,13 +205,6 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 	return s.run(stream, streamKind{service: ServiceSDS, only: resource.SecretType, delta: true})
 }
 
-// FetchSecrets is not offered: Envoy does not use unary SDS over gRPC.
-func (s *Server) FetchSecrets(context.Context,
-	*discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
-	return nil, status.Error(codes.Unimplemented,
-		"FetchSecrets is not offered: use StreamSecrets or DeltaSecrets")
-}
-
 // join registers a stream and sets its ID.
 func (s *Server) join(st *stream) error {
 	s.mu.Lock()
