@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // Journal fields (interfaces.md, "Journal") and the attributes that set them.
@@ -140,9 +139,6 @@ func (l *line) add(group string, a slog.Attr) {
 	l.tail = appendPair(l.tail, a.Key, text)
 }
 
-// buffers holds reusable buffers for encoding.
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
-
 // Handle sends a line. It never blocks or fails. Lines that the journal does not accept in time are
 // counted, and a later line reports the count.
 func (h *handler) Handle(_ context.Context, record slog.Record) error {
@@ -155,8 +151,7 @@ func (h *handler) Handle(_ context.Context, record slog.Record) error {
 		l.component = ownComponent
 	}
 	level := priority(record.Level)
-	buffer := buffers.Get().(*[]byte)
-	entry := h.journal.constant(append((*buffer)[:0], l.fields...), level, l.component)
+	entry := h.journal.constant(slices.Clone(l.fields), level, l.component)
 	epoch := l.epoch
 	if current := h.journal.epoch.Load(); epoch == "" && current >= 0 {
 		epoch = strconv.FormatInt(current, 10)
@@ -171,8 +166,7 @@ func (h *handler) Handle(_ context.Context, record slog.Record) error {
 		entry = appendCode(entry, record.PC)
 	}
 	entry = appendField(entry, "MESSAGE", l.message(record.Message))
-	*buffer = h.journal.send(entry, level)
-	buffers.Put(buffer)
+	h.journal.send(entry, level)
 	return nil
 }
 
