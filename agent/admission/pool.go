@@ -26,6 +26,16 @@ type Stats struct {
 	Refused uint64 // calls of Enter without a free place
 }
 
+// Sum returns the sum of the counters of pools.
+func Sum(pools ...*Pool) (all Stats) {
+	for _, pool := range pools {
+		stats := pool.Stats()
+		all.Evicted += stats.Evicted
+		all.Refused += stats.Refused
+	}
+	return all
+}
+
 // Pool admits places up to its limits. It is safe for concurrent use.
 type Pool struct {
 	limits Limits

@@ -55,9 +55,7 @@ func (s *Server) Name() string { return "api" }
 
 // Connections returns the admission counters of all connections.
 func (s *Server) Connections() admission.Stats {
-	stats, others := s.gate.privileged.Stats(), s.gate.everyone.Stats()
-	return admission.Stats{Evicted: stats.Evicted + others.Evicted,
-		Refused: stats.Refused + others.Refused}
+	return admission.Sum(s.gate.privileged, s.gate.everyone)
 }
 
 // Run serves until ctx ends, then lets active responses finish for up to two seconds and removes

@@ -55,11 +55,6 @@ func (g *gate) isTrusted(key admission.Key) bool {
 }
 
 // stats returns the sum of the statistics of all groups.
-func (g *gate) stats() (all admission.Stats) {
-	for _, pool := range []*admission.Pool{g.privileged, g.local, g.remote} {
-		stats := pool.Stats()
-		all.Evicted += stats.Evicted
-		all.Refused += stats.Refused
-	}
-	return all
+func (g *gate) stats() admission.Stats {
+	return admission.Sum(g.privileged, g.local, g.remote)
 }
