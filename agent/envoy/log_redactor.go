@@ -28,8 +28,6 @@ const (
 	quoteTime = 5 * time.Second
 )
 
-// A quoted message has lines of its own, from its mark up to an empty line or the reason. Invalid
-// JSON extends to the end of Envoy's output.
 var (
 	// A quoted message has lines of its own, from its mark up to an empty line or the reason.
 	// Invalid JSON extends to the end of Envoy's output.
