@@ -167,7 +167,7 @@ func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepare
 	enact := r.commit(ctx, read)
 	r.compare(request, &result)
 	for _, change := range result.Changes {
-		if change.Effect == config.Live.String() {
+		if change.Effect == config.Live {
 			result.Outcome = api.OutcomeApplied
 		}
 	}
@@ -232,11 +232,7 @@ func (r *reloader) compare(request *reload, result *api.ReloadResult) {
 	result.Newer = r.committed != nil && r.committed.id > request.id &&
 		!r.committed.same(request.read)
 	result.Files = request.files
-	for _, change := range config.Compare(request.before, r.InForce().Config) {
-		result.Changes = append(result.Changes, api.Change{
-			Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String(),
-		})
-	}
+	result.Changes = config.Compare(request.before, r.InForce().Config)
 }
 
 // same reports whether two reloads have read the same configuration and made the same spec.

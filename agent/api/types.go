@@ -159,12 +159,7 @@ type Progress struct {
 }
 
 // Change is one changed key.
-type Change struct {
-	Key    string `json:"key"`
-	Old    string `json:"old"`
-	New    string `json:"new"`
-	Effect string `json:"effect"` // live, epoch, start
-}
+type Change = config.Change
 
 // ReloadResult is the result of a reload.
 type ReloadResult struct {

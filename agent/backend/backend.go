@@ -188,12 +188,8 @@ func (b *Backend) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 	if err != nil {
 		return api.ConfigDiff{Errors: config.Reasons(err)}, nil
 	}
-	diff := api.ConfigDiff{Changes: []api.Change{}}
-	for _, change := range config.Compare(b.Reloader.InForce().Config, loaded.Config) {
-		diff.Changes = append(diff.Changes, api.Change{Key: change.Key, Old: change.Old,
-			New: change.New, Effect: change.Effect.String()})
-	}
-	return diff, nil
+	changes := config.Compare(b.Reloader.InForce().Config, loaded.Config)
+	return api.ConfigDiff{Changes: append([]api.Change{}, changes...)}, nil
 }
 
 // Admin sends a GET to the live epoch's admin interface. The view removes credentials from the

@@ -50,7 +50,7 @@ func Defaults() string {
 			for _, line := range k.before {
 				b.WriteString("# " + line + "\n")
 			}
-			effect := "[" + k.effect.String() + "]"
+			effect := "[" + string(k.effect) + "]"
 			if t.marked {
 				effect = ""
 			}

@@ -3,10 +3,10 @@ package config
 // Change is a difference between two configurations. Old and New are TOML without secrets. They are
 // "" if the key is absent (an entry of a table such as node.labels, or a probe).
 type Change struct {
-	Key    string // dotted
-	Old    string
-	New    string
-	Effect Effect
+	Key    string `json:"key"` // dotted
+	Old    string `json:"old"`
+	New    string `json:"new"`
+	Effect Effect `json:"effect"`
 }
 
 // value is the effective value of a key or of an entry in a table of values.

@@ -93,7 +93,7 @@ func TestDefinitionsAreTheContract(t *testing.T) {
 			t.Errorf("%s is in the contract but not defined", name)
 			continue
 		}
-		if k.effect.String() != want.effect {
+		if string(k.effect) != want.effect {
 			t.Errorf("%s: effect %s, the contract says %q", name, k.effect, want.effect)
 		}
 		if differences()[name] {

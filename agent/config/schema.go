@@ -7,19 +7,14 @@ import (
 )
 
 // Effect is the effect of a changed key on a running agent.
-type Effect int
+type Effect string
 
-// The effects, the smallest first.
+// The effects, as in etc/outrider.toml.
 const (
-	Live  Effect = iota // applied in place
-	Epoch               // a new Envoy epoch
-	Start               // takes effect at the next start of the agent; pending until then
+	Live  Effect = "live"  // applied in place
+	Epoch Effect = "epoch" // a new Envoy epoch
+	Start Effect = "start" // takes effect at the next start of the agent; pending until then
 )
-
-// String returns the effect's name in etc/outrider.toml.
-func (e Effect) String() string {
-	return [...]string{"live", "epoch", "start"}[e]
-}
 
 // table defines a table of the file, bound to the Config whose fields hold its values. The
 // definitions are the only source for decoding, defaults, checks, effects, suggestions and the
@@ -108,21 +103,8 @@ func (k key) below(lines ...string) key { k.before = lines; return k }
 func (k key) get() any      { return reflect.ValueOf(k.field).Elem().Interface() }
 func (k key) set(value any) { reflect.ValueOf(k.field).Elem().Set(reflect.ValueOf(value)) }
 
-// reset sets the field to its default. Maps and lists are copied.
-func (k key) reset() {
-	switch value := k.value.(type) {
-	case map[string]string:
-		k.set(map[string]string{})
-	case map[string]any:
-		k.set(map[string]any{})
-	case []string:
-		k.set(append([]string(nil), value...))
-	case []int:
-		k.set(append([]int(nil), value...))
-	default:
-		k.set(value)
-	}
-}
+// reset sets the field to its default.
+func (k key) reset() { k.set(k.value) }
 
 // isDefault reports whether the field has its default value. Nil and empty lists and tables are
 // equal.

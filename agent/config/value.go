@@ -119,7 +119,8 @@ func mergeStrings(current map[string]string, raw any) (map[string]string, *probl
 	if !ok {
 		return nil, wrongType(raw, "a table of strings", `write it as { name = "value" }`)
 	}
-	merged := maps.Clone(current)
+	merged := map[string]string{}
+	maps.Copy(merged, current)
 	for _, name := range sortedKeys(entries) {
 		text, ok := entries[name].(string)
 		if !ok {
@@ -138,10 +139,8 @@ func mergeAny(current map[string]any, raw any) (map[string]any, *problem) {
 	if !ok {
 		return nil, wrongType(raw, "a table", `write it as { NAME = "value" }`)
 	}
-	merged := maps.Clone(current)
-	if merged == nil {
-		merged = map[string]any{}
-	}
+	merged := map[string]any{}
+	maps.Copy(merged, current)
 	for _, name := range sortedKeys(entries) {
 		below, isTable := merged[name].(map[string]any)
 		if _, ok := entries[name].(map[string]any); ok && isTable {

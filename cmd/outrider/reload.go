@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
 )
 
 func (a *app) reloadCommand() *cobra.Command {
@@ -106,9 +107,9 @@ func seconds(d time.Duration) string {
 
 // changeLine formats a changed value and its effect.
 func changeLine(c api.Change) string {
-	effects := map[string]string{
-		"live": "applied in place", "epoch": "new epoch", "start": "at the next start",
+	effects := map[config.Effect]string{
+		config.Live: "applied in place", config.Epoch: "new epoch", config.Start: "at the next start",
 	}
 	return fmt.Sprintf("%s: %s → %s (%s)", c.Key, cmp.Or(c.Old, "(none)"), cmp.Or(c.New, "(none)"),
-		cmp.Or(effects[c.Effect], c.Effect))
+		cmp.Or(effects[c.Effect], string(c.Effect)))
 }
