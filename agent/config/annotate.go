@@ -35,8 +35,7 @@ const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, w
 //
 //go:generate go test -run TestExampleIsWrittenFromTheDefinitions -update .
 func Defaults() string {
-	c := defaults()
-	c.Status.Probes["NAME"] = Probe{} // a sample, so that the probe's keys are documented
+	c := defaultsWithProbe()
 	var b strings.Builder
 	b.WriteString(header)
 	for _, t := range tables(c) {

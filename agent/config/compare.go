@@ -1,5 +1,7 @@
 package config
 
+import "maps"
+
 // Change is a difference between two configurations. Old and New are TOML without secrets. They are
 // "" if the key is absent (an entry of a table such as node.labels, or a probe).
 type Change struct {
@@ -106,26 +108,16 @@ func Compare(from, to *Config) []Change {
 // for [start] keys, which keep their running values. Derived paths follow the result.
 func Keep(running, next *Config) *Config {
 	kept := *next
-	from := map[string]key{}
-	for _, t := range tables(running) {
-		for _, k := range t.keys {
-			from[t.name+"."+k.name] = k
-		}
-	}
-	all := tables(&kept)
+	from := maps.Collect(settings(running))
 	var follow []key
-	for _, t := range all {
-		for _, k := range t.keys {
-			if k.derived != nil && k.get() == k.derived() {
-				follow = append(follow, k)
-			}
+	for _, k := range settings(&kept) {
+		if k.derived != nil && k.get() == k.derived() {
+			follow = append(follow, k)
 		}
 	}
-	for _, t := range all {
-		for _, k := range t.keys {
-			if was, ok := from[t.name+"."+k.name]; ok && k.effect == Start {
-				k.set(was.get())
-			}
+	for name, k := range settings(&kept) {
+		if was, ok := from[name]; ok && k.effect == Start {
+			k.set(was.get())
 		}
 	}
 	for _, k := range follow {

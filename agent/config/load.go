@@ -125,12 +125,10 @@ func (l *Loaded) resolve(place place, options Options) {
 			*folder.value, l.derived[folder.key] = filepath.Clean(given), "$"+folder.variable
 		}
 	}
-	for _, t := range tables(l.Config) {
-		for _, k := range t.keys {
-			if k.derived != nil && k.get() == "" {
-				k.set(k.derived())
-				l.derived[t.name+"."+k.name] = "paths.runtime_dir"
-			}
+	for name, k := range settings(l.Config) {
+		if k.derived != nil && k.get() == "" {
+			k.set(k.derived())
+			l.derived[name] = "paths.runtime_dir"
 		}
 	}
 }

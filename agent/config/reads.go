@@ -12,18 +12,16 @@ func (l *Loaded) KeyFiles() []KeyFile {
 			all = append(all, KeyFile{key, path})
 		}
 	}
-	for _, t := range tables(l.Config) {
-		for _, k := range t.keys {
-			if !k.credentialAllowed {
-				continue
-			}
-			switch value := k.get().(type) {
-			case string:
-				add(t.name+"."+k.name, value)
-			case []string:
-				for _, path := range value {
-					add(t.name+"."+k.name, path)
-				}
+	for name, k := range settings(l.Config) {
+		if !k.credentialAllowed {
+			continue
+		}
+		switch value := k.get().(type) {
+		case string:
+			add(name, value)
+		case []string:
+			for _, path := range value {
+				add(name, path)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -14,13 +15,7 @@ func Redacted(text string) (string, error) {
 	if _, err := toml.Decode(text, &raw); err != nil {
 		return "", syntaxError("", newIndex(text), err)
 	}
-	known := map[string]key{}
-	c := defaults()
-	for _, t := range append(tables(c), probeTable("NAME", &Probe{})) {
-		for _, k := range t.keys {
-			known[t.name+"."+k.name] = k
-		}
-	}
+	known := maps.Collect(settings(defaultsWithProbe()))
 	var b strings.Builder
 	var walk func(name string, path []string, value any)
 	walk = func(name string, path []string, value any) {
@@ -49,12 +44,9 @@ func Redacted(text string) (string, error) {
 // as the name of a probe.
 func Concealed() []string {
 	var all []string
-	c := defaults()
-	for _, t := range append(tables(c), probeTable("NAME", &Probe{})) {
-		for _, k := range t.keys {
-			if k.conceal != nil {
-				all = append(all, t.name+"."+k.name)
-			}
+	for name, k := range settings(defaultsWithProbe()) {
+		if k.conceal != nil {
+			all = append(all, name)
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"iter"
 	"path/filepath"
 	"reflect"
 	"time"
@@ -135,18 +136,36 @@ func tables(c *Config) []table {
 		tracingTable(&c.Tracing), busTable(&c.Bus), logTable(&c.Log))
 }
 
+// settings returns the keys of all tables with their dotted names, in the order of the file.
+func settings(c *Config) iter.Seq2[string, key] {
+	return func(yield func(string, key) bool) {
+		for _, t := range tables(c) {
+			for _, k := range t.keys {
+				if !yield(t.name+"."+k.name, k) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // probesTable is the name of the table that holds one table per probe.
 const probesTable = "status.probe"
 
 // defaults returns a Config with all defaults, without derived values.
 func defaults() *Config {
 	c := &Config{}
-	for _, t := range tables(c) {
-		for _, k := range t.keys {
-			k.reset()
-		}
+	for _, k := range settings(c) {
+		k.reset()
 	}
 	c.Status.Probes = map[string]Probe{}
+	return c
+}
+
+// defaultsWithProbe is defaults with a probe NAME, so that the keys of probes are included.
+func defaultsWithProbe() *Config {
+	c := defaults()
+	c.Status.Probes["NAME"] = Probe{}
 	return c
 }
 
