@@ -70,7 +70,7 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 	report := load.Stop()
 	f.t.Logf("%s: %d requests in %v, %d lost", service, report.Total, report.Duration, report.Lost)
 	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
-		f.t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+		f.t.Errorf("lost of %d requests: %v\n%v", report.Total, lost, report)
 	}
 	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
 		f.t.Errorf("the WorkloadEntry was %q, not always %q", got, want)
