@@ -5,7 +5,18 @@ import "strings"
 // IsWord reports whether text has at most longest bytes, which are ASCII letters and digits, and
 // between the first and the last one also characters of between.
 func IsWord(text, between string, longest int) bool {
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	return text != "" && len(text) <= longest && strings.Trim(text, letters+between) == "" &&
-		strings.Contains(letters, text[:1]) && strings.Contains(letters, text[len(text)-1:])
+	if text == "" || len(text) > longest || !isLetterOrDigit(text[0]) ||
+		!isLetterOrDigit(text[len(text)-1]) {
+		return false
+	}
+	for i := range len(text) {
+		if !isLetterOrDigit(text[i]) && strings.IndexByte(between, text[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func isLetterOrDigit(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
