@@ -92,7 +92,7 @@ func OpenCache(path string, board *condition.Board) *Cache {
 	return c
 }
 
-// put replaces the resources of a type.
+// put replaces the resources of a type. held is never modified afterwards.
 func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
 	if typeURL == secretType {
 		return
@@ -104,7 +104,7 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 		maps.Copy(node.types, known.types)
 	}
 	node.saved = time.Now()
-	node.types[typeURL] = accepted{version, maps.Clone(held)}
+	node.types[typeURL] = accepted{version, held}
 	nodes := []*snapshot{node}
 	for _, other := range c.nodes {
 		if other.identity != of && len(nodes) < maxNodes {

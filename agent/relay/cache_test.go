@@ -236,6 +236,29 @@ func FuzzParseResponse(f *testing.F) {
 	})
 }
 
+func TestCache_SharesMapsThatAWatchDoesNotModify(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		first := &request{typeURL: "t", names: []string{"a", "b"}}
+		w := newWatch(first, delta, nil)
+		w.subscribe(first)
+		var shared []map[string]resource
+		for _, version := range []string{"1", "2"} {
+			w.accept(&response{version: version, resources: []resource{
+				{name: "a", version: version}, {name: "b", version: version}}})
+			shared = append(shared, w.held)
+		}
+		w.subscribe(&request{unsubscribed: []string{"a", "b"}})
+		for i, version := range []string{"1", "2"} {
+			if len(shared[i]) != 2 || shared[i]["b"].version != version {
+				t.Errorf("incremental %t: version %s became %v", delta, version, shared[i])
+			}
+		}
+		if delta != (len(w.held) == 0) {
+			t.Errorf("incremental %t: %v is held", delta, w.held)
+		}
+	}
+}
+
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte("\"\x01t"), true)
 	f.Fuzz(func(t *testing.T, text []byte, delta bool) {

@@ -137,7 +137,11 @@ func fields(message []byte, found func(protowire.Number, []byte) error) error {
 
 // encode returns the response as a message.
 func (r *response) encode(delta bool) []byte {
-	var b []byte
+	size := recordOverhead + len(r.typeURL) + len(r.version) + len(r.nonce)
+	for _, one := range r.resources {
+		size += one.size()
+	}
+	b, w := make([]byte, 0, size), []byte(nil)
 	add := func(number protowire.Number, value []byte) { b = appendField(b, number, value) }
 	add(responseVersion, []byte(r.version))
 	add(responseTypeURL, []byte(r.typeURL))
@@ -147,8 +151,7 @@ func (r *response) encode(delta bool) []byte {
 			add(responseResources, one.body)
 			continue
 		}
-		var w []byte
-		w = appendField(w, resourceVersion, []byte(one.version))
+		w = appendField(w[:0], resourceVersion, []byte(one.version))
 		w = appendField(w, resourceBody, one.body)
 		w = appendField(w, resourceName, []byte(one.name))
 		if r.stored && one.source != nil {

@@ -16,9 +16,11 @@ type watch struct {
 	names   map[string]bool // subscribed
 	version string          // last accepted, state of the world
 
-	held    map[string]resource // accepted; without body if the Envoy had it before this stream
-	pending []pending           // responses without an answer, oldest first
-	served  bool                // a response was sent on this stream
+	// held is accepted; without body if the Envoy had it before this stream. The cache shares the
+	// map, which is never modified.
+	held    map[string]resource
+	pending []pending // responses without an answer, oldest first
+	served  bool      // a response was sent on this stream
 	shown   Type
 
 	// of the current upstream stream
@@ -74,6 +76,9 @@ func (w *watch) subscribe(r *request) bool {
 		w.names[name] = true
 		w.all = w.all || name == "*"
 	}
+	if len(r.unsubscribed) > 0 {
+		w.held = maps.Clone(w.held)
+	}
 	for _, name := range r.unsubscribed {
 		delete(w.names, name)
 		if name == "*" {
@@ -122,8 +127,10 @@ func (w *watch) settle(r *request) (answered pending, ok bool) {
 }
 
 func (w *watch) accept(r *response) {
-	if !w.delta && w.all {
-		clear(w.held)
+	if w.delta || !w.all {
+		w.held = maps.Clone(w.held)
+	} else {
+		w.held = make(map[string]resource, len(r.resources))
 	}
 	for _, one := range r.resources {
 		w.held[one.name] = one
