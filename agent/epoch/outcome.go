@@ -3,6 +3,7 @@ package epoch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,17 +22,9 @@ var handshakeTroubles = []string{
 }
 
 func handshakeTrouble(exit *Exit) bool {
-	if exit == nil {
-		return false
-	}
-	for _, line := range exit.LastLines {
-		for _, trouble := range handshakeTroubles {
-			if strings.Contains(line, trouble) {
-				return true
-			}
-		}
-	}
-	return false
+	return exit != nil && slices.ContainsFunc(handshakeTroubles, func(trouble string) bool {
+		return strings.Contains(strings.Join(exit.LastLines, "\n"), trouble)
+	})
 }
 
 // commit makes the attempt's process the live epoch.

@@ -101,8 +101,8 @@ func (j *Journal) deliver(ctx context.Context, entry []byte) bool {
 		switch {
 		case err == nil, permanent(err):
 			j.mu.Lock()
-			defer j.mu.Unlock()
 			j.bytes -= len(entry)
+			j.mu.Unlock()
 			return true
 		case ctx.Err() != nil:
 			return false

@@ -118,12 +118,8 @@ func (m *Ports) Name() string { return "mesh ports" }
 // Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
 func (m *Ports) Run(ctx context.Context) error {
 	m.MarkReady()
-	last := ""
+	var again <-chan time.Time // due while a port is shared
 	for {
-		var again <-chan time.Time
-		if last != "" {
-			again = time.After(sharedAgain)
-		}
 		select {
 		case <-m.taken:
 		case <-again:
@@ -131,17 +127,14 @@ func (m *Ports) Run(ctx context.Context) error {
 			return nil
 		}
 		shared := m.host.Shared(ctx, m.folder, m.Claims)
-		sentence := ""
-		if len(shared) > 0 {
-			sentence = fmt.Sprintf(
-				"%s; connections go to either Envoy: give one of the two another port",
-				strings.Join(shared, ", "))
-		}
-		if sentence == "" {
+		again = nil
+		if len(shared) == 0 {
 			m.board.Clear(conditionPortShared)
-		} else {
-			m.board.Raise(conditionPortShared, condition.Error, sentence)
+			continue
 		}
-		last = sentence
+		m.board.Raise(conditionPortShared, condition.Error, fmt.Sprintf(
+			"%s; connections go to either Envoy: give one of the two another port",
+			strings.Join(shared, ", ")))
+		again = time.After(sharedAgain)
 	}
 }

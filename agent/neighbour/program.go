@@ -1,7 +1,6 @@
 package neighbour
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -46,9 +45,6 @@ func printable(name string) string {
 	}, name)
 }
 
-// errFound ends a walk.
-var errFound = errors.New("found")
-
 // unitOf returns the unit whose control group has an id, which is its folder's inode.
 func unitOf(root string, id uint64) string {
 	if id == 0 {
@@ -67,7 +63,7 @@ func unitOf(root string, id uint64) string {
 			return nil
 		}
 		unit = lastUnit(path)
-		return errFound
+		return filepath.SkipAll
 	})
 	return unit
 }
