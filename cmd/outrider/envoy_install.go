@@ -2,11 +2,12 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/envoy"
 )
 
@@ -62,12 +63,10 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 		if len(arguments) > 0 {
 			version = arguments[0]
 		}
-		shown := a.startProgress("fetching Envoy " + version)
-		installer.Progress = func(fetched, all int64) {
-			shown.tell(api.Progress{Phase: fetching(version, fetched, all)})
-		}
+		bar := a.startBar("fetching Envoy " + version)
+		installer.Progress = bar.show
 		binary, err = installer.Fetch(command.Context(), version, o.sum)
-		shown.end()
+		bar.end()
 	}
 	if err != nil {
 		return fmt.Errorf("cannot install Envoy: %w", err)
@@ -96,12 +95,39 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	return nil
 }
 
-// fetching describes a download of which some bytes of all (0: unknown) are there.
-func fetching(version string, fetched, all int64) string {
-	const megabyte = 1e6
-	line := fmt.Sprintf("fetching Envoy %s: %d", version, fetched/megabyte)
-	if all > 0 {
-		line += fmt.Sprintf(" of %d", all/megabyte)
+// barWidth is the width of a full bar in characters.
+const barWidth = 30
+
+// downloadBar shows the progress of a download on a terminal.
+type downloadBar struct {
+	out   io.Writer
+	title string
+	shown bool
+}
+
+func (a *app) startBar(title string) *downloadBar {
+	if !a.terminal {
+		return &downloadBar{out: io.Discard, title: title}
 	}
-	return line + " MB"
+	return &downloadBar{out: a.err, title: title}
+}
+
+// show is an Installer's Progress.
+func (b *downloadBar) show(fetched, all int64) {
+	b.shown = true
+	const megabyte = 1e6
+	if all == 0 {
+		fmt.Fprintf(b.out, "\r\x1b[K%s  %d MB", b.title, fetched/megabyte)
+		return
+	}
+	full := int(fetched * barWidth / all)
+	fmt.Fprintf(b.out, "\r\x1b[K%s  [%s%s] %d of %d MB", b.title, strings.Repeat("#", full),
+		strings.Repeat("-", barWidth-full), fetched/megabyte, all/megabyte)
+}
+
+// end removes the line.
+func (b *downloadBar) end() {
+	if b.shown {
+		fmt.Fprint(b.out, "\r\x1b[K")
+	}
 }

@@ -193,12 +193,15 @@ func TestEnvoyInstall_Usage(t *testing.T) {
 	}
 }
 
-func TestFetching(t *testing.T) {
-	for want, sizes := range map[string][2]int64{
-		"fetching Envoy 1.2.3: 18 of 36 MB": {18e6, 36e6}, "fetching Envoy 1.2.3: 7 MB": {7e6, 0},
-	} {
-		if got := fetching("1.2.3", sizes[0], sizes[1]); got != want {
-			t.Errorf("%q, not %q", got, want)
-		}
+func TestDownloadBar(t *testing.T) {
+	var b strings.Builder
+	bar := &downloadBar{out: &b, title: "fetching Envoy 1.2.3"}
+	bar.show(18e6, 36e6)
+	bar.show(7e6, 0)
+	bar.end()
+	const want = "\r\x1b[Kfetching Envoy 1.2.3  [###############---------------] 18 of 36 MB" +
+		"\r\x1b[Kfetching Envoy 1.2.3  7 MB\r\x1b[K"
+	if b.String() != want {
+		t.Errorf("%q", b.String())
 	}
 }
