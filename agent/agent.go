@@ -158,9 +158,9 @@ func Run(ctx context.Context, options Options) (err error) {
 	return nil
 }
 
-// runParts starts the parts in order and requests the first epoch. It returns when a part or ctx has
-// ended and all parts have stopped in reverse order: the reloader before the private socket, whose
-// requests wait for it. connected is the result of openKeeper.
+// runParts starts the parts in order and requests the first epoch. It returns when a part or ctx
+// has ended and all parts have stopped in reverse order: the reloader before the private socket,
+// whose requests wait for it. connected is the result of openKeeper.
 func (a *Agent) runParts(
 	ctx context.Context, connected <-chan error, notifier *systemd.Notifier, signals signals,
 ) error {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// heldConfigs are the configurations of reloads whose epoch needs their secrets and upstream server,
-// by reload ID.
+// heldConfigs are the configurations of reloads whose epoch needs their secrets and upstream
+// server, by reload ID.
 type heldConfigs struct {
 	mu      sync.Mutex
 	configs map[uint64]*config.Config

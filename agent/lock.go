@@ -53,7 +53,8 @@ func notLocked(file *os.File, path string, err error) error {
 		n = copy(holder, "unknown")
 	}
 	return exitf(ExitAlreadyRuns,
-		"another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
+		"another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give "+
+			"this one an instance or a runtime_dir of its own",
 		strings.TrimSpace(string(holder[:n])), path)
 }
 

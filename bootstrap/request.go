@@ -19,7 +19,7 @@ type Request struct {
 	Secret bool `json:"-"`
 }
 
-// TooExpensive returns an error in the file that is the most expensive to render, or a ProgramError.
+// TooExpensive returns an error in the file that is most expensive to render, or a ProgramError.
 func (r Request) TooExpensive(format string, arguments ...any) error {
 	for _, file := range []*File{r.Template, r.Custom, r.Override} {
 		if file != nil {

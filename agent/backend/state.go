@@ -105,8 +105,8 @@ func (b *Backend) identities() []api.Identity {
 	return all
 }
 
-// discoveryStatus returns the state of the upstream server, or of the embedded discovery server with
-// the number of its problems.
+// discoveryStatus returns the state of the upstream server, or of the embedded discovery server
+// with the number of its problems.
 func (b *Backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
 	switch d := b.Reloader.InForce().Config.Discovery; {
 	case d.Address != "" && !d.Proxy:

@@ -19,8 +19,8 @@ const serverListeners = "xds.istio.io/grpc/lds/inbound/%s"
 // object is a JSON object.
 type object = map[string]any
 
-// GRPCBootstrap returns the file of [xds] grpc_bootstrap_file: the node of the bootstrap, the agent's
-// xDS socket and the workload's certificate files. It returns nil if the key is not set.
+// GRPCBootstrap returns the file of [xds] grpc_bootstrap_file: the node of the bootstrap, the
+// agent's xDS socket and the workload's certificate files. It returns nil if the key is not set.
 func (b *Blueprint) GRPCBootstrap() ([]byte, error) {
 	c := b.loaded.Config
 	path := c.XDS.GRPCBootstrapFile

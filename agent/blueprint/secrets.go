@@ -11,9 +11,9 @@ import (
 // TLS in resources of the mesh refers to it.
 const secretCluster = "sds-grpc"
 
-// missingSecrets returns a fault if a bootstrap of the user gets resources from Outrider's xDS socket
-// and nothing of the source of the certificate that some of them need: Envoy would refuse those. A
-// certificate that is written to output_dir may be for others.
+// missingSecrets returns a fault if a bootstrap of the user gets resources from Outrider's xDS
+// socket and nothing of the source of the certificate that some of them need: Envoy would refuse
+// those. A certificate that is written to output_dir may be for others.
 func (b *Blueprint) missingSecrets() *config.Error {
 	c := b.loaded.Config
 	file, key := cmp.Or(c.Envoy.CustomConfigFile, c.Envoy.TemplateFile), templateKey

@@ -37,7 +37,8 @@ func Writable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) e
 		} else if exit != 0 {
 			errs = append(errs, loaded.Fault(file.key, "Envoy may not write "+file.path,
 				fmt.Sprintf("use a path in /var/log/outrider, or let its "+
-					"user write %s and, under systemd, name it in ReadWritePaths=%s of a drop-in of outrider-envoy.service", folder, folder)))
+					"user write %s and, under systemd, name it in ReadWritePaths=%s of a drop-in of "+
+					"outrider-envoy.service", folder, folder)))
 		}
 	}
 	if len(errs) > 0 {

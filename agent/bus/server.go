@@ -99,7 +99,8 @@ func (s *Server) unavailable(err error) {
 	severity, cure := condition.Info, ""
 	if isNamed(err, "org.freedesktop.DBus.Error.AccessDenied") {
 		severity = condition.Warning
-		cure = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as the user outrider or as root?"
+		cure = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as " +
+			"the user outrider or as root?"
 	}
 	s.options.Conditions.Clear(conditionTaken)
 	s.options.Conditions.Raise(conditionUnavailable, severity,

@@ -73,7 +73,7 @@ type Users struct {
 	Agent uint32 `json:"agent"`
 }
 
-// unitNameMax is the length of a unit's name at most: systemd's UNIT_NAME_MAX, less the closing zero.
+// unitNameMax bounds the length of a unit's name: systemd's UNIT_NAME_MAX less the closing zero.
 const unitNameMax = 255
 
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)

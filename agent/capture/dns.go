@@ -88,8 +88,8 @@ func (q query) holds(c *Connection) bool {
 	return strings.HasPrefix(q.text(), c.Protocol+" ") && c.Destination.Port() == 53
 }
 
-// checkDNS returns a channel that delivers when the DNS proxy is to be checked again, nil if nothing
-// depends on it.
+// checkDNS returns a channel that delivers when the DNS proxy is to be checked again, nil if
+// nothing depends on it.
 func (h *helper) checkDNS() <-chan time.Time {
 	if h.dns.rules == nil {
 		return nil // the next tick looks whether it answers
@@ -184,8 +184,8 @@ func (h *helper) dropDNS() {
 	}
 }
 
-// readResolvers returns the nameservers of a resolv.conf without link-local ones of IPv6: the answers
-// to redirected queries would not reach their senders.
+// readResolvers returns the nameservers of a resolv.conf without link-local ones of IPv6: the
+// answers to redirected queries would not reach their senders.
 func readResolvers(file string) (all []netip.Addr, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

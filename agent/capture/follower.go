@@ -41,9 +41,9 @@ type FollowerOptions struct {
 	Logger   *slog.Logger
 }
 
-// A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while the
-// helper refuses connections by earlier ones, and again after each loss of the connection. While
-// Envoy drains on request and after Leave it withdraws the rules.
+// A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while
+// the helper refuses connections by earlier ones, and again after each loss of the connection.
+// While Envoy drains on request and after Leave it withdraws the rules.
 type Follower struct {
 	FollowerOptions
 	part.Readiness
@@ -217,8 +217,8 @@ func (f *Follower) inbound() bool {
 	return f.Settings != nil && (f.Settings.Inbound.All || len(f.Settings.Inbound.List) > 0)
 }
 
-// AwaitInbound waits until the rules are in force, but not longer than limit, if inbound connections
-// are to be captured.
+// AwaitInbound waits until the rules are in force, but not longer than limit, if inbound
+// connections are to be captured.
 func (f *Follower) AwaitInbound(ctx context.Context, limit time.Duration) {
 	if !f.inbound() {
 		return

@@ -2,9 +2,9 @@ package capture
 
 import "time"
 
-// keepNAT makes a table that captures nothing, and policy routes for Settings.Transparent. The kernel
-// translates established connections only while there is a nat chain, and tracks them only while a
-// rule refers to conntrack.
+// keepNAT makes a table that captures nothing, and policy routes for Settings.Transparent. The
+// kernel translates established connections only while there is a nat chain, and tracks them only
+// while a rule refers to conntrack.
 func (h *helper) keepNAT() error {
 	if h.nat != nil && h.installed.nat == h.generation {
 		return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/google/nftables/binaryutil"
 )
 
-// docker and podman translate at priority -100, firewalld at -90. Outbound connections are redirected
-// before that; inbound ones after it, so that published and forwarded ports are not this host's.
+// docker and podman translate at priority -100, firewalld at -90. Outbound connections are
+// redirected before that; inbound ones after it, so that published and forwarded ports are not this
+// host's.
 const (
 	natPriority     = -105
 	inboundPriority = -85

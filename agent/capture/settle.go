@@ -42,7 +42,7 @@ func (h *helper) unitsChanged() <-chan struct{} {
 	return h.units.changed
 }
 
-// heldBack returns why nothing is captured whether Envoy serves or not, "" if that depends on Envoy.
+// heldBack returns why nothing is captured even if Envoy serves, "" if that depends on Envoy.
 func (h *helper) heldBack() string {
 	switch {
 	case h.Withdrawn:

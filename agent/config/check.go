@@ -210,7 +210,7 @@ func systemdUnit(value any) *problem {
 	})(value)
 }
 
-// unitNameMax is the length of a unit's name at most: systemd's UNIT_NAME_MAX, less the closing zero.
+// unitNameMax bounds the length of a unit's name: systemd's UNIT_NAME_MAX less the closing zero.
 const unitNameMax = 255
 
 var processUnit = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)

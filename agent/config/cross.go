@@ -147,8 +147,8 @@ func (x *crossCheck) durations() {
 	if e.ParentShutdownDuration < e.DrainDuration {
 		x.warn([]string{"envoy.parent_shutdown_duration", "envoy.drain_duration"},
 			"make it at least as long as envoy.drain_duration",
-			"envoy.parent_shutdown_duration, %s, is shorter than envoy.drain_duration, %s: an old epoch ends before its "+
-				"connections are drained",
+			"envoy.parent_shutdown_duration, %s, is shorter than envoy.drain_duration, %s: an old epoch "+
+				"ends before its connections are drained",
 			render(e.ParentShutdownDuration), render(e.DrainDuration))
 	}
 	if e.MinimumDrainDuration > e.MaximumDrainDuration {
@@ -160,7 +160,8 @@ func (x *crossCheck) durations() {
 	if !e.ExitOnZeroActiveConnections && e.TerminationDrainDuration > e.MaximumDrainDuration {
 		x.warn([]string{"envoy.termination_drain_duration", "envoy.maximum_drain_duration"},
 			"make envoy.maximum_drain_duration longer",
-			"envoy.termination_drain_duration, %s, is longer than envoy.maximum_drain_duration, %s, which cuts it short",
+			"envoy.termination_drain_duration, %s, is longer than envoy.maximum_drain_duration, %s, which "+
+				"cuts it short",
 			render(e.TerminationDrainDuration), render(e.MaximumDrainDuration))
 	}
 	if e.RestartBackoffMin > e.RestartBackoffMax {

@@ -5,12 +5,13 @@ import "time"
 func discoveryTable(d *Discovery) table {
 	return table{name: "discovery", keys: []key{
 		setting("address", &d.Address, "", Epoch,
-			`host:port of an upstream xDS server (istiod: 15010 plaintext, 15012 TLS); "" = the embedded discovery server`).
+			`host:port of an upstream xDS server (istiod: 15010 plaintext, 15012 TLS); "" = the `+
+				"embedded discovery server").
 			plays("--discoveryAddress").must(optional(dialAddress)),
 		setting("files", &d.Files, []string{"/etc/outrider/mesh.d"}, Start,
-			"embedded server: files or directories of Istio YAML, read as kubectl and istioctl read it (YAML 1.1); an "+
-				"object without a namespace is in [node] namespace; the older of two is the earlier creationTimestamp, "+
-				"else the earlier path, else the earlier in the file").
+			"embedded server: files or directories of Istio YAML, read as kubectl and istioctl read it "+
+				"(YAML 1.1); an object without a namespace is in [node] namespace; the older of two is the "+
+				"earlier creationTimestamp, else the earlier path, else the earlier in the file").
 			path().must(each(notEmpty)),
 		setting("mesh_config_file", &d.MeshConfigFile, "", Live,
 			"embedded server: Istio's MeshConfig").

@@ -12,7 +12,8 @@ func envoyTable(c *Config) table {
 	e := &c.Envoy
 	return table{name: "envoy", keys: []key{
 		setting("binary", &e.Binary, "", Epoch,
-			`"" = /usr/lib/outrider/envoy (the one that "outrider envoy use" chose), /usr/local/bin/envoy, /usr/bin/envoy, then $PATH`).
+			`"" = /usr/lib/outrider/envoy (the one that "outrider envoy use" chose), `+
+				"/usr/local/bin/envoy, /usr/bin/envoy, then $PATH").
 			plays("--binaryPath").program(),
 		setting("enabled", &e.Enabled, true, Start,
 			"false: no Envoy; SDS, xDS relay, certificates and DNS only (proxyless gRPC)").
@@ -27,8 +28,8 @@ func envoyTable(c *Config) table {
 			"a Go text/template that renders the bootstrap").
 			plays("--templateFile").file(),
 		setting("control_plane_bootstrap", &e.ControlPlaneBootstrap, false, Epoch,
-			"template_file renders a control plane's own bootstrap (true in pilot-agent 1.5, where only control planes "+
-				"used a template)").
+			"template_file renders a control plane's own bootstrap (true in pilot-agent 1.5, where only "+
+				"control planes used a template)").
 			plays("--controlPlaneBootstrap"),
 		setting("bootstrap_override", &e.BootstrapOverride, "", Epoch,
 			"a JSON/YAML file merged, by Envoy's rules, into envoy-rev<N>.json").
@@ -41,19 +42,22 @@ func envoyTable(c *Config) table {
 		setting("component_log_level", &e.ComponentLogLevel, "misc:error", Live, "").
 			plays("--proxyComponentLogLevel").must(optional(componentLevels)),
 		setting("admin_port", &e.AdminPort, 15000, Live,
-			"on loopback: a view of the live epoch's admin interface, kept by the agent. Envoy's own listens on a Unix "+
-				"socket per epoch, 0660; with custom_config_file the file's own admin address counts instead. 0 = no view").
+			"on loopback: a view of the live epoch's admin interface, kept by the agent. Envoy's own "+
+				"listens on a Unix socket per epoch, 0660; with custom_config_file the file's own admin "+
+				"address counts instead. 0 = no view").
 			plays("--proxyAdminPort").must(portOrOff),
 		setting("admin_access", &e.AdminAccess, "read", Live,
-			"read: the GETs that change nothing (server_info, ready, stats, clusters, listeners, config_dump, certs, "+
-				"memory, runtime, init_dump, …), credentials redacted | full: everything, for every local user, as in Istio").
+			"read: the GETs that change nothing (server_info, ready, stats, clusters, listeners, "+
+				"config_dump, certs, memory, runtime, init_dump, …), credentials redacted | full: "+
+				"everything, for every local user, as in Istio").
 			must(oneOf("read", "full")),
 		duration("connect_timeout", &e.ConnectTimeout, "1s", Epoch, "of the bootstrap's clusters").
 			plays("--connectTimeout").must(atLeast(time.Millisecond)),
 		duration("dns_refresh_rate", &e.DNSRefreshRate, "300s", Epoch, "").
 			plays("--dnsRefreshRate").must(atLeast(time.Millisecond)),
 		setting("stat_name_length", &e.StatNameLength, 189, Epoch,
-			"only for an Envoy that lists --max-obj-name-len; with any other a different value is an error that says so").
+			"only for an Envoy that lists --max-obj-name-len; with any other a different value is an "+
+				"error that says so").
 			plays("statNameLength").must(between(60, math.MaxUint16)),
 		setting("max_connections", &e.MaxConnections, 0, Epoch,
 			"overload limit of downstream connections; 0 = none").
@@ -65,11 +69,12 @@ func envoyTable(c *Config) table {
 			"--parent-shutdown-time-s; shorter than drain_duration is a warning").
 			plays("--parentShutdownDuration").must(between(0, longestDrain), wholeSeconds),
 		duration("termination_drain_duration", &e.TerminationDrainDuration, "5s", Live,
-			"on stop: how long new connections are still taken; then listeners close, and requests in flight may end "+
-				"until maximum_drain_duration").
+			"on stop: how long new connections are still taken; then listeners close, and requests in "+
+				"flight may end until maximum_drain_duration").
 			plays("TERMINATION_DRAIN_DURATION").must(between(0, longestDrain)),
 		setting("exit_on_zero_active_connections", &e.ExitOnZeroActiveConnections, false, Live,
-			"on stop: close the listeners as soon as no connection is left, but not before minimum_drain_duration").
+			"on stop: close the listeners as soon as no connection is left, but not before "+
+				"minimum_drain_duration").
 			plays("EXIT_ON_ZERO_ACTIVE_CONNECTIONS"),
 		duration("minimum_drain_duration", &e.MinimumDrainDuration, "5s", Live, "").
 			plays("MINIMUM_DRAIN_DURATION").must(between(0, longestDrain)),
@@ -80,20 +85,21 @@ func envoyTable(c *Config) table {
 			"an epoch that is not live by then is aborted and the previous one goes on").
 			must(atLeast(time.Millisecond)),
 		duration("restart_backoff_min", &e.RestartBackoffMin, "1s", Live,
-			"Envoy exited on its own: the first restart is at once, the second after this, then doubling; forgotten "+
-				"after a minute without an exit").
+			"Envoy exited on its own: the first restart is at once, the second after this, then doubling; "+
+				"forgotten after a minute without an exit").
 			must(atLeast(time.Millisecond)),
 		duration("restart_backoff_max", &e.RestartBackoffMax, "60s", Live, "").
 			must(atLeast(time.Millisecond)),
 		setting("restart_limit", &e.RestartLimit, 10, Live,
-			"abnormal exits within restart_window that are answered by a restart; at one more the agent gives up (exit "+
-				"75); 0 = never gives up").
+			"abnormal exits within restart_window that are answered by a restart; at one more the agent "+
+				"gives up (exit 75); 0 = never gives up").
 			must(between(0, math.MaxInt32)),
 		duration("restart_window", &e.RestartWindow, "10m", Live, "").
 			must(atLeast(time.Millisecond)),
 		setting("user", &e.User, defaultUser, Start,
-			"foreground, as root: Envoy and its keeper run as this user, if there is one (else, and not as root, as the "+
-				"agent's own). Under systemd the User= of outrider-envoy.service decides; another value here is an error").
+			"foreground, as root: Envoy and its keeper run as this user, if there is one (else, and not "+
+				"as root, as the agent's own). Under systemd the User= of outrider-envoy.service decides; "+
+				"another value here is an error").
 			must(userName),
 		setting("outlier_log_path", &e.OutlierLogPath, "", Epoch, "").
 			plays("--outlierLogPath").path(),
@@ -120,7 +126,8 @@ func reloadTable(r *Reload) table {
 			"SIGHUP, systemctl reload: always | if-changed start a new epoch").
 			must(oneOf("always", "if-changed")),
 		setting("files", &r.Files, nil, Live,
-			"further files whose content starts an epoch (certificates of a custom bootstrap); each is awaited at start").
+			"further files whose content starts an epoch (certificates of a custom bootstrap); each is "+
+				"awaited at start").
 			plays("watched certificates of 1.5").file().must(each(notEmpty)),
 		duration("debounce", &r.Debounce, "100ms", Live,
 			"quiet time after the last change before acting").

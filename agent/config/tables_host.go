@@ -6,8 +6,8 @@ func dnsTable(d *DNS) table {
 			plays("ISTIO_META_DNS_CAPTURE").must(optional(listenAddress)),
 		setting("upstream", &d.Upstream, nil, Live, "[] = /etc/resolv.conf").
 			must(each(resolverAddress)),
-		setting("parallel", &d.Parallel, false, Live, "query all of them at once; false = the next one after an "+
-			"error or a second").plays("DNS_FORWARD_PARALLEL"),
+		setting("parallel", &d.Parallel, false, Live, "query all of them at once; false = the next one "+
+			"after an error or a second").plays("DNS_FORWARD_PARALLEL"),
 		setting("resolved", &d.Resolved, false, Start,
 			"route the mesh's domains to it through systemd-resolved"),
 	}}
@@ -47,9 +47,9 @@ func captureTable(c *Capture) table {
 }
 
 func stsTable(s *STS) table {
-	return table{name: "sts", doc: "token exchange (RFC 8693) for sts_service of Envoy's google_grpc: POST /token on " +
-		"127.0.0.1; only root, the agent's user and Envoy's may connect. A request without a subject token " +
-		"exchanges [identity] token_file", keys: []key{
+	return table{name: "sts", doc: "token exchange (RFC 8693) for sts_service of Envoy's " +
+		"google_grpc: POST /token on 127.0.0.1; only root, the agent's user and Envoy's may connect. A " +
+		"request without a subject token exchanges [identity] token_file", keys: []key{
 		setting("port", &s.Port, 0, Start, "0 = off").
 			plays("--stsPort").must(portOrOff),
 		setting("token_manager", &s.TokenManager, "GoogleTokenExchange", Start, "").
@@ -57,7 +57,8 @@ func stsTable(s *STS) table {
 		setting("audience", &s.Audience, "", Start,
 			"the workload identity provider in Google's cloud, for requests that name no audience"),
 		setting("service_account", &s.ServiceAccount, "", Start,
-			`e-mail address of the Google service account whose access tokens are returned; "" = federated tokens`).
+			`e-mail address of the Google service account whose access tokens are returned; `+
+				`"" = federated tokens`).
 			must(optional(emailAddress)),
 	}}
 }

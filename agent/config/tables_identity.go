@@ -15,7 +15,8 @@ func identityTable(i *Identity) table {
 			"certificates of credentialName: NAME/tls.crt, tls.key, ca.crt; any provider").
 			path().must(notEmpty),
 		setting("restart_on_change", &i.RestartOnChange, false, Live,
-			"hot-restart on a certificate change instead of pushing it over SDS (for a custom bootstrap that reads files)").
+			"hot-restart on a certificate change instead of pushing it over SDS (for a custom bootstrap "+
+				"that reads files)").
 			plays("watcher of pilot-agent 1.5"),
 		duration("wait", &i.Wait, "2m", Start,
 			"files: how long to wait for them before Envoy starts; then it starts without, and says so").
@@ -29,8 +30,8 @@ func identityTable(i *Identity) table {
 			"istiod: cert-chain.pem, key.pem for mTLS to the CA").
 			plays("PROV_CERT").path(),
 		setting("persist", &i.Persist, "auto", Live,
-			`keep the last issued certificate over a reboot, sealed with the credential "seal" (made by systemd-creds `+
-				`when the package is installed); auto: if there is one | off`).
+			`keep the last issued certificate over a reboot, sealed with the credential "seal" (made by `+
+				`systemd-creds when the package is installed); auto: if there is one | off`).
 			must(oneOf("auto", "off")),
 		setting("output_dir", &i.OutputDir, "", Live,
 			"write key.pem, cert-chain.pem, root-cert.pem").

@@ -2,9 +2,10 @@ package config
 
 func pathsTable(p *Paths) table {
 	return table{name: "paths",
-		doc: "`outriderd --instance NAME` reads /etc/outrider/NAME.toml and /etc/outrider/NAME.conf.d, and adds /NAME to " +
-			"/run/outrider and /var/lib/outrider (systemd's variables carry it already); `--config FILE` takes any file, " +
-			"drop-ins from conf.d beside it, and these as they stand",
+		doc: "`outriderd --instance NAME` reads /etc/outrider/NAME.toml and /etc/outrider/NAME.conf.d, " +
+			"and adds /NAME to /run/outrider and /var/lib/outrider (systemd's variables carry it " +
+			"already); `--config FILE` takes any file, drop-ins from conf.d beside " +
+			"it, and these as they stand",
 		keys: []key{
 			setting("runtime_dir", &p.RuntimeDir, "", Start,
 				`"" = $RUNTIME_DIRECTORY, else /run/outrider`).path(),
@@ -21,8 +22,8 @@ func nodeTable(n *Node) table {
 			plays("--id").must(nodeWord),
 		setting("ip", &n.IP, "", Epoch, `"" = first global unicast address`).
 			plays("--ip, INSTANCE_IP").must(optional(ipAddress)),
-		setting("extra_ips", &n.ExtraIPs, nil, Epoch, "further addresses of the node; if there are none, "+
-			"ip is \"\" and there is an upstream server: one of the other IP family").
+		setting("extra_ips", &n.ExtraIPs, nil, Epoch, "further addresses of the node; if there are "+
+			"none, ip is \"\" and there is an upstream server: one of the other IP family").
 			plays("INSTANCE_IPS").must(each(ipAddress)),
 		setting("namespace", &n.Namespace, "default", Epoch, "").
 			plays("POD_NAMESPACE").must(dnsLabel),
@@ -46,8 +47,8 @@ func nodeTable(n *Node) table {
 		setting("locality", &n.Locality, "", Epoch, "region/zone/subzone").
 			must(optional(localityName)),
 		setting("cloud_platform", &n.Cloud, "", Epoch,
-			"aws | gcp | azure: locality and labels (tags of aws and azure) that are not set here come from the "+
-				"machine's metadata service").
+			"aws | gcp | azure: locality and labels (tags of aws and azure) that are not set here come "+
+				"from the machine's metadata service").
 			plays("CLOUD_PLATFORM").must(optional(oneOf("aws", "gcp", "azure"))),
 		setting("workload_group", &n.WorkloadGroup, "", Epoch,
 			"a WorkloadGroup to register with (auto-registration)").

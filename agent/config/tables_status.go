@@ -17,8 +17,10 @@ func statusTable(s *Status) table {
 			"off | loopback: every local user may end the proxy, as in Istio").
 			must(oneOf("off", "loopback")).
 			below(
-				" GET /healthz/ready       200 once Envoy is live and has its configuration, else 503 with the reason",
-				" GET /app-health/NAME     runs the probe NAME below (NAME may hold a /: app/livez)   ISTIO_KUBE_APP_PROBERS",
+				" GET /healthz/ready       200 once Envoy is live and has its configuration, "+
+					"else 503 with the reason",
+				" GET /app-health/NAME     runs the probe NAME below (NAME may hold a /: app/livez)   "+
+					"ISTIO_KUBE_APP_PROBERS",
 				" GET /stats/prometheus    metrics of the agent, Envoy and the application, merged",
 				" POST /drain, POST /quitquitquit    where control allows it (quit: a stop, drain and all)"),
 		setting("application_metrics", &s.ApplicationMetrics, "", Live, "URL to merge in").
@@ -29,7 +31,8 @@ func statusTable(s *Status) table {
 // probeTable returns the definition of one probe; name is not quoted.
 func probeTable(name string, p *Probe) table {
 	return table{name: probesTable + "." + bareOrQuoted(name), marked: true, sample: true,
-		doc: "[live] a probe of the application, forwarded without certificates; exactly one of http, tcp and grpc",
+		doc: "[live] a probe of the application, forwarded without certificates; exactly one of http, " +
+			"tcp and grpc",
 		keys: []key{
 			setting("http", &p.HTTP, "", Live,
 				`"http://127.0.0.1:8080/healthz"`).must(optional(httpURL)).conceals(concealURL),

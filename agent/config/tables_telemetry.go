@@ -43,8 +43,8 @@ func tlsTable(name, doc string, s *TLSSettings) table {
 func tracingTable(t *Tracing) table {
 	return table{name: "tracing", keys: []key{
 		setting("provider", &t.Provider, "", Epoch,
-			`"" | zipkin | lightstep | datadog | opentelemetry (today's Envoy has no lightstep tracer: rendered as `+
-				`opentelemetry with the header lightstep-access-token)`).
+			`"" | zipkin | lightstep | datadog | opentelemetry (today's Envoy has no lightstep tracer: `+
+				`rendered as opentelemetry with the header lightstep-access-token)`).
 			must(oneOf("", "zipkin", "lightstep", "datadog", "opentelemetry")),
 		setting("address", &t.Address, "", Epoch, "").
 			plays("--zipkinAddress, --lightstepAddress, --datadogAgentAddress").must(

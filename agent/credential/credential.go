@@ -20,8 +20,8 @@ import (
 	"syscall"
 )
 
-// Cluster is the name of Envoy's cluster for the secrets of credentials, if those of the workload come
-// from another server than the agent's.
+// Cluster is the name of Envoy's cluster for the secrets of credentials, if those of the workload
+// come from another server than the agent's.
 const Cluster = "sds-credentials"
 
 const (
@@ -47,8 +47,8 @@ func CheckName(name string) error {
 // Pair returns the name of the secret with the certificate of a credential.
 func Pair(name string) string { return prefix + name }
 
-// Roots returns the name of the secret with the authorities of a credential, whose name may have the
-// suffix already.
+// Roots returns the name of the secret with the authorities of a credential, whose name may have
+// the suffix already.
 func Roots(name string) string {
 	return prefix + strings.TrimSuffix(name, rootsSuffix) + rootsSuffix
 }
@@ -96,7 +96,7 @@ func (f Files) Authorities() string {
 	return f.Roots[0]
 }
 
-// Required returns lists of paths; of each list, one file must exist. The last one is the usual place.
+// Required returns lists of paths; of each list, one file must exist. The last is the usual place.
 func (f Files) Required() [][]string {
 	if f.Cert != "" {
 		return [][]string{{f.Cert}, {f.Key}}

@@ -15,8 +15,8 @@ import (
 // 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
 type Denied func(path string) string
 
-// access reports whether a file is missing, and otherwise what d says of it and of its folder, which
-// Envoy watches and therefore must be able to list.
+// access reports whether a file is missing, and otherwise what d says of it and of its folder,
+// which Envoy watches and therefore must be able to list.
 func (d Denied) access(path string) (missing bool, why string) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return true, ""

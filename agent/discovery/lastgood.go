@@ -16,8 +16,8 @@ type persisted struct {
 	failing bool           // the last write failed, and was logged
 }
 
-// readLastGood reads the versions that the previous server had in force although their files were invalid
-// or refused. stale reports whether some of them are unusable.
+// readLastGood reads the versions that the previous server had in force although their files were
+// invalid or refused. stale reports whether some of them are unusable.
 func readLastGood(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false

@@ -13,8 +13,8 @@ type Name struct {
 	Ports     []model.Port
 }
 
-// Names returns the hosts with addresses that a sidecar of the settings' namespace with these labels
-// imports, sorted.
+// Names returns the hosts with addresses that a sidecar of the settings' namespace with these
+// labels imports, sorted.
 func (s *Server) Names(labels map[string]string) []Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -90,8 +90,8 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 const maxDomainName = 253
 
 // routed returns the domains of names. Kubernetes hosts have one domain in common. It leaves out
-// domains below another one, and what resolved refuses: one such domain would make it refuse all. If
-// more than resolved.MaxDomains remain, it returns ".", which routes all names.
+// domains below another one, and what resolved refuses: one such domain would make it refuse all.
+// If more than resolved.MaxDomains remain, it returns ".", which routes all names.
 func routed(names []Name) []string {
 	found := map[string]bool{}
 	for _, n := range names {

@@ -101,8 +101,8 @@ func (s *Server) serveUDP(ctx context.Context, socket *net.UDPConn) error {
 	}
 }
 
-// enter admits a query to upstreams over UDP and returns what ends it, nil if there is no place. The
-// kernel is asked for the user only if maxShared is reached, because that takes some 50 µs.
+// enter admits a query to upstreams over UDP and returns what ends it, nil if there is no place.
+// The kernel is asked for the user only if maxShared is reached, because that takes some 50 µs.
 func (s *Server) enter(from netip.AddrPort) (leave func()) {
 	select {
 	case s.shared <- struct{}{}:

@@ -5,8 +5,8 @@
 //	                   \-- forwarder -- cache, upstreams
 //
 // SetNames replaces the table, which is immutable. Before the first table, all queries fail,
-// because an upstream would deny names of the mesh; on port 53 they are forwarded, as in Istio. Only
-// this host may query. Encoded responses are cached by query, so that most are not decoded.
+// because an upstream would deny names of the mesh; on port 53 they are forwarded, as in Istio.
+// Only this host may query. Encoded responses are cached by query, so that most are not decoded.
 package dns
 
 import (

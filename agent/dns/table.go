@@ -157,8 +157,8 @@ func (t *table) answer(query *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// service answers a question for _PORT._tcp.HOST, where PORT is a name or number; nil if there is no
-// such port.
+// service answers a question for _PORT._tcp.HOST, where PORT is a name or number; nil if there is
+// no such port.
 func (t *table) service(reply *dns.Msg, question, name string) *dns.Msg {
 	parts := strings.SplitN(name, ".", 3)
 	if len(parts) < 3 || parts[1] != "_tcp" {

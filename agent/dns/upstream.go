@@ -13,8 +13,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// upstream is a resolver to which queries are forwarded. Its connections are used again, each by one
-// query at a time.
+// upstream is a resolver to which queries are forwarded. Its connections are used again, each by
+// one query at a time.
 type upstream struct {
 	address string
 	failed  atomic.Int64 // Unix time in ns of the last failure; 0: the last query succeeded

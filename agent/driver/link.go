@@ -188,8 +188,8 @@ func (l *Link) found(before, now keeper.Info) {
 			"the keeper exited, and its Envoys with it; connected to another one",
 			"before", before.PID, "pid", now.PID)
 	case now.Reexecuted != before.Reexecuted:
-		l.options.Logger.Info("the keeper re-executed itself; its Envoys continue serving", "pid", now.PID,
-			"version", now.Version)
+		l.options.Logger.Info("the keeper re-executed itself; its Envoys continue serving",
+			"pid", now.PID, "version", now.Version)
 	default:
 		l.options.Logger.Warn("reconnected to the keeper",
 			"pid", now.PID)

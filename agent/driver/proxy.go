@@ -35,8 +35,8 @@ func (p *Proxy) Epoch() (e epoch.Epoch, ok bool) {
 	return e, ok
 }
 
-// Replace makes ready the readiness of an agent that runs no Envoy. It must be called before the parts
-// run.
+// Replace makes ready the readiness of an agent that runs no Envoy. It must be called before the
+// parts run.
 func (p *Proxy) Replace(ready func() (ready bool, reason string)) { p.without = ready }
 
 // Absent reports whether the agent runs no Envoy.
@@ -71,8 +71,8 @@ func (p *Proxy) Live() (http.RoundTripper, int, error) {
 		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
 	}
 	if e.AdminLost {
-		return nil, 0,
-			fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the agent starts one that brings it back", e.Number)
+		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch "+
+			"that then failed; the agent starts one that brings it back", e.Number)
 	}
 	return NewAdmin(e.AdminAddress), e.Number, nil
 }
@@ -114,8 +114,8 @@ func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
 	return true, ""
 }
 
-// readyWithoutRequest reports whether the live epoch is ready where the supervisor knows it without a
-// request to Envoy. A drain takes precedence, even if Envoy could not be notified. An epoch whose
+// readyWithoutRequest reports whether the live epoch is ready where the supervisor knows it without
+// a request to Envoy. A drain takes precedence, even if Envoy could not be notified. An epoch whose
 // listeners may have closed is not ready; its admin interface does not show that.
 func readyWithoutRequest(e epoch.Epoch) (ready bool, reason string, known bool) {
 	switch {
@@ -123,9 +123,8 @@ func readyWithoutRequest(e epoch.Epoch) (ready bool, reason string, known bool) 
 		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
 			e.Number), true
 	case e.MayRefuse:
-		return false,
-			fmt.Sprintf(
-				"epoch %d may have closed its listeners for an epoch that then died; it is being replaced", e.Number), true
+		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
+			"it is being replaced", e.Number), true
 	case e.AdminLost:
 		return true, "", true // its data plane serves
 	case e.Silent:

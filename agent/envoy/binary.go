@@ -53,7 +53,8 @@ func Identify(path string) (Identity, error) {
 	}
 	identity := Identity{Size: info.Size(), Modified: info.ModTime().UnixNano()}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino //nolint:unconvert // its type depends on GOARCH
+		//nolint:unconvert // its type depends on GOARCH
+		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino
 	}
 	return identity, nil
 }

@@ -47,7 +47,8 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 
 // signalMeanings are the usual causes of signals that Outrider did not send.
 var signalMeanings = map[string]string{
-	"SIGKILL": "killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator",
+	"SIGKILL": "killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or " +
+		"by an operator",
 	"SIGTERM": "asked to end from outside",
 	"SIGSEGV": "a crash inside Envoy",
 	"SIGBUS":  "a crash inside Envoy, or a file it had mapped was cut short",

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Settings is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set; without, the health is
-// that of the proxy.
+// Settings is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set; without, the health
+// is that of the proxy.
 type Settings struct {
 	Enabled bool
 

@@ -38,8 +38,8 @@ type follower struct {
 	err  error // of the last attempt
 }
 
-// SetBundleURLs sets the SPIFFE bundles whose roots are trusted beside the provider's. While a bundle
-// cannot be fetched, its last roots remain trusted.
+// SetBundleURLs sets the SPIFFE bundles whose roots are trusted beside the provider's. While a
+// bundle cannot be fetched, its last roots remain trusted.
 func (m *Manager) SetBundleURLs(urls []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

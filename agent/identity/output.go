@@ -107,8 +107,8 @@ func (o *Output) holds(content map[string][]byte) bool {
 	return true
 }
 
-// fill writes the files of a set into its folder, on the disk. The folder's owner can rename what is
-// in it at any time: no link is followed out of it.
+// fill writes the files of a set into its folder, on the disk. The folder's owner can rename what
+// is in it at any time: no link is followed out of it.
 func (o *Output) fill(set string, content map[string][]byte) error {
 	dir, err := os.OpenRoot(o.Dir)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 const observeInterval = 2 * time.Second
 
 // errNotSeen is why a secret of SPIRE is not shown.
-var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the SPIRE agent serves " +
-	"[identity] spire_socket and has an entry for Envoy's user")
+var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the SPIRE agent " +
+	"serves [identity] spire_socket and has an entry for Envoy's user")
 
-// Observe returns the certificates of a secret that Envoy has: a chain, or roots; nil if it has none.
+// Observe returns the certificates of a secret that Envoy has: a chain or roots, nil if none.
 type Observe func(ctx context.Context, name string) ([]*x509.Certificate, error)
 
 // observe reports the secret that Envoy has from SPIRE, until ctx ends. Its key is never seen.

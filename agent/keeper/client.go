@@ -205,9 +205,9 @@ func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, erro
 	return r.Done, err
 }
 
-// StopAccepting has the kernel refuse new TCP connections to all living Envoys, and returns once these
-// have accepted the waiting ones, within about a second. Closing the listeners then resets nobody.
-// It cannot be undone.
+// StopAccepting has the kernel refuse new TCP connections to all living Envoys, and returns once
+// these have accepted the waiting ones, within about a second. Closing the listeners then resets
+// nobody. It cannot be undone.
 func (c *Client) StopAccepting(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationStopAccepting})
 	return err

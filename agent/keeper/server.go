@@ -123,8 +123,8 @@ func (s *server) accept() {
 	}
 }
 
-// serveConnection exchanges hellos with a client and handles its requests until the connection ends or a
-// request is malformed.
+// serveConnection exchanges hellos with a client and handles its requests until the connection ends
+// or a request is malformed.
 func (s *server) serveConnection(c *connection) {
 	_ = c.socket.SetDeadline(time.Now().Add(helloWait))
 	var theirs hello

@@ -160,7 +160,7 @@ func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	o.report(typeURL, cured)
 }
 
-// report updates the condition of a type. cured are the resources that no stream refuses any longer.
+// report updates the condition of a type. cured are the resources that no stream refuses any more.
 func (o Observer) report(typeURL string, cured []string) {
 	if sentence := o.refused.sentence(typeURL); sentence != "" {
 		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)

@@ -94,7 +94,7 @@ func GRPC(ctx context.Context, target string) error {
 }
 
 // Exec runs a command, which succeeds with exit status 0. At the end of ctx it is killed. Processes
-// of its group that it leaves behind are killed, too. Of the environment it has PATH, HOME and LANG.
+// of its group that it leaves behind are killed, too. Its environment is PATH, HOME and LANG.
 func Exec(ctx context.Context, arguments []string) error {
 	var output limited
 	command := exec.CommandContext(ctx, arguments[0], arguments[1:]...)

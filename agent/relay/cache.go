@@ -153,7 +153,7 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	return nil
 }
 
-// madeFrom returns the extension that replaces a body of upstream with a hash, nil if there is none.
+// madeFrom returns the extension that replaces a body of upstream with a hash, nil if none does.
 func (c *Cache) madeFrom(source []byte) []byte {
 	if c == nil {
 		return nil

@@ -8,8 +8,8 @@ import (
 
 const dialInterval = time.Second
 
-// keepAlive probes the peer while nothing is sent. gRPC sets TCP_USER_TIMEOUT to keepaliveTimeout: a
-// connection whose peer does not answer for ten seconds is lost.
+// keepAlive probes the peer while nothing is sent. gRPC sets TCP_USER_TIMEOUT to keepaliveTimeout:
+// a connection whose peer does not answer for ten seconds is lost.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second,
 	Count: 10}
 

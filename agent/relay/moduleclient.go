@@ -13,8 +13,8 @@ import (
 
 const maxRedirects = 10
 
-// newModuleClient returns a client for one module. It follows no redirect from TLS to plaintext, and
-// none to this host, its link or a cloud's metadata service, unless the module's server is on
+// newModuleClient returns a client for one module. It follows no redirect from TLS to plaintext,
+// and none to this host, its link or a cloud's metadata service, unless the module's server is on
 // loopback.
 func newModuleClient() *http.Client {
 	return &http.Client{Transport: http.DefaultClient.Transport,

@@ -20,8 +20,8 @@ func (s *Server) Leave() {
 	s.notifyOthers()
 }
 
-// left makes the other sessions connect again if the one that connected last has ended. Callers hold
-// mu.
+// left makes the other sessions connect again if the one that connected last has ended. Callers
+// hold mu.
 func (s *Server) left(ended *session) {
 	if s.latest != ended || s.leaving {
 		return

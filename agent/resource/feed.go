@@ -26,8 +26,8 @@ type Snapshot struct {
 // Get returns a resource, or nil.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// Pending reports whether it is not known yet if a resource exists. It is always known on feeds that
-// are not on demand.
+// Pending reports whether it is not known yet if a resource exists. It is always known on feeds
+// that are not on demand.
 func (s *Snapshot) Pending(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }

@@ -110,7 +110,8 @@ func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		return &unavailableError{"others are reading large answers of Envoy's admin interface: try again later"}
+		return &unavailableError{
+			"others are reading large answers of Envoy's admin interface: try again later"}
 	}
 	return err
 }

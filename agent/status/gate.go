@@ -17,7 +17,8 @@ var (
 )
 
 // tooMany is the response to connections beyond the limits.
-const tooMany = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n" +
+const tooMany = "HTTP/1.1 503 Service Unavailable\r\n" +
+	"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n" +
 	"Content-Length: 53\r\n\r\nthere are too many connections of this user or host\r\n"
 
 // gate admits connections by user and host.

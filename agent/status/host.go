@@ -40,7 +40,8 @@ func ownPage(next http.Handler) http.Handler {
 		if err := protection.Check(r); err != nil {
 			say(w, http.StatusForbidden,
 				fmt.Sprintf(
-					"%s %s is refused for another site's page (%v): ask from a shell, or from Envoy's own admin page",
+					"%s %s is refused for another site's page (%v): ask from a shell, or "+
+						"from Envoy's own admin page",
 					r.Method, r.URL.Path, err))
 			return
 		}

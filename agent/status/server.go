@@ -31,8 +31,8 @@ type Options struct {
 	Logger  *slog.Logger
 }
 
-// Server serves the status address. It is ready once it listens, or has raised the condition that it
-// cannot yet.
+// Server serves the status address. It is ready once it listens, or has raised the condition that
+// it cannot yet.
 type Server struct {
 	part.Readiness
 	options Options

@@ -118,8 +118,8 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// retry updates the view and binds the configured port unless the view listens, is disabled or yields. It returns false
-// if binding failed.
+// retry updates the view and binds the configured port unless the view listens, is disabled or
+// yields. It returns false if binding failed.
 func (v *View) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -99,7 +99,8 @@ func redactResponse(response *http.Response) {
 
 func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	say(w, http.StatusForbidden, fmt.Sprintf(
-		`%s %s: with admin_access = "read" %s; admin_access = "full" in [envoy] allows everything, to every local user`,
+		`%s %s: with admin_access = "read" %s; admin_access = "full" in [envoy] allows everything, `+
+			"to every local user",
 		r.Method, r.URL.Path, why))
 }
 

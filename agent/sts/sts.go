@@ -68,8 +68,8 @@ type Options struct {
 // Stats are counters since the start.
 type Stats struct{ Exchanges, Failures uint64 }
 
-// Server is the token exchange server. It is ready once it listens, or has raised the condition that
-// it cannot yet.
+// Server is the token exchange server. It is ready once it listens, or has raised the condition
+// that it cannot yet.
 type Server struct {
 	part.Readiness
 	options             Options

@@ -100,7 +100,7 @@ func (t *tree) set(paths []string) error {
 	return errors.Join(failed...)
 }
 
-// attach makes scans watch folders with inner. With a nil inner, only the periodic scans find changes.
+// attach makes scans watch folders with inner. With a nil inner, only periodic scans find changes.
 func (t *tree) attach(inner *fsnotify.Watcher) {
 	t.folders.inner = inner
 	if inner != nil && t.folders.add == nil {

@@ -40,8 +40,8 @@ const (
 )
 
 // restFactor bounds the share of time spent on scans while many files change: scans are followed by
-// rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet time,
-// so that the parts of one change (a key and its certificate) are read at once.
+// rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet
+// time, so that the parts of one change (a key and its certificate) are read at once.
 const (
 	restFactor = 4
 	restSaved  = 5 * time.Millisecond

@@ -8,9 +8,9 @@ import (
 )
 
 // A client's unanswered responses form a chain. Each records the names that it changes and what the
-// client held before; nothing else is recorded of what a client accepted. Clients answer in order. One
-// answer may cover several responses, as Envoy sends only the last one after it was busy; what it
-// leaves out counts as part of the response that it answers.
+// client held before; nothing else is recorded of what a client accepted. Clients answer in order.
+// One answer may cover several responses, as Envoy sends only the last one after it was busy; what
+// it leaves out counts as part of the response that it answers.
 
 // maxLate bounds the responses of a type that were not answered in time and may still be. The two
 // oldest count as one beyond that.
@@ -47,8 +47,8 @@ func (w *watch) changing(name string) *response {
 	return nil
 }
 
-// acknowledged returns what the client has under a name if it refuses all that is unanswered, nil if
-// nothing. now is the snapshot's resource.
+// acknowledged returns what the client has under a name if it refuses all that is unanswered, nil
+// if nothing. now is the snapshot's resource.
 func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Resource {
 	if r := w.changing(name); r != nil {
 		return r.changes[name].before

@@ -67,7 +67,7 @@ func limitMemory(bytes uint64) error {
 	return nil
 }
 
-// answerInTime answers a question within its time. Rendering that takes longer ends with the process.
+// answerInTime answers a question within its time. Longer rendering ends with the process.
 func answerInTime(question bootstrap.Question) bootstrap.Answer {
 	if question.Protocol != bootstrap.Protocol {
 		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+

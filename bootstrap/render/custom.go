@@ -63,8 +63,8 @@ var certificateFields = []string{
 	"password", "ocsp_staple", "ocspStaple",
 }
 
-// certificateFiles returns the files with certificates, keys and secrets that a bootstrap refers to,
-// without duplicates. They must exist before Envoy starts.
+// certificateFiles returns the files with certificates, keys and secrets that a bootstrap refers
+// to, without duplicates. They must exist before Envoy starts.
 func certificateFiles(document *value) []string {
 	var files []string
 	add := func(path *value) {

@@ -1,4 +1,5 @@
-// Command outrider-bootstrap renders Envoy's bootstrap for outriderd, and ends; see package bootstrap. Nobody calls it by hand.
+// Command outrider-bootstrap renders Envoy's bootstrap for outriderd, and ends; see package
+// bootstrap. Nobody calls it by hand.
 package main
 
 import (

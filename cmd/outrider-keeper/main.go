@@ -1,4 +1,4 @@
-// Outrider-keeper owns Envoy for whichever agent is connected; see package keeper. Nobody calls it by hand.
+// Outrider-keeper owns Envoy for whichever agent is connected; see package keeper. It is internal.
 package main
 
 import (

@@ -17,8 +17,8 @@ func (a *app) captureCommand() *cobra.Command {
 	command := group("capture", "Show and try the interception of connections ([capture])",
 		a.captureShowCommand(), a.captureExplainCommand(), a.captureTryCommand(),
 		a.captureConfirmCommand())
-	command.Long = "Show and try the interception of connections ([capture]). Rules are in force while " +
-		"Envoy accepts connections at ports 15001 and 15006, and end with " +
+	command.Long = "Show and try the interception of connections ([capture]). Rules are in force " +
+		"while Envoy accepts connections at ports 15001 and 15006, and end with " +
 		"outrider-capture.service.\n\n" +
 		"With [capture] fail = \"closed\", what would be captured is refused while Envoy " +
 		"does not serve. Before Envoy serves for the first time after a boot, this needs " +

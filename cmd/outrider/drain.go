@@ -14,7 +14,8 @@ func (a *app) drainCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "drain",
 		Short: "Stop taking new connections; abort nothing",
-		Long: "Envoy fails its health checks and closes its listeners at the end of drain_duration. The\n" +
+		Long: "Envoy fails its health checks and closes its listeners at the end of " +
+			"drain_duration. The\n" +
 			"mesh learns that the workload is unhealthy. New outbound connections go direct at\n" +
 			"once, inbound ones after half of drain_duration: until then clients of the mesh may\n" +
 			"not know. outrider undrain takes all of this back. A stop after a drain does not\n" +

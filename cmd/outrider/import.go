@@ -105,7 +105,7 @@ func (a *app) importIstio(directory string, apply, replace bool) error {
 	})
 }
 
-// parseCredentials refuses files that are no token or root, and leaves only certificates in the root.
+// parseCredentials refuses files that are no token or root and leaves only certificates in roots.
 func parseCredentials(directory string, source *istiovm.Source) error {
 	if len(source.Token) > 0 {
 		if _, err := pki.ParseToken(filepath.Join(directory, "istio-token"), source.Token); err != nil {

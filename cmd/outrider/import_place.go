@@ -121,8 +121,8 @@ func (p *placer) addHosts(path string, more []byte) {
 
 func groupOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Gid) }
 
-// place writes the files, each atomically, and the last one only after all others. It writes none if
-// one of them is in the way.
+// place writes the files, each atomically, and the last one only after all others. It writes none
+// if one of them is in the way.
 func (p *placer) place() ([]placedFile, error) {
 	main, err := os.Stat(p.group)
 	if err != nil {

@@ -137,8 +137,9 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(),
 		a.undrainCommand(), a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(),
 		a.analyzeCommand(), a.proxyCommand(), a.proxyStatusAlias(), a.certsCommand(),
-		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(), a.captureCommand(),
-		a.exampleCommand(), a.importCommand(), a.completionCommand(), a.versionCommand())
+		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(),
+		a.captureCommand(), a.exampleCommand(), a.importCommand(), a.completionCommand(),
+		a.versionCommand())
 	return root
 }
 

@@ -42,7 +42,8 @@ func routeNames(r Response) ([]string, error) {
 	err := r.values(func(listener []byte) {
 		for _, chain := range []protowire.Number{3, 25} {
 			for _, config := range every(listener, chain, 3, 4) {
-				if string(first(config, 1)) != "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
+				if string(first(config, 1)) != "type.googleapis.com/envoy.extensions.filters.network."+
+					"http_connection_manager.v3.HttpConnectionManager" {
 					continue
 				}
 				for _, name := range every(config, 2, 3, 2) {

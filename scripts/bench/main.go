@@ -2,7 +2,7 @@
 // callers, how long a start takes, what the idle agent needs, what each failure costs. It prints
 // tables, and writes JSON and plots into a folder.
 //
-//	go run ./scripts/bench [-only epochs,restart,start,idle,flood,discovery,identity,capture,dns,relay,fleet,faults] [-quick] [-out docs/bench]
+//	go run ./scripts/bench [-only NAME,...] [-quick] [-out docs/bench]
 //	go run ./scripts/bench -replot    draws the plots anew from the JSON that is there
 package main
 
@@ -53,7 +53,8 @@ type bench struct {
 
 var benches = []bench{
 	{"epochs", "epochs in a row under the standard load", epochs},
-	{"restart", "a change of epoch beside stopping and starting a plain Envoy: the signal that systemctl restart sends, without systemd", restart},
+	{"restart", "a change of epoch beside stopping and starting a plain Envoy: the signal that " +
+		"systemctl restart sends, without systemd", restart},
 	{"start", "exec of outriderd to ready, beside Envoy alone", start},
 	{"idle", "what agent and keeper need when nothing happens", idle},
 	{"flood", "Envoy at debug level, nobody to take its log", flood},

@@ -52,18 +52,23 @@ func plot(title string, runs []series) []byte {
 	height := plotTop + len(runs)*(panelHeight+panelGap)
 	var svg strings.Builder
 	fmt.Fprintf(&svg,
-		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">`+"\n%s\n",
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" `+
+			`role="img" aria-label="%s">`+"\n%s\n",
 		plotWidth, height, plotWidth, height, escape(title), style)
 	fmt.Fprintf(&svg, `<rect x=".5" y=".5" width="%d" height="%d" rx="6" class="ground"/>`+"\n",
 		plotWidth-1, height-1)
 	fmt.Fprintf(&svg, `<text x="%d" y="26" class="head">%s</text>`+"\n", plotLeft, escape(title))
 	fmt.Fprintf(&svg,
-		`<path d="M%d 41h22" class="max"/><text x="%d" y="45" class="dim">slowest answer of each second</text>`, plotLeft, plotLeft+28)
+		`<path d="M%d 41h22" class="max"/>`+
+			`<text x="%d" y="45" class="dim">slowest answer of each second</text>`,
+		plotLeft, plotLeft+28)
 	fmt.Fprintf(&svg,
 		`<path d="M%d 41h22" class="mid"/><text x="%d" y="45" class="dim">median</text>`,
 		plotLeft+250, plotLeft+278)
 	fmt.Fprintf(&svg,
-		`<rect x="%d" y="36" width="10" height="10" class="error"/><text x="%d" y="45" class="dim">failed requests</text>`, plotLeft+356, plotLeft+372)
+		`<rect x="%d" y="36" width="10" height="10" class="error"/>`+
+			`<text x="%d" y="45" class="dim">failed requests</text>`,
+		plotLeft+356, plotLeft+372)
 	fmt.Fprintf(&svg,
 		`<path d="M%d 34v13" class="switch"/><text x="%d" y="45" class="dim">change</text>`+"\n",
 		plotLeft+504, plotLeft+512)
@@ -97,7 +102,8 @@ func panel(svg *strings.Builder, run series, top, seconds int, latency scale) {
 	for decade := -1.0; decade <= latency.top; decade++ {
 		at := time.Duration(math.Pow(10, decade) * float64(time.Millisecond))
 		fmt.Fprintf(svg,
-			`<path d="M%d %.1fH%d" class="grid"/><text x="%d" y="%.1f" text-anchor="end" class="dim">%v</text>`+"\n",
+			`<path d="M%d %.1fH%d" class="grid"/>`+
+				`<text x="%d" y="%.1f" text-anchor="end" class="dim">%v</text>`+"\n",
 			plotLeft, latency.y(at), plotWidth-plotRight, plotLeft-8, latency.y(at)+4, at)
 	}
 	step := max(1, int(math.Ceil(float64(seconds)/12/5))*5)
@@ -120,7 +126,8 @@ func panel(svg *strings.Builder, run series, top, seconds int, latency scale) {
 		if n := failed(second); n > 0 {
 			height := 6 + 0.45*panelHeight*math.Sqrt(float64(n)/float64(most))
 			fmt.Fprintf(svg,
-				`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="error"/><text x="%.1f" y="%.1f" class="errors">%d</text>`+"\n",
+				`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="error"/>`+
+					`<text x="%.1f" y="%.1f" class="errors">%d</text>`+"\n",
 				x(float64(i)+0.1), panelHeight-height, x(0.8)-x(0), height, x(float64(i)+0.5),
 				panelHeight-height-5, n)
 		}

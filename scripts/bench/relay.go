@@ -140,8 +140,8 @@ func (p *relayPath) connect(ctx context.Context, t *stage) {
 	p.First = append(p.First, p.receive(t, firstResources).Sub(begun))
 }
 
-// receive acknowledges the last response, which makes the server send the next, and returns the time
-// of its receipt.
+// receive acknowledges the last response, which makes the server send the next, and returns the
+// time of its receipt.
 func (p *relayPath) receive(t *stage, resources int) time.Time {
 	t.Helper()
 	if err := p.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.ClusterType,

@@ -15,8 +15,8 @@ import (
 // mostFlaky is how many failed tests may pass when they run again, alone, without failing the run.
 const mostFlaky = 3
 
-// runAgain runs each failed test once more, alone, prints what failed and returns the flaky tests: a
-// test that passes now is flaky. It is listed with its first output and counts as passed, unless
+// runAgain runs each failed test once more, alone, prints what failed and returns the flaky tests:
+// a test that passes now is flaky. It is listed with its first output and counts as passed, unless
 // it was flaky in the run before as well. With more than mostFlaky failures the run has failed
 // whatever a second attempt shows, so there is none.
 func runAgain(

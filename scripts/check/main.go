@@ -114,8 +114,8 @@ func withTags(flags, tags string) string {
 	return strings.Join(all, " ")
 }
 
-// run runs the chosen steps and reports whether all passed. complete means that they are all steps of
-// `make test`.
+// run runs the chosen steps and reports whether all passed. complete means that they are all steps
+// of `make test`.
 func run(chosen []string, options options, complete bool) bool {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

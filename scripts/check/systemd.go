@@ -16,7 +16,8 @@ const (
 
 	// onNewer are the tests that a newer systemd could fail: what it says of the units, and an
 	// agent's life under it.
-	onNewer = "^(TestLife|TestUnitsAreValidAndSafe|TestStopUnderLoad|TestStart_PermanentErrorsAreNotRetried|TestPhasesThatLast)$"
+	onNewer = "^(TestLife|TestUnitsAreValidAndSafe|TestStopUnderLoad|" +
+		"TestStart_PermanentErrorsAreNotRetried|TestPhasesThatLast)$"
 )
 
 // newerSystemd runs system tests on the systemd of a newer Debian.

@@ -13,8 +13,8 @@ import (
 // programs has what builds each program, by name.
 var programs sync.Map
 
-// Program returns the path of a copy of the program cmd/NAME that belongs to the test. A test process
-// builds it once.
+// Program returns the path of a copy of the program cmd/NAME that belongs to the test. A test
+// process builds it once.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	build, _ := programs.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {

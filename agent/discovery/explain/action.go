@@ -65,7 +65,8 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 		name, there := e.header(by.ClusterHeader)
 		if !there {
 			e.end(Answered, 503,
-				"the route sends to the cluster that header "+by.ClusterHeader+" names, which the request does not have",
+				"the route sends to the cluster that header "+by.ClusterHeader+" names, which the request "+
+					"does not have",
 				"send the header")
 			return
 		}

@@ -185,7 +185,8 @@ func (e *explanation) cureCluster(name string) string {
 		return ""
 	case parts[2] != "":
 		return fmt.Sprintf(
-			"give a DestinationRule for %s the subset %s, with labels that endpoints of its ServiceEntry have",
+			"give a DestinationRule for %s the subset %s, with labels that "+
+				"endpoints of its ServiceEntry have",
 			parts[3], parts[2])
 	}
 	return fmt.Sprintf("add a ServiceEntry with the host %s, the port %s and an endpoint", parts[3],

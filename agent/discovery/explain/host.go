@@ -67,7 +67,8 @@ func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
 func (e *explanation) cureHost() string {
 	if e.proxy.Router {
 		return fmt.Sprintf(
-			"bind a VirtualService with the host %s to a Gateway of this proxy, whose server has the host too",
+			"bind a VirtualService with the host %s to a Gateway of this proxy, "+
+				"whose server has the host too",
 			e.request.Host)
 	}
 	return fmt.Sprintf(

@@ -33,8 +33,8 @@ func (m *Config) Peers(names []string) []string {
 	return slices.Compact(peers)
 }
 
-// TrustDomains returns the prefixes of the SPIFFE IDs that servers accept: those of the mesh's trust
-// domain, of the aliases and of the domains of additional authorities.
+// TrustDomains returns the prefixes of the SPIFFE IDs that servers accept: those of the mesh's
+// trust domain, of the aliases and of the domains of additional authorities.
 func (m *Config) TrustDomains() []string {
 	var prefixes []string
 	for _, domain := range slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases,

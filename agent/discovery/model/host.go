@@ -28,8 +28,8 @@ func Covers(a, b string) bool {
 	return strings.HasSuffix(b, suffix) && len(b) > len(suffix) || a == b
 }
 
-// Narrower compares hosts for sorting: it is negative if a is more specific than b. Exact hosts come
-// before patterns, longer patterns before shorter ones.
+// Narrower compares hosts for sorting: it is negative if a is more specific than b. Exact hosts
+// come before patterns, longer patterns before shorter ones.
 func Narrower(a, b string) int {
 	if IsWildcard(a) != IsWildcard(b) {
 		if IsWildcard(a) {

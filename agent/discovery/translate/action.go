@@ -80,7 +80,8 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 		cluster.ResponseHeadersToAdd, cluster.ResponseHeadersToRemove = headerOptions(response),
 			response.GetRemove()
 		if host := hostOf(request); host != "" {
-			cluster.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: host}
+			cluster.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{
+				HostRewriteLiteral: host}
 		}
 		weighted.Clusters = append(weighted.Clusters, cluster)
 	}

@@ -44,7 +44,8 @@ func connectionManager(routeName, statPrefix string, gateway bool,
 		manager.UseRemoteAddress = wrapperspb.Bool(true)
 		manager.ServerName = serverName
 		manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
-		manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Cert: true, Uri: true, Dns: true}
+		manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+			Subject: wrapperspb.Bool(true), Cert: true, Uri: true, Dns: true}
 	} else {
 		manager.ServerHeaderTransformation = hcmv3.HttpConnectionManager_PASS_THROUGH
 	}

@@ -22,7 +22,7 @@ const (
 	secretCluster  = "sds-grpc"
 )
 
-// mutualMatch is the metadata of endpoints to which automatic mutual TLS connects, as istiod has it.
+// mutualMatch is the metadata of endpoints to which automatic mutual TLS connects, as in istiod.
 var mutualMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
 	"tlsMode": structpb.NewStringValue("istio")}}
 

@@ -45,7 +45,8 @@ func (d *draft) finish() *clusterv3.Cluster {
 		if d.http.UpstreamProtocolOptions == nil {
 			d.http.UpstreamProtocolOptions = &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
 				ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}}}
+					ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+						HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}}}
 		}
 		d.TypedExtensionProtocolOptions = map[string]*anypb.Any{
 			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(d.http)}
@@ -135,7 +136,8 @@ func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings,
 	case d.protocol == model.HTTP2 || upgrade:
 		d.options().UpstreamProtocolOptions = &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: two}}}
+				ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: two}}}
 	}
 	common := &corev3.HttpProtocolOptions{IdleTimeout: http.GetIdleTimeout(),
 		MaxRequestsPerConnection: positive(http.GetMaxRequestsPerConnection()),

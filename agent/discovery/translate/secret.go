@@ -16,8 +16,8 @@ import (
 )
 
 // FileSecret is a certificate with its key, or CA certificates, in files that Envoy reads itself: a
-// renewed certificate changes no listener, and keys stay in their files. A credential is read by the
-// agent, which serves it over SDS.
+// renewed certificate changes no listener, and keys stay in their files. A credential is read by
+// the agent, which serves it over SDS.
 type FileSecret struct {
 	Certificate, Key     string // certificate chain and its key
 	Authorities, Revoked string // CA certificates and an optional CRL
@@ -58,8 +58,8 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 	return files, err == nil
 }
 
-// Files returns the files that are read for the secret, of a credential's authorities also the folder
-// that decides which.
+// Files returns the files that are read for the secret, of a credential's authorities also the
+// folder that decides which.
 func (s FileSecret) Files() []string {
 	switch {
 	case s.Credential != "":
@@ -134,9 +134,9 @@ func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
-// secretSource refers to a secret of the ADS stream, or to a credential. Envoy does not wait for it,
-// since a bad file would otherwise hold back the whole listener. With incremental SDS it learns at
-// once that a credential does not exist.
+// secretSource refers to a secret of the ADS stream, or to a credential. Envoy does not wait for
+// it, since a bad file would otherwise hold back the whole listener. With incremental SDS it learns
+// at once that a credential does not exist.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)

@@ -29,8 +29,8 @@ func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecre
 	return secrets
 }
 
-// serverCertificates returns the certificates of a server. Credentials have precedence over files, as
-// in Istio.
+// serverCertificates returns the certificates of a server. Credentials have precedence over files,
+// as in Istio.
 func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
 	var secrets []FileSecret
 	for _, name := range credentialNames(in) {
@@ -132,7 +132,8 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 // SpeaksAny reports whether the mesh's minimum version leaves the server any version. It does not
 // check the server's own range.
 func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
-	return UsesMeshIdentity(in) || in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
+	return UsesMeshIdentity(in) ||
+		in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
 		lowestVersion(m.TLS) == tlsv3.TlsParameters_TLSv1_2 ||
 		tlsVersion(in.GetMaxProtocolVersion(),
 			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3

@@ -19,8 +19,8 @@ func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
 		c.fail(field, "the fault does nothing", "write delay or abort in it")
 	}
 	if d := f.Delay; d != nil {
-		c.faultShare(field+".delay", d.Percentage, d.Percent != 0) //nolint:staticcheck // deprecated, still valid YAML
-		if d.Percent < 0 || d.Percent > 100 {                      //nolint:staticcheck // deprecated, still valid YAML
+		c.faultShare(field+".delay", d.Percentage, d.Percent != 0) //nolint:staticcheck // still valid
+		if d.Percent < 0 || d.Percent > 100 {                      //nolint:staticcheck // still valid
 			c.fail(field+".delay.percent", "is no percentage", "write a number from 0 to 100")
 		}
 		switch delay := d.HttpDelayType.(type) {

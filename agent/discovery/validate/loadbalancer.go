@@ -27,7 +27,8 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 
 // warmup checks both forms of the warm-up; the newer one takes precedence.
 func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
-	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false) //nolint:staticcheck // deprecated, still valid YAML
+	//nolint:staticcheck // deprecated, still valid YAML
+	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false)
 	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM ||
 		l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH ||
 		l.GetConsistentHash() != nil {
@@ -77,8 +78,9 @@ func (c *checker) consistentHash(field string,
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
 		c.cookie(field+".httpCookie", key.HttpCookie)
 	}
-	const largestRing, largestTable = 8 << 20, 5_000_011                       // Envoy's
-	ring, old := hash.GetRingHash().GetMinimumRingSize(), hash.MinimumRingSize //nolint:staticcheck // deprecated, still valid YAML
+	const largestRing, largestTable = 8 << 20, 5_000_011 // Envoy's
+	//nolint:staticcheck // deprecated, still valid YAML
+	ring, old := hash.GetRingHash().GetMinimumRingSize(), hash.MinimumRingSize
 	if ring > largestRing || old > largestRing {
 		c.fail(field, fmt.Sprintf("a ring has at most %d entries", largestRing),
 			"write a smaller number")

@@ -183,7 +183,8 @@ func (c *checker) clientCertificates(field string, t *networking.ServerTLSSettin
 			len(t.SubjectAltNames)+len(t.VerifyCertificateHash)+len(t.VerifyCertificateSpki) > 0 ||
 			t.InsecureSkipVerify.GetValue() {
 			c.warn(field,
-				"clients' certificates are not asked for with mode SIMPLE, so what is said of them has no effect",
+				"clients' certificates are not asked for with mode SIMPLE, so what "+
+					"is said of them has no effect",
 				"write mode: MUTUAL")
 		}
 		return

@@ -156,7 +156,8 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 			return
 		}
 		c.warn("resolution",
-			"NONE (the default) sends requests where they were addressed to, which needs interception; without it nothing is sent",
+			"NONE (the default) sends requests where they were addressed to, which needs interception; "+
+				"without it nothing is sent",
 			"write resolution: STATIC with endpoints, or DNS")
 	case networking.ServiceEntry_STATIC:
 		if len(s.Endpoints) == 0 && s.WorkloadSelector == nil {

@@ -129,7 +129,8 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 	if endpoint == "" {
 		return
 	}
-	const cure = "write 127.0.0.1:PORT, 0.0.0.0:PORT (the machine's address), [::1]:PORT, [::]:PORT or unix:///PATH"
+	const cure = "write 127.0.0.1:PORT, 0.0.0.0:PORT (the machine's address), [::1]:PORT, [::]:PORT " +
+		"or unix:///PATH"
 	if socket, ok := strings.CutPrefix(endpoint, unixScheme); ok {
 		c.socket(field, socket)
 		return
@@ -160,7 +161,8 @@ func (c *checker) socket(field, socket string) {
 	}
 }
 
-const noUnixListener = "outbound listeners on Unix sockets are not carried out by this version of Outrider"
+const noUnixListener = "outbound listeners on Unix sockets are not carried out by this version " +
+	"of Outrider"
 
 func (c *checker) egress(field string, l *networking.IstioEgressListener, ports map[uint32]bool,
 	last bool, namespace string) {

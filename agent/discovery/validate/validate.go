@@ -32,7 +32,8 @@ func Object(o *object.Object) []object.Finding {
 		c.endpoint("", spec, nil)
 		if !model.Healthy(o) {
 			c.warn("",
-				"the annotation proxy.istio.io/health-checks-enabled says that its health is asked, and no condition Healthy of its status is True: it gets no requests",
+				"the annotation proxy.istio.io/health-checks-enabled says that its health is asked, and no "+
+					"condition Healthy of its status is True: it gets no requests",
 				"remove the annotation, or write the status")
 		}
 	case *networking.WorkloadGroup:
@@ -62,7 +63,8 @@ func Retries(field string, r *networking.HTTPRetry) []object.Finding {
 // Localities returns the findings of locality load balancing settings outside a DestinationRule.
 func Localities(field string, l *networking.LocalityLoadBalancerSetting) []object.Finding {
 	c := &checker{}
-	c.localityLoadBalancer(field, l, &networking.OutlierDetection{}) // DestinationRules have the outlier detection
+	// DestinationRules have the outlier detection.
+	c.localityLoadBalancer(field, l, &networking.OutlierDetection{})
 	return c.findings
 }
 

@@ -173,7 +173,8 @@ func (c *checker) mirrors(field string, r *networking.HTTPRoute) {
 		c.warn(field+".mirrorPercent", "is the old form of mirrorPercentage",
 			"write mirrorPercentage: {value: N}")
 	}
-	if r.Mirror == nil && (r.MirrorPercentage != nil || r.MirrorPercent != nil) { //nolint:staticcheck // deprecated, still valid YAML
+	//nolint:staticcheck // deprecated, still valid YAML
+	if r.Mirror == nil && (r.MirrorPercentage != nil || r.MirrorPercent != nil) {
 		c.warn(field+".mirrorPercentage", "has no effect without mirror",
 			"write percentage in each of mirrors")
 	}

@@ -22,7 +22,8 @@ func (c *checker) endpoint(prefix string, e *networking.WorkloadEntry, s *networ
 			"write an IP address, a host name or unix:///path")
 	case e.Address == "":
 		c.warn(prefix+"address",
-			"is missing: an endpoint of another network needs a gateway, and nobody knows one; nothing is sent to it",
+			"is missing: an endpoint of another network needs a gateway, and nobody knows one; nothing is "+
+				"sent to it",
 			"write its address")
 	case strings.HasPrefix(e.Address, model.UnixScheme):
 		c.socketEndpoint(prefix, e, s)
@@ -90,7 +91,8 @@ func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 	c.labels("metadata.labels", g.GetMetadata().GetLabels())
 	c.probe("probe", g.Probe)
 	c.warn("",
-		"a WorkloadGroup has no effect: workloads do not register themselves with this version of Outrider",
+		"a WorkloadGroup has no effect: workloads do not register "+
+			"themselves with this version of Outrider",
 		"write a WorkloadEntry for each workload")
 }
 

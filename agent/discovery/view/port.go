@@ -147,7 +147,8 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 	}
 	listener, err := out.Listener(v.world.Mesh(), origins...)
 	if err != nil {
-		return nil, append(problems, portProblem(oldest, "Envoy would refuse the listener: "+err.Error(), ""))
+		return nil, append(problems, portProblem(oldest,
+			"Envoy would refuse the listener: "+err.Error(), ""))
 	}
 	p.listens = p.listens || out.Routes != ""
 	return listener, problems

@@ -109,8 +109,8 @@ func (p *Pair) mismatch(key crypto.Signer) error {
 		"the private key is not that of the certificate in %s", p.certificate.File)
 }
 
-// sortChain puts the issuer of each certificate after it, as TLS 1.2 requires. Tools write chains in
-// any order, and servers such as nginx serve them as they are.
+// sortChain puts the issuer of each certificate after it, as TLS 1.2 requires. Tools write chains
+// in any order, and servers such as nginx serve them as they are.
 func (p *Pair) sortChain() error {
 	sorted, rest := p.Chain[:1:1], slices.Clone(p.Chain[1:])
 	for i := 0; i < len(sorted); i++ {

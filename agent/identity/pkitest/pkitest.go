@@ -21,7 +21,7 @@ type Authority struct {
 	Key         crypto.Signer
 }
 
-// NewAuthority returns a root authority, or if issuer is not nil, an intermediate one that it signed.
+// NewAuthority returns a root authority, or an intermediate signed by issuer if that is not nil.
 func NewAuthority(t testing.TB, name string, issuer *Authority) *Authority {
 	t.Helper()
 	key := NewKey(t)

@@ -27,8 +27,8 @@ type setting struct {
 }
 
 // tables is the order of tables in the file, that of outrider.toml(5).
-var tables = []string{"node", "envoy", "discovery", "identity", "status", "health", "dns", "capture",
-	"telemetry", "tracing"}
+var tables = []string{"node", "envoy", "discovery", "identity", "status", "health", "dns",
+	"capture", "telemetry", "tracing"}
 
 // set sets a key. It replaces an earlier value.
 func (d *document) set(key string, value any, from string) {

@@ -108,7 +108,8 @@ func (s *Source) parseMesh(text []byte) error {
 		if lax := (protojson.UnmarshalOptions{DiscardUnknown: true}); lax.Unmarshal(json, mesh) != nil {
 			return fmt.Errorf("mesh.yaml: %w", err)
 		}
-		s.unknown = append(s.unknown, "mesh.yaml has a field that this version does not know: "+err.Error())
+		s.unknown = append(s.unknown,
+			"mesh.yaml has a field that this version does not know: "+err.Error())
 	}
 	s.Proxy = mesh.DefaultConfig
 	return nil

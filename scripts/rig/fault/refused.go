@@ -68,7 +68,8 @@ func unparsableOverride(s *Scene) {
 func unparsableForEnvoy(s *Scene) {
 	before := s.Live()
 	s.Write("custom.json",
-		`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}}, "no_such_field": 1}`)
+		`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}},
+  "no_such_field": 1}`)
 	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n",
 		filepath.Join(s.Dir, "custom.json"))))
 	s.refused("no_such_field")
@@ -79,11 +80,14 @@ func unparsableForEnvoy(s *Scene) {
 func listener(port int, cluster string) string {
 	return fmt.Sprintf(`{"static_resources": {"listeners": [{"name": "extra",
   "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
-  "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": {
-    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+  "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager",
+   "typed_config": {"@type": "type.googleapis.com/`+
+		`envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
     "stat_prefix": "extra",
-    "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
-    "route_config": {"name": "extra", "validate_clusters": true, "virtual_hosts": [{"name": "all", "domains": ["*"],
+    "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {
+      "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
+    "route_config": {"name": "extra", "validate_clusters": true, "virtual_hosts": [{
+      "name": "all", "domains": ["*"],
       "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}]}}}]}]}]}}`, port, cluster)
 }
 
@@ -146,10 +150,14 @@ func NeverLive(blackHole int) string {
 	return fmt.Sprintf(`{"static_resources": {"clusters": [
   {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}},
-   "load_assignment": {"cluster_name": "black-hole", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}}}}]}]}},
-  {"name": "waits", "type": "EDS", "connect_timeout": "1s", "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", "initial_fetch_timeout": "0s",
-   "api_config_source": {"api_type": "GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "black-hole"}}]}}}}]}}`,
+     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+     "explicit_http_config": {"http2_protocol_options": {}}}},
+   "load_assignment": {"cluster_name": "black-hole", "endpoints": [{"lb_endpoints": [{
+     "endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}}}}]}]}},
+  {"name": "waits", "type": "EDS", "connect_timeout": "1s", "eds_cluster_config": {
+   "eds_config": {"resource_api_version": "V3", "initial_fetch_timeout": "0s",
+    "api_config_source": {"api_type": "GRPC", "transport_api_version": "V3",
+     "grpc_services": [{"envoy_grpc": {"cluster_name": "black-hole"}}]}}}}]}}`,
 		blackHole)
 }
 

@@ -1,5 +1,5 @@
-// Package answer has the types that explain how Envoy handles a request. Package explain, the agent's
-// private socket and the command line share them.
+// Package answer has the types that explain how Envoy handles a request. Package explain, the
+// agent's private socket and the command line share them.
 package answer
 
 import (

@@ -1,6 +1,7 @@
-// Command generate makes the files of a VM in a directory with workloadgroup.yaml and meshconfig.yaml,
-// by istioctl's own "workload entry configure" and a fake API server. To build it, copy go.mod and
-// go.sum of scripts/parts/istiod beside it and run go build -mod=mod. Then, as for web and bare here:
+// Command generate makes the files of a VM in a directory with workloadgroup.yaml and
+// meshconfig.yaml, by istioctl's own "workload entry configure" and a fake API server. To build it,
+// copy go.mod and go.sum of scripts/parts/istiod beside it and run go build -mod=mod. Then, as for
+// web and bare here:
 //
 //	generate web root.pem --autoregister --internalIP 10.0.0.7 --ingressIP 203.0.113.10
 //	generate bare root.pem
@@ -43,8 +44,8 @@ func main() {
 				Status: authenticationv1.TokenRequestStatus{Token: "a.e30.of-web"}}, nil
 		})
 	configure := workload.Cmd(ctx)
-	configure.SetArgs(append([]string{"entry", "configure", "--clusterID", "Kubernetes", "-o", directory,
-		"-f", filepath.Join(directory, "workloadgroup.yaml")}, os.Args[3:]...))
+	configure.SetArgs(append([]string{"entry", "configure", "--clusterID", "Kubernetes",
+		"-o", directory, "-f", filepath.Join(directory, "workloadgroup.yaml")}, os.Args[3:]...))
 	must(configure.Execute())
 }
 
