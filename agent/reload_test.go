@@ -167,4 +167,5 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	}
 }
 
-const slow = "[telemetry]\nstatsd_udp_address = \"statsd.test:8125\"\n[envoy]\nconnect_timeout = \"9s\"\n"
+const slow = "[telemetry]\nstatsd_udp_address = \"statsd.test:8125\"\n[envoy]\n" +
+	"connect_timeout = \"9s\"\n"

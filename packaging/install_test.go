@@ -6,7 +6,8 @@ import (
 )
 
 // Container images configure dpkg to leave out documentation.
-const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/share/*' --force-confold -i "
+const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/share/*' " +
+	"--force-confold -i "
 
 // TestInstall installs, runs, upgrades, removes, reinstalls and purges first the deb and then the
 // rpm.

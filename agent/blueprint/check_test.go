@@ -62,7 +62,8 @@ func (h host) clean(errs config.Errors) string {
 // withEnvoy returns the table [envoy] with the real Envoy.
 func withEnvoy(t *testing.T, keys string) string {
 	return fmt.Sprintf(
-		"discovery.files = [\"/\"]\npaths.runtime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\nuser = \"\"\n%s", parts.Envoy(t), keys)
+		"discovery.files = [\"/\"]\npaths.runtime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\n"+
+			"user = \"\"\n%s", parts.Envoy(t), keys)
 }
 
 func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
@@ -78,16 +79,19 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 	h.write("other.tmpl", fmt.Sprintf(mesh, "", "other"))
 	const cluster = `{"name":%q,"load_assignment":{"cluster_name":"s","endpoints":[{"lb_endpoints":[` +
 		`{"endpoint":{"address":{"pipe":{"path":"/run/outrider-check/envoy/sds.sock"}}}}]}]}},`
-	h.write("secrets.tmpl", fmt.Sprintf(mesh, `{"name":"sds-grpc","load_assignment":{"cluster_name":"sds-grpc"}},`, "xds"))
+	h.write("secrets.tmpl",
+		fmt.Sprintf(mesh, `{"name":"sds-grpc","load_assignment":{"cluster_name":"sds-grpc"}},`, "xds"))
 	h.write("own.tmpl", fmt.Sprintf(mesh, fmt.Sprintf(cluster, "mine"), "xds"))
-	const identity = "[identity]\nprovider = \"files\"\ncert_file = \"/c\"\nkey_file = \"/k\"\nroot_ca_file = \"/r\"\n"
+	const identity = "[identity]\nprovider = \"files\"\ncert_file = \"/c\"\nkey_file = \"/k\"\n" +
+		"root_ca_file = \"/r\"\n"
 	h.write("noadmin.yaml", "node: {id: a}\n")
 	h.write("broken.yaml", "admin:\n  address: [\n")
 	h.write("broken.tmpl", "{\n{{ .nodeID \n}")
 	h.write("unknown.tmpl", "{\n\"a\": \"{{ .nodeld }}\"\n}")
 	h.write("override.yaml", "static_resources:\n  listener: []\n")
 	h.write("refused.yaml",
-		"static_resources:\n  listeners:\n  - {name: bad, address: {socket_address: {address: nowhere, port_value: 1}}}\n")
+		"static_resources:\n  listeners:\n"+
+			"  - {name: bad, address: {socket_address: {address: nowhere, port_value: 1}}}\n")
 	h.write("large.yaml", "")
 	if err := os.Truncate(filepath.Join(h.dir, "large.yaml"), maxFile+1); err != nil {
 		t.Fatal(err)
@@ -106,11 +110,12 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"a template of a mesh beside output_dir",
 			"template_file = \"mesh.tmpl\"\n" + identity + "output_dir = \"/out\"\n", ""},
 		{"a template without secrets", "template_file = \"mesh.tmpl\"\n" + identity, before +
-			"template_file: $DIR/mesh.tmpl has no cluster sds-grpc, from which Envoy gets the certificate of " +
-			"[identity] provider; add the cluster, with HTTP/2 to the Unix socket /run/outrider-check/"},
+			"template_file: $DIR/mesh.tmpl has no cluster sds-grpc, from which Envoy gets the certificate " +
+			"of [identity] provider; add the cluster, with HTTP/2 to the Unix socket /run/outrider-check/"},
 		{"a custom file", "custom_config_file = \"ok.yaml\"\n", ""},
 		{"a missing template", "template_file = \"missing.tmpl\"\n",
-			before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or remove the key"},
+			before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create " +
+				"it, or remove the key"},
 		{"a template that is none", "template_file = \"broken.tmpl\"\n",
 			before + "template_file: $DIR/broken.tmpl:"},
 		{"an unknown name", "template_file = \"unknown.tmpl\"\n",
@@ -122,7 +127,8 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"an unknown field", "bootstrap_override = \"override.yaml\"\n",
 			before + "bootstrap_override: $DIR/override.yaml:2: static_resources.listener: "},
 		{"what only Envoy refuses", "bootstrap_override = \"refused.yaml\"\n",
-			before + "bootstrap_override: Envoy does not accept the bootstrap: error initializing configuration 'the bootstrap': malformed IP address: nowhere"},
+			before + "bootstrap_override: Envoy does not accept the bootstrap: error initializing " +
+				"configuration 'the bootstrap': malformed IP address: nowhere"},
 		{"the length of names", "stat_name_length = 100\n",
 			before + "stat_name_length: Envoy 1.40.0 has no --max-obj-name-len; remove the key"},
 		{"an argument that Envoy does not know", "extra_args = [\"--no-such-flag\"]\n",
@@ -130,7 +136,8 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"an argument after a flag", "extra_args = [\"--cpuset-threads\", \"--no-such-flag\"]\n",
 			before + "extra_args: --no-such-flag: Envoy has no such flag; correct it, or remove it"},
 		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n",
-			before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name another file, or remove the key"},
+			before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name " +
+				"another file, or remove the key"},
 		{"a device", "bootstrap_override = \"/dev/zero\"\n",
 			before + "bootstrap_override: /dev/zero cannot be read: it is not a regular file"},
 		{"a folder", "template_file = \"/\"\n",
@@ -138,8 +145,10 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"a large file", "custom_config_file = \"large.yaml\"\n", before +
 			"custom_config_file: $DIR/large.yaml cannot be read: it is larger than 67108864 bytes"},
 		{"a token that is a device",
-			"[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:1\"\naccess_token_file = \"/dev/zero\"\n",
-			"$DIR/outrider.toml:9:1: tracing.access_token_file: /dev/zero cannot be read: it is not a regular file"},
+			"[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:1\"\n" +
+				"access_token_file = \"/dev/zero\"\n",
+			"$DIR/outrider.toml:9:1: tracing.access_token_file: /dev/zero cannot be read: it is not a " +
+				"regular file"},
 	} {
 		report := h.check(withEnvoy(t, c.keys))
 		if got := h.clean(report.Errors); !strings.HasPrefix(got, c.want) ||
@@ -155,7 +164,9 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 	h := newHost(t)
 	report := h.check(
-		"[envoy]\nbinary = \"/nonexistent/envoy\"\ntemplate_file = \"a.tmpl\"\nbootstrap_override = \"b.yaml\"\n[telemetry]\nstatsd_udp_address = \"no.such.name.invalid:1\"\n")
+		"[envoy]\nbinary = \"/nonexistent/envoy\"\ntemplate_file = \"a.tmpl\"\n" +
+			"bootstrap_override = \"b.yaml\"\n[telemetry]\n" +
+			"statsd_udp_address = \"no.such.name.invalid:1\"\n")
 	got := h.clean(report.Errors)
 	for i, want := range []string{"outrider.toml:2:1: envoy.binary: ",
 		"outrider.toml:3:1: envoy.template_file: ", "outrider.toml:4:1: envoy.bootstrap_override: ",
@@ -173,7 +184,8 @@ func TestWhatCannotBeCheckedIsSaid(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ name, toml, want string }{
 		{"a credential", withEnvoy(t, "template_file = \"credential:bootstrap\"\n"),
-			"the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
+			"the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the " +
+				"unit has"},
 		{"a folder of the mesh that is missing", strings.Replace(withEnvoy(t, ""), "[\"/\"]",
 			"[\"to-come\"]", 1),
 			"$DIR/outrider.toml:1:1: discovery.files: $DIR/to-come does not exist; create it, or remove it"},
@@ -252,8 +264,10 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
 	}}, Checker{Maker: thisHost(), Agent: stranger})
-	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read $DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
-		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chgrp outrider $DIR/ca.pem; chmod 640 $DIR/ca.pem"
+	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read " +
+		"$DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
+		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chgrp outrider " +
+		"$DIR/ca.pem; chmod 640 $DIR/ca.pem"
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -271,7 +285,8 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 		return ""
 	}}, Checker{Maker: thisHost(), Agent: stranger})
 	if got := h.clean(report.Errors); !strings.HasPrefix(got,
-		"$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider $DIR/outrider.toml; chmod 640") {
+		"$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider "+
+			"$DIR/outrider.toml; chmod 640") {
 		t.Errorf("the main file: %s", got)
 	}
 }

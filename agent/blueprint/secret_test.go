@@ -21,7 +21,8 @@ func TestABootstrapWithASecretIsTold(t *testing.T) {
 	h.write("token", "secret")
 	h.write("override", "{}")
 	environment := map[string]string{"CREDENTIALS_DIRECTORY": filepath.Join(h.dir, "credentials")}
-	const tracing = "[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:9411\"\naccess_token_file = "
+	const tracing = "[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:9411\"\n" +
+		"access_token_file = "
 	for name, test := range map[string]struct {
 		toml   string
 		secret bool

@@ -45,7 +45,9 @@ func TestBusctlReadsAsAnyUser(t *testing.T) {
 		t.Errorf("GetEpoch: %s", got)
 	}
 	tree := d.must(nobody, "tree", "--list", wellKnownName)
-	want := "/\n/org\n/org/outrider\n/org/outrider/Agent1\n/org/outrider/Agent1/epoch\n/org/outrider/Agent1/epoch/0\n/org/outrider/Agent1/secret\n/org/outrider/Agent1/secret/file_2dcert_3aweb"
+	want := "/\n/org\n/org/outrider\n/org/outrider/Agent1\n/org/outrider/Agent1/epoch\n" +
+		"/org/outrider/Agent1/epoch/0\n/org/outrider/Agent1/secret\n" +
+		"/org/outrider/Agent1/secret/file_2dcert_3aweb"
 	if diff := cmp.Diff(want, tree); diff != "" {
 		t.Errorf("tree:\n%s", diff)
 	}
@@ -83,8 +85,8 @@ func TestRootChangesWithoutPolkit(t *testing.T) {
 			t.Errorf("%v: %s, want %s", c.arguments, got, c.want)
 		}
 	}
-	want := []string{"reload false", "reload true", "drain", "undrain", "level {Agent: Envoy: Components:map[http:debug]}",
-		"check /x.toml", "abort 0"}
+	want := []string{"reload false", "reload true", "drain", "undrain",
+		"level {Agent: Envoy: Components:map[http:debug]}", "check /x.toml", "abort 0"}
 	if diff := cmp.Diff(want, a.requests()); diff != "" {
 		t.Errorf("requests:\n%s", diff)
 	}

@@ -209,7 +209,8 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 
 func TestReadDNSResolvers_LeavesOutLinkLocalIPv6(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	const text = "nameserver fe80::53%eth0\nnameserver 169.254.169.253\nnameserver ::ffff:192.0.2.1\n" +
+	const text = "nameserver fe80::53%eth0\nnameserver 169.254.169.253\n" +
+		"nameserver ::ffff:192.0.2.1\n" +
 		"nameserver fd00::53\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

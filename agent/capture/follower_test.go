@@ -165,8 +165,8 @@ func TestFollower_StopLeavesOutboundFirst(t *testing.T) {
 	l.again(Withdrawn)
 }
 
-// A drain does what a stop does, a stop after it waits for nothing again, and an undrain captures all
-// at any moment.
+// A drain does what a stop does, a stop after it waits for nothing again, and an undrain captures
+// all at any moment.
 func TestFollower_DrainLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return

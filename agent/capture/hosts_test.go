@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// newHosts is newHostsWithoutEnvoy with servers of DNS, and servers of Envoy's and of the agent's user,
-// whose answers are their ports.
+// newHosts is newHostsWithoutEnvoy with servers of DNS, and servers of Envoy's and of the agent's
+// user, whose answers are their ports.
 func newHosts(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := newHostsWithoutEnvoy(t)

@@ -163,7 +163,8 @@ func TestTransparent_WithoutIPv6(t *testing.T) {
 	r.captures(On)
 }
 
-// Marked packets find no policy route once the mode is redirect, and after a cleanup without a state.
+// Marked packets find no policy route once the mode is redirect, and after a cleanup without a
+// state.
 func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	if !inNetwork(t) {
 		return

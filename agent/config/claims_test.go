@@ -11,7 +11,8 @@ import (
 
 func TestClaims(t *testing.T) {
 	claims := of(t,
-		"paths.state_dir = \"/srv/state/\"\nenvoy.base_id = 7\ntelemetry.prometheus_address = \"127.0.0.1:16090\"\n").Config.Claims()
+		"paths.state_dir = \"/srv/state/\"\nenvoy.base_id = 7\n"+
+			"telemetry.prometheus_address = \"127.0.0.1:16090\"\n").Config.Claims()
 	for _, want := range []Claim{
 		{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 15000},
 		{Key: "status.address", Host: "127.0.0.1", Port: 15020},

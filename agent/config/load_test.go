@@ -70,9 +70,10 @@ func TestEmptyFileIsValid(t *testing.T) {
 func TestMissingFileIsAnError(t *testing.T) {
 	folder := write(t, map[string]string{"conf.d/10.toml": "envoy.concurency = 1"})
 	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
-	want := folder + "/outrider.toml: there is no such file; create it (an empty file is a valid configuration) or name " +
-		"another with --config FILE\n" +
-		folder + "/conf.d/10.toml:1:1: envoy.concurency: there is no such key; did you mean envoy.concurrency?"
+	want := folder + "/outrider.toml: there is no such file; create it (an empty file is a valid " +
+		"configuration) or name another with --config FILE\n" +
+		folder + "/conf.d/10.toml:1:1: envoy.concurency: there is no such key; did you mean " +
+		"envoy.concurrency?"
 	var list Errors
 	if !errors.As(err, &list) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
@@ -93,8 +94,8 @@ func TestUnreadableFilesAreErrors(t *testing.T) {
 	}
 	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
 	want := folder + "/outrider.toml: cannot be read: is a directory\n" +
-		folder + "/conf.d/10-link.toml: cannot be read: no such file or directory; it was removed just now, or is a " +
-		"dangling symbolic link\n" +
+		folder + "/conf.d/10-link.toml: cannot be read: no such file or directory; it was removed just " +
+		"now, or is a dangling symbolic link\n" +
 		folder + "/conf.d/20-big.toml: cannot be read: it is larger than 1048576 bytes"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)

@@ -76,7 +76,8 @@ func TestPresent_AuthoritiesOfTheirOwnFolderComeFirst(t *testing.T) {
 		for _, path := range present.All() {
 			got = append(got, strings.TrimPrefix(path, dir+"/"))
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" || errors.Is(err, fs.ErrNotExist) != (c.want == nil) {
+		if diff := cmp.Diff(c.want, got); diff != "" ||
+			errors.Is(err, fs.ErrNotExist) != (c.want == nil) {
 			t.Errorf("%v: %v, -want +got:\n%s", c.files, err, diff)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
 // TestCaptured runs the cases in testdata/conformance/captured with a sidecar with interception. It
-// runs itself again in a network namespace that redirects connections to 10.9.0.0/16 and fd09::/16 as
-// outbound, and those to 10.8.0.1 and fd08::1 as inbound.
+// runs itself again in a network namespace that redirects connections to 10.9.0.0/16 and fd09::/16
+// as outbound, and those to 10.8.0.1 and fd08::1 as inbound.
 func TestCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return

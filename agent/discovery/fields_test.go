@@ -18,9 +18,9 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestConformance_EveryFieldHasACase compares the cases of the suite with Istio's API: each field, enum value
-// and member of a oneof must be in a case that makes requests, or in testdata/conformance/unshown
-// with the reason.
+// TestConformance_EveryFieldHasACase compares the cases of the suite with Istio's API: each field,
+// enum value and member of a oneof must be in a case that makes requests, or in
+// testdata/conformance/unshown with the reason.
 func TestConformance_EveryFieldHasACase(t *testing.T) {
 	api := readAPI()
 	s := newSuite(t)

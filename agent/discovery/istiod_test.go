@@ -25,9 +25,9 @@ const secretsCluster = `{
       "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
   }, `
 
-// TestIstiod_GivesTheSameAnswers runs the cases of TestConformance with a real istiod and an Envoy. The
-// replies must be the same, except for the differences that testdata/conformance/istiod lists with
-// reasons; a listed difference that does not occur fails the test.
+// TestIstiod_GivesTheSameAnswers runs the cases of TestConformance with a real istiod and an Envoy.
+// The replies must be the same, except for the differences that testdata/conformance/istiod lists
+// with reasons; a listed difference that does not occur fails the test.
 func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -206,8 +206,8 @@ spec:
 	}
 }
 
-// TestMeshTLS_ServesTrustBundleToAgents subscribes as Istio's agents do, in both forms of xDS, while the
-// authorities change.
+// TestMeshTLS_ServesTrustBundleToAgents subscribes as Istio's agents do, in both forms of xDS,
+// while the authorities change.
 func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	authority := func() (text string, yaml string) {

@@ -22,9 +22,9 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// TestMutation_RemovedFieldChangesAnAnswer removes fields from the cases that have them: replies must
-// change, otherwise the case does not test the field. OUTRIDER_FIELDS is the number of fields to
-// try, or a key; "" is 4. They are chosen at random; OUTRIDER_SEED repeats a choice.
+// TestMutation_RemovedFieldChangesAnAnswer removes fields from the cases that have them: replies
+// must change, otherwise the case does not test the field. OUTRIDER_FIELDS is the number of fields
+// to try, or a key; "" is 4. They are chosen at random; OUTRIDER_SEED repeats a choice.
 func TestMutation_RemovedFieldChangesAnAnswer(t *testing.T) {
 	// read, so that go test does not reuse a cached result when they change
 	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED")

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestOrigins_OfEveryResource checks the origins of outbound and inbound resources, of gateways, and of
-// resources that EnvoyFilters add and change.
+// TestOrigins_OfEveryResource checks the origins of outbound and inbound resources, of gateways,
+// and of resources that EnvoyFilters add and change.
 func TestOrigins_OfEveryResource(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: "
 	directory := t.TempDir()

@@ -228,8 +228,8 @@ spec:
     tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
 `
 
-// TestCertificates_ClientCertificateRenewal renews the client certificate and the trusted authorities of
-// a DestinationRule in place.
+// TestCertificates_ClientCertificateRenewal renews the client certificate and the trusted
+// authorities of a DestinationRule in place.
 func TestCertificates_ClientCertificateRenewal(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)

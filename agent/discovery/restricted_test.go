@@ -44,8 +44,8 @@ func answer(port int) int {
 	return response.StatusCode
 }
 
-// TestRestriction_ServesNothingWithoutLastGood starts a real Envoy with files that deny everything: it
-// must have no listener until the policy is removed.
+// TestRestriction_ServesNothingWithoutLastGood starts a real Envoy with files that deny everything:
+// it must have no listener until the policy is removed.
 func TestRestriction_ServesNothingWithoutLastGood(t *testing.T) {
 	for _, kind := range []string{"router", "REDIRECT"} {
 		t.Run(kind, func(t *testing.T) {

@@ -42,7 +42,8 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 	return strings.Join(strings.Fields(prototext.Format(message)), "")
 }
 
-// TestSees_HiddenObjectsChangeNothing has objects that are not visible to a proxy besides visible ones.
+// TestSees_HiddenObjectsChangeNothing has objects that are not visible to a proxy besides visible
+// ones.
 func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 	const (
 		static = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +
@@ -88,8 +89,8 @@ func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 		{"a VirtualService for connections to a service's address", "sidecar", "shop", route,
 			`domains:"x.test"domains:"10.3.0.1"`, []string{
 				"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}",
-				"VirtualService shop/v: {hosts: [10.3.0.1], tcp: [{route: [{destination: {host: " +
-					"x.test}}]}]}"}},
+				"VirtualService shop/v: {hosts: [10.3.0.1], tcp: [{route: " +
+					"[{destination: {host: x.test}}]}]}"}},
 		{"a VirtualService for a service's address", "sidecar", "shop", route,
 			`domains:"10.3.0.1"routes:{match`, []string{
 				"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}",

@@ -106,8 +106,8 @@ func TestPublish_ChangesOnly(t *testing.T) {
 	}
 }
 
-// TestWorkloadEntry_IsEndpoint changes WorkloadEntries: only the endpoints of the services that select
-// them change.
+// TestWorkloadEntry_IsEndpoint changes WorkloadEntries: only the endpoints of the services that
+// select them change.
 func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 	directory := t.TempDir()
 	entry := func(name, selector string) string {

@@ -129,8 +129,8 @@ type rig struct {
 	resolvConf string
 }
 
-// start runs a server. Instead of an upstream, "listen ADDRESS" makes it listen there, and "resolved
-// SOCKET" names the helper's socket.
+// start runs a server. Instead of an upstream, "listen ADDRESS" makes it listen there, and
+// "resolved SOCKET" names the helper's socket.
 func start(t testing.TB, upstreams ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewBoard(),

@@ -33,17 +33,19 @@ func TestArgs(t *testing.T) {
 		want   string
 	}{
 		"hot restart": {
-			want: "-c /run/envoy-rev1.json --restart-epoch 1 --base-id 7 --socket-path /run/hr --socket-mode 0600 " +
-				"--drain-time-s 45 --drain-strategy gradual --parent-shutdown-time-s 61 --skip-hot-restart-parent-stats " +
-				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
-				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
+			want: "-c /run/envoy-rev1.json --restart-epoch 1 --base-id 7 --socket-path /run/hr " +
+				"--socket-mode 0600 --drain-time-s 45 --drain-strategy gradual --parent-shutdown-time-s 61 " +
+				"--skip-hot-restart-parent-stats --service-cluster istio-proxy " +
+				"--service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 --log-format [Envoy " +
+				"(Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
 				"--concurrency 2 --cpuset-threads",
 		},
 		"side by side": {
 			change: func(c *CommandLine) { c.HotRestart = false },
-			want: "-c /run/envoy-rev1.json --restart-epoch 1 --disable-hot-restart --drain-time-s 45 --drain-strategy gradual " +
-				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
-				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
+			want: "-c /run/envoy-rev1.json --restart-epoch 1 --disable-hot-restart --drain-time-s 45 " +
+				"--drain-strategy gradual --service-cluster istio-proxy " +
+				"--service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 --log-format [Envoy " +
+				"(Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
 				"--concurrency 2 --cpuset-threads",
 		},
 		"an old Envoy": {
@@ -53,17 +55,18 @@ func TestArgs(t *testing.T) {
 			},
 			want: "-c /run/envoy-rev1.json --restart-epoch 1 --base-id 7 " +
 				"--drain-time-s 45 --drain-strategy gradual --parent-shutdown-time-s 61 " +
-				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --max-obj-name-len 189 " +
-				"--local-address-ip-version v6 " +
-				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
-				"--concurrency 2",
+				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc " +
+				"--max-obj-name-len 189 --local-address-ip-version v6 " +
+				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning " +
+				"--component-log-level misc:error --concurrency 2",
 		},
 		"bare": {
 			change: func(c *CommandLine) {
 				*c = CommandLine{ConfigFile: "a.json", HotRestart: true}
 			},
-			want: "-c a.json --restart-epoch 0 --base-id 0 --drain-time-s 0 --drain-strategy gradual --parent-shutdown-time-s 0 " +
-				"--skip-hot-restart-parent-stats --log-format [Envoy (Epoch 0)] [%Y-%m-%d %T.%e][%t][%l][%n] %v",
+			want: "-c a.json --restart-epoch 0 --base-id 0 --drain-time-s 0 --drain-strategy gradual " +
+				"--parent-shutdown-time-s 0 --skip-hot-restart-parent-stats --log-format [Envoy (Epoch 0)] " +
+				"[%Y-%m-%d %T.%e][%t][%l][%n] %v",
 		},
 	}
 	for name, test := range tests {
@@ -81,10 +84,10 @@ func TestArgs(t *testing.T) {
 }
 
 func TestValidateArgs(t *testing.T) {
-	want := "--mode validate -c /run/envoy-rev1.json --disable-hot-restart --service-cluster istio-proxy " +
-		"--service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
-		"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
-		"--concurrency 1 --cpuset-threads"
+	want := "--mode validate -c /run/envoy-rev1.json " +
+		"--disable-hot-restart --service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc " +
+		"--local-address-ip-version v4 --log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v " +
+		"-l warning --component-log-level misc:error --concurrency 1 --cpuset-threads"
 	if diff := cmp.Diff(want, strings.Join(full().ValidateArgs(nil), " ")); diff != "" {
 		t.Error(diff)
 	}

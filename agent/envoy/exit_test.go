@@ -27,21 +27,26 @@ func TestExplainExit(t *testing.T) {
 		"OOM, of one that talks": {signal: "SIGKILL", last: said[:1],
 			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
 		"OOM, of one in trouble": {signal: "SIGKILL", last: said,
-			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator; it said last: something broke"},
+			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see " +
+				"journalctl -k) or by an operator; it said last: something broke"},
 		"signal words": {signal: "killed",
 			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
 		"crash": {signal: "SIGSEGV", coreDump: true,
 			want: "was ended by SIGSEGV: a crash inside Envoy; it left a core dump (coredumpctl)"},
 		"backtrace": {signal: "SIGABRT", last: []string{
-			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] Caught Aborted, suspect faulting address 0x1",
+			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] Caught Aborted, suspect " +
+				"faulting address 0x1",
 			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] #0: [0x7f0000000000]"},
 			want: "was ended by SIGABRT: Envoy gave up on an internal error; it said last: Caught Aborted, suspect faulting address 0x1"},
 		"no space": {code: 1,
 			last: []string{"unable to bind domain socket with base_id=7073180, id=0, errno=28 (see --base-id option)"},
-			want: "exited with status 1: the directory of its sockets is full (unable to bind domain socket with base_id=7073180, id=0, errno=28 (see --base-id option))"},
+			want: "exited with status 1: the directory of its sockets is full (unable to bind domain " +
+				"socket with base_id=7073180, id=0, errno=28 (see --base-id option))"},
 		"stuck": {code: 1,
-			last: []string{"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] error initializing config 'previous envoy process is still initializing'"},
-			want: "exited with status 1: the flag of an epoch that failed to start is still set in shared memory (error initializing config 'previous envoy process is still initializing')"},
+			last: []string{"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] error " +
+				"initializing config 'previous envoy process is still initializing'"},
+			want: "exited with status 1: the flag of an epoch that failed to start is still set in shared " +
+				"memory (error initializing config 'previous envoy process is still initializing')"},
 		"port": {code: 1, last: []string{"cannot bind '0.0.0.0:80': Address already in use", ""},
 			want: "exited with status 1: something else listens on a port it needs (cannot bind '0.0.0.0:80': Address already in use)"},
 		"no format": {code: 1, last: []string{"PARSE ERROR: Argument: --nonesuch", " "},

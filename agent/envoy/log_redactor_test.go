@@ -138,8 +138,10 @@ func TestAQuoteIsBounded(t *testing.T) {
 
 // A message without a quote is passed on, whatever precedes it.
 func FuzzLogRedactor(f *testing.F) {
-	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \nnode {\n  id: 1\n}\n: why\nrest", 3)
-	f.Add("x\n: y\n, z\n\nUnable to parse JSON as proto (e): {\n}\n[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] b", 1)
+	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \n"+
+		"node {\n  id: 1\n}\n: why\nrest", 3)
+	f.Add("x\n: y\n, z\n\nUnable to parse JSON as proto (e): {\n}\n"+
+		"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] b", 1)
 	f.Fuzz(func(t *testing.T, text string, size int) {
 		lines := strings.Split(text, "\n")
 		var redactor LogRedactor
@@ -160,8 +162,11 @@ func FuzzLogRedactor(f *testing.F) {
 }
 
 func TestRedactMessage(t *testing.T) {
-	const message = "Error adding/updating listener(s) a: goo.gle/debugstr  \nc {\n  d: \"s3cret\"\n}\n: why\nb: Unable to unpack as X: goo.gle/debugproto \n[Y] {\n  d: \"s3cret\"\n}\n\nc: cannot bind\n"
-	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X: (not shown)\nc: cannot bind\n"
+	const message = "Error adding/updating listener(s) a: goo.gle/debugstr  \nc {\n  d: \"s3cret\"\n" +
+		"}\n: why\nb: Unable to unpack as X: goo.gle/debugproto \n[Y] {\n  d: \"s3cret\"\n}\n\n" +
+		"c: cannot bind\n"
+	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X: (not shown)\n" +
+		"c: cannot bind\n"
 	if diff := cmp.Diff(want, RedactMessage(message)); diff != "" {
 		t.Error(diff)
 	}
@@ -180,8 +185,9 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	for name, test := range map[string]struct{ bootstrap, want string }{
 		"no JSON": {"{\"node\": {\"id\": %q},\n\"x\"",
 			"Unable to parse JSON as proto (INVALID_ARGUMENT: unexpected EOF)"},
-		"wrong type": {"{\"node\": {\"id\": %q},\n\"static_resources\": {\"clusters\": [{\"connect_timeout\": \"x\"}]}\n}", "static_resources.clusters[0].connect_timeout:"},
-		"unknown":    {"{\"node\": {\"id\": %q},\n\"nonesuch\": 1\n}", "has unknown fields"},
+		"wrong type": {"{\"node\": {\"id\": %q},\n\"static_resources\": {\"clusters\": " +
+			"[{\"connect_timeout\": \"x\"}]}\n}", "static_resources.clusters[0].connect_timeout:"},
+		"unknown": {"{\"node\": {\"id\": %q},\n\"nonesuch\": 1\n}", "has unknown fields"},
 		"constraint": {"{\"node\": {\"id\": %q},\n\"static_resources\": {\"clusters\": [{}]}\n}",
 			"Proto constraint validation failed (BootstrapValidationError.StaticResources:"},
 	} {

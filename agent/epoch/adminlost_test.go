@@ -25,8 +25,10 @@ func (h *harness) adminIsBack() {
 		return
 	}
 	live, admin, _ := h.s.Live()
-	if _, err := admin.State(h.t.Context()); err != nil || live.AdminLost || slices.Contains(h.conditions(), conditionAdminLost) {
-		h.t.Errorf("epoch %d has no admin interface (%v); conditions: %v", live.Number, err, h.conditions())
+	if _, err := admin.State(h.t.Context()); err != nil || live.AdminLost ||
+		slices.Contains(h.conditions(), conditionAdminLost) {
+		h.t.Errorf("epoch %d has no admin interface (%v); conditions: %v", live.Number, err,
+			h.conditions())
 	}
 }
 
@@ -43,7 +45,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 					}
 					h.wait(200 * time.Millisecond)
 					live, _, _ := h.s.Live()
-					if live.Hash != "a" || live.Number != round+1 || live.Mode != Hot || !strings.Contains(live.Reason, "brings back the admin interface") {
+					if live.Hash != "a" || live.Number != round+1 || live.Mode != Hot ||
+						!strings.Contains(live.Reason, "brings back the admin interface") {
 						t.Errorf("live: %+v", live)
 					}
 					h.adminIsBack()

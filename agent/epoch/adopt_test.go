@@ -181,7 +181,8 @@ func TestAdoption_EndsForeignProcesses(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.leave()
 		h.do(func() {
-			h.w.start(StartSpec{ID: "x", Command: Command{Args: []string{"x", "1s", "1s"}}, Note: []byte("?")})
+			h.w.start(StartSpec{ID: "x", Command: Command{Args: []string{"x", "1s", "1s"}},
+				Note: []byte("?")})
 		})
 		h.begin()
 		synctest.Wait()

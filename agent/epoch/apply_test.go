@@ -186,7 +186,8 @@ func TestBrokenSpecsChangeNothing(t *testing.T) {
 				}
 				for range 3 { // also again and again
 					refused := h.refused(bad)
-					if !strings.Contains(refused.Error(), test.want) || refused.Remaining != 0 || refused.Number != 1 {
+					if !strings.Contains(refused.Error(), test.want) || refused.Remaining != 0 ||
+						refused.Number != 1 {
 						t.Errorf("refused with %q (%d goes on), should say %q", refused, refused.Remaining, test.want)
 					}
 					synctest.Wait()

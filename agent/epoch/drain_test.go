@@ -11,8 +11,10 @@ func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	h.t.Helper()
 	h.wait(6 * time.Second)
 	live, _, _ := h.s.Live()
-	if listening, unhealthy := h.state(e); listening == want || unhealthy != want || live.Drained != want {
-		h.t.Errorf("epoch %d: listens %t, unhealthy %t, said to drain %t; to drain is %t", e.Number, listening, unhealthy, live.Drained, want)
+	if listening, unhealthy := h.state(e); listening == want || unhealthy != want ||
+		live.Drained != want {
+		h.t.Errorf("epoch %d: listens %t, unhealthy %t, said to drain %t; to drain is %t", e.Number,
+			listening, unhealthy, live.Drained, want)
 	}
 }
 

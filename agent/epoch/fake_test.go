@@ -143,7 +143,8 @@ func (w *world) find(lineage, restart int) *fakeEnvoy {
 // start is what exec of an Envoy leads to.
 func (w *world) start(spec StartSpec) *fakeEnvoy {
 	w.pid++
-	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note, hash: spec.Command.Args[0], idle: w.clients}
+	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note,
+		hash: spec.Command.Args[0], idle: w.clients}
 	e.drain, _ = time.ParseDuration(spec.Command.Args[1])
 	e.shutdown, _ = time.ParseDuration(spec.Command.Args[2])
 	for _, other := range w.all {
@@ -158,7 +159,8 @@ func (w *world) start(spec StartSpec) *fakeEnvoy {
 	}
 	if e.HotRestart {
 		if other := w.find(e.Lineage, e.RestartEpoch); other != e || w.find(e.Lineage, e.RestartEpoch+3) != nil {
-			w.later(e, 5*time.Millisecond, func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
+			w.later(e, 5*time.Millisecond,
+				func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
 			return e
 		}
 		if e.RestartEpoch == 0 {
@@ -217,7 +219,8 @@ func (w *world) initialize(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 	w.later(e, 5*time.Millisecond, func() { e.admin = true })
 	switch {
 	case b.late:
-		w.later(e, 30*time.Millisecond, func() { w.end(e, 1, "", "cannot bind '0.0.0.0:80': Address already in use") })
+		w.later(e, 30*time.Millisecond,
+			func() { w.end(e, 1, "", "cannot bind '0.0.0.0:80': Address already in use") })
 	case !b.never:
 		w.later(e, toLive-toHandshake+b.slow, func() { w.liven(e, b, parent) })
 	}
@@ -278,7 +281,8 @@ func (w *world) end(e *fakeEnvoy, code int, signal string, lines ...string) {
 		}
 		child.parent = nil
 		if !w.rescue {
-			w.later(child, 10*time.Second, func() { w.end(child, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
+			w.later(child, 10*time.Second,
+				func() { w.end(child, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
 		}
 	}
 	if w.keeper != nil {

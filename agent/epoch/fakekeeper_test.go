@@ -320,7 +320,8 @@ func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 
 func (a fakeAdmin) Activity(ctx context.Context) (activity envoy.Activity, err error) {
 	err = a.with(ctx, func(e *fakeEnvoy) {
-		activity = envoy.Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests, Tunnels: e.tunnels}
+		activity = envoy.Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests,
+			Tunnels: e.tunnels}
 	})
 	return activity, err
 }

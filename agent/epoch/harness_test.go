@@ -42,7 +42,8 @@ func onHost(t *testing.T, test func(h *harness)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		h := &harness{t: t, w: newWorld(t), board: condition.NewBoard(), dir: dir, settings: DefaultSettings()}
+		h := &harness{t: t, w: newWorld(t), board: condition.NewBoard(), dir: dir,
+			settings: DefaultSettings()}
 		h.begin()
 		test(h)
 		h.leave()

@@ -13,7 +13,8 @@ import (
 func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"idleEvery": idleEvery, "countEvery": countEvery} {
 		if pause <= keeper.MeasurementAge {
-			t.Errorf("%s is %v, but the keeper returns a measurement again for %v", name, pause, keeper.MeasurementAge)
+			t.Errorf("%s is %v, but the keeper returns a measurement again for %v", name, pause,
+				keeper.MeasurementAge)
 		}
 	}
 }
@@ -23,9 +24,10 @@ func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
 func (h *harness) applyIn(hash string) (took time.Duration, told []string) {
 	h.t.Helper()
 	begun := time.Now()
-	_, err := h.s.Apply(h.t.Context(), Request{Spec: specOf(hash), Reason: "test", OnWait: func(until time.Time, why string) {
-		told = append(told, fmt.Sprintf("%s until %s", why, until.Sub(begun).Round(time.Second)))
-	}})
+	_, err := h.s.Apply(h.t.Context(),
+		Request{Spec: specOf(hash), Reason: "test", OnWait: func(until time.Time, why string) {
+			told = append(told, fmt.Sprintf("%s until %s", why, until.Sub(begun).Round(time.Second)))
+		}})
 	if err != nil {
 		h.t.Fatalf("apply %q: %v", hash, err)
 	}
@@ -45,7 +47,8 @@ func TestIdle_ReloadsDoNotWaitForAnEpochWithoutClients(t *testing.T) {
 		if h.outage() != 0 {
 			t.Errorf("nobody served for %s", h.outage())
 		}
-		if log := h.log.String(); strings.Contains(log, "waiting for epoch") || !strings.Contains(log, "no client was connected") {
+		if log := h.log.String(); strings.Contains(log, "waiting for epoch") ||
+			!strings.Contains(log, "no client was connected") {
 			t.Error("the log says that something waited, or not why an epoch ended")
 		}
 	})

@@ -45,9 +45,11 @@ func TestKeeperLost_BecomesAnError(t *testing.T) {
 		for _, step := range []struct {
 			wait time.Duration
 			want condition.Severity
-		}{{keeperPatience - 100*time.Millisecond, condition.Info}, {200 * time.Millisecond, condition.Error}} {
+		}{{keeperPatience - 100*time.Millisecond, condition.Info},
+			{200 * time.Millisecond, condition.Error}} {
 			h.wait(step.wait)
-			if standing := h.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionKeeper || standing[0].Severity != step.want {
+			if standing := h.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionKeeper ||
+				standing[0].Severity != step.want {
 				t.Errorf("want %s: %+v", step.want, standing)
 			}
 		}
@@ -75,7 +77,8 @@ func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
 				t.Errorf("%+v", standing)
 			}
 		}
-		if got := h.conditions(); !slices.Contains(got, conditionKeeper) || !slices.Contains(got, conditionDown) {
+		if got := h.conditions(); !slices.Contains(got, conditionKeeper) ||
+			!slices.Contains(got, conditionDown) {
 			t.Errorf("conditions: %v", got)
 		}
 		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {

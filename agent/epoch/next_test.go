@@ -58,8 +58,8 @@ func starts(at stage) func(*state) {
 		live := s.live()
 		p := &process{spec: specOf("b"), hot: true}
 		p.State, p.Hash, p.Mode, p.ID = Starting, "b", First, "first"
-		a := &attempt{spec: p.spec, stage: at, process: p, mode: First, liveBy: noon.Add(20 * time.Second),
-			calls: []call{{id: 1}}, parent: live, started: at != preparing}
+		a := &attempt{spec: p.spec, stage: at, process: p, mode: First,
+			liveBy: noon.Add(20 * time.Second), calls: []call{{id: 1}}, parent: live, started: at != preparing}
 		if live != nil {
 			p.Number, p.RestartEpoch, p.Mode, p.ID = live.Number+1, live.RestartEpoch+1, Hot, "next"
 			a.mode = Hot
@@ -131,7 +131,8 @@ func done(actions []action) string {
 }
 
 func exitOf(id string, signal syscall.Signal) processExited {
-	return processExited{id: id, exit: &Exit{Code: -1, Signal: unix.SignalName(signal)}, cause: "ended"}
+	return processExited{id: id, exit: &Exit{Code: -1, Signal: unix.SignalName(signal)},
+		cause: "ended"}
 }
 
 // TestNext is the diagrams of the package comment as a table.

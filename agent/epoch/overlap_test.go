@@ -68,7 +68,8 @@ func TestWithoutHotRestart(t *testing.T) {
 		h.expect("1 live, 0 draining")
 		h.wait(200 * time.Millisecond)
 		h.expect("1 live")
-		if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != SideBySide || !h.newest().HotRestart {
+		if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != SideBySide ||
+			!h.newest().HotRestart {
 			t.Errorf("%+v", got)
 		}
 		if h.outage() != 0 {

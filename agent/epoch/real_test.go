@@ -27,7 +27,8 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 				spec.Validation = nil
 			}
 			var refused *epoch.Refused
-			if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec}); !errors.As(err, &refused) || refused.Remaining != 1 {
+			if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec}); !errors.As(err, &refused) ||
+				refused.Remaining != 1 {
 				t.Errorf("%s, validated %v: %v", bad, validated, err)
 			} else {
 				t.Log(err)
@@ -47,7 +48,8 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 	r.leave() // in the overlap
 	r.begin()
 	r.settled("3 live")
-	if got, err := r.s.Apply(r.Context(), epoch.Request{Spec: other, IfChanged: true}); err != nil || got.Mode != epoch.Unchanged {
+	if got, err := r.s.Apply(r.Context(), epoch.Request{Spec: other, IfChanged: true}); err != nil ||
+		got.Mode != epoch.Unchanged {
 		t.Errorf("the next agent: %+v, %v", got, err)
 	}
 	other.HotRestartVersion = "" // and without hot restart at all
@@ -68,7 +70,8 @@ func TestRealFailures(t *testing.T) {
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.Hot})
 	victim, began := r.live(), time.Now()
 	kill(victim.PID, syscall.SIGKILL) // in the overlap: nobody listens any more
-	r.eventually("epoch 1 is back", func() bool { return r.live().Number == 1 && r.live().PID != victim.PID })
+	r.eventually("epoch 1 is back",
+		func() bool { return r.live().Number == 1 && r.live().PID != victim.PID })
 	t.Logf("back after %s", time.Since(began))
 	if response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", r.port)); err != nil {
 		t.Error(err)
@@ -99,7 +102,8 @@ func TestRealFailures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(processes, func(p keeper.Process) bool { return p.PID == victim.PID && p.Exit != nil })
+		return slices.ContainsFunc(processes,
+			func(p keeper.Process) bool { return p.PID == victim.PID && p.Exit != nil })
 	})
 	began = time.Now()
 	r.begin()

@@ -45,7 +45,8 @@ type link struct {
 func (l link) Exits() <-chan epoch.Process { return l.exits }
 
 func (l link) Start(ctx context.Context, s epoch.StartSpec) (int, error) {
-	p, err := l.Client.Start(ctx, keeper.StartSpec{ID: s.ID, Epoch: s.RestartEpoch, Number: s.Number, Lineage: s.Lineage,
+	p, err := l.Client.Start(ctx, keeper.StartSpec{
+		ID: s.ID, Epoch: s.RestartEpoch, Number: s.Number, Lineage: s.Lineage,
 		Path: s.Command.Path, Args: s.Command.Args, Env: s.Command.Env, HotRestart: s.HotRestart, Note: s.Note})
 	return p.PID, err
 }
@@ -88,7 +89,8 @@ func processOf(p keeper.Process) epoch.Process {
 	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
 		Listening: p.Listening, Note: p.Note}
 	if p.Exit != nil {
-		one.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At, LastLines: p.LastLines}
+		one.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump,
+			At: p.Exit.At, LastLines: p.LastLines}
 	}
 	return one
 }
@@ -112,8 +114,10 @@ func (a admin) State(ctx context.Context) (epoch.ServerState, error) {
 
 func newReal(t *testing.T) *realRig {
 	t.Helper()
-	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: parts.FreePort(t)}
-	client, err := keeper.StartKeeper(t.Context(), keeper.LaunchOptions{Folder: filepath.Join(r.folder, "keeper"), Binary: parts.Program(t, "outrider-keeper")})
+	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(),
+		port: parts.FreePort(t)}
+	client, err := keeper.StartKeeper(t.Context(), keeper.LaunchOptions{
+		Folder: filepath.Join(r.folder, "keeper"), Binary: parts.Program(t, "outrider-keeper")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,8 +176,9 @@ func (r *realRig) spec(body string) *epoch.Spec {
 	info := r.client.Info()
 	path := func(l epoch.Launch) string { return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number)) }
 	args := func(l epoch.Launch) envoy.CommandLine {
-		return envoy.CommandLine{ConfigFile: l.BootstrapPath, Epoch: l.RestartEpoch, Number: l.Number, HotRestart: l.HotRestart,
-			BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath, DrainTime: time.Second,
+		return envoy.CommandLine{ConfigFile: l.BootstrapPath, Epoch: l.RestartEpoch, Number: l.Number,
+			HotRestart: l.HotRestart, BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath,
+			DrainTime:          time.Second,
 			ParentShutdownTime: 2 * time.Second, LogLevel: "warning", Concurrency: 1}
 	}
 	return &epoch.Spec{
@@ -238,7 +243,8 @@ func (r *realRig) settled(want string) {
 func (r *realRig) load() (lost func() (reset, other int64)) {
 	var failed, resets, sent atomic.Int64
 	ctx, cancel := context.WithCancel(r.Context())
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 5 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true}}
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
@@ -283,7 +289,8 @@ func (r *realRig) lostNothing(lost func() (reset, other int64)) {
 
 func (r *realRig) stop() {
 	r.Helper()
-	err := r.s.Stop(r.Context(), epoch.StopOptions{TerminationDrain: 200 * time.Millisecond, Maximum: 10 * time.Second})
+	err := r.s.Stop(r.Context(),
+		epoch.StopOptions{TerminationDrain: 200 * time.Millisecond, Maximum: 10 * time.Second})
 	if ended := <-r.ended; err != nil || ended != nil {
 		r.Errorf("stop: %v, run: %v", err, ended)
 	}

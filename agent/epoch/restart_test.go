@@ -175,7 +175,8 @@ func TestBackOff_Doubles(t *testing.T) {
 
 func TestBackOff_GivesUp(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 3, Window: time.Minute}
+		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 3,
+			Window: time.Minute}
 		h.s.Configure(h.settings)
 		h.must(specOf("a"))
 		for range 4 {
@@ -194,7 +195,8 @@ func TestBackOff_GivesUp(t *testing.T) {
 		if !slices.ContainsFunc(events, func(e condition.Event) bool { return e.Kind == condition.KindGaveUp }) {
 			t.Errorf("events: %+v", events)
 		}
-		if log := h.log.String(); !strings.Contains(log, `level=ERROR msg="Envoy exited`) || !strings.Contains(log, `level=WARN msg="epoch 0 ended by SIGKILL`) {
+		if log := h.log.String(); !strings.Contains(log, `level=ERROR msg="Envoy exited`) ||
+			!strings.Contains(log, `level=WARN msg="epoch 0 ended by SIGKILL`) {
 			t.Errorf("giving up is no error in the log, or an Envoy that was killed no warning:\n%s", log)
 		}
 		if _, err := h.apply(specOf("b")); !errors.Is(err, ErrEnded) {
@@ -262,7 +264,8 @@ func TestRestart_WaitsForAnObstacle(t *testing.T) {
 		h.kill(h.newest(), "SIGKILL")
 		h.wait(time.Hour)
 		standing := h.board.Conditions()
-		if len(standing) != 1 || standing[0].Code != conditionDown || !strings.Contains(standing[0].Sentence, taken.Error()) {
+		if len(standing) != 1 || standing[0].Code != conditionDown ||
+			!strings.Contains(standing[0].Sentence, taken.Error()) {
 			t.Errorf("conditions: %+v", standing)
 		}
 		if n := len(h.s.Epochs()); n != 1 {

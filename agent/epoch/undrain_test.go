@@ -144,7 +144,8 @@ func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
 			told = append(told, fmt.Sprintf("%s %s", until.Sub(begun).Round(time.Second), why))
 		})
 		h.wait(2 * time.Second)
-		if live, _, _ := h.s.Live(); live.Awaits != "waiting for epoch 0 to finish draining, 1 connection left" {
+		if live, _, _ := h.s.Live(); live.Awaits != "waiting for epoch 0 to finish draining, 1 "+
+			"connection left" {
 			t.Errorf("readers are told %q", live.Awaits)
 		}
 		a := <-done

@@ -81,7 +81,8 @@ func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		ails behaviour
 		down time.Duration // nobody serves for so long at most
-	}{"it fails": {behaviour{late: true}, time.Second}, "it hangs": {behaviour{never: true}, specOf("").LiveTimeout + time.Second}} {
+	}{"it fails": {behaviour{late: true}, time.Second},
+		"it hangs": {behaviour{never: true}, specOf("").LiveTimeout + time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))

@@ -262,9 +262,10 @@ func TestHealth_ProbesOfServers(t *testing.T) {
 		w.WriteHeader(map[string]int{"/ok": 204, "/moved": 304, "/broken": 503}[r.URL.Path])
 	}))
 	defer server.Close()
-	c := New(Options{Board: condition.NewBoard(), UnitState: func(context.Context, string) (string, error) {
-		return "", errors.New("no bus")
-	}})
+	c := New(Options{Board: condition.NewBoard(),
+		UnitState: func(context.Context, string) (string, error) {
+			return "", errors.New("no bus")
+		}})
 	for _, test := range []struct {
 		settings Settings
 		want     string

@@ -58,8 +58,8 @@ func newBundleRig(
 	})
 }
 
-// The roots of a SPIFFE bundle are trusted beside the provider's, follow it, stay while it cannot be
-// fetched, and go with its URL.
+// The roots of a SPIFFE bundle are trusted beside the provider's, follow it, stay while it cannot
+// be fetched, and go with its URL.
 func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,7 +150,8 @@ func TestBundle_RootsSurviveARestart(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		url, want bool
-	}{{"first", true, true}, {"restart", true, true}, {"without", false, false}, {"again", true, false}} {
+	}{{"first", true, true}, {"restart", true, true}, {"without", false, false},
+		{"again", true, false}} {
 		synctest.Test(t, func(t *testing.T) {
 			if other == nil {
 				other = pkitest.NewAuthority(t, "one", nil)

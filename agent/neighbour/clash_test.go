@@ -66,7 +66,8 @@ func (s *street) runs(name string, serves bool, started int64) {
 }
 
 // elsewhere sets ports that the other instances do not use.
-const elsewhere = "envoy.admin_port = 16000\nstatus.address = \":16020\"\nstatus.ready_port = 16021\n"
+const elsewhere = "envoy.admin_port = 16000\nstatus.address = \":16020\"\n" +
+	"status.ready_port = 16021\n"
 
 func TestCheck(t *testing.T) {
 	const apart = elsewhere + "telemetry.prometheus_address = \"0.0.0.0:16090\"\n"
@@ -81,7 +82,8 @@ func TestCheck(t *testing.T) {
 		{"nothing in common", "", func(s *street, _ *Self) { s.runs("a", true, 1) }, nil, nil},
 		{"a neighbour that does not run", apart, func(*street, *Self) {}, nil,
 			[]string{
-				"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the same envoy.admin_port (port 16000 of 127.0.0.1)"}},
+				"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the " +
+					"same envoy.admin_port (port 16000 of 127.0.0.1)"}},
 		{"one that runs", "telemetry.prometheus_address = \"127.0.0.1:16090\"",
 			func(s *street, _ *Self) { s.runs("a", true, 1) },
 			[]string{
@@ -143,7 +145,8 @@ func TestCheck(t *testing.T) {
 				stranger}
 		},
 			[]string{
-				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090; end it"},
+				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody " +
+					"listens on 127.0.0.1:16090; end it"},
 			nil},
 		{"a stranger who is known", "", func(s *street, _ *Self) {
 			s.sockets = []sockdiag.Socket{{Address: stranger.Address, UID: 65534, CGroup: 1}}
@@ -160,8 +163,9 @@ func TestCheck(t *testing.T) {
 				[]config.Claim{{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 16090}}
 		},
 			[]string{
-				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090, as envoy.admin_port in force says; " +
-					"put the change of envoy.admin_port in force first, then this one"}, nil},
+				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody " +
+					"listens on 127.0.0.1:16090, as envoy.admin_port in force says; put the change of " +
+					"envoy.admin_port in force first, then this one"}, nil},
 		{"an Envoy that ends", "",
 			func(s *street, _ *Self) {
 				s.sockets = []sockdiag.Socket{{Address: stranger.Address,

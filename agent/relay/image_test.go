@@ -42,7 +42,8 @@ func newRegistry(t *testing.T, guard func(http.Handler) http.Handler) *images {
 	open := httptest.NewServer(handler)
 	t.Cleanup(open.Close)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	i := &images{t: t, to: strings.TrimPrefix(open.URL, "http://"), Host: open.Listener.Addr().String()}
+	i := &images{t: t, to: strings.TrimPrefix(open.URL, "http://"),
+		Host: open.Listener.Addr().String()}
 	if guard != nil {
 		guarded := httptest.NewServer(guard(handler))
 		t.Cleanup(guarded.Close)
@@ -163,7 +164,8 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 	i := newRegistry(t, nil)
 	raw := layer{moduleTypes[0], emptyModule}
 	zipped := archived(t, emptyModule, "./readme", "./plugin.wasm")
-	oci := i.push("p/oci:v1", ociManifest, layer{"application/vnd.module.wasm.config.v1+json", "{}"}, raw)
+	oci := i.push("p/oci:v1", ociManifest, layer{"application/vnd.module.wasm.config.v1+json", "{}"},
+		raw)
 	plain := i.push("p/plain:latest", ociManifest, layer{moduleTypes[1], emptyModule})
 	i.push("p/compat:v1", ociManifest, layer{archiveTypes[0], archived(t, "old", "plugin.wasm")},
 		layer{archiveTypes[0], zipped})
@@ -181,7 +183,8 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 	i.push("p/none:v1", ociManifest)
 	i.push("p/torn:v1", ociManifest, layer{archiveTypes[0], zipped[:len(zipped)/2]})
 	i.push("p/bomb:v1", ociManifest,
-		layer{archiveTypes[0], archived(t, strings.Repeat("\x00", maxModuleBytes/2+1), "a", "plugin.wasm")})
+		layer{archiveTypes[0],
+			archived(t, strings.Repeat("\x00", maxModuleBytes/2+1), "a", "plugin.wasm")})
 	i.push("p/sparse:v1", ociManifest, layer{archiveTypes[0], sparse(t, "posix")})
 	i.push("p/oldsparse:v1", ociManifest, layer{archiveTypes[0], sparse(t, "gnu")})
 

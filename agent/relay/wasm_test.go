@@ -28,8 +28,8 @@ const emptyModule = "\x00asm\x01\x00\x00\x00" +
 	"\x0a\x0a\x02\x02\x00\x0b\x05\x00\x41\x80\x08\x0b"
 
 // An extension of a real istiod runs in a real Envoy; what cannot be fetched is refused. While the
-// modules' server is away, a restart runs the extension of before, without a request if istiod sends
-// the same.
+// modules' server is away, a restart runs the extension of before, without a request if istiod
+// sends the same.
 func TestIstiod_WasmModules(t *testing.T) {
 	var fetched atomic.Int32
 	var away atomic.Bool

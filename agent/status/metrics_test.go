@@ -79,7 +79,8 @@ app_lines_count 3
 // agentMetrics returns a registry like the agent's.
 func agentMetrics() *prometheus.Registry {
 	registry := prometheus.NewPedanticRegistry()
-	epochs := prometheus.NewCounter(prometheus.CounterOpts{Name: "outrider_epochs_total", Help: "Epochs started."})
+	epochs := prometheus.NewCounter(prometheus.CounterOpts{Name: "outrider_epochs_total",
+		Help: "Epochs started."})
 	epochs.Add(3)
 	registry.MustRegister(epochs)
 	return registry
@@ -99,7 +100,8 @@ func TestMergedMetrics(t *testing.T) {
 	app := serveText(t, "text/plain; version=0.0.4", applicationText)
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats/prometheus": envoyText}), 1, "")
-	_, url := startServer(t, Options{Proxy: envoy, Metrics: agentMetrics(), Config: Config{ApplicationMetrics: app}})
+	_, url := startServer(t,
+		Options{Proxy: envoy, Metrics: agentMetrics(), Config: Config{ApplicationMetrics: app}})
 	for _, test := range []struct{ accept, kind, golden string }{
 		{"", "text/plain; version=0.0.4", "merged.txt"},
 		{"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "text/plain; version=0.0.4", ""},
@@ -193,14 +195,17 @@ func TestASourceThatFailsIsCountedAndTheOthersAreAnswered(t *testing.T) {
 		{"all well", working, good, agentMetrics(), "", []string{"app_up 1", "envoy_up 1", "outrider_epochs_total 3"}, nil},
 		{"no epoch", none, good, agentMetrics(), sourceEnvoy, []string{"app_up 1", "outrider_epochs_total 3"}, nil},
 		{"Envoy answers 404", failing, good, agentMetrics(), sourceEnvoy, []string{"app_up 1"}, nil},
-		{"no application", working, "http://127.0.0.1:1/", agentMetrics(), sourceApplication, []string{"envoy_up 1", "outrider_epochs_total 3"}, nil},
+		{"no application", working, "http://127.0.0.1:1/", agentMetrics(), sourceApplication,
+			[]string{"envoy_up 1", "outrider_epochs_total 3"}, nil},
 		{"application answers 404", working, notFound.URL, agentMetrics(), sourceApplication, []string{"envoy_up 1"}, nil},
-		{"an answer that is cut", working, cut.URL, agentMetrics(), sourceApplication, []string{"app_first 1", "envoy_up 1"}, []string{"app_second"}},
+		{"an answer that is cut", working, cut.URL, agentMetrics(), sourceApplication,
+			[]string{"app_first 1", "envoy_up 1"}, []string{"app_second"}},
 		{"a collector fails", working, good, failingGatherer{}, sourceAgent, []string{"app_up 1", "outrider_epochs_total 3"}, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, url := startServer(t, Options{Proxy: test.proxy, Metrics: test.gatherer, Config: Config{ApplicationMetrics: test.application}})
+			_, url := startServer(t, Options{Proxy: test.proxy, Metrics: test.gatherer,
+				Config: Config{ApplicationMetrics: test.application}})
 			_, body, _ := ask(t, "GET", url+"/metrics")
 			for _, source := range []string{sourceEnvoy, sourceApplication, sourceAgent} {
 				count := "0"
@@ -240,7 +245,8 @@ func TestALineOrAnAnswerThatIsTooLong(t *testing.T) {
 	if err := eachFamily(strings.NewReader(text), applicationLimits, each, func(err error) { bad = append(bad, err) }); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(names, []string{"a", "c"}) || len(bad) != 1 || !errors.Is(bad[0], errLineTooLong) {
+	if !slices.Equal(names, []string{"a", "c"}) || len(bad) != 1 ||
+		!errors.Is(bad[0], errLineTooLong) {
 		t.Errorf("%v %v", names, bad)
 	}
 	if err := eachFamily(strings.NewReader(text), sourceLimits{bytes: 100, families: 9, lines: 9}, each, func(error) {}); !errors.Is(err, errSourceTooLarge) {
@@ -252,10 +258,12 @@ func TestALineOrAnAnswerThatIsTooLong(t *testing.T) {
 func TestMergedMetricsOfARealEnvoy(t *testing.T) {
 	socket, _ := startEnvoy(t, `, "static_resources": {"clusters": [
 		{"name": "one", "connect_timeout": "1s"}, {"name": "two", "connect_timeout": "1s"}]}`)
-	app := serveText(t, "text/plain", "# TYPE envoy_server_live gauge\nenvoy_server_live{from=\"app\"} 1\napp_up 1\n")
+	app := serveText(t, "text/plain",
+		"# TYPE envoy_server_live gauge\nenvoy_server_live{from=\"app\"} 1\napp_up 1\n")
 	envoy := &proxy{}
 	envoy.set(unixAdmin(t, socket), 7, "")
-	_, url := startServer(t, Options{Proxy: envoy, Metrics: agentMetrics(), Config: Config{ApplicationMetrics: app}})
+	_, url := startServer(t,
+		Options{Proxy: envoy, Metrics: agentMetrics(), Config: Config{ApplicationMetrics: app}})
 	_, raw, _ := ask(t, "GET", url+"/stats/prometheus")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(raw))
@@ -265,7 +273,8 @@ func TestMergedMetricsOfARealEnvoy(t *testing.T) {
 	if live := families["envoy_server_live"]; live == nil || len(live.Metric) != 2 {
 		t.Errorf("envoy_server_live: %v", live)
 	}
-	if clusters := families["envoy_cluster_upstream_cx_total"]; clusters == nil || len(clusters.Metric) < 2 {
+	if clusters := families["envoy_cluster_upstream_cx_total"]; clusters == nil ||
+		len(clusters.Metric) < 2 {
 		t.Errorf("envoy_cluster_upstream_cx_total: %v", clusters)
 	}
 	for name, count := range headers(raw) {
@@ -304,7 +313,8 @@ func TestTooManyScrapesWaitTheirTurn(t *testing.T) {
 	}))
 	defer app.Close()
 	defer close(gone)
-	_, url := startServer(t, Options{Metrics: agentMetrics(), Config: Config{ApplicationMetrics: app.URL}})
+	_, url := startServer(t,
+		Options{Metrics: agentMetrics(), Config: Config{ApplicationMetrics: app.URL}})
 	codes := make(chan int, 3*scrapesAtATime)
 	for range cap(codes) {
 		go func() {

@@ -76,7 +76,8 @@ func TestRedactor(t *testing.T) {
 		{"certificates with their key, and too many",
 			`{"secret": [{"certificate_chain": {"inline_bytes": "` +
 				base64.StdEncoding.EncodeToString([]byte("CERT RSA PRIVATE KEY")) +
-				`"}}, {"certificate_chain": {"inline_string": "EC PRIVATE KEY"}}, {"crl": {"inline_bytes": "` + strings.Repeat("A", certificatesAtMost+1) + `"}}]}`,
+				`"}}, {"certificate_chain": {"inline_string": "EC PRIVATE KEY"}}, {"crl": {"inline_bytes": "` +
+				strings.Repeat("A", certificatesAtMost+1) + `"}}]}`,
 			`{"secret": [{"certificate_chain": {"inline_bytes": ` + gone +
 				`}}, {"certificate_chain": {"inline_string": ` + gone +
 				`}}, {"crl": {"inline_bytes": ` + gone + `}}]}`},

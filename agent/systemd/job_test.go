@@ -21,7 +21,8 @@ func TestUnitOf(t *testing.T) {
 	for _, c := range []struct{ content, want, problem string }{
 		{"0::/outrider.slice/outrider.service\n", "outrider.service", ""},
 		{
-			"12:pids:/system.slice/other.service\n1:name=systemd:/x\n0::/outrider.slice/outrider@a.service\n",
+			"12:pids:/system.slice/other.service\n1:name=systemd:/x\n" +
+				"0::/outrider.slice/outrider@a.service\n",
 			"outrider@a.service", ""},
 		{"0::/outrider.slice/outrider.service/agent\n", "outrider.service", ""},
 		{"0::/../../outrider.slice/outrider.service", "outrider.service", ""},

@@ -59,7 +59,8 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 }
 
 // together repeats the steps of one change until they take less than a debounce: otherwise they are
-// rightly reported as several changes. Each try has its own folder and watcher; it returns the last.
+// rightly reported as several changes. Each try has its own folder and watcher; it returns the
+// last.
 func together(
 	t *testing.T, prepare func(dir string) *Watcher, steps func(dir string),
 ) (dir string, watcher *Watcher) {

@@ -7,8 +7,8 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// TestUnanswered_LateRefusalAfterUnsubscribe unsubscribes from a name and subscribes to it again before
-// late refusals arrive: the client holds nothing of the previous subscription.
+// TestUnanswered_LateRefusalAfterUnsubscribe unsubscribes from a name and subscribes to it again
+// before late refusals arrive: the client holds nothing of the previous subscription.
 func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
 		t.Run(name, func(t *testing.T) {
@@ -38,8 +38,8 @@ func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 	}
 }
 
-// TestUnanswered_FreesUnsubscribedNames checks that the state of unsubscribed names is freed, even if the
-// client never answers.
+// TestUnanswered_FreesUnsubscribedNames checks that the state of unsubscribed names is freed, even
+// if the client never answers.
 func TestUnanswered_FreesUnsubscribedNames(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := &pipeline{table: newTable(t, delta), typeURL: cds}

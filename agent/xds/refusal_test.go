@@ -54,8 +54,8 @@ func TestRefusal_NamedResourceIsIsolated(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "cured CDS [b]")
 }
 
-// TestRefusal_RedactsMessage checks that Options.Words redacts the reported message, and that the names in
-// the original message are still found.
+// TestRefusal_RedactsMessage checks that Options.Words redacts the reported message, and that the
+// names in the original message are still found.
 func TestRefusal_RedactsMessage(t *testing.T) {
 	p := newTable(t, true)
 	p.session.words = func(message string) string {

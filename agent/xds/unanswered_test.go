@@ -152,7 +152,8 @@ func TestUnanswered_LateAcceptance(t *testing.T) {
 	})
 }
 
-// TestRefusal_OfReplacedVersion refuses a version that has been replaced, and accepts the replacement.
+// TestRefusal_OfReplacedVersion refuses a version that has been replaced, and accepts the
+// replacement.
 func TestRefusal_OfReplacedVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
@@ -201,8 +202,8 @@ func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 	})
 }
 
-// TestTrial_IgnoresAnswersToOtherResponses answers another response during a trial: the answer does not count
-// for the trial.
+// TestTrial_IgnoresAnswersToOtherResponses answers another response during a trial: the answer does
+// not count for the trial.
 func TestTrial_IgnoresAnswersToOtherResponses(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"), cluster("c=1"))

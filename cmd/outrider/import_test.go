@@ -110,7 +110,8 @@ func TestImport_Apply(t *testing.T) {
 		if err := os.Remove(loaded.Files[1]); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errors := run(); code != api.ExitRefused || !strings.Contains(errors, "istio-token exists with") {
+		if code, _, errors := run(); code != api.ExitRefused ||
+			!strings.Contains(errors, "istio-token exists with") {
 			t.Errorf("another token: exit %d: %s", code, errors)
 		}
 		if _, err := os.Stat(loaded.Files[1]); err == nil {

@@ -89,7 +89,8 @@ func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 		t.Errorf("status: %s", told.Out)
 	}
 	told = r.Outrider("mesh", "explain", fmt.Sprintf("any.test:%d/", port))
-	if told.Exit != 1 || !strings.Contains(told.Out, "=> answered with status 503: nowhere.invalid does not resolve") {
+	if told.Exit != 1 ||
+		!strings.Contains(told.Out, "=> answered with status 503: nowhere.invalid does not resolve") {
 		t.Errorf("explain: exit %d: %s", told.Exit, told.Out)
 	}
 	told = r.Outrider("mesh", "explain", fmt.Sprintf("any.test:%d/tls", port))

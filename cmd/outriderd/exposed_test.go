@@ -33,7 +33,8 @@ metadata: {name: default}
 spec: {mtls: {mode: STRICT}}
 `, parts.FreePort(t), application.Addr().(*net.TCPAddr).Port))
 	i.StartReady()
-	const warning = "where clients reach it without the mutual TLS that PeerAuthentication default/default"
+	const warning = "where clients reach it without the mutual TLS that PeerAuthentication " +
+		"default/default"
 	rig.Eventually(t, time.Minute, "mesh check warns", func() bool {
 		return strings.Contains(i.Outrider("mesh", "check").Err, warning)
 	})

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestLastGood_OutlivesAgent breaks the file that all requests go by, and kills the agent, twice: each next agent tells Envoy
-// something new, and withdraws nothing.
+// TestLastGood_OutlivesAgent breaks the file that all requests go by, and kills the agent, twice:
+// each next agent tells Envoy something new, and withdraws nothing.
 func TestLastGood_OutlivesAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -35,8 +35,11 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 		if i%2 == 0 {
 			r.KillAgent()
 		}
-		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
-			"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", i))
+		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\n"+
+			"kind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
+			"  hosts: [web.test]\n  http:\n"+
+			"  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n"+
+			"  - route: [{destination: {host: web.test}}]\n", i))
 		if i%2 == 0 {
 			r.StartReady()
 		}
@@ -48,7 +51,8 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 	if wrong := stop(); len(wrong) > 0 {
 		t.Errorf("%d requests were lost: %q", len(wrong), wrong)
 	}
-	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused || !strings.Contains(told.Err, "STATISCH") {
+	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused ||
+		!strings.Contains(told.Err, "STATISCH") {
 		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 

@@ -17,14 +17,15 @@ func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
 	r.Write("mesh.d/broken.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
 			"bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
-	rig.Eventually(t, 30*time.Second, "the problem is reported with file, line and field", func() bool {
-		for _, condition := range conditions(t, r) {
-			if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
-				return true
+	rig.Eventually(t, 30*time.Second, "the problem is reported with file, line and field",
+		func() bool {
+			for _, condition := range conditions(t, r) {
+				if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
+					return true
+				}
 			}
-		}
-		return false
-	})
+			return false
+		})
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("GET: %d %v", code, err)
 	}

@@ -84,7 +84,8 @@ grpc_bootstrap_file = %[5]q
 `, istiod, p.path("root.pem"), p.path("token"), p.path("certificates"), p.path("grpc.json"))
 }
 
-// serve starts the service, which is spiffe://cluster.local/ns/default/sa/echo, and returns its port.
+// serve starts the service, which is spiffe://cluster.local/ns/default/sa/echo, and returns its
+// port.
 func (p *proxyless) serve(root *pkitest.Authority) int {
 	p.t.Helper()
 	chain, key := root.Issue(p.t, pkitest.Leaf("echo", time.Hour))
@@ -94,8 +95,9 @@ func (p *proxyless) serve(root *pkitest.Authority) int {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(root.Certificate)
-	server := grpc.NewServer(grpc.Creds(grpccredentials.NewTLS(&tls.Config{ClientCAs: roots, MinVersion: tls.VersionTLS12,
-		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert})),
+	server := grpc.NewServer(grpc.Creds(grpccredentials.NewTLS(&tls.Config{ClientCAs: roots,
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+		ClientAuth: tls.RequireAndVerifyClientCert})),
 		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
 			handle grpc.UnaryHandler) (any, error) {
 			from, _ := peer.FromContext(ctx)

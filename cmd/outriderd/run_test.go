@@ -255,7 +255,8 @@ func TestLogLevels(t *testing.T) {
 		says     string
 	}{
 		{"envoy=nope", 1,
-			"outrider: envoy has no log level \"nope\"\nallowed are trace, debug, info, warning, error, critical, off\n"},
+			"outrider: envoy has no log level \"nope\"\n" +
+				"allowed are trace, debug, info, warning, error, critical, off\n"},
 		{"envoy:http=nope", 1, "outrider: envoy:http has no log level \"nope\"\nallowed are trace"},
 		{"envoy:nope=debug", 1, "outrider: Envoy has no logger \"nope\"\nit has "},
 		{"agent=nope", 1,

@@ -209,7 +209,8 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	if err := os.Mkdir(output, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	configuration := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[identity]\nprovider = \"files\"\n"+
+	configuration := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[identity]\n"+
+		"provider = \"files\"\n"+
 		"cert_file = %[2]q\nkey_file = %[3]q\nroot_ca_file = %[4]q\noutput_dir = %[5]q\n", u.address,
 		filepath.Join(u.Dir, "cert.pem"), filepath.Join(u.Dir, "key.pem"),
 		filepath.Join(u.Dir, "root.pem"), output)

@@ -72,7 +72,8 @@ type goPackage struct {
 func list(t *testing.T, arguments ...string) []goPackage {
 	t.Helper()
 	command := exec.Command("go",
-		append([]string{"list", "-json=Dir,ImportPath,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles"}, arguments...)...)
+		append([]string{"list", "-json=Dir,ImportPath,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles"},
+			arguments...)...)
 	command.Dir = parts.Root()
 	var stderr bytes.Buffer
 	command.Stderr = &stderr

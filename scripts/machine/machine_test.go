@@ -114,7 +114,8 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 // A reboot stops processes, keeps files, and starts enabled units.
 func TestReboot(t *testing.T) {
 	m := Test(t, Options{})
-	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n[Install]\nWantedBy=multi-user.target\n"
+	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n" +
+		"[Install]\nWantedBy=multi-user.target\n"
 	if err := m.WriteFile(t.Context(), "/etc/systemd/system/boots.service", []byte(unit),
 		0o644); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,8 @@ func TestFields(t *testing.T) {
 		{"# nothing\n", ""},
 		{"rootNamespace: mesh\nconnectTimeout: 3s\nprotocolDetectionTimeout: 100ms\ndnsRefreshRate: 5s\nh2UpgradePolicy: UPGRADE\n", ""},
 		{"outboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultServiceExportTo: [.]\naccessLogFile: /dev/stdout\naccessLogEncoding: JSON\n", ""},
-		{"defaultHttpRetryPolicy: {attempts: 0}\ntcpKeepalive: {time: 10s, interval: 5s, probes: 3}\npathNormalization: {normalization: MERGE_SLASHES}\n", ""},
+		{"defaultHttpRetryPolicy: {attempts: 0}\ntcpKeepalive: {time: 10s, interval: 5s, probes: 3}\n" +
+			"pathNormalization: {normalization: MERGE_SLASHES}\n", ""},
 		{"connectTimeot: 3s", "!connectTimeot:1: did you mean connectTimeout?"},
 		{"\nconnectTimeout: 31s", "!connectTimeout:2: 31s is too long"},
 		{"connectTimeout: 100us", "!connectTimeout:1: too short"},

@@ -127,9 +127,15 @@ func FuzzParse(f *testing.F) {
 		entry("a", "a.test"), entry("a", "a.test") + "---\n" + entry("b", "b.test"), "a: [",
 		"---\n---\n", "kind: List\nitems:\n- {}\n- kind: x\n",
 		"a: &a [*a]\nspec: *a",
-		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\nspec:\n  hosts: [a.test]\n  http:\n  - match: [{uri: {regex: \"(\"}}]\n    timeout: 5\n    route:\n    - destination: {host: a.test, port: {number: 99999}}\n      weight: -1\n",
-		"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec:\n  selector: {a: b}\n  servers:\n  - port: {number: 443, name: s, protocol: HTTPS}\n    hosts: ['*']\n    tls: {mode: SIMPLE}\n",
-		"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: x}\nspec: {host: a, trafficPolicy: {loadBalancer: {consistentHash: {maglev: {tableSize: 18446744073709551615}}}}, subsets: [null]}\n",
+		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\nspec:\n" +
+			"  hosts: [a.test]\n  http:\n  - match: [{uri: {regex: \"(\"}}]\n    timeout: 5\n    route:\n" +
+			"    - destination: {host: a.test, port: {number: 99999}}\n      weight: -1\n",
+		"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec:\n" +
+			"  selector: {a: b}\n  servers:\n  - port: {number: 443, name: s, protocol: HTTPS}\n" +
+			"    hosts: ['*']\n    tls: {mode: SIMPLE}\n",
+		"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: x}\n" +
+			"spec: {host: a, trafficPolicy: {loadBalancer: {consistentHash: {maglev: {tableSize: " +
+			"18446744073709551615}}}}, subsets: [null]}\n",
 		"<<: {kind: List}\n<<: [{items: []}]\n? [a]\n: b\n", "\xff\xfe",
 		"%YAML 1.1\n---\na: !!binary x\n", "kind: .nan\nspec: 0x\n",
 		"\r\u0085\u2028\u2029\"", "kind: a\r\n---\rkind: \"", "\xff\xfe\x85\x00\x85\x00\"\x00",

@@ -36,8 +36,8 @@ func TestHeld_ByNextStore(t *testing.T) {
 	f.store.Load()
 	f.expectHeld("of what is good")
 	f.again()
-	f.expect("nothing was bad", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test",
-		"d: - → d.test", "e: - → e.test")
+	f.expect("nothing was bad", f.store.Load(), "a: - → a.test", "b: - → b.test",
+		"c: - → c.test", "d: - → d.test", "e: - → e.test")
 
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+bad)
 	f.write("broken.yaml", "a: [\n---\n"+entry("d", "d.test"))

@@ -131,7 +131,8 @@ func TestRestriction_MayBeInUnreadableText(t *testing.T) {
 	}
 }
 
-// TestRestriction_MayBeInUnreadableFile removes the permissions of a file that no store read before.
+// TestRestriction_MayBeInUnreadableFile removes the permissions of a file that no store read
+// before.
 func TestRestriction_MayBeInUnreadableFile(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))

@@ -240,16 +240,24 @@ func TestKinds(t *testing.T) {
 			`metadata.name: must be text, is a boolean (yes); put it in quotes: "yes"`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\n",
 			"the object has no spec"},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namepsace: y}\nspec: {servers: []}\n", `:3: metadata.namepsace: unknown key "namepsace" in metadata; did you mean namespace?`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: My_Gateway}\nspec: {servers: []}\n", `:3: metadata.name: "My_Gateway" is no name of an object`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namespace: a.b}\nspec: {servers: []}\n", `metadata.namespace: "a.b" is no namespace`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, labels: {a: b/c}}\nspec: {servers: []}\n", `metadata.labels["a"]: "b/c" is no label's value`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, annotations: {'a b': c}}\nspec: {servers: []}\n", `metadata.annotations["a b"]: "a b" is no annotation`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namepsace: y}\n" +
+			"spec: {servers: []}\n", `:3: metadata.namepsace: unknown key "namepsace" in metadata; did you mean namespace?`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: My_Gateway}\n" +
+			"spec: {servers: []}\n", `:3: metadata.name: "My_Gateway" is no name of an object`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namespace: a.b}\n" +
+			"spec: {servers: []}\n", `metadata.namespace: "a.b" is no namespace`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, labels: {a: b/c}}\n" +
+			"spec: {servers: []}\n", `metadata.labels["a"]: "b/c" is no label's value`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\n" +
+			"metadata: {name: x, annotations: {'a b': c}}\nspec: {servers: []}\n", `metadata.annotations["a b"]: "a b" is no annotation`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {'': 5}\n",
 			`:4: Gateway ns/x: spec[""]: unknown field ""`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {servers: [{port: {number: '80'}}]}\n", `spec.servers[0].port.number: must be a number, is text (80)`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nservers: []\nspec: {}\n", `:4: servers: unknown key "servers" beside spec`},
-		{"metadata: {name: x, namepsace: y}\nkind: Gateway\nspec: {servers: []}\napiVersion: networking.istio.io/v1\n", `:1: metadata.namepsace: unknown key`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\n" +
+			"spec: {servers: [{port: {number: '80'}}]}\n", `spec.servers[0].port.number: must be a number, is text (80)`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nservers: []\n" +
+			"spec: {}\n", `:4: servers: unknown key "servers" beside spec`},
+		{"metadata: {name: x, namepsace: y}\nkind: Gateway\nspec: {servers: []}\n" +
+			"apiVersion: networking.istio.io/v1\n", `:1: metadata.namepsace: unknown key`},
 		{"metadata: {name: My_Map, of: {a: b}}\ndata: {}\nkind: ConfigMap\napiVersion: v1\n",
 			`:1: ConfigMap ns/My_Map: kind ConfigMap of "v1" is not supported`},
 		{"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: x}\n",

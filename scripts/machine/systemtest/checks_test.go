@@ -57,7 +57,8 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 		"outrider mesh check /etc/outrider/mesh.d"} {
 		out := h.MustRun(t, "sh", "-c", command)
 		for _, want := range []string{"1: Gateway default/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\"",
-			"11: VirtualService default/edge: spec.http[0].route[0].destination.host: no service has the host nowhere.test"} {
+			"11: VirtualService default/edge: spec.http[0].route[0].destination.host: no service has the " +
+				"host nowhere.test"} {
 			if !strings.Contains(out, warning+want) {
 				t.Errorf("%s: no %q in\n%s", command, want, out)
 			}
@@ -95,7 +96,8 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 const unreadable = "user outrider-envoy cannot read /etc/outrider/no.key: " +
 	"chgrp outrider-envoy /etc/outrider/no.key; chmod 640 /etc/outrider/no.key"
 
-// keepsCertificate lets Envoy read the key, then nobody: a reload is refused, and Envoy still has it.
+// keepsCertificate lets Envoy read the key, then nobody: a reload is refused, and Envoy still has
+// it.
 func (h *Host) keepsCertificate() {
 	h.t.Helper()
 	shown := func() bool {
@@ -109,7 +111,8 @@ func (h *Host) keepsCertificate() {
 	before := h.Live().PID
 	h.Script("chmod 600 /etc/outrider/no.key")
 	out, err := h.Run(h.t.Context(), "outrider", "reload")
-	if err == nil || !strings.Contains(out, "/etc/outrider/mesh.d/edge.yaml:1: Gateway default/edge: ") ||
+	if err == nil ||
+		!strings.Contains(out, "/etc/outrider/mesh.d/edge.yaml:1: Gateway default/edge: ") ||
 		!strings.Contains(out, unreadable+"; then reload") {
 		h.t.Errorf("a reload that would lose the certificate: %v %s", err, out)
 	}
@@ -136,13 +139,16 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 	}{
 		{"a drop-in that is root's", "install -m 0600 /dev/null /etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml",
-			"/etc/outrider/conf.d/x.toml: user outrider cannot read /etc/outrider/conf.d/x.toml: chgrp outrider", false},
+			"/etc/outrider/conf.d/x.toml: user outrider cannot read " +
+				"/etc/outrider/conf.d/x.toml: chgrp outrider", false},
 		{"another user", "printf '[envoy]\\nuser = \"root\"\\n' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml", "x.toml:2:1: envoy.user: ", false},
 		{"a file in /root",
-			"echo '{}' >/root/o.yaml; printf '[envoy]\\nbootstrap_override = \"/root/o.yaml\"\\n' >/etc/outrider/conf.d/x.toml",
+			"echo '{}' >/root/o.yaml; printf '[envoy]\\nbootstrap_override = \"/root/o.yaml\"\\n' " +
+				">/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml",
-			"x.toml:2:1: envoy.bootstrap_override: user outrider cannot read /root/o.yaml: its unit does not see /root (ProtectHome=yes)", false},
+			"x.toml:2:1: envoy.bootstrap_override: user outrider cannot read /root/o.yaml: its unit does " +
+				"not see /root (ProtectHome=yes)", false},
 		{"a flag that Envoy does not have",
 			"printf '[envoy]\\nextra_args = [\"--nonsense\"]\\n' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml",
@@ -159,7 +165,8 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 			"envoy.binary: no Envoy", false},
 		{"a folder of the mesh that is missing",
 			"printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
-			"warning: /etc/outrider/conf.d/x.toml:2:1: discovery.files: /etc/outrider/none.d does not exist", true},
+			"warning: /etc/outrider/conf.d/x.toml:2:1: discovery.files: " +
+				"/etc/outrider/none.d does not exist", true},
 	} {
 		h.Script(c.script)
 		out, err := h.Run(t.Context(), "outrider", "config", "check")

@@ -35,12 +35,15 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 			"69", "2", "/opt/none/envoy: no such file"}, // ENOENT
 		{"no outrider-bootstrap", "mv /usr/libexec/outrider/outrider-bootstrap /root",
 			"mv /root/outrider-bootstrap /usr/libexec/outrider", "69", "0",
-			"neither /usr/sbin/outrider-bootstrap nor /usr/libexec/outrider/outrider-bootstrap can be executed; install it there"},
+			"neither /usr/sbin/outrider-bootstrap nor /usr/libexec/outrider/outrider-bootstrap can be " +
+				"executed; install it there"},
 		{"another agent on the same configuration",
-			"systemd-run --quiet --unit=another -p Type=notify -p User=outrider -p SupplementaryGroups=outrider-envoy /usr/sbin/outriderd", "systemctl stop another.service",
+			"systemd-run --quiet --unit=another -p Type=notify -p User=outrider " +
+				"-p SupplementaryGroups=outrider-envoy /usr/sbin/outriderd", "systemctl stop another.service",
 			"73", "0", "another outriderd (pid "},
 		{"an Envoy that always dies",
-			"printf '[envoy]\\nbinary = \"/usr/local/bin/dying\"\\nrestart_limit = 2\\nrestart_backoff_min = \"10ms\"\\n' >/etc/outrider/conf.d/x.toml",
+			"printf '[envoy]\\nbinary = \"/usr/local/bin/dying\"\\n" +
+				"restart_limit = 2\\nrestart_backoff_min = \"10ms\"\\n' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml", "75", "0", "it hurts"},
 		{"invalid configuration", "echo 'nonsense = 1' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml", "78", "0", "/etc/outrider/conf.d/x.toml:1"},

@@ -91,7 +91,8 @@ func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 			return strings.Contains(log, text) && strings.Contains(log, "15020")
 		}
 	}
-	h.Eventually(time.Minute, "the journal says that the port is taken", says("3", "address already in use"))
+	h.Eventually(time.Minute, "the journal says that the port is taken",
+		says("3", "address already in use"))
 	h.MustRun(t, "systemctl", "stop", "stranger.service")
 	h.Eventually(time.Minute, "the journal says that it is free", says("6", "no longer: "))
 	const file = "/etc/outrider/mesh.d/more.yaml"

@@ -83,10 +83,10 @@ func state(e cluster.Entry) string {
 	return strings.Join(names, " ")
 }
 
-// besidePilotAgent runs pilot-agent on the client and Outrider on the server, with the same files of
-// istioctl. They call each other with mutual TLS. The WorkloadEntry of both has the same content and
-// passes through the same states, but for two: pilot-agent probes before its Envoy has started, and
-// Outrider leaves before it drains.
+// besidePilotAgent runs pilot-agent on the client and Outrider on the server, with the same files
+// of istioctl. They call each other with mutual TLS. The WorkloadEntry of both has the same content
+// and passes through the same states, but for two: pilot-agent probes before its Envoy has started,
+// and Outrider leaves before it drains.
 func (f *fleet) besidePilotAgent() {
 	f.t.Helper()
 	for _, o := range fleetMesh[:2] { // group and service

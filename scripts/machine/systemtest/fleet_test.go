@@ -213,8 +213,9 @@ func (f *fleet) failures() (stop func() []string) {
 	return func() []string { close(end); group.Wait(); return failed }
 }
 
-// mutual waits until the service answers, authenticated by both certificates. A connection of before
-// istiod sent the inbound listener says nothing about them, until the listener before has drained.
+// mutual waits until the service answers, authenticated by both certificates. A connection of
+// before istiod sent the inbound listener says nothing about them, until the listener before has
+// drained.
 func (f *fleet) mutual() {
 	f.t.Helper()
 	f.server.Eventually(20*time.Second, "both certificates are used", func() bool {

@@ -29,7 +29,8 @@ root_ca_file = "/etc/outrider/root.crt"
 output_dir = "/var/lib/elsewhere"
 `)
 	h.Script("chmod 600 " + keyFile + "; systemctl start outrider.service")
-	cure := "user outrider cannot read " + keyFile + ": chgrp outrider " + keyFile + "; chmod 640 " + keyFile
+	cure := "user outrider cannot read " + keyFile + ": chgrp outrider " + keyFile + "; chmod 640 " +
+		keyFile
 	if out := h.MustRun(t, "outrider", "status"); !strings.Contains(out, cure) {
 		t.Errorf("the status right after the start has no %q:\n%s", cure, out)
 	}
@@ -40,7 +41,8 @@ output_dir = "/var/lib/elsewhere"
 	h.Eventually(time.Minute, "the certificate is provided and cannot be stored", func() bool {
 		out := h.MustRun(t, "outrider", "status")
 		return strings.Contains(out, "default from files") && !strings.Contains(out, cure) &&
-			strings.Contains(out, "/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
+			strings.Contains(out,
+				"/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
 	})
 	// Envoy may enter the folder of a Gateway's certificate, but not watch it.
 	const folder = "/etc/outrider/edge"

@@ -27,7 +27,8 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 		c.Write("/root/vm/"+name, strings.NewReplacer("'vm'", "'default'", ": vm\n", ": default\n").
 			Replace(string(text)))
 	}
-	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc >/root/vm/hosts")
+	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc " +
+		">/root/vm/hosts")
 	chain, key := c.root.Issue(t, pkitest.Leaf("default", time.Hour))
 	c.Write("/var/lib/outrider/outrider/certificates/cert-chain.pem", string(chain))
 	c.Write("/var/lib/outrider/outrider/certificates/key.pem", string(key))

@@ -90,7 +90,8 @@ func TestResolved_RoutesNames(t *testing.T) {
 	h.Instance("web", 1)
 	h.Write("/etc/outrider/web.mesh.d/shop.yaml", strings.ReplaceAll(strings.ReplaceAll(shop, "shop",
 		"other"), "240.240.0.1", "240.240.0.2"))
-	h.Script("echo '" + fmt.Sprintf(routed, 15054) + "' >>/etc/outrider/web.toml; systemctl daemon-reload")
+	h.Script("echo '" + fmt.Sprintf(routed, 15054) + "' >>/etc/outrider/web.toml; systemctl " +
+		"daemon-reload")
 
 	const mesh, direct = "240.240.0.1", "192.0.2.9"
 	resolves := func(name, want string) func() bool {

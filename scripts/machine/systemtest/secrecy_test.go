@@ -63,8 +63,8 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 }
 
 // Secrets are objects on the bus, and a renewal is a signal. The private key is nowhere but in the
-// files that output_dir asks for: not on disk, in the journal, on the bus, in a bug report, in a core
-// file, or in what another user reads of /proc.
+// files that output_dir asks for: not on disk, in the journal, on the bus, in a bug report, in a
+// core file, or in what another user reads of /proc.
 func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -130,8 +130,8 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	c.Write("/run/key", key)
 	found := c.Script("grep -rlF -D skip -f /run/key /etc /var /run /tmp /dev/shm 2>/dev/null " +
 		"| grep -v -e ^/run/key$ || true")
-	if seen := c.Script("chmod 644 /run/key; runuser -u nobody -- sh -c 'grep -alF -D skip -f /run/key " +
-		"/proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/mem /proc/[0-9]*/fd/* " +
+	if seen := c.Script("chmod 644 /run/key; runuser -u nobody -- sh -c 'grep -alF -D skip " +
+		"-f /run/key /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/mem /proc/[0-9]*/fd/* " +
 		"2>/dev/null' || true"); seen != "" {
 		t.Errorf("another user finds the private key in %s", seen)
 	}
