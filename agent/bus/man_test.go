@@ -129,7 +129,8 @@ func TestManPage(t *testing.T) {
 		"Allows all of them to group outrider.")
 	page.Section("EXAMPLES")
 	page.Example("busctl introspect org.outrider.Agent1 /org/outrider/Agent1\n" +
-		"busctl get-property org.outrider.Agent1 /org/outrider/Agent1 org.outrider.Agent1.Manager Ready\n" +
+		"busctl get-property org.outrider.Agent1 /org/outrider/Agent1 org.outrider.Agent1.Manager " +
+		"Ready\n" +
 		"busctl call org.outrider.Agent1 /org/outrider/Agent1 org.outrider.Agent1.Manager Reload t 1\n" +
 		"busctl monitor org.outrider.Agent1")
 	page.SeeAlso("outriderd(8)", "outrider(1)", "outrider.toml(5)", "busctl(1)", "polkit(8)")
@@ -205,14 +206,20 @@ func listed(arguments []argOfXML, direction string) string {
 }
 
 const manIntroduction = "outriderd is `org.outrider.Agent1` on the system bus; an instance is\n" +
-	"`org.outrider.Agent1.Instance._`NAME, where NAME is escaped as systemd escapes the labels of bus paths.\n" +
-	"Its objects are below `/org/outrider/Agent1`, which is an `org.freedesktop.DBus.ObjectManager`.\n" +
+	"`org.outrider.Agent1.Instance._`NAME, where NAME is escaped as systemd escapes the labels of " +
+	"bus paths.\n" +
+	"Its objects are below `/org/outrider/Agent1`, which is an " +
+	"`org.freedesktop.DBus.ObjectManager`.\n" +
 	"Nothing on the bus starts the agent: looking at a stopped proxy does not start it.\n\n" +
-	"Everyone may read. A method that changes something, or shows what the modes of files hide, asks polkit: by default\n" +
-	"administrators may, with their password, and members of group outrider. Root always may, also where there is no polkit.\n\n" +
-	"Changes of properties are told by `PropertiesChanged`; values that follow each other fast may be told as one. The bus\n" +
+	"Everyone may read. A method that changes something, or shows what the modes of files hide, " +
+	"asks polkit: by default\n" +
+	"administrators may, with their password, and members of group outrider. Root always may, also " +
+	"where there is no polkit.\n\n" +
+	"Changes of properties are told by `PropertiesChanged`; values that follow each other fast may " +
+	"be told as one. The bus\n" +
 	"may be restarted, or be there later than the agent: the agent returns to it.\n\n" +
-	"One connection may have 32 calls under way, one user 8 that change something; a message of more than 16 KB is not read."
+	"One connection may have 32 calls under way, one user 8 that change something; a message of " +
+	"more than 16 KB is not read."
 
 // manErrors documents the error replies.
 var manErrors = []struct{ name, text string }{

@@ -240,10 +240,10 @@ func TestInstanceNames(t *testing.T) {
 		"envoy":      `--instance: "envoy" is reserved; choose another name`,
 		"outrider":   `--instance: "outrider" is reserved; choose another name`,
 		"discoveryd": `--instance: "discoveryd" is reserved; choose another name`,
-		"../web": `--instance: "../web" is not a valid instance name; allowed are up to 32 letters, digits, - and _, the ` +
-			`first one a letter or digit`,
-		"a b": `--instance: "a b" is not a valid instance name; allowed are up to 32 letters, digits, - and _, the first ` +
-			`one a letter or digit`,
+		"../web": `--instance: "../web" is not a valid instance name; allowed are up to 32 letters, ` +
+			`digits, - and _, the first one a letter or digit`,
+		"a b": `--instance: "a b" is not a valid instance name; allowed are up to 32 letters, digits, ` +
+			`- and _, the first one a letter or digit`,
 	} {
 		got := ""
 		if err := CheckInstance(name); err != nil {
@@ -276,12 +276,13 @@ func TestCredentials(t *testing.T) {
 		t.Error(c.Tracing.AccessTokenFile)
 	}
 	for name, want := range map[string]string{
-		"outrider.toml": `F:1:54: tracing.access_token_file: "credential:token" cannot be read: $CREDENTIALS_DIRECTORY is not ` +
-			`set; name a file, or run under systemd with LoadCredential=token:FILE in the unit`,
-		"wrong.toml": `F:1:1: tracing.ca_file: "credential:../shadow" does not name a credential; write credential:NAME with the ` +
-			`NAME of LoadCredential= in the unit` + "\n" +
-			`F:2:1: tracing.access_token_file: "credential:" does not name a credential; write credential:NAME with the NAME of ` +
-			`LoadCredential= in the unit`,
+		"outrider.toml": `F:1:54: tracing.access_token_file: "credential:token" cannot be read: ` +
+			`$CREDENTIALS_DIRECTORY is not set; name a file, or run under systemd with ` +
+			`LoadCredential=token:FILE in the unit`,
+		"wrong.toml": `F:1:1: tracing.ca_file: "credential:../shadow" does not name a credential; ` +
+			`write credential:NAME with the NAME of LoadCredential= in the unit` + "\n" +
+			`F:2:1: tracing.access_token_file: "credential:" does not name a credential; write ` +
+			`credential:NAME with the NAME of LoadCredential= in the unit`,
 	} {
 		path := filepath.Join(folder, name)
 		_, err := Load(Options{Path: path, Environment: environment(nil)})
@@ -298,8 +299,8 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 		t.Error(c.Envoy.User)
 	}
 	_, err := Load(Options{Path: main, InUnit: true, Environment: environment(nil)})
-	want := main + `:1:1: envoy.user: "nobody" is not the user of outrider-envoy.service, which decides under systemd; remove the key, ` +
-		`or set User= in a drop-in of outrider-envoy.service`
+	want := main + `:1:1: envoy.user: "nobody" is not the user of outrider-envoy.service, which ` +
+		`decides under systemd; remove the key, or set User= in a drop-in of outrider-envoy.service`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

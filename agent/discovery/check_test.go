@@ -51,8 +51,10 @@ spec:
 		got = append(got, string(p.Severity)+" "+strings.TrimPrefix(p.String(), directory+"/"))
 	}
 	want := []string{
-		`error a.yaml:24: VirtualService shop/web: spec.http[0].timout: unknown field "timout"; did you mean timeout?`,
-		`warning a.yaml:26: VirtualService shop/lost: spec.gateways[0]: there is no Gateway shop/edge; add it or correct the name`,
+		`error a.yaml:24: VirtualService shop/web: spec.http[0].timout: unknown field "timout"; did ` +
+			`you mean timeout?`,
+		`warning a.yaml:26: VirtualService shop/lost: spec.gateways[0]: there is no Gateway shop/edge; ` +
+			`add it or correct the name`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -112,7 +114,8 @@ func TestExplain_NamesObjects(t *testing.T) {
 		"action":  "route.yaml ",
 		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
 	delete(deciding, "listener")
-	delete(deciding, "filter chain") // the oldest of the port's: reported by TestConformance's problems
+	// The oldest of the port's is reported by TestConformance's problems.
+	delete(deciding, "filter chain")
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}

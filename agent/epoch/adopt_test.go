@@ -20,7 +20,8 @@ func (h *harness) unchanged(spec *Spec) Result {
 }
 
 func TestAdoption(t *testing.T) {
-	for name, away := range map[string]time.Duration{"at once": 0, "within the overlap": 5 * time.Second, "after it": time.Minute} {
+	for name, away := range map[string]time.Duration{"at once": 0,
+		"within the overlap": 5 * time.Second, "after it": time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
@@ -194,7 +195,8 @@ func TestAdoption_EndsForeignProcesses(t *testing.T) {
 }
 
 func TestStop_InterruptedIsFollowedByANewEpoch(t *testing.T) {
-	for name, after := range map[string]time.Duration{"before its listeners close": time.Second, "after": 5500 * time.Millisecond} {
+	for name, after := range map[string]time.Duration{"before its listeners close": time.Second,
+		"after": 5500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))

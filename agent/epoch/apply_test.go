@@ -230,7 +230,8 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		if err := h.s.Abort(h.t.Context(), 7); !errors.Is(err, ErrNoEpoch) {
 			t.Errorf("abort of an epoch that is not: %v", err)
 		}
-		h.wait(time.Second) // brings back the admin interface; its first try dies on the stale reply in its socket
+		// It brings back the admin interface; its first try dies on the stale reply in its socket.
+		h.wait(time.Second)
 		h.expect("1 live, 0 draining")
 		h.adminIsBack()
 		h.w.allowed = true

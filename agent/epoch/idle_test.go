@@ -11,7 +11,8 @@ import (
 
 // Two counts in a row are two measurements: the keeper does not return the same one for both.
 func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"idleEvery": idleEvery, "countEvery": countEvery} {
+	for name, pause := range map[string]time.Duration{"idleEvery": idleEvery,
+		"countEvery": countEvery} {
 		if pause <= keeper.MeasurementAge {
 			t.Errorf("%s is %v, but the keeper returns a measurement again for %v", name, pause,
 				keeper.MeasurementAge)
@@ -135,7 +136,8 @@ func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
 
 // A refused reload has cost nothing but the idle epoch, and the next one does not wait either.
 func TestIdle_RefusedReload(t *testing.T) {
-	for name, bad := range map[string]behaviour{"before the handshake": {unparsed: true}, "after it": {late: true}} {
+	for name, bad := range map[string]behaviour{"before the handshake": {unparsed: true},
+		"after it": {late: true}} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.w.behaviour["bad"] = bad

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-var stopDefaults = StopOptions{TerminationDrain: 5 * time.Second, Minimum: 5 * time.Second, Maximum: 60 * time.Second}
+var stopDefaults = StopOptions{TerminationDrain: 5 * time.Second, Minimum: 5 * time.Second,
+	Maximum: 60 * time.Second}
 
 // stopIn stops and returns how long it took.
 func (h *harness) stopIn(options StopOptions) time.Duration {

@@ -87,17 +87,21 @@ func TestCheck(t *testing.T) {
 		{"one that runs", "telemetry.prometheus_address = \"127.0.0.1:16090\"",
 			func(s *street, _ *Self) { s.runs("a", true, 1) },
 			[]string{
-				`b.toml:4:1: telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken by telemetry.prometheus_address (port 16090 of 127.0.0.1) of instance "a" (outrider@a.service), which runs; give one of the two another`},
+				`b.toml:4:1: telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken by ` +
+					`telemetry.prometheus_address (port 16090 of 127.0.0.1) of instance "a" ` +
+					`(outrider@a.service), which runs; give one of the two another`},
 			nil},
 		{"another key of it", "status.ready_port = 16020",
 			func(s *street, _ *Self) { s.runs("a", true, 1) },
 			[]string{
-				`status.address: port 16020 of all addresses is taken by status.ready_port (port 16020 of 127.0.0.1) of instance "a"`},
+				`status.address: port 16020 of all addresses is taken by status.ready_port (port 16020 of ` +
+					`127.0.0.1) of instance "a"`},
 			nil},
 		{"only its Envoy runs", "envoy.admin_port = 16000",
 			func(s *street, _ *Self) { s.envoys = []string{"/run/outrider/a"} },
 			[]string{
-				`envoy.admin_port: port 16000 of 127.0.0.1 is taken by envoy.admin_port of instance "a" (outrider@a.service), whose agent does not run, but whose Envoy does`},
+				`envoy.admin_port: port 16000 of 127.0.0.1 is taken by envoy.admin_port of instance "a" ` +
+					`(outrider@a.service), whose agent does not run, but whose Envoy does`},
 			nil},
 		{"it does not answer, and its file is old enough", "envoy.admin_port = 16000",
 			func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} },

@@ -39,7 +39,8 @@ func FuzzEachFamily(f *testing.F) {
 	f.Add([]byte(applicationText))
 	f.Add([]byte("a{b=\"\xff\"} 1\n{\"x.y\"} 1\n# TYPE \"x y\" counter\n# HELP\n#\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, format := range []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeOpenMetrics)} {
+		for _, format := range []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain),
+			expfmt.NewFormat(expfmt.TypeOpenMetrics)} {
 			merged := newMerged(io.Discard, format, func(string, string, int) {})
 			held := heldSource{name: "application", families: map[string]heldFamily{}}
 			keep := func(family *dto.MetricFamily, text []byte) error { merged.holdText(held, family, text); return nil }

@@ -16,7 +16,8 @@ import (
 func TestExtensionLeavesTheWatchdog(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=2000000")})
-	for _, state := range []State{Starting, Running, Reloading, Draining, Reloading, Running, Stopping} {
+	for _, state := range []State{Starting, Running, Reloading, Draining, Reloading, Running,
+		Stopping} {
 		n.Set(state, "x")
 		message := m.next()
 		if fed, extends := slices.Contains(message, "WATCHDOG=1"),

@@ -167,7 +167,8 @@ func TestBuild_ReturnsAllErrors(t *testing.T) {
 		"the path of the admin socket is missing",
 		`address of the Prometheus listener: "localhost:15090": "localhost" is not an IP address`,
 		`address of the readiness listener: ":70000": the port is not a number from 1 to 65535`,
-		`statsd address: "statsd.example.com:8125": "statsd.example.com" is not an IP address (Envoy's statsd sink resolves no names)`,
+		`statsd address: "statsd.example.com:8125": "statsd.example.com" is not an IP address (Envoy's ` +
+			`statsd sink resolves no names)`,
 		`cluster envoy_metrics_service: address "metrics" is not host:port`,
 		`cluster envoy_accesslog_service: TLS mode "strict" is none of disable, simple, mutual`,
 		`cluster xds-grpc: address ":15012" has no host`,

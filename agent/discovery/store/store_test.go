@@ -147,7 +147,8 @@ func TestReload_OneBadObjectBlocksNoOther(t *testing.T) {
 	}{
 		{"YAML", "a: [", "all.yaml:"},
 		{"unknown field", strings.Replace(entry("b", "b2.test"), "endpoints", "endpoint", 1),
-			`all.yaml:17: ServiceEntry ns/b: spec.endpoint: unknown field "endpoint"; did you mean endpoints?`},
+			`all.yaml:17: ServiceEntry ns/b: spec.endpoint: unknown field "endpoint"; did you mean ` +
+				`endpoints?`},
 		{"type", strings.Replace(entry("b", "b2.test"), "number: 80", "number: eighty", 1),
 			"all.yaml:16: ServiceEntry ns/b: spec.ports[0].number: must be a number, is text (eighty)"},
 		{"text", strings.Replace(entry("b", "b2.test"), "name: http", "name: 80", 1),

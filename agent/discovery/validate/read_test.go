@@ -12,11 +12,13 @@ import (
 
 // Valid parts of specs, for rows that test other fields.
 const (
-	goodEntry   = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
-	chosenEntry = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\n"
-	goodRoute   = "hosts: [a.test]\nhttp: [{route: [{destination: {host: a.test}}]}]\n"
-	locality    = "host: a\ntrafficPolicy: {loadBalancer: {localityLbSetting: {"
-	httpsPort   = "servers:\n- port: {number: 443, name: s, protocol: HTTPS}\n  hosts: ['*']\n  tls: "
+	goodEntry = "hosts: [a.test]\nresolution: STATIC\n" +
+		"ports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
+	chosenEntry = "hosts: [a.test]\nresolution: STATIC\n" +
+		"ports: [{number: 80, name: http, protocol: HTTP}]\n"
+	goodRoute = "hosts: [a.test]\nhttp: [{route: [{destination: {host: a.test}}]}]\n"
+	locality  = "host: a\ntrafficPolicy: {loadBalancer: {localityLbSetting: {"
+	httpsPort = "servers:\n- port: {number: 443, name: s, protocol: HTTPS}\n  hosts: ['*']\n  tls: "
 )
 
 func readOne(t *testing.T, kind, spec string, check func(*object.Object) []object.Finding) {

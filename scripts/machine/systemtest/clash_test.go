@@ -34,7 +34,8 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	at("a", 16000, 16003)
 	at("b", 16010, 16003)
-	taken := `telemetry.prometheus_address: port 16003 of 127.0.0.1 is taken by telemetry.prometheus_address of instance "a" (outrider@a.service), which runs`
+	taken := `telemetry.prometheus_address: port 16003 of 127.0.0.1 is taken by ` +
+		`telemetry.prometheus_address of instance "a" (outrider@a.service), which runs`
 	if out := h.MustRun(t, "outriderd", "--instance", "b", "--check"); !strings.Contains(out,
 		`instance "a" (outrider@a.service), which does not run`) {
 		t.Errorf("before either runs: %s", out)
