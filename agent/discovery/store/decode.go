@@ -16,7 +16,7 @@ const (
 	maxDepth = 100 // levels of nesting; Istio's types have less than ten
 	// YAML nodes visited in one document; an alias counts at each use
 	maxNodes      = 500_000
-	maxProblems   = 20 // reported for one object
+	maxProblems   = 20 // reported for one object, and the first error
 	maxMergeDepth = 10 // nested merge keys ("<<")
 )
 
@@ -33,10 +33,9 @@ type decoder struct {
 }
 
 func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
-	if severity == condition.Error {
-		d.failed = true
-	}
-	if len(d.problems) >= maxProblems {
+	first := severity == condition.Error && !d.failed
+	d.failed = d.failed || first
+	if len(d.problems) >= maxProblems && !first {
 		return
 	}
 	p := d.place(line, at.String())

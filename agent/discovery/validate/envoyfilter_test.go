@@ -1,6 +1,9 @@
 package validate_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestSpecs_EnvoyFilter checks specs of EnvoyFilters as TestSpecs does.
 func TestSpecs_EnvoyFilter(t *testing.T) {
@@ -18,6 +21,8 @@ func TestSpecs_EnvoyFilter(t *testing.T) {
 			"?configPatches[0].patch.value.typed_config.no_such_field: no field"},
 		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {}}}"),
 			"!configPatches[0].patch.value.typed_config: has no @type"},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {filters: [" + strings.Repeat("{later: 1},", 20) + "], lb_policy: MAGIC}}"),
+			"!configPatches[0].patch.value.lb_policy: MAGIC"},
 		{ef, "{}", ""},
 		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: lua_cluster}}"), ""},
 		{ef, "targetRefs: [{kind: Gateway, name: x}]", "!targetRefs: Kubernetes Gateway API"},
