@@ -104,7 +104,8 @@ var inputs = map[string]func(*bootstrap.Input){
 		in.Discovery = bootstrap.Discovery{Delta: true,
 			Upstream: &bootstrap.Service{Address: "istiod.istio-system.svc:15012",
 				Keepalive: 300 * time.Second,
-				TLS:       bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true}}}
+				TLS: bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true,
+					ServerName: "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}
 		in.Prometheus, in.Ready = "", bootstrap.Ready{}
 	},
 }

@@ -3,6 +3,7 @@ package render
 import (
 	"cmp"
 	"net/netip"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -110,6 +111,8 @@ func alternativeName(name string) *tlsv3.SubjectAltNameMatcher {
 	kind := tlsv3.SubjectAltNameMatcher_DNS
 	if _, err := netip.ParseAddr(name); err == nil {
 		kind = tlsv3.SubjectAltNameMatcher_IP_ADDRESS
+	} else if strings.HasPrefix(name, "spiffe://") {
+		kind = tlsv3.SubjectAltNameMatcher_URI
 	}
 	return &tlsv3.SubjectAltNameMatcher{
 		SanType: kind,
