@@ -176,6 +176,9 @@ func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 		path = systemBus
 	}
 	bus, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(path), dbus.WithContext(ctx))
+	if err != nil && ctx.Err() != nil { // err is only that ctx has closed the connection
+		err = fmt.Errorf("no reply: %w; check systemctl status dbus", ctx.Err())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the bus: %w", err)
 	}
