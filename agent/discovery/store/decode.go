@@ -176,6 +176,10 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 					return
 				}
 			}
+			if d.envoy && m.Has(field) {
+				d.refuse(key, &here, "given by both of its names", "keep one")
+				return
+			}
 			d.field(value, m, field, &here, depth+1)
 		}
 	})
@@ -227,7 +231,7 @@ func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protorefl
 			case !ok:
 			case field.MapValue().Message() != nil:
 				element := entries.NewValue()
-				if !isNull(value) {
+				if d.envoy || !isNull(value) {
 					d.message(value, element.Message(), &here, depth+1)
 				}
 				entries.Set(name.MapKey(), element)

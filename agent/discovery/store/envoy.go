@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -76,7 +77,9 @@ func (d *decoder) wellKnownEnvoy(node *yaml.Node, m protoreflect.Message, at *pa
 		err = protojson.Unmarshal(text, m.Interface())
 	}
 	if err != nil {
-		d.refuse(node, at, fmt.Sprintf("is no %s", name), "")
+		_, reason, _ := strings.Cut(err.Error(), "): ") // after the position in text
+		d.refuse(node, at, fmt.Sprintf("is no %s: %s", name, reason),
+			"write the JSON form of this type that protobuf's documentation has")
 	}
 	return true
 }

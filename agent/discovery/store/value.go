@@ -4,7 +4,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -42,6 +44,9 @@ func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) b
 	return true
 }
 
+// jsonNumber matches the quoted numbers of protobuf's JSON.
+var jsonNumber = regexp.MustCompile(`^(-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|NaN|-?Infinity)$`)
+
 func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 	at *path) (protoreflect.Value, bool) {
 	none := protoreflect.Value{}
@@ -64,7 +69,14 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 		if s.kind != stringScalar {
 			return must("text in base64", "")
 		}
-		bytes, err := base64.StdEncoding.DecodeString(s.text)
+		encoding := base64.StdEncoding
+		if d.protobuf && strings.ContainsAny(s.text, "-_") {
+			encoding = base64.URLEncoding
+		}
+		if d.protobuf && len(s.text)%4 != 0 {
+			encoding = encoding.WithPadding(base64.NoPadding)
+		}
+		bytes, err := encoding.DecodeString(s.text)
 		if err != nil {
 			d.refuse(node, at, "is no base64: "+err.Error(), "")
 			return none, false
@@ -78,8 +90,9 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 	case protoreflect.EnumKind:
 		return d.enum(node, s, field, at)
 	}
-	if s.kind == stringScalar && d.protobuf {
-		s = resolve(&yaml.Node{Kind: yaml.ScalarNode, Value: s.text, Line: node.Line})
+	if s.kind == stringScalar && d.protobuf && jsonNumber.MatchString(s.text) {
+		s = resolve(&yaml.Node{Kind: yaml.ScalarNode, Line: node.Line,
+			Value: strings.NewReplacer("Infinity", ".inf", "NaN", ".nan").Replace(s.text)})
 	}
 	if s.kind != intScalar && s.kind != floatScalar {
 		return must("a number", "")
@@ -138,8 +151,9 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 		if !d.protobuf {
 			break
 		}
-		if v := values.ByNumber(protoreflect.EnumNumber(s.integer)); v != nil {
-			return protoreflect.ValueOfEnum(v.Number()), true
+		number := protoreflect.EnumNumber(s.integer) // a later Envoy may have one without a name
+		if int64(number) == s.integer && (d.envoy || values.ByNumber(number) != nil) {
+			return protoreflect.ValueOfEnum(number), true
 		}
 	}
 	names := ""

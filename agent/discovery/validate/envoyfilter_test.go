@@ -23,6 +23,8 @@ func TestSpecs_EnvoyFilter(t *testing.T) {
 			"!configPatches[0].patch.value.typed_config: has no @type"},
 		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {filters: [" + strings.Repeat("{later: 1},", 20) + "], lb_policy: MAGIC}}"),
 			"!configPatches[0].patch.value.lb_policy: MAGIC"},
+		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/google.protobuf.Struct, a: 1}}}"),
+			`!configPatches[0].patch.value.typed_config: unknown field "a"`},
 		{ef, "{}", ""},
 		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: lua_cluster}}"), ""},
 		{ef, "targetRefs: [{kind: Gateway, name: x}]", "!targetRefs: Kubernetes Gateway API"},
