@@ -153,7 +153,8 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	return nil
 }
 
-// madeFrom returns the extension that replaces a body of upstream with a hash, nil if none does.
+// madeFrom returns the extension made from the upstream body whose SHA-256 is source, nil if
+// there is none.
 func (c *Cache) madeFrom(source []byte) []byte {
 	if c == nil {
 		return nil

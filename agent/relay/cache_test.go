@@ -220,11 +220,11 @@ func FuzzParseResponse(f *testing.F) {
 	f.Add(r.encode(true), true)
 	f.Add(r.encode(false), false)
 	f.Fuzz(func(t *testing.T, text []byte, delta bool) {
-		first, err := parseResponse(text, delta)
+		first, err := parseResponse(text, delta, false)
 		if err != nil {
 			return
 		}
-		again, err := parseResponse(first.encode(delta), delta)
+		again, err := parseResponse(first.encode(delta), delta, false)
 		if err != nil {
 			t.Fatalf("a response that was encoded cannot be parsed: %v", err)
 		}

@@ -178,7 +178,7 @@ func decodeFile(text []byte) ([]*snapshot, error) {
 			nodes = append(nodes, &snapshot{identity: identity(id), saved: saved,
 				types: map[string]accepted{}})
 		case kind == typeRecord && len(nodes) > 0:
-			r, err := parseResponse(record, true)
+			r, err := parseResponse(record, true, true)
 			if err != nil {
 				return nil, err
 			}

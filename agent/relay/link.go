@@ -94,7 +94,7 @@ func (l *link) run(ctx context.Context, delta bool) error {
 		case err != nil:
 			return fmt.Errorf("stream of %s: %w", l.upstream.Address, err)
 		}
-		r, err := parseResponse(message, delta)
+		r, err := parseResponse(message, delta, false)
 		if err != nil {
 			return err
 		}

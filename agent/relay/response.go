@@ -40,9 +40,10 @@ const (
 	nameInside      = 1 // all xDS resources have their name in field 1
 )
 
-// parseResponse scans a response without decoding its resources.
-func parseResponse(message []byte, delta bool) (*response, error) {
-	r := &response{}
+// parseResponse scans a response without decoding its resources. Only one that is stored in the
+// cache's file has sources: an upstream server cannot set them.
+func parseResponse(message []byte, delta, stored bool) (*response, error) {
+	r := &response{stored: stored}
 	err := fields(message, func(number protowire.Number, value []byte) error {
 		switch number {
 		case responseVersion:
@@ -56,7 +57,7 @@ func parseResponse(message []byte, delta bool) (*response, error) {
 				r.removed = append(r.removed, string(value))
 			}
 		case responseResources:
-			one, err := parseResource(value, delta)
+			one, err := parseResource(value, delta, stored)
 			if err != nil {
 				return err
 			}
@@ -75,7 +76,7 @@ func parseResponse(message []byte, delta bool) (*response, error) {
 	return r, nil
 }
 
-func parseResource(message []byte, delta bool) (resource, error) {
+func parseResource(message []byte, delta, stored bool) (resource, error) {
 	if delta {
 		var r resource
 		err := fields(message, func(number protowire.Number, value []byte) error {
@@ -87,7 +88,9 @@ func parseResource(message []byte, delta bool) (resource, error) {
 			case resourceBody:
 				r.body = value
 			case resourceSource:
-				r.source = value
+				if stored {
+					r.source = value
+				}
 			}
 			return nil
 		})

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -167,6 +168,26 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// An upstream server cannot set the extension of a body, which only the cache's file records.
+func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
+	body := []byte("of another upstream server")
+	sum := sha256.Sum256(body)
+	sent := &response{typeURL: extensionType, version: "1", stored: true, resources: []resource{
+		{name: "x", version: "1", body: []byte("other"), source: sum[:]}}}
+	for stored, want := range map[bool]string{false: string(body), true: "other"} {
+		received, err := parseResponse(sent.encode(true), true, stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+		cache.put("node", extensionType, "1", map[string]resource{"x": received.resources[0]})
+		m := &modules{cache: cache, known: map[[sha256.Size]byte][]byte{}}
+		if got, err := m.resource(t.Context(), body); err != nil || string(got) != want {
+			t.Errorf("stored %t: extension %q, %v; want %q", stored, got, err, want)
+		}
+	}
+}
 
 func TestModules_TimeoutIsCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
