@@ -24,8 +24,9 @@ const (
 	bufferSize = 4 << 20
 )
 
-// forwardLimits are the limits of more queries to upstreams at the same time.
-var forwardLimits = admission.Limits{Total: 512, PerKey: 256}
+// forwardLimits are the limits of more queries to upstreams at the same time. A user who closes
+// sockets early has a second share, of UnknownUser: Total is more than two.
+var forwardLimits = admission.Limits{Total: 512, PerKey: 128}
 
 // tcpLimits are the limits of TCP connections, per user of this host.
 var tcpLimits = admission.Limits{Total: 256, PerKey: 128}
@@ -101,8 +102,8 @@ func (s *Server) serveUDP(ctx context.Context, socket *net.UDPConn) error {
 	}
 }
 
-// enter admits a query to upstreams over UDP and returns what ends it, nil if there is no place.
-// The kernel is asked for the user only if maxShared is reached, because that takes some 50 µs.
+// enter admits a query to upstreams over UDP and returns its release function, nil if there is no
+// place. It looks up the user only if maxShared is reached, because that takes some 100 µs.
 func (s *Server) enter(from netip.AddrPort) (leave func()) {
 	select {
 	case s.shared <- struct{}{}:
@@ -118,11 +119,12 @@ func (s *Server) enter(from netip.AddrPort) (leave func()) {
 // keyOfUDP returns the key of the user whose socket has an address of this host. The peer does not
 // matter: it is another one if the query was redirected.
 func keyOfUDP(address netip.AddrPort) admission.Key {
-	key, exact, ip := admission.User(admission.UnknownUser), false, address.Addr().Unmap()
-	_ = sockdiag.Each(sockdiag.UDP, func(one sockdiag.Socket) {
+	key, exact := admission.User(admission.UnknownUser), false
+	ip := address.Addr().Unmap().WithZone("")
+	_ = sockdiag.EachAt(sockdiag.UDP, address.Port(), func(one sockdiag.Socket) {
 		bound := one.Address.Addr().Unmap() == ip
-		if one.Address.Port() == address.Port() && (bound ||
-			one.Address.Addr().IsUnspecified() && !exact) {
+		all := one.Address.Addr().IsUnspecified() && !(one.IPv6Only && ip.Is4())
+		if bound || all && !exact {
 			key, exact = admission.User(one.UID), bound
 		}
 	}, sockdiag.Established, sockdiag.Unconnected)

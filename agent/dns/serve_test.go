@@ -133,27 +133,45 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	r := start(t, upstream.address)
 	r.SetNames(nil)
 	upstream.silent.Store(true)
-	var flooding net.Conn
-	parts.As(t, 65534, func() {
-		var err error
-		if flooding, err = net.Dial("udp", r.address); err != nil {
-			t.Fatal(err)
-		}
-	})
-	defer func() { _ = flooding.Close() }()
-	const most, refused = 512 + 256, 100
-	for i := range most + refused {
-		query, err := new(dns.Msg).SetQuestion(fmt.Sprintf("%d.example.org.", i), dns.TypeA).Pack()
+	dial := func() (c net.Conn) {
+		parts.As(t, 65534, func() {
+			var err error
+			if c, err = net.Dial("udp", r.address); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return c
+	}
+	sent := 0
+	send := func(c net.Conn) {
+		sent++
+		query, err := new(dns.Msg).SetQuestion(fmt.Sprintf("%d.example.org.", sent), dns.TypeA).Pack()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := flooding.Write(query); err != nil {
+		if _, err := c.Write(query); err != nil {
 			t.Fatal(err)
 		}
+		if sent%50 == 0 { // the receive buffers are small
+			parts.Eventually(t, 4*time.Second, "all are refused or forwarded", func() bool {
+				return int(r.Stats().Failed)+int(upstream.queries.Load()) >= sent
+			})
+		}
 	}
-	parts.Eventually(t, 4*time.Second, "some are refused, the others forwarded", func() bool {
-		return r.Stats().Failed == refused && upstream.queries.Load() >= most
-	})
+	flooding := dial()
+	defer func() { _ = flooding.Close() }()
+	const most, refused = 512 + 128, 110
+	for range most + refused {
+		send(flooding)
+	}
+	if got := r.Stats().Failed; got != refused {
+		t.Errorf("%d of %d queries are refused, want %d", got, sent, refused)
+	}
+	for range 400 { // the user of a closed socket is unknown
+		c := dial()
+		send(c)
+		_ = c.Close()
+	}
 	upstream.silent.Store(false)
 	if got := summary(r.query("a.example.org.", dns.TypeA)); got != found {
 		t.Errorf("another user gets %s", got)
@@ -164,10 +182,26 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	}
 	defer func() { _ = other.Close() }()
 	port := uint16(other.LocalAddr().(*net.UDPAddr).Port)
+	four, err := net.ListenPacket("udp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = four.Close() }()
+	fourPort := uint16(four.LocalAddr().(*net.UDPAddr).Port)
+	parts.As(t, 65534, func() { // IPv6 only
+		six, err := net.ListenPacket("udp6", fmt.Sprintf("[::]:%d", fourPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = six.Close() })
+	})
+	loopback := [4]byte{127, 0, 0, 1}
 	for address, want := range map[netip.AddrPort]admission.Key{
-		flooding.LocalAddr().(*net.UDPAddr).AddrPort():             admission.User(65534),
-		netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port): admission.User(0),
-		netip.MustParseAddrPort("127.0.0.1:1"):                     admission.User(admission.UnknownUser),
+		flooding.LocalAddr().(*net.UDPAddr).AddrPort():          admission.User(65534),
+		netip.AddrPortFrom(netip.AddrFrom4(loopback), port):     admission.User(0),
+		netip.AddrPortFrom(netip.AddrFrom4(loopback), fourPort): admission.User(0),
+		netip.AddrPortFrom(netip.IPv6Loopback(), fourPort):      admission.User(65534),
+		netip.MustParseAddrPort("127.0.0.1:1"):                  admission.User(admission.UnknownUser),
 	} {
 		if got := keyOfUDP(address); got != want {
 			t.Errorf("the socket at %s is of %+v, want %+v", address, got, want)

@@ -97,12 +97,19 @@ func ListeningAddresses() []netip.AddrPort {
 // Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
 // socket may appear twice if the kernel's table changes meanwhile.
 func Each(protocol Protocol, visit func(Socket), states ...State) error {
+	return EachAt(protocol, 0, visit, states...)
+}
+
+// EachAt is Each for the sockets with a local port. The kernel filters them.
+func EachAt(protocol Protocol, port uint16, visit func(Socket), states ...State) error {
 	mask := uint32(0)
 	for _, state := range states {
 		mask |= 1 << state
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		found, err := list(netlink.Dump, request(family, protocol, mask))
+		body := request(family, protocol, mask)
+		binary.BigEndian.PutUint16(body[len(body)-sockidLength+sockidPort:], port)
+		found, err := list(netlink.Dump, body)
 		if err != nil {
 			return fmt.Errorf("list sockets: %w", err)
 		}
