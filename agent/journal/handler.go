@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Journal fields (interfaces.md, "Journal") and the attributes that set them.
@@ -139,6 +140,9 @@ func (l *line) add(group string, a slog.Attr) {
 	l.tail = appendPair(l.tail, a.Key, text)
 }
 
+// buffers holds reusable buffers for encoding.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
 // Handle sends a line. It never blocks or fails. Lines that the journal does not accept in time are
 // counted, and a later line reports the count.
 func (h *handler) Handle(_ context.Context, record slog.Record) error {
@@ -151,7 +155,8 @@ func (h *handler) Handle(_ context.Context, record slog.Record) error {
 		l.component = ownComponent
 	}
 	level := priority(record.Level)
-	entry := h.journal.constant(slices.Clone(l.fields), level, l.component)
+	buffer := buffers.Get().(*[]byte)
+	entry := h.journal.constant(append((*buffer)[:0], l.fields...), level, l.component)
 	epoch := l.epoch
 	if current := h.journal.epoch.Load(); epoch == "" && current >= 0 {
 		epoch = strconv.FormatInt(current, 10)
@@ -166,7 +171,8 @@ func (h *handler) Handle(_ context.Context, record slog.Record) error {
 		entry = appendCode(entry, record.PC)
 	}
 	entry = appendField(entry, "MESSAGE", l.message(record.Message))
-	h.journal.send(entry, level)
+	*buffer = h.journal.send(entry, level)
+	buffers.Put(buffer)
 	return nil
 }
 

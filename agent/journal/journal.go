@@ -3,7 +3,6 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -26,36 +25,37 @@ type Options struct {
 	Instance string       // OUTRIDER_INSTANCE; "" for the agent without an instance name
 }
 
-// Journal is a connection to journald. Lines wait in a bounded queue that one goroutine sends, so
-// logging never blocks. Lines that do not fit into the queue are counted, and the count is logged
+// Journal is a connection to journald. The logging goroutine sends a line immediately if the socket
+// accepts it; otherwise the line waits in a bounded queue that a background goroutine sends.
+// Logging never blocks. Lines that do not fit into the queue are counted, and the count is logged
 // later. The connection is renewed when journald restarts.
 type Journal struct {
-	options    Options
-	epoch      atomic.Int64  // default epoch; -1 = none
-	connection *net.UnixConn // nil if lost; owned by run
-	abandon    context.CancelFunc
-	ended      chan struct{} // closed when run has returned
+	options Options
+	epoch   atomic.Int64 // default epoch; -1 = none
+	closed  chan struct{}
 
-	mu         sync.Mutex
-	queue      [][]byte      // unsent entries, oldest first
-	bytes      int           // size of the entries, including those that run is sending
-	suppressed uint64        // lines dropped since the last report
-	closed     bool          // Close was called
-	wake       chan struct{} // capacity 1: there is something to do
+	mu sync.Mutex
+	// connection is nil if lost. It is used under mu or, while queue.busy, by the goroutine work.
+	connection *net.UnixConn
+	queue      queue
+	ended      bool
+	draining   bool          // Close was called
+	wake       chan struct{} // capacity 1: the queue is not empty
 }
 
 // Open connects to journald. It fails if the socket is unavailable.
 func Open(options Options) (*Journal, error) {
-	options.Socket = cmp.Or(options.Socket, DefaultSocket)
+	if options.Socket == "" {
+		options.Socket = DefaultSocket
+	}
+	j := &Journal{options: options, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	j.epoch.Store(-1)
 	connection, err := dial(options.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the journal: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	j := &Journal{options: options, connection: connection, abandon: cancel,
-		ended: make(chan struct{}), wake: make(chan struct{}, 1)}
-	j.epoch.Store(-1)
-	go j.run(ctx)
+	j.connection = connection
+	go j.work()
 	return j, nil
 }
 
@@ -78,15 +78,27 @@ func (j *Journal) SetEpoch(number int) { j.epoch.Store(int64(number)) }
 // Close sends queued lines until ctx ends, and disconnects. Later lines are dropped.
 func (j *Journal) Close(ctx context.Context) {
 	j.mu.Lock()
-	j.closed = true
-	j.mu.Unlock()
-	j.notify()
-	select {
-	case <-j.ended:
-	case <-ctx.Done():
+	if j.draining {
+		j.mu.Unlock()
+		return
 	}
-	j.abandon()
-	<-j.ended
+	j.draining = true
+	busy := j.queue.busy
+	j.mu.Unlock()
+	if busy {
+		select {
+		case <-j.closed:
+		case <-ctx.Done():
+		}
+	}
+	j.mu.Lock()
+	j.ended = true
+	if j.connection != nil {
+		_ = j.connection.Close() // also unblocks work
+	}
+	j.mu.Unlock()
+	close(j.wake)
+	<-j.closed
 }
 
 // constant appends the fields that all lines have.

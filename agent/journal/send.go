@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,110 +10,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of the queue in bytes. Only warnings and more severe lines may use the reserve, so that
-// less severe ones cannot displace them.
-const (
-	queueSize    = 1 << 20
-	queueReserve = 128 << 10
-
-	priorityWarning = 4
-)
-
 const (
 	reconnectPause = 100 * time.Millisecond
 	// stuckTime is the time without progress after which the connection is renewed.
 	stuckTime = time.Second
 )
 
-// send queues an entry, or counts it as suppressed if the queue is full.
-func (j *Journal) send(entry []byte, level int) {
-	limit := queueSize
-	if level <= priorityWarning {
-		limit += queueReserve
-	}
-	j.mu.Lock()
-	switch {
-	case j.closed:
-	case j.bytes+len(entry) > limit:
-		j.suppressed++
-	default:
-		j.queue = append(j.queue, entry)
-		j.bytes += len(entry)
-	}
-	j.mu.Unlock()
-	j.notify()
-}
+// errFull reports that journald's socket buffer is full.
+var errFull = errors.New("the journal is full")
 
-func (j *Journal) notify() {
-	select {
-	case j.wake <- struct{}{}:
-	default: // run is about to look
-	}
-}
-
-// run sends queued entries until Close, or until ctx ends.
-func (j *Journal) run(ctx context.Context) {
-	defer close(j.ended)
-	defer func() {
-		if j.connection != nil {
-			_ = j.connection.Close()
-		}
-	}()
-	for range j.wake {
-		entries, closed := j.take()
-		for len(entries) > 0 {
-			for _, entry := range entries {
-				if !j.deliver(ctx, entry) {
-					return
-				}
-			}
-			entries, closed = j.take()
-		}
-		if closed {
-			return
-		}
-	}
-}
-
-// take empties the queue. If lines were suppressed, the last entry reports their number.
-func (j *Journal) take() (entries [][]byte, closed bool) {
+// send sends an entry immediately, or queues a copy. It returns entry, whose memory may be reused.
+func (j *Journal) send(entry []byte, level int) []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	entries, j.queue = j.queue, nil
-	if j.suppressed > 0 {
-		text := fmt.Sprintf("%d lines were suppressed: the journal did not take them as fast as "+
-			"they came", j.suppressed)
-		report := j.constant(nil, priorityWarning, ownComponent)
-		report = appendNumber(report, "OUTRIDER_SUPPRESSED", int64(j.suppressed))
-		report = appendField(report, "MESSAGE", text)
-		entries = append(entries, report)
-		j.bytes += len(report)
-		j.suppressed = 0
-	}
-	return entries, j.closed
-}
-
-// deliver sends an entry and reconnects as often as necessary. It returns false if ctx ended first.
-func (j *Journal) deliver(ctx context.Context, entry []byte) bool {
-	for {
-		err := j.write(ctx, entry)
-		switch {
-		case err == nil, permanent(err):
-			j.mu.Lock()
-			j.bytes -= len(entry)
-			j.mu.Unlock()
-			return true
-		case ctx.Err() != nil:
-			return false
+	switch {
+	case j.ended:
+		return entry
+	case j.queue.busy || j.connection == nil:
+		j.queue.push(entry, level)
+	default:
+		err := write(j.connection, entry, false)
+		if err == nil {
+			return entry
 		}
-		if j.connection != nil {
-			_ = j.connection.Close()
-		}
-		time.Sleep(reconnectPause)
-		if j.connection, err = dial(j.options.Socket); err != nil {
-			j.connection = nil
+		if permanent(err) {
+			j.queue.lose()
+		} else {
+			j.queue.push(entry, level)
 		}
 	}
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+	return entry
 }
 
 // permanent reports whether an error concerns the entry rather than the connection, so that a retry
@@ -123,19 +52,88 @@ func permanent(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
 
-// write sends an entry as one datagram or, if it is too long, as a sealed memfd. It blocks for up
-// to stuckTime while the socket is full.
-func (j *Journal) write(ctx context.Context, entry []byte) error {
-	if j.connection == nil {
-		return net.ErrClosed
+// work sends queued entries until Close. While the queue is busy no other goroutine sends, which
+// preserves the order.
+func (j *Journal) work() {
+	defer close(j.closed)
+	for range j.wake {
+		for {
+			j.mu.Lock()
+			entries, suppressed := j.queue.take()
+			var told []byte
+			if suppressed > 0 {
+				told = j.tell(suppressed)
+				j.queue.bytes += len(told)
+			}
+			busy, draining := j.queue.busy, j.draining
+			j.mu.Unlock()
+			if !busy && draining {
+				return
+			}
+			if !busy {
+				break
+			}
+			for _, entry := range entries {
+				if !j.insist(entry, true) {
+					return
+				}
+			}
+			if told != nil && !j.insist(told, false) {
+				return
+			}
+		}
 	}
-	connection := j.connection
-	if err := connection.SetWriteDeadline(time.Now().Add(stuckTime)); err != nil {
-		return err
+}
+
+// tell returns the entry that reports suppressed lines.
+func (j *Journal) tell(suppressed uint64) []byte {
+	text := fmt.Sprintf(
+		"%d lines were suppressed: the journal did not take them as fast as they came", suppressed)
+	entry := j.constant(nil, priorityWarning, ownComponent)
+	return appendField(appendNumber(entry, "OUTRIDER_SUPPRESSED", int64(suppressed)),
+		"MESSAGE", text)
+}
+
+// insist sends an entry and reconnects as often as necessary. It returns false if the Journal is
+// closed. With counted, an entry that can never be sent counts as suppressed.
+func (j *Journal) insist(entry []byte, counted bool) bool {
+	for {
+		j.mu.Lock()
+		connection, ended := j.connection, j.ended
+		j.mu.Unlock()
+		if ended {
+			return false
+		}
+		if connection != nil {
+			err := write(connection, entry, true)
+			if err == nil || permanent(err) {
+				j.mu.Lock()
+				j.queue.bytes = max(0, j.queue.bytes-len(entry))
+				if err != nil && counted {
+					j.queue.suppressed++
+				}
+				j.mu.Unlock()
+				return true
+			}
+			_ = connection.Close()
+		}
+		fresh, err := dial(j.options.Socket)
+		j.mu.Lock()
+		j.connection = fresh
+		if j.ended && err == nil {
+			_ = fresh.Close()
+		}
+		j.mu.Unlock()
+		if err != nil {
+			time.Sleep(reconnectPause)
+		}
 	}
-	stop := context.AfterFunc(ctx, func() { _ = connection.SetWriteDeadline(time.Unix(1, 0)) })
-	defer stop()
-	_, err := connection.Write(entry)
+}
+
+// write sends an entry as one datagram or, if it is too long, as a sealed memfd. With wait it
+// blocks for up to stuckTime; otherwise it returns errFull if the socket is full.
+func write(connection *net.UnixConn, entry []byte, wait bool) error {
+	err := writeMessage(connection, entry, nil, wait)
 	if !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.ENOBUFS) {
 		return err
 	}
@@ -144,22 +142,39 @@ func (j *Journal) write(ctx context.Context, entry []byte) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	return sendFile(connection, file)
+	return writeMessage(connection, nil, unix.UnixRights(int(file.Fd())), wait)
 }
 
-// sendFile sends a file's descriptor alone (net.UnixConn refuses to on a connected socket).
-func sendFile(connection *net.UnixConn, file *os.File) error {
+func writeMessage(connection *net.UnixConn, entry, rights []byte, wait bool) error {
 	raw, err := connection.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var failure error
-	err = raw.Write(func(socket uintptr) bool {
-		failure = unix.Sendmsg(int(socket), nil, unix.UnixRights(int(file.Fd())), nil,
-			unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-		return !errors.Is(failure, unix.EAGAIN)
+	if wait {
+		if err := connection.SetWriteDeadline(time.Now().Add(stuckTime)); err != nil {
+			return err
+		}
+	} else if err := connection.SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		for {
+			_, sent = unix.SendmsgN(int(fd), entry, rights, nil,
+				unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			if !errors.Is(sent, unix.EINTR) {
+				return !wait || !errors.Is(sent, unix.EAGAIN)
+			}
+		}
 	})
-	return errors.Join(err, failure)
+	switch {
+	case err != nil:
+		return err
+	case errors.Is(sent, unix.EAGAIN):
+		return errFull
+	default:
+		return sent
+	}
 }
 
 // memory returns a sealed memfd with the entry. journald maps files that can no longer change.
