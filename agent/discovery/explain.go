@@ -38,10 +38,10 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	}
 	s.mu.Lock()
 	proxy, refusals := proxyOf(v.View), maps.Clone(s.refusals)
-	request = addressed(request, v.Node(), s.here.world)
-	proxy.Idle, proxy.IdleCure = idleGateway(s.here.world, v.Node(), request.Port)
-	problems, peer := s.problems, peerOf(s.here.world, v.Node())
-	why, cure := lostGateway(s.here.world, request.Host)
+	request = addressed(request, v.Node(), v.realm.world)
+	proxy.Idle, proxy.IdleCure = idleGateway(v.realm.world, v.Node(), request.Port)
+	problems, peer := s.problems, peerOf(v.realm.world, v.Node())
+	why, cure := lostGateway(v.realm.world, request.Host)
 	s.mu.Unlock()
 
 	proxy.Origins = func(routes, domain string) []resource.Origin {

@@ -28,10 +28,15 @@ const (
 // applied is a change of the configuration in force, which Envoy may refuse.
 type applied struct {
 	at      time.Time
-	objects []object.Change
+	objects []objectChange
 	mesh    *meshChange // nil: MeshConfig did not change
 
 	reverted bool // at least in part
+}
+
+type objectChange struct {
+	realm *realm
+	object.Change
 }
 
 // meshChange is the mesh configuration before a change, and the text after it.
@@ -95,11 +100,11 @@ func (s *Server) madeBy(v *served, r *resource.Resource) (index int, ok bool) {
 func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Origin,
 	message string) bool {
 	made, ok := s.madeBy(v, r)
-	if !ok || s.here.restricted { // a restricted realm's world does not change
+	if !ok || v.realm.restricted { // a restricted realm's world does not change
 		return false
 	}
 	for i := made; i >= 0 && time.Since(s.recent[i].at) <= refusalTime; i-- {
-		changes := s.revertible(i)
+		changes := s.revertible(v.realm, i)
 		sets := [][]object.Change{among(changes, origins), among(changes, r.Origins)}
 		if len(origins) > 0 && origins[0].Kind == string(object.EnvoyFilter) {
 			sets = slices.Insert(sets, 0, among(changes, origins[:1]))
@@ -125,27 +130,27 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 	return false
 }
 
-// revertible returns the objects that s.recent[index] changed, each with its version before and the
-// one in force now. It leaves out objects that were reverted since, and
+// revertible returns the objects of a realm that s.recent[index] changed, each with its version
+// before and the one in force now. It leaves out objects that were reverted since, and
 // PeerAuthentications: an earlier version may accept plain text that this one forbids.
-func (s *Server) revertible(index int) []object.Change {
+func (s *Server) revertible(r *realm, index int) []object.Change {
 	var changes []object.Change
 	for _, c := range s.recent[index].objects {
-		key := c.Newest().Key
-		refused, ok := s.here.refused[key]
-		if ok && refused.InForce != c.New || key.Kind == object.PeerAuthentication {
+		key := c.Change.Newest().Key
+		refused, ok := r.refused[key]
+		if c.realm != r || ok && refused.InForce != c.New || key.Kind == object.PeerAuthentication {
 			continue
 		} else if !ok {
 			for _, later := range s.recent[index+1:] {
 				for _, l := range later.objects {
-					if l.Newest().Key == key {
+					if l.realm == r && l.Change.Newest().Key == key {
 						c.New = l.New
 					}
 				}
 			}
 		}
 		if c.Old != c.New { // else it is back, or gone again
-			changes = append(changes, c)
+			changes = append(changes, c.Change)
 		}
 	}
 	return changes
@@ -172,20 +177,20 @@ func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []o
 	for i, c := range changes {
 		back[i] = object.Change{Old: c.New, New: c.Old}
 	}
-	s.enact(back, a)
+	s.enact(v.realm, back, a)
 	if v.has(r) {
-		s.enact(changes, a)
+		s.enact(v.realm, changes, a)
 		return false
 	}
 	a.reverted = true
 	for _, c := range changes {
 		key := c.Newest().Key
-		refused, again := s.here.refused[key]
+		refused, again := v.realm.refused[key]
 		if !again {
 			refused.Version = c.New
 		}
 		refused.InForce, refused.Message = c.Old, message
-		s.here.refused[key] = refused
+		v.realm.refused[key] = refused
 		s.options.Logger.Warn("mesh object goes back to the version before", "object", key.String(),
 			"error", message)
 	}
@@ -199,12 +204,14 @@ func (v *served) has(r *resource.Resource) bool {
 	return now != nil && now.Version == r.Version
 }
 
-// enact applies changes of objects and publishes the result.
-func (s *Server) enact(changes []object.Change, by *applied) {
-	touched := s.here.apply(changes)
+// enact applies changes of a realm's objects and publishes the result.
+func (s *Server) enact(r *realm, changes []object.Change, by *applied) {
+	touched := r.apply(changes)
 	for _, v := range s.views {
-		s.update(v, touched)
-		v.publishedBy(by)
+		if v.realm == r {
+			v.update(touched)
+			v.publishedBy(by)
+		}
 	}
 	s.dropCertificates()
 }

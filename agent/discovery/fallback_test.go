@@ -318,7 +318,7 @@ func TestFallback_OtherNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the namespace is moved", func() (bool, string) {
+	eventually(t, "the realm is read", func() (bool, string) {
 		snapshot, _ := feed.Current()
 		r := snapshot.Get(resource.Key{Type: resource.ClusterType, Name: clusterOfA})
 		if r == nil {

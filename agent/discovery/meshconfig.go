@@ -42,18 +42,23 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
-// reconfigure applies the effective MeshConfig and reports whether it changed.
+// reconfigure applies the effective MeshConfig to all realms and reports whether it changed.
 func (s *Server) reconfigure() bool {
-	m := s.effectiveMesh()
-	changed := !m.Equal(s.here.world.Mesh())
-	if changed {
-		everything := s.here.world.SetMesh(m)
-		s.here.cache.Clear()
+	m, changed := s.effectiveMesh(), false
+	for _, r := range s.realms {
+		if m.Equal(r.world.Mesh()) {
+			continue
+		}
+		changed = true
+		everything := r.world.SetMesh(m)
+		r.cache.Clear()
 		for _, v := range s.views {
-			if !s.here.closed {
+			if v.realm == r && !r.closed {
 				v.Reconfigure(everything)
 			}
 		}
+	}
+	if changed {
 		s.dropCertificates()
 	}
 	s.options.TrustBundle(m.Authorities, m.Bundles)

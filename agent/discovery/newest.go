@@ -26,11 +26,11 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 
 // gatewayViews returns those of the views for which Gateways without effect are reported: the
 // newest proxy's, or all if nobody calls Accepted, as in a fleet's server.
-func (s *Server) gatewayViews() map[string]*served {
-	for key, v := range s.views {
+func (s *Server) gatewayViews(views map[string]*served) map[string]*served {
+	for key, v := range views {
 		if v == s.newestView {
 			return map[string]*served{key: v}
 		}
 	}
-	return s.views
+	return views
 }

@@ -37,9 +37,9 @@ type Options struct {
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted by default; "" is the system's
 
-	// Namespaces returns the namespaces of the agent's proxies, including those that are starting.
-	// Proxies in one of them count as proxies in that of the settings. nil: all proxies are in the
-	// namespaces that they name. It must not block.
+	// Namespaces returns the namespaces of the agent's proxies, including those that are starting:
+	// for such a proxy, objects that name no namespace are in its namespace. nil: they are in that
+	// of the settings. It must not block.
 	Namespaces func() []string
 
 	// TrustBundle receives the CA certificates (PEM) and the URLs of SPIFFE bundles that the mesh

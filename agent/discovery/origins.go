@@ -51,12 +51,9 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 func (s *Server) viewOf(node *corev3.Node) (*served, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, err := parseNode(node, s.here.namespace)
+	n, err := parseNode(node, s.settings.Namespace)
 	if err != nil {
 		return nil, err
-	}
-	if s.isOwn(n.Namespace) {
-		n.Namespace = ""
 	}
 	if !n.Captured() && !s.options.OwnAddresses {
 		n.Addresses = nil

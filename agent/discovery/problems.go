@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -29,9 +30,12 @@ func (s *Server) Problems() []Problem {
 func (s *Server) reportProblems() {
 	before := s.reported
 	s.forgetRefusals()
+	views := maps.Clone(s.views)
+	// views of other realms would report the same problems twice
+	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
 	s.closed.Store(s.here.whyClosed())
 	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
-		s.here.refs.problems(), unselected(s.here.world, s.gatewayViews())), s.views, s.refusals)
+		s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil
 	}

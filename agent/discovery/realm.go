@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"maps"
 	"slices"
 
 	"outrider.org/outrider/agent/discovery/lastgood"
@@ -11,10 +10,11 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// realm is the mesh configuration with one default namespace.
+// realm is the mesh configuration with one default namespace. While proxies move to another
+// namespace there are two realms, so that proxies in the previous one keep their resources.
 type realm struct {
 	namespace string
-	store     *store.Store // owned by Run
+	store     *store.Store // owned by Run; nil until it is filled
 	cache     *view.Cache
 
 	// Guarded by the server's mu.
@@ -38,50 +38,87 @@ type realm struct {
 	closed bool
 }
 
-func newRealm(namespace string, world *model.World, cache *view.Cache) *realm {
-	return &realm{namespace: namespace, world: world, cache: cache,
+// realmOf returns the realm of proxies in a namespace, and creates that of Options.Namespaces.
+// Callers of this and the next functions hold mu.
+func (s *Server) realmOf(namespace string) *realm {
+	if s.options.Namespaces != nil && slices.Contains(s.options.Namespaces(), namespace) {
+		s.need(namespace)
+	}
+	if r := s.realms[namespace]; r != nil {
+		return r
+	}
+	return s.realms[s.settings.Namespace]
+}
+
+// need creates a realm unless it exists; Run fills it.
+func (s *Server) need(namespace string) {
+	if s.realms[namespace] != nil {
+		return
+	}
+	s.realms[namespace] = s.newRealm(namespace)
+	select {
+	case s.joining <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+func (s *Server) newRealm(namespace string) *realm {
+	return &realm{namespace: namespace, cache: view.NewCache(),
+		world:   model.NewWorld(s.options.Domain, s.effectiveMesh()),
 		objects: map[object.Kind]int{}, refs: references{},
 		refused: map[object.Key]lastgood.Refused{}}
 }
 
-// isOwn reports whether a namespace is that of the agent's proxies. While a reload changes it,
-// proxies of the previous and the next one get the resources of the current one. Callers hold mu.
-func (s *Server) isOwn(namespace string) bool {
-	return s.options.Namespaces != nil &&
-		(namespace == s.here.namespace || slices.Contains(s.options.Namespaces(), namespace))
+// settle makes the realm of the settings the current one, once it is filled.
+func (s *Server) settle() {
+	if r := s.realms[s.settings.Namespace]; r.loaded && r != s.here {
+		s.here = r
+		s.dropRealms()
+	}
 }
 
-// move moves all objects that name no namespace, and the agent's proxies, into the namespace of the
-// settings. Only Run may call it.
-func (s *Server) move() {
-	namespace, from := s.current().Namespace, s.here
-	if namespace == from.namespace {
-		return
+// dropRealms deletes realms that have no views, except those of the settings.
+func (s *Server) dropRealms() {
+	used := map[string]bool{s.settings.Namespace: true, s.here.namespace: true}
+	for _, v := range s.views {
+		used[v.realm.namespace] = true
 	}
-	moved, changes := from.store.In(namespace)
-	changes = append(changes, moved.Load()...)
+	for namespace := range s.realms {
+		if !used[namespace] {
+			delete(s.realms, namespace)
+		}
+	}
+}
+
+// filled returns the realms that have a store. Only Run may call it, without mu.
+func (s *Server) filled() []*realm {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.here = newRealm(namespace, from.world, from.cache)
-	s.here.store = moved
-	s.here.inherit(from)
-	var gone []object.Change
-	for _, o := range from.inForce() {
-		gone = append(gone, object.Change{Old: o})
-	}
-	touched := from.world.Apply(gone)
-	s.here.load(changes)
-	everything := from.world.Everything()
-	maps.Copy(everything.Hosts, touched.Hosts)
-	maps.Copy(everything.Bindings, touched.Bindings)
-	from.cache.Drop(everything)
-	s.recent = nil // a refusal of the result is of no single change
-	for _, v := range s.views {
-		if v.own {
-			v.Move(namespace)
+	var all []*realm
+	for _, r := range s.realms {
+		if r.store != nil {
+			all = append(all, r)
 		}
-		s.update(v, everything)
 	}
-	s.dropCertificates()
-	s.reportProblems()
+	return all
+}
+
+// join fills new realms with the objects of the current one, then reads files for them. Only Run
+// may call it.
+func (s *Server) join() {
+	s.mu.Lock()
+	from := s.here
+	var empty []*realm
+	for _, r := range s.realms {
+		if r.store == nil {
+			empty = append(empty, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range empty {
+		filled, changes := from.store.In(r.namespace)
+		r.store = filled
+		r.inherit(from)
+		s.push(map[*realm][]object.Change{r: append(changes, r.store.Load()...)}, nil)
+	}
 }

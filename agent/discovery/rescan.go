@@ -3,6 +3,8 @@ package discovery
 import (
 	"context"
 	"time"
+
+	"outrider.org/outrider/agent/discovery/store"
 )
 
 // Rescan reads all files again, without waiting for file events, and returns once Problems reflects
@@ -31,7 +33,7 @@ func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
 	all := append(s.waiting(), first)
 	s.remesh(nil)
-	s.push(s.here.store.Load(), s.certificates.refresh())
+	s.read((*store.Store).Load, s.certificates.refresh())
 	for _, done := range all {
 		close(done)
 	}

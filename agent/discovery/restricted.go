@@ -14,15 +14,6 @@ import (
 // they forbid. While there are such files, the realm's world stays in the last good state, the one
 // before them. Without a last good state, proxies get no resources at all.
 
-// load applies changes of the files, and returns those that took effect, with what they affect.
-// Only Run may call it. Callers hold the server's mu.
-func (r *realm) load(changes []object.Change) ([]object.Change, model.Touched) {
-	changes = r.admit(changes)
-	r.loaded = true
-	r.stored, r.held = r.store.Problems(), r.store.Held()
-	return changes, r.apply(changes)
-}
-
 // admit returns the changes of the files that may take effect now; others are withheld until the
 // files restrict nothing. Callers hold the server's mu.
 func (r *realm) admit(changes []object.Change) []object.Change {
@@ -136,9 +127,9 @@ func (r *realm) expectRefused(all []lastgood.Refused) {
 	}
 }
 
-// update updates a view, or publishes an empty snapshot if the realm is closed.
-func (s *Server) update(v *served, touched model.Touched) {
-	if s.here.closed {
+// update updates a view, or publishes an empty snapshot if its realm is closed.
+func (v *served) update(touched model.Touched) {
+	if v.realm.closed {
 		v.Feed().Publish(resource.Change{})
 		return
 	}

@@ -6,20 +6,36 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// retry applies the versions that Envoy refused, as it may accept them now. It does nothing without
+// retry applies the versions that Envoy refused, as it may accept them now. It skips realms without
 // a view: no Envoy is connected whose refusal could be attributed to this change.
 func (s *Server) retry() {
-	r := s.here
-	if len(r.refused) == 0 || r.restricted || len(s.views) == 0 {
-		return
+	a := &applied{}
+	for _, r := range s.realms {
+		var changes []object.Change
+		for _, refused := range r.refused {
+			changes = append(changes, object.Change{Old: refused.InForce, New: refused.Version})
+		}
+		if len(changes) == 0 || r.restricted || !s.viewed(r) {
+			continue
+		}
+		slices.SortFunc(changes, object.Change.Compare)
+		clear(r.refused)
+		for _, c := range changes {
+			a.objects = append(a.objects, objectChange{r, c})
+		}
+		s.enact(r, changes, a)
 	}
-	var changes []object.Change
-	for _, refused := range r.refused {
-		changes = append(changes, object.Change{Old: refused.InForce, New: refused.Version})
+	if len(a.objects) > 0 {
+		s.applied(a)
 	}
-	slices.SortFunc(changes, object.Change.Compare)
-	clear(r.refused)
-	a := &applied{objects: changes}
-	s.enact(changes, a)
-	s.applied(a)
+}
+
+// viewed reports whether the realm has a view.
+func (s *Server) viewed(r *realm) bool {
+	for _, v := range s.views {
+		if v.realm == r {
+			return true
+		}
+	}
+	return false
 }

@@ -21,7 +21,6 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/discovery/validate"
-	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/histogram"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
@@ -38,7 +37,7 @@ type Server struct {
 	certificates *certificates
 	persisted    persisted
 	rescan       chan chan struct{} // closed once it is done
-	moving       chan struct{}      // the namespace of the settings has changed
+	joining      chan struct{}      // a realm is to be filled
 
 	newestStream atomic.Uint64 // of newestView
 
@@ -50,8 +49,9 @@ type Server struct {
 	closed atomic.Pointer[string] // see Closed
 
 	mu           sync.Mutex         // guards the following fields
+	realms       map[string]*realm  // by namespace
 	newestView   *served            // view of the proxy that connected last; nil: unknown
-	here         *realm             // written by Run only
+	here         *realm             // realm of the settings, once it is filled
 	views        map[string]*served // by kind of proxy
 	settings     Settings
 	recent       []*applied   // changes that Envoy may still refuse, the oldest first
@@ -76,11 +76,11 @@ func New(options Options) (*Server, error) {
 		options: options, settings: options.Settings,
 		persisted: persisted{state: lastGood, stale: stale},
 		ended:     make(chan struct{}),
-		rescan:    make(chan chan struct{}), moving: make(chan struct{}, 1),
+		rescan:    make(chan chan struct{}), joining: make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
-		views:    map[string]*served{},
+		realms: map[string]*realm{}, views: map[string]*served{},
 		refusals: map[resource.Key]refusal{},
 	}
 	if options.Here {
@@ -89,13 +89,13 @@ func New(options Options) (*Server, error) {
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
-	s.here = newRealm(options.Settings.Namespace,
-		model.NewWorld(options.Domain, s.effectiveMesh()), view.NewCache())
+	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
 	s.here.expectRefused(lastGood.Refused)
 	if lastGood.Complete {
 		s.here.setLastGood(lastGood.Objects)
 	}
+	s.realms[s.here.namespace] = s.here
 	return s, nil
 }
 
@@ -107,7 +107,7 @@ func newStore(o Options, lastGood []*object.Object) *store.Store {
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
-	s.push(s.here.store.Load(), nil)
+	s.read((*store.Store).Load, nil)
 	s.MarkReady()
 	s.mu.Lock()
 	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems",
@@ -133,8 +133,8 @@ func (s *Server) Run(ctx context.Context) error {
 			rescan, rested = nil, time.After(took)
 		case <-rested:
 			rescan, rested = s.rescan, nil
-		case <-s.moving:
-			s.move()
+		case <-s.joining:
+			s.join()
 		case <-s.unwritten:
 		case paths, ok := <-s.options.Changes:
 			if !ok {
@@ -161,7 +161,7 @@ func (s *Server) follow(ctx context.Context, paths []string) {
 	s.debounced.Observe(time.Since(begun))
 	begun = time.Now()
 	s.remesh(paths)
-	s.push(s.here.store.Reload(paths), paths)
+	s.read(func(of *store.Store) []object.Change { return of.Reload(paths) }, paths)
 	s.pushed.Observe(time.Since(begun))
 }
 
@@ -184,29 +184,53 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 				s.options.Changes = nil
 			}
 			paths = append(paths, more...)
+		case <-s.joining: // a proxy may wait for the realm
+			quiet.Stop()
+			s.join()
 		case <-quiet.C:
 			return paths
 		}
 	}
 }
 
-// push applies changes of objects and of certificate files, and publishes the result in every view.
-// Only Run may call it.
-func (s *Server) push(changes []object.Change, paths []string) {
+// read reads files for all realms and publishes. Only Run may call it.
+func (s *Server) read(read func(*store.Store) []object.Change, paths []string) {
+	changes := map[*realm][]object.Change{}
+	for _, r := range s.filled() {
+		changes[r] = read(r.store)
+	}
+	s.push(changes, paths)
+}
+
+// push applies changes of objects, by realm, and of certificate files, and publishes the result in
+// every view. Only Run may call it.
+func (s *Server) push(changes map[*realm][]object.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reread(paths) {
 		s.retry() // a listener with one may be valid now
 	}
-	loaded, now := s.here.loaded, &applied{}
-	changes, touched := s.here.load(changes)
-	if loaded { // the first load is logged as a whole, and the state before it is unknown
-		s.logChanges(changes)
-		now.objects = changes
+	touched, now := map[*realm]model.Touched{}, &applied{}
+	for r, of := range changes {
+		of = r.admit(of)
+		if r == s.here && r.loaded { // the first load is logged as a whole
+			s.logChanges(of)
+		}
+		if r.loaded { // else the state before is unknown
+			for _, c := range of {
+				now.objects = append(now.objects, objectChange{r, c})
+			}
+		}
+		r.loaded = true
+		touched[r] = r.apply(of)
+		r.stored, r.held = r.store.Problems(), r.store.Held()
 	}
+	s.settle()
 	s.dropIdle(time.Now())
 	for _, v := range s.views {
-		s.update(v, touched)
+		if of, ok := touched[v.realm]; ok {
+			v.update(of)
+		}
 	}
 	s.applied(now)
 	s.dropCertificates()
@@ -235,11 +259,9 @@ func (s *Server) Configure(settings Settings) error {
 	}
 	s.mu.Lock()
 	s.settings = settings
-	select {
-	case s.moving <- struct{}{}:
-	default: // a signal is pending
-	}
-	if len(s.views) > 0 {
+	s.need(settings.Namespace)
+	s.settle()
+	if s.viewed(s.here) {
 		s.refusedMesh = nil // Envoy may accept it now
 	}
 	s.applyMesh()

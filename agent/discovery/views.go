@@ -17,16 +17,20 @@ const (
 // served is the view of one kind of proxy.
 type served struct {
 	*view.View
-	own       bool      // its proxies are the agent's, which move with the settings
+	realm     *realm
+	namespace string    // of its proxies
 	requested time.Time // last request for its feed
 
 	publications []publication // the newest last
 }
 
-// viewFor returns the view of a proxy's kind, and creates it if there is none. A node without a
-// namespace is one of the agent's. It returns an error if MaxViews is reached. Callers hold mu.
+// viewFor returns the view of a proxy's kind, and creates it if there is none. It returns an error
+// if MaxViews is reached. Callers hold mu.
 func (s *Server) viewFor(n model.Node) (*served, error) {
-	key, own, now := nodeKey(n), n.Namespace == "", time.Now()
+	r, key, now := s.realmOf(n.Namespace), nodeKey(n), time.Now()
+	if r.namespace != n.Namespace {
+		key += "\n" + r.namespace
+	}
 	if v := s.views[key]; v != nil {
 		v.requested = now
 		return v, nil
@@ -37,19 +41,17 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
 				"in labels, metadata or locality", len(s.views))
 	}
-	if own {
-		n.Namespace = s.here.namespace
-	}
-	made, err := view.New(s.here.world, n, s.here.cache, s.certificates.look)
+	made, err := view.New(r.world, n, r.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}
-	v := &served{View: made, own: own, requested: now}
+	s.realms[r.namespace] = r // dropIdle may have deleted it
+	v := &served{View: made, realm: r, namespace: n.Namespace, requested: now}
 	s.views[key] = v
-	if s.here.loaded {
-		s.update(v, s.here.world.Everything())
+	if r.loaded {
+		v.update(r.world.Everything())
 	}
-	if s.here.loaded || dropped {
+	if r.loaded || dropped {
 		s.reportProblems()
 	}
 	return v, nil
@@ -74,7 +76,10 @@ func (s *Server) dropIdle(now time.Time) bool {
 		}
 	}
 	if dropped {
-		s.here.cache.Clear() // frees resources that only dropped views used
+		for _, r := range s.realms {
+			r.cache.Clear() // frees resources that only dropped views used
+		}
+		s.dropRealms()
 		s.dropCertificates()
 	}
 	return dropped

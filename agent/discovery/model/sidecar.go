@@ -86,8 +86,7 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 
 // Equal reports whether two scopes import the same.
 func (s *Scope) Equal(other *Scope) bool {
-	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed) &&
-		s.egress[0].reader == other.egress[0].reader
+	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed)
 }
 
 // Restricts reports whether the scope may hide services.

@@ -60,9 +60,6 @@ func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, e
 	return v, nil
 }
 
-// Move puts the proxies into another namespace. The next Update must touch everything.
-func (v *View) Move(namespace string) { v.node.Namespace = namespace }
-
 // Feed returns the feed of the view's resources.
 func (v *View) Feed() *resource.Feed { return v.feed }
 

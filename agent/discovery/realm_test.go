@@ -19,9 +19,9 @@ metadata: {name: home}
 spec: {hosts: [home.test], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}
 `
 
-// TestNamespace_ChangeMovesObjectsAndProxies serves proxies of the previous and the next namespace
-// at the same time: each gets the private objects, whether the move succeeds or not.
-func TestNamespace_ChangeMovesObjectsAndProxies(t *testing.T) {
+// TestRealms_ProxiesMoveToAnotherNamespace serves proxies of the previous and the next namespace at the
+// same time: each gets the private objects of its own, whether the move succeeds or not.
+func TestRealms_ProxiesMoveToAnotherNamespace(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "home.yaml")
 	write(t, path, fmt.Sprintf(homeEntry, "10.0.0.1"))
