@@ -88,7 +88,7 @@ func newConfigWatch(r *reloader, c config.Reload, log *slog.Logger) *configWatch
 		})}
 }
 
-// configure watches the files of the configuration in force and those that Envoy reads with it.
+// configure watches the configuration in force and the files in read, and sets its delays.
 func (w *configWatch) configure(loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -56,7 +56,8 @@ type firstBootstrap struct {
 	accepted      func()
 }
 
-// requestFirst is upstreamBootstrap for startFiles.
+// requestFirst implements blueprint.Maker.Upstream for startFiles. It retains the bootstrap so that
+// the first epoch does not request it again.
 func (a *Agent) requestFirst(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
 ) (accepted func(), err error) {

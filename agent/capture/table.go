@@ -74,7 +74,7 @@ func (v Verdict) port() uint16 {
 	return map[Verdict]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: DNSPort}[v]
 }
 
-// text is the verdict's statement of nft.
+// text returns the verdict as an nftables statement.
 func (v Verdict) text() string {
 	switch port := v.port(); {
 	case port != 0:

@@ -21,7 +21,7 @@ const (
 	manglePriority     = -150
 )
 
-// toProxy hands a connection to Envoy's inbound listener without translation.
+// toProxy redirects a connection to Envoy's inbound listener by TPROXY, without NAT.
 type toProxy struct{}
 
 func (toProxy) text() string { return fmt.Sprintf("tproxy to :%d", InboundPort) }

@@ -22,7 +22,7 @@ const (
 	hedgeAfter = time.Second
 )
 
-// Conditions of forwarding.
+// Conditions that a forwarder raises, and when each is cleared.
 const (
 	conditionNone   = "dns-upstream-missing" // until there is an upstream
 	conditionFailed = "dns-upstream-failed"  // until one responds

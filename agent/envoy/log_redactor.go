@@ -56,7 +56,7 @@ type LogRedactor struct {
 	leftOut int // removed lines not reported by LeftOut yet
 }
 
-// quoting is the kind of quote that the next lines may belong to.
+// quoting is the kind of quote that the last line left open: the next lines may belong to it.
 type quoting int
 
 const (

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// StateDraining is Envoy's state once its health check was failed.
+// StateDraining is the state that Envoy reports after POST /healthcheck/fail.
 const StateDraining = "DRAINING"
 
 // RestartEpoch requests the --restart-epoch of the Envoy that answers. The answer has about 150 KB;

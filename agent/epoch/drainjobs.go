@@ -43,7 +43,8 @@ func (a requestDrain) run(x *executor) {
 	})
 }
 
-// restoreHealth undoes a request to drain that an epoch refused.
+// restoreHealth sends /healthcheck/ok to an epoch whose drain request failed, because its
+// /healthcheck/fail may have taken effect.
 type restoreHealth struct {
 	id, admin string
 	refusal   error

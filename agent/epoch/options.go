@@ -83,7 +83,7 @@ const (
 	adminRefusals = 10                     // unanswered requests in a row: the admin is gone
 )
 
-// withDefaults sets what is optional.
+// withDefaults returns o with defaults for the optional fields that are not set.
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -109,8 +109,8 @@ func (x *executor) write(ctx context.Context, path string, content []byte) error
 	}
 }
 
-// replaceFile writes a file of a runtime folder atomically. It need not survive a reboot: nothing
-// is synced.
+// replaceFile writes a file of a runtime folder atomically. It does not sync: the file need not
+// survive a reboot.
 func replaceFile(path string, content []byte) (err error) {
 	// Envoy's user reads it through the folder's group, which files get that are made in the
 	// folder.

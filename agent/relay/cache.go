@@ -210,7 +210,7 @@ func (c *Cache) run(ctx context.Context) error {
 	}
 }
 
-// write writes the file and reports the result.
+// write saves the cache to its file and updates the conditions on the board.
 func (c *Cache) write() {
 	c.mu.Lock()
 	nodes, without := fit(c.nodes, c.most)

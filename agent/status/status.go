@@ -39,7 +39,8 @@ type Config struct {
 	Probes             map[string]Probe // by name, which may contain slashes
 }
 
-// Probe is a probe of the application. Its headers replace those of the request.
+// Probe is a probe of the application. Its headers override those of the same name in the incoming
+// request; the others are forwarded, except hop-by-hop ones.
 type Probe = config.Probe
 
 // Limits of both servers. The status address is open to the network.

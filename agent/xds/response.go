@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Field numbers of envoy.service.discovery.v3.DiscoveryResponse and DeltaDiscoveryResponse.
-// "resources" (2) comes with the resources; type_url and nonce have the same numbers in both.
+// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and ControlPlane (xDS v3). Fields
+// named response have the same number in both responses. Encoded resources include their own tag.
 const (
 	responseVersionField      = 1
 	responseTypeURLField      = 4

@@ -47,8 +47,8 @@ func (w *watch) changing(name string) *response {
 	return nil
 }
 
-// acknowledged returns what the client has under a name if it refuses all that is unanswered, nil
-// if nothing. now is the snapshot's resource.
+// acknowledged returns the resource that the client would hold under a name after it refused all
+// unanswered responses; nil if it would hold none. now is the snapshot's resource.
 func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Resource {
 	if r := w.changing(name); r != nil {
 		return r.changes[name].before

@@ -27,7 +27,7 @@ func (r Refused) Newest() *object.Object {
 	return r.InForce
 }
 
-// In returns the refusal for another default namespace.
+// In returns r with the default namespace of its objects replaced.
 func (r Refused) In(namespace string) Refused {
 	if r.Version != nil {
 		r.Version = r.Version.In(namespace)

@@ -2,7 +2,7 @@ package mesh
 
 import "net/netip"
 
-// Taken is an address of the machine on which a program outside the mesh listens.
+// Taken is an address of the machine on which the agent or Envoy's bootstrap listens.
 type Taken struct {
 	Address string // IP address; "", 0.0.0.0 and :: mean all addresses of both families
 	Port    uint32

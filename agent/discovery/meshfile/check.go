@@ -124,7 +124,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 
 var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// duration checks limits; highest 0 means none.
+// duration reports a value below lowest, above highest (0: no limit) or not in whole milliseconds.
 func (c *checker) duration(field string, d *durationpb.Duration, lowest, highest time.Duration) {
 	if d == nil {
 		return

@@ -16,7 +16,8 @@ func (w *World) VirtualServices() iter.Seq[*object.Object] { return maps.Values(
 // VirtualService returns the VirtualService with a key, or nil.
 func (w *World) VirtualService(key object.Key) *object.Object { return w.byKey[key] }
 
-// AllGateways returns the Gateways of all proxies, oldest first. Callers must not modify it.
+// AllGateways returns all Gateways, whatever their selector, oldest first. Callers must not modify
+// the slice.
 func (w *World) AllGateways() []*object.Object { return w.gateways }
 
 // HasSubset reports whether any DestinationRule for a host, or for a pattern that covers it, has

@@ -68,7 +68,8 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	return out
 }
 
-// headerMatch matches a header, or its presence if there is no value.
+// headerMatch returns a matcher for a header's value, or for its presence if stringMatch returns
+// nil.
 func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher {
 	if s := stringMatch(in); s != nil {
 		return &routev3.HeaderMatcher{Name: name,

@@ -35,8 +35,8 @@ func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
 	return out.node.Identity && out.mesh.AutoMutualTLS && port.Internal() && !service.PlainText()
 }
 
-// mutualByEndpoint uses mutual TLS for those endpoints that have an identity. mode is that of the
-// rule for endpoints (see tlsMode).
+// mutualByEndpoint uses mutual TLS for endpoints with a mesh identity: only with ISTIO_MUTUAL if
+// the rule sets a mode (see tlsMode), else unless their PeerAuthentication disables it.
 func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 	mode *networking.ClientTLSSettings_TLSmode, names []string, serverName string) {
 	mutual := func(e *model.Endpoint) bool {

@@ -127,7 +127,7 @@ func (r *Router) finish(host string, message *routev3.VirtualHost,
 	return out
 }
 
-// virtualHostsField is the number of RouteConfiguration.virtual_hosts.
+// virtualHostsField is the field number of RouteConfiguration.virtual_hosts.
 const virtualHostsField = 2
 
 // RouteConfiguration assembles virtual hosts in order. fallback serves other hosts; nil leaves them

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// taken returns the owner of an address and port that precedes all services, or "". Such owners are
-// a Sidecar's ingress, the capture ports, and programs outside the mesh.
+// taken returns what already uses an address and port, or "": a Sidecar's ingress listener, a
+// capture port, or a listener of the agent or of Envoy's bootstrap. Services get no listener there.
 func (s *sidecar) taken(v *View, at place, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {

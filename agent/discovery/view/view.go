@@ -69,7 +69,7 @@ func (v *View) Problems() map[string][]object.Problem { return v.problems }
 // Reread makes the next update publish the secrets that read changed files.
 func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
 
-// FileSecrets calls each with every secret of the view and the first object that needs it.
+// FileSecrets calls each once per secret of the view, with the first object that needs it.
 func (v *View) FileSecrets(each func(translate.FileSecret, resource.Origin)) {
 	for secret := range v.secrets.users {
 		if origins := v.secrets.origins(secret); len(origins) > 0 {
