@@ -45,7 +45,7 @@ func (a *Agent) stop(ctx context.Context, why string) {
 		a.log.Info("stopping", "by", why)
 		a.health.Leave() // the mesh sends nothing new while Envoy drains
 		a.relay.Leave()
-		accepts := settings.TerminationDrainDuration // Envoy new connections
+		accepts := settings.TerminationDrainDuration // of Envoy, for new connections
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration
 		}

@@ -51,7 +51,7 @@ type Follower struct {
 
 	mu      sync.Mutex
 	drain   time.Time // inbound connections are captured until then; zero: Envoy does not drain
-	stop    time.Time // the same of Leave
+	stop    time.Time // inbound connections are captured until then after Leave
 	client  *Client   // nil: not connected
 	status  Status
 	changed chan struct{}

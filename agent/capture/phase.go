@@ -15,7 +15,7 @@ const (
 	left          // nothing
 )
 
-// phase returns the current phase, and a channel that delivers when time ends it. In a mesh,
+// phase returns the current phase, and a channel that receives when it ends. In a mesh,
 // clients learn only when a drain or a stop begins that the host leaves, and the application cannot
 // end their TLS: inbound connections are captured for longer than outbound ones. A drain that
 // several epochs follow, and a stop after it, count from the first.

@@ -63,7 +63,8 @@ func envoyTable(c *Config) table {
 			"overload limit of downstream connections; 0 = none").
 			must(between(0, math.MaxInt32)),
 		duration("drain_duration", &e.DrainDuration, "45s", Epoch,
-			"--drain-time-s of an epoch that is replaced").
+			"--drain-time-s of an epoch that is replaced, and of outrider drain: inbound connections are "+
+				"captured for half of it").
 			plays("--drainDuration").must(between(0, longestDrain), wholeSeconds),
 		duration("parent_shutdown_duration", &e.ParentShutdownDuration, "60s", Epoch,
 			"--parent-shutdown-time-s; shorter than drain_duration is a warning").

@@ -161,7 +161,8 @@ func (r *root) depends(event fsnotify.Event) bool {
 }
 
 // leads reports whether files may count below a new path: a folder or a link. Renaming a file over
-// another one creates its path, too. A path that is gone by now counts with its next event.
+// another one creates its path, too. A path that no longer exists is ignored:
+// its removal is another event.
 func leads(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && !info.Mode().IsRegular()

@@ -8,8 +8,8 @@
 // which a link, a file or a missing name was found, and the listed directories, and reads the files
 // whose inode, size or change time differs from the last scan. An event that concerns a path causes
 // a scan, which reads only the written files if nothing else changed. So does every checkInterval,
-// with all paths, for what inotify does not report: replaced parents, mounts, changes by other
-// clients of a network file system, lost events.
+// with all paths, for what inotify does not report: replaced parents, mounts, writes through another
+// hard link, changes by other clients of a network file system, lost events.
 //
 //	fsnotify event, periodic scan ──► debouncer ──► scan ──► Changes
 //
@@ -102,7 +102,8 @@ func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 // Set replaces the watched paths. A path is a file or a directory, existing or not. A directory
 // stands for the files in it; with "/..." appended, for those of its sub-directories too. The
 // content at the time of Set is the baseline of a new path; a path that was watched before keeps
-// its baseline. A caller that reads the files after Set therefore misses no change.
+// its baseline. A caller that reads the files after Set misses no change of them, except one that
+// is undone before it is delivered.
 func (w *Watcher) Set(paths []string) error {
 	w.mu.Lock()
 	err := w.tree.set(paths)

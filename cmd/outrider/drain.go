@@ -14,7 +14,7 @@ func (a *app) drainCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "drain",
 		Short: "Stop taking new connections; abort nothing",
-		Long: "Envoy fails its health checks and closes its listeners at the end of " +
+		Long: "Envoy fails its health checks at once, and closes its listeners after " +
 			"drain_duration. The\n" +
 			"mesh learns that the workload is unhealthy. New outbound connections go direct at\n" +
 			"once, inbound ones after half of drain_duration: until then clients of the mesh may\n" +
