@@ -24,6 +24,7 @@ func (s *Switch) Serve(
 	ctx context.Context, bound net.Listener, options ...grpc.ServerOption,
 ) error {
 	group, ctx := errgroup.WithContext(ctx)
+	context.AfterFunc(ctx, func() { _ = bound.Close() })
 	embedded, relay := newBranch(ctx, bound), newBranch(ctx, bound)
 	group.Go(func() error { return s.Embedded.Serve(ctx, embedded, options...) })
 	group.Go(func() error { return s.Relay.Serve(ctx, relay, options...) })
@@ -32,7 +33,7 @@ func (s *Switch) Serve(
 			connection, err := bound.Accept()
 			if err != nil {
 				if ctx.Err() != nil {
-					return nil //nolint:nilerr // the services closed it at the end
+					return nil //nolint:nilerr // closed at the end
 				}
 				return err
 			}

@@ -15,9 +15,7 @@ import (
 // greeter is a service that sends its name on each connection.
 type greeter string
 
-func (g greeter) Serve(ctx context.Context, bound net.Listener, _ ...grpc.ServerOption) error {
-	stop := context.AfterFunc(ctx, func() { _ = bound.Close() })
-	defer stop()
+func (g greeter) Serve(_ context.Context, bound net.Listener, _ ...grpc.ServerOption) error {
 	for {
 		connection, err := bound.Accept()
 		if err != nil {
