@@ -21,5 +21,8 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 		return nil
 	}
 	server.Stop()
+	if ctx.Err() != nil { // the listener ended with ctx, before the function above could begin
+		return nil
+	}
 	return err
 }

@@ -1,0 +1,42 @@
+package admission
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"google.golang.org/grpc"
+)
+
+// endsWith is a listener without connections that ends with a context.
+type endsWith struct {
+	net.Listener
+	ctx      context.Context
+	accepted chan<- struct{}
+}
+
+func (l endsWith) Accept() (net.Conn, error) {
+	close(l.accepted)
+	<-l.ctx.Done()
+	return nil, net.ErrClosed
+}
+
+func TestServeGRPC_ListenerThatEndsWithTheContextIsNoError(t *testing.T) {
+	for range 300 {
+		bound, err := net.Listen("unix", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 500 { // cancel takes longer to begin the function that stops the server
+			context.AfterFunc(ctx, func() {})
+		}
+		served, accepted := make(chan error, 1), make(chan struct{})
+		go func() { served <- ServeGRPC(ctx, grpc.NewServer(), endsWith{bound, ctx, accepted}) }()
+		<-accepted
+		cancel()
+		if err := <-served; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
