@@ -22,7 +22,7 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 	}
 	server.Stop()
 	if ctx.Err() != nil { // the listener ended with ctx, before the function above could begin
-		return nil
+		return nil //nolint:nilerr // no failure
 	}
 	return err
 }
