@@ -23,7 +23,9 @@ func (a *app) bugReportCommand() *cobra.Command {
 			"secrets removed",
 		Long: "Bug-report writes a compressed tar file of what helps to diagnose a problem.\n" +
 			"Keys, tokens and passwords are removed; review it nevertheless before you pass\n" +
-			"it on. Without an agent the report has less in it.",
+			"it on. Without an agent the report has less in it. Of the files that the agent\n" +
+			"names, it contains configuration and bootstraps below the instance's folders\n" +
+			"only; links are not followed.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if file == "" {

@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/config"
 )
 
 // Limits of a report.
@@ -33,7 +29,7 @@ func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	defer client.Close()
 	status := a.collectAgent(ctx, r, client)
 	shown.tell(api.Progress{Phase: "reading configuration and state"})
-	a.collectFiles(r, status)
+	a.collectFiles(ctx, r, status)
 	shown.tell(api.Progress{Phase: "reading logs"})
 	a.collectHost(ctx, r)
 }
@@ -119,51 +115,13 @@ func (r *report) addOr(name, content string, err error) {
 	r.add(name, content)
 }
 
-// collectFiles adds configuration and bootstraps as they are on disk now, which may differ from
-// what the agent has read.
-func (a *app) collectFiles(r *report, status api.Status) {
-	base := filepath.Join(a.places.configuration, "outrider.toml")
-	dropIns, mesh := filepath.Join(a.places.configuration, "conf.d"),
-		filepath.Join(a.places.configuration, "mesh.d")
-	if a.instance != "" {
-		base = filepath.Join(a.places.configuration, a.instance+".toml")
-		dropIns = filepath.Join(a.places.configuration, a.instance+".conf.d")
-		mesh = filepath.Join(a.places.configuration, a.instance+".mesh.d")
-	}
-	patterns := []string{filepath.Join(dropIns, "*.toml"), filepath.Join(mesh, "*.yaml"),
-		filepath.Join(mesh, "*.yml"),
-		filepath.Join(a.runtimeDir(), "envoy", "envoy-rev*.json")}
-	paths := status.ConfigFiles
-	if len(paths) == 0 {
-		paths = []string{base}
-	}
-	for _, epoch := range status.Epochs {
-		// The file is removed with the epoch.
-		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited {
-			paths = append(paths, epoch.BootstrapPath)
-		}
-	}
-	for _, pattern := range patterns {
-		found, _ := filepath.Glob(pattern) // the patterns are well-formed
-		paths = append(paths, found...)
-	}
-	slices.Sort(paths)
-	for _, path := range slices.Compact(paths) {
-		content, err := readFile(path)
-		if err == nil && strings.HasSuffix(path, ".toml") {
-			content, err = config.Redacted(content)
-		}
-		r.addOr("files"+path, content, err)
-	}
-}
-
 // collectHost adds facts about the host and the logs that the caller may read.
 func (a *app) collectHost(ctx context.Context, r *report) {
 	r.add("versions.txt", fmt.Sprintf("outrider %s\ntime %s\n", version,
 		a.now().UTC().Format(time.RFC3339)))
 	for _, path := range []string{"/etc/os-release", "/proc/version", "/proc/meminfo",
 		"/proc/net/unix"} {
-		content, err := readFile(path)
+		content, err := within(ctx, func() (string, error) { return readFile(path) })
 		r.addOr("host"+path, content, err)
 	}
 	slice := "outrider.slice"
@@ -183,20 +141,13 @@ func (a *app) collectHost(ctx context.Context, r *report) {
 func output(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
-	printed, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	run := exec.CommandContext(ctx, command[0], command[1:]...)
+	run.WaitDelay = time.Second // for a child that keeps the pipe
+	printed, err := run.CombinedOutput()
 	if len(printed) == 0 && err != nil {
 		return "", err
 	}
 	return string(printed), nil
-}
-
-func readFile(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }()
-	return readAtMost(file)
 }
 
 func readAtMost(source io.Reader) (string, error) {

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+// fileTime bounds reading one file, whose file system may not answer.
+const fileTime = 5 * time.Second
+
+// collectFiles adds configuration and bootstraps as they are on disk now, which may differ from
+// what the agent has read.
+func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
+	paths, err := within(ctx, func() ([]string, error) { return a.reportedFiles(status), nil })
+	if err != nil {
+		r.missing("files", err)
+	}
+	for _, path := range paths {
+		content, err := within(ctx, func() (string, error) { return a.readReported(path) })
+		if err == nil && strings.HasSuffix(path, ".toml") {
+			content, err = config.Redacted(content)
+		}
+		r.addOr("files"+path, content, err)
+	}
+}
+
+// reportedFiles returns the paths of the instance's files, and those that the status names.
+func (a *app) reportedFiles(status api.Status) []string {
+	base, prefix := cmp.Or(a.instance, "outrider")+".toml", ""
+	if a.instance != "" {
+		prefix = a.instance + "."
+	}
+	paths := slices.Clone(status.ConfigFiles)
+	if len(paths) == 0 {
+		paths = []string{filepath.Join(a.places.configuration, base)}
+	}
+	for _, epoch := range status.Epochs {
+		// The file is removed with the epoch.
+		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited {
+			paths = append(paths, epoch.BootstrapPath)
+		}
+	}
+	for _, in := range []struct{ place, folder, pattern string }{
+		{a.places.configuration, prefix + "conf.d", "*.toml"},
+		{a.places.configuration, prefix + "mesh.d", "*.yaml"},
+		{a.places.configuration, prefix + "mesh.d", "*.yml"},
+		{a.runtimeDir(), "envoy", "envoy-rev*.json"},
+	} {
+		for _, name := range namesIn(in.place, in.folder, in.pattern) {
+			paths = append(paths, filepath.Join(in.place, in.folder, name))
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// namesIn returns the names in a folder that match a pattern, none if the folder cannot be read.
+func namesIn(place, folder, pattern string) []string {
+	above, err := openFolder(place)
+	if err != nil {
+		return nil
+	}
+	defer above.close()
+	in, err := above.sub(folder)
+	if err != nil {
+		return nil
+	}
+	defer in.close()
+	names, _ := in.names(pattern)
+	return names
+}
+
+// readReported reads a file whose path another user may have chosen: configuration below the
+// configuration folder, or a bootstrap below the runtime folder. It follows no link out of these,
+// reads regular files only, and does not wait for a FIFO.
+func (a *app) readReported(path string) (string, error) {
+	place, suffixes := a.places.configuration, []string{".toml", ".yaml", ".yml"}
+	relative, found := below(place, path)
+	if !found {
+		place, suffixes = a.runtimeDir(), []string{".json"}
+		relative, found = below(place, path)
+	}
+	if !found || !slices.Contains(suffixes, filepath.Ext(path)) {
+		return "", fmt.Errorf("neither configuration below %s nor a bootstrap below %s",
+			a.places.configuration, a.runtimeDir())
+	}
+	above, err := openFolder(place)
+	if err != nil {
+		return "", err
+	}
+	defer above.close()
+	in, err := above.sub(filepath.Dir(relative))
+	if err != nil {
+		return "", err
+	}
+	if in == nil {
+		return "", os.ErrNotExist
+	}
+	defer in.close()
+	file, err := in.openRegular(filepath.Base(relative))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	return readAtMost(file)
+}
+
+// below returns a path relative to a folder, and whether it is lexically below it.
+func below(folder, path string) (string, bool) {
+	relative, err := filepath.Rel(folder, path)
+	return relative, err == nil && relative != "." && filepath.IsLocal(relative)
+}
+
+// within returns what read returns, or an error once ctx ends or read takes longer than fileTime.
+func within[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, fileTime,
+		errors.New("its file system does not answer"))
+	defer cancel()
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	select {
+	case got := <-done:
+		return got.value, got.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
+
+func readFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	return readAtMost(file)
+}
