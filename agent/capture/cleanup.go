@@ -10,10 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cleanup deletes the tables that a helper which is gone has left, and its state file. It returns
-// the names of the tables that it deleted. Those of a living helper have an owner and stay, except
-// the one that rejects connections, which that helper restores: an error names the cure.
-func Cleanup(instance, state string) ([]string, error) {
+// StateName is the name of a helper's state file.
+const StateName = "state.json"
+
+// Cleanup deletes the tables that a helper which is gone has left, and its state file in folder,
+// which may be nil. It returns the names of the tables that it deleted. Those of a living helper
+// have an owner and stay, except the one that rejects connections, which that helper restores: an
+// error names the cure.
+func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -55,7 +59,10 @@ func Cleanup(instance, state string) ([]string, error) {
 			return done, err
 		}
 	}
-	if err := os.Remove(state); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if folder == nil {
+		return done, nil
+	}
+	if err := folder.Remove(StateName); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return done, err
 	}
 	return done, nil

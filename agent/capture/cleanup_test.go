@@ -22,22 +22,33 @@ func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	state := filepath.Join(r.folder, "state.json")
+	state := filepath.Join(r.folder, StateName)
+	folder := openRoot(t, r.folder)
 	const cure = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
 		`"systemctl kill -s KILL outrider-capture.service"`
-	if _, err := Cleanup("", state); err == nil || !strings.HasPrefix(err.Error(), cure) {
+	if _, err := Cleanup("", folder); err == nil || !strings.HasPrefix(err.Error(), cure) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Stat(state); err != nil {
 		t.Errorf("the state is lost: %v", err)
 	}
 	r.kill(r.helper)
-	if _, err := Cleanup("", state); err != nil {
+	if _, err := Cleanup("", folder); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(state); !os.IsNotExist(err) {
 		t.Errorf("the state: %v", err)
 	}
+}
+
+func openRoot(t *testing.T, path string) *os.Root {
+	t.Helper()
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	return root
 }
 
 // On kernels before 5.12 tables have no owner.
@@ -59,7 +70,7 @@ func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
 	h := &helper{options: options{log: t.Output()}, unowned: true, nat: socket,
 		store: func(*ownerSocket) error { return nil }}
 	h.quit()
-	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
+	if done, err := Cleanup("", nil); err != nil ||
 		!slices.Equal(done, names[:3]) {
 		t.Errorf("%v, %v", done, err)
 	}
@@ -69,7 +80,7 @@ func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
 	if err := socket.install(&Table{Name: names[3]}); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := Cleanup("", filepath.Join(t.TempDir(), "state.json")); err != nil ||
+	if done, err := Cleanup("", nil); err != nil ||
 		!slices.Equal(done, names[3:]) {
 		t.Errorf("%v, %v", done, err)
 	}

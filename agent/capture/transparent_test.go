@@ -184,7 +184,7 @@ func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Cleanup("", state); err != nil {
+	if _, err := Cleanup("", openRoot(t, r.folder)); err != nil {
 		t.Fatal(err)
 	}
 	noPolicyRoutes(t)

@@ -27,18 +27,19 @@ func (c *cleaner) tellClosed() {
 
 // endCapture ends outrider-capture, if it has settings, and removes its rules.
 func (c *cleaner) endCapture(ctx context.Context) error {
-	state := filepath.Join(c.capture, "state.json")
-	var failed error
+	folder, failed := openFolder(c.capture)
+	if failed != nil { // its user's doing, which must not keep the rest from ending
+		c.tell("%v", failed)
+		failed = nil
+	}
+	defer folder.close()
 	// The socket starts a helper that is gone, also one that hung and was killed meanwhile.
 	for range 2 {
-		_, err := os.Stat(state)
-		if errors.Is(err, fs.ErrNotExist) {
+		if !folder.has(capture.StateName) {
 			break
-		} else if err != nil {
-			return err
 		}
 		failed = capture.Stop(ctx, filepath.Join(c.runtime, "capture.sock"))
-		if _, err := os.Stat(state); errors.Is(err, fs.ErrNotExist) {
+		if !folder.has(capture.StateName) {
 			c.tell("ended the interception")
 		}
 	}
@@ -46,6 +47,10 @@ func (c *cleaner) endCapture(ctx context.Context) error {
 		failed = nil // nobody is there
 	} else if failed != nil {
 		failed = fmt.Errorf("outrider-capture does not end: %w", failed)
+	}
+	var state *os.Root
+	if folder != nil {
+		state = folder.root
 	}
 	done, err := capture.Cleanup(c.instance, state)
 	for _, name := range done {

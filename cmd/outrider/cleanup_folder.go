@@ -61,6 +61,15 @@ func (f *folder) close() {
 	}
 }
 
+// has reports whether the folder has an entry.
+func (f *folder) has(name string) bool {
+	if f == nil {
+		return false
+	}
+	_, err := f.root.Lstat(name)
+	return err == nil
+}
+
 // names returns the entries that match a pattern of path.Match, at most maxEntries of all entries.
 func (f *folder) names(pattern string) ([]string, error) {
 	if f == nil {

@@ -48,6 +48,9 @@ func TestCleanup_HostileDirectories(t *testing.T) {
 		"Envoy's configuration is elsewhere": func(m *machine, outside string) {
 			m.replace("run/envoy", func(path string) error { return os.Symlink(outside, path) })
 		},
+		"the state of the interception is elsewhere": func(m *machine, outside string) {
+			m.replace("capture", func(path string) error { return os.Symlink(outside, path) })
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, nil)
@@ -58,7 +61,8 @@ func TestCleanup_HostileDirectories(t *testing.T) {
 			}
 			outside := []string{m.deadSocket("outside/admin-0.sock"),
 				m.deadSocket("outside/outrider.sock"), m.write("outside/base-id", "4711\n"),
-				m.write("outside/envoy-rev0.json", "{}"), m.write("outside/lock", "")}
+				m.write("outside/envoy-rev0.json", "{}"), m.write("outside/lock", ""),
+				m.write("outside/state.json", "{}")}
 			memory := m.write("shm/envoy_shared_memory_47110", "x")
 			if err := os.Chown(filepath.Join(m.dir, "keeper/base-id"), 12345, 12345); err != nil {
 				t.Fatal(err)

@@ -51,7 +51,7 @@ func TestCleanup(t *testing.T) {
 		m.deadSocket("keeper/hot_restart_parent_1"), m.write("run/envoy/envoy-rev3.json", "{}"),
 		m.write("keeper/base-id", "4711\n"),
 		m.write("keeper/lock", ""), m.write("shm/envoy_shared_memory_47110", "x"),
-		m.write("shm/envoy_shared_memory_536918020", "x"),
+		m.write("shm/envoy_shared_memory_536918020", "x"), m.write("capture/state.json", "{}"),
 	}
 	stays := []string{m.write("shm/envoy_shared_memory_0", "x"),
 		m.write("shm/envoy_shared_memory_48110", "x"), m.write("keeper/kept.log", "x"),

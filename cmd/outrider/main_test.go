@@ -69,7 +69,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 		width: m.width, maker: maker,
 		unit: func(context.Context, string) unitState { return m.unit }, places: places{
 			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"),
-			keeper:       filepath.Join(m.dir, "keeper"),
+			keeper: filepath.Join(m.dir, "keeper"), capture: filepath.Join(m.dir, "capture"),
 			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib,
 			state: "/var/lib/outrider", hosts: filepath.Join(m.dir, "hosts")}}
 }
