@@ -115,19 +115,20 @@ func (a *app) startBar(title string) *downloadBar {
 // show is an Installer's Progress.
 func (b *downloadBar) show(fetched, all int64) {
 	b.shown = true
+	control(b.out, clearLine)
 	const megabyte = 1e6
 	if all == 0 {
-		fmt.Fprintf(b.out, "\r\x1b[K%s  %d MB", b.title, fetched/megabyte)
+		fmt.Fprintf(b.out, "%s  %d MB", b.title, fetched/megabyte)
 		return
 	}
 	full := int(fetched * barWidth / all)
-	fmt.Fprintf(b.out, "\r\x1b[K%s  [%s%s] %d of %d MB", b.title, strings.Repeat("#", full),
+	fmt.Fprintf(b.out, "%s  [%s%s] %d of %d MB", b.title, strings.Repeat("#", full),
 		strings.Repeat("-", barWidth-full), fetched/megabyte, all/megabyte)
 }
 
 // end removes the line.
 func (b *downloadBar) end() {
 	if b.shown {
-		fmt.Fprint(b.out, "\r\x1b[K")
+		control(b.out, clearLine)
 	}
 }

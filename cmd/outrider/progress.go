@@ -89,7 +89,8 @@ func (p *progress) show() {
 	} else {
 		line += fmt.Sprintf(" (up to %s)", inWords(p.last.Until.Sub(p.now())))
 	}
-	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+	control(p.out, clearLine)
+	fmt.Fprint(p.out, line)
 }
 
 // end removes the line.
@@ -99,7 +100,7 @@ func (p *progress) end() {
 	defer p.mu.Unlock()
 	if p.shown {
 		p.shown = false
-		fmt.Fprint(p.out, "\r\x1b[K")
+		control(p.out, clearLine)
 	}
 }
 

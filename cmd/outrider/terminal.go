@@ -20,15 +20,32 @@ func onTerminal(file *os.File) io.Writer {
 	return file
 }
 
-// controls matches control characters, and before them the sequences that this program writes:
-// colours, rewriting a line, clearing the screen.
-var controls = regexp.MustCompile(`\x1b\[[0-9;]*m|\r\x1b\[K|\x1b\[H\x1b\[2J|` +
-	`[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}]`)
+// Sequences that move the cursor. Write escapes them, control does not.
+const (
+	clearLine   = "\r\x1b[K"
+	clearScreen = "\x1b[H\x1b[2J" // cursor home, clear
+)
+
+// control writes clearLine or clearScreen, also to a terminal.
+func control(out io.Writer, sequence string) {
+	if t, ok := out.(terminal); ok {
+		out = t.Writer
+	}
+	_, _ = io.WriteString(out, sequence)
+}
+
+// controls matches control characters and bytes that are not UTF-8, and before them the colours of
+// this program (style), which change no line that is shown.
+var controls = regexp.MustCompile(`\x1b\[(?:[012]|3[123])m|` +
+	`[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}\x{fffd}]`)
 
 // Write implements io.Writer. It writes control characters other than tab and newline as numbers.
 func (t terminal) Write(p []byte) (int, error) {
 	_, err := t.Writer.Write(controls.ReplaceAllFunc(p, func(found []byte) []byte {
-		if r, size := utf8.DecodeRune(found); size == len(found) {
+		switch r, size := utf8.DecodeRune(found); {
+		case r == utf8.RuneError && size == 1:
+			return fmt.Appendf(nil, `\x%02x`, found[0])
+		case r != utf8.RuneError && size == len(found):
 			return fmt.Appendf(nil, `\x%02x`, r)
 		}
 		return found

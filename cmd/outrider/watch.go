@@ -60,7 +60,8 @@ func (a *app) watch(ctx context.Context, client *api.Client, show func(api.Statu
 		}
 		switch now := screen.String(); {
 		case a.width > 0 && !a.json:
-			fmt.Fprint(out, "\x1b[H\x1b[2J", now) // cursor home, clear
+			control(out, clearScreen)
+			fmt.Fprint(out, now)
 		case now != before:
 			fmt.Fprint(out, now)
 			before = now
