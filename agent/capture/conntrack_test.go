@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"outrider.org/outrider/scripts/parts"
 )
@@ -19,19 +18,20 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
 		}
 	})
-	datagrams(t, "127.0.0.1:15053", proxyAnswer)
-	datagrams(t, "[::1]:15053", proxyAnswer)
+	for _, address := range []string{"127.0.0.1:15053", "[::1]:15053"} {
+		datagrams(t, address, func([]byte) []byte { return []byte("proxy") })
+	}
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
 	resolvers := []netip.Addr{netip.MustParseAddr(far[0]), netip.MustParseAddr(far[1])}
-	used := []*heldSocket{hold(t, far[0]), hold(t, far[1])}
+	used := []net.Conn{hold(t, far[0]), hold(t, far[1])}
 	check := func(when, want string) {
 		t.Helper()
 		for i, s := range used {
-			if got := s.ask(); got != want {
+			if got := exchange(t, s); got != want {
 				t.Errorf("%s: resolver %s: got %q, want %q", when, resolvers[i], got, want)
 			}
 		}
@@ -68,26 +68,15 @@ func trackAll(t *testing.T) {
 		"nft", "-f", "-")
 }
 
-// heldSocket is a socket that stays in use.
-type heldSocket struct{ net.Conn }
-
-func hold(t *testing.T, resolver string) (s *heldSocket) {
+// hold returns a UDP socket of the application to a resolver.
+func hold(t *testing.T, resolver string) (socket net.Conn) {
 	t.Helper()
 	parts.As(t, appUser, func() {
-		c, err := net.Dial("udp", net.JoinHostPort(resolver, "53"))
-		if err != nil {
+		var err error
+		if socket, err = net.Dial("udp", net.JoinHostPort(resolver, "53")); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Close() })
-		s = &heldSocket{c}
+		t.Cleanup(func() { _ = socket.Close() })
 	})
-	return s
-}
-
-func (s *heldSocket) ask() string {
-	_ = s.SetDeadline(time.Now().Add(100 * time.Millisecond))
-	_, _ = s.Write([]byte("who"))
-	buffer := make([]byte, 64)
-	n, _ := s.Read(buffer)
-	return string(buffer[:n])
+	return socket
 }

@@ -20,6 +20,7 @@ const (
 	envoyUser = 2001
 	agentUser = 2002
 	appUser   = 2003
+	otherUser = 2004
 )
 
 var testUsers = Users{Envoy: envoyUser, Agent: agentUser}

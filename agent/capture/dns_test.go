@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,10 +22,7 @@ import (
 
 // proxyAnswer answers as the agent's DNS proxy: it refuses the helper's query of class CH.
 func proxyAnswer(query []byte) []byte {
-	if len(query) > 16 {
-		return append(query[:3:3], append([]byte{5}, query[4:]...)...)
-	}
-	return []byte("proxy")
+	return append(query[:3:3], append([]byte{5}, query[4:]...)...)
 }
 
 // datagrams answers UDP until the test ends or the socket is closed.
@@ -52,56 +48,26 @@ func datagrams(t *testing.T, address string, answer func(query []byte) []byte) n
 	return socket
 }
 
-// ask sends a query to a resolver as a user, from a socket of its own.
-func ask(t *testing.T, uid int, network, resolver string) (answer string) {
-	t.Helper()
-	parts.As(t, uid, func() {
-		c, err := net.DialTimeout(network, net.JoinHostPort(resolver, "53"), time.Second/2)
-		if err != nil {
-			answer = err.Error()
-			return
-		}
-		defer func() { _ = c.Close() }()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
-		_, _ = c.Write([]byte("who"))
-		buffer := make([]byte, 64)
-		n, _ := c.Read(buffer)
-		answer = string(buffer[:n])
-	})
-	return answer
-}
-
 func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
 	r := newRig(t)
-	resolve := func(lines string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte(lines),
-			0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	resolvers := "search example\nnameserver " + far[0] + "\nnameserver " + far[1] + "\n"
-	resolve(resolvers)
+	r.resolvers(resolvers)
 	r.other.Do(t, func() {
 		for _, resolver := range far {
 			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
 		}
 		serve(t, 53, "far")
 	})
-	var silent atomic.Bool
-	var proxy net.PacketConn
-	parts.As(t, agentUser, func() {
-		proxy = datagrams(t, "127.0.0.1:15053", func(query []byte) []byte {
-			if silent.Load() {
-				return nil
-			}
-			return proxyAnswer(query)
-		})
-		serve(t, DNSPort, "proxy")
-	})
+	proxy := r.startDNS()
+	signal := func(s os.Signal) {
+		t.Helper()
+		if err := proxy.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
 	gets := func(want string) time.Duration {
 		t.Helper()
 		begun := time.Now()
@@ -115,7 +81,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	usedGets := func(want string) {
 		t.Helper()
 		parts.Eventually(t, 2*time.Second, "a socket in use gets "+want,
-			func() bool { return used.ask() == want })
+			func() bool { return exchange(t, used) == want })
 	}
 	usedGets("far")
 	settings := captureAll
@@ -124,16 +90,18 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	gets("proxy")
 	usedGets("proxy")
 	s, err := r.client.Status(t.Context())
-	want := DNSStatus{State: On, Resolvers: []netip.Addr{netip.MustParseAddr(far[0])}}
+	want := DNSStatus{State: On, Resolvers: []netip.Addr{netip.MustParseAddr(far[0]),
+		netip.MustParseAddr(far[1])}}
 	if err != nil || s.State != Withdrawn || !reflect.DeepEqual(s.DNS, want) ||
 		len(s.Counters) != 1 || s.Counters[0].Rule != "capture.dns" || s.Counters[0].Packets == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if got := ask(t, appUser, "tcp", far[0]); got != "proxy" {
-		t.Errorf("over TCP: %s", got)
-	}
-	if got := ask(t, appUser, "udp", far[1]); got != "far" {
-		t.Errorf("over IPv6, where the proxy has no socket: %s", got)
+	for _, resolver := range far {
+		for _, network := range []string{"udp", "tcp"} {
+			if got := ask(t, appUser, network, resolver); got != "proxy" {
+				t.Errorf("a query over %s to %s gets %q", network, resolver, got)
+			}
+		}
 	}
 	for _, uid := range []int{agentUser, envoyUser} {
 		if got := ask(t, uid, "udp", far[0]); got != "far" {
@@ -153,18 +121,18 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	if _, err := r.client.Status(t.Context()); err != nil { // it has checked the proxy
 		t.Error(err)
 	}
-	silent.Store(true)
+	signal(unix.SIGSTOP)
 	t.Logf("direct %v after the proxy was silent", gets("far"))
 	usedGets("far")
-	silent.Store(false)
+	signal(unix.SIGCONT)
 	gets("proxy")
 	usedGets("proxy")
-	resolve("nameserver " + far[1] + "\n") // not redirected: the proxy has no socket of IPv6
+	r.resolvers("nameserver " + far[1] + "\n")
 	usedGets("far")
-	resolve(resolvers)
+	r.resolvers(resolvers)
 	usedGets("proxy")
 	r.kill(r.helper)
-	_ = proxy.Close()
+	r.kill(proxy)
 	r.start()
 	usedGets("far")
 	t.Logf("direct %v after the proxy was gone", gets("far"))
@@ -226,10 +194,7 @@ func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
 		return
 	}
 	r := newRig(t)
-	if err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte("nameserver "+far[0]+"\n"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
+	r.resolvers("nameserver " + far[0] + "\n")
 	settings := captureAll
 	settings.DNSPort = DNSPort
 	board := condition.NewBoard()
@@ -244,10 +209,7 @@ func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
 		})
 	}
 	parts.Eventually(t, 10*time.Second, "the condition is raised", reported)
-	parts.As(t, agentUser, func() {
-		datagrams(t, "127.0.0.1:15053", proxyAnswer)
-		serve(t, DNSPort, "proxy")
-	})
+	r.startDNS()
 	parts.Eventually(t, 10*time.Second, "the condition is cleared", func() bool {
 		return !reported()
 	})

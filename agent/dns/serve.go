@@ -39,7 +39,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 		group.Go(func() error { return s.serveUDP(ctx, one.udp) })
 		listener := admission.Listen(one.tcp, admission.Options{
 			Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-				key := admission.KeyOfTCP(c)
+				key := s.keyOfTCP(c)
 				if key.Local() {
 					return local, key
 				}
@@ -110,22 +110,42 @@ func (s *Server) enter(from netip.AddrPort) (leave func()) {
 		return func() { <-s.shared }
 	default:
 	}
-	if place, ok := s.places.Enter(keyOfUDP(from), nil); ok {
+	if place, ok := s.places.Enter(keyOf(sockdiag.UDP, from), nil); ok {
 		return place.Leave
 	}
 	return nil
 }
 
-// keyOfUDP returns the key of the user whose socket has an address of this host. The peer does not
-// matter: it is another one if the query was redirected.
-func keyOfUDP(address netip.AddrPort) admission.Key {
-	key, exact := admission.User(admission.UnknownUser), false
+// keyOfTCP returns the key of a connection's peer. A redirected connection comes from an address
+// of this host, and its socket has another peer, the resolver: the port identifies it.
+func (s *Server) keyOfTCP(c net.Conn) admission.Key {
+	key := admission.KeyOfTCP(c)
+	from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	if key.Local() || !s.local.has(from.Addr()) {
+		return key
+	}
+	return keyOf(sockdiag.TCP, from)
+}
+
+// keyOf returns the key of the user whose socket has an address of this host. The peer does not
+// matter: it is another one if the query was redirected. Sockets of several users with the same
+// address are of UnknownUser, so that none can use the places of another.
+func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
+	key, rank := admission.User(admission.UnknownUser), 0
 	ip := address.Addr().Unmap().WithZone("")
-	_ = sockdiag.EachAt(sockdiag.UDP, address.Port(), func(one sockdiag.Socket) {
-		bound := one.Address.Addr().Unmap() == ip
-		all := one.Address.Addr().IsUnspecified() && !(one.IPv6Only && ip.Is4())
-		if bound || all && !exact {
-			key, exact = admission.User(one.UID), bound
+	_ = sockdiag.EachAt(protocol, address.Port(), func(one sockdiag.Socket) {
+		this, owner := 0, admission.User(one.UID)
+		switch {
+		case one.Address.Addr().Unmap() == ip:
+			this = 2
+		case !one.Address.Addr().IsUnspecified() || one.Inode == 0:
+		case one.Address.Addr().Is4() == ip.Is4() || ip.Is4() && !one.IPv6Only:
+			this = 1
+		}
+		if this > rank {
+			key, rank = owner, this
+		} else if this == rank && key != owner {
+			key = admission.User(admission.UnknownUser)
 		}
 	}, sockdiag.Established, sockdiag.Unconnected)
 	return key

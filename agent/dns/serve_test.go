@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/sockdiag"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -203,7 +204,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 		netip.AddrPortFrom(netip.IPv6Loopback(), fourPort):      admission.User(65534),
 		netip.MustParseAddrPort("127.0.0.1:1"):                  admission.User(admission.UnknownUser),
 	} {
-		if got := keyOfUDP(address); got != want {
+		if got := keyOf(sockdiag.UDP, address); got != want {
 			t.Errorf("the socket at %s is of %+v, want %+v", address, got, want)
 		}
 	}

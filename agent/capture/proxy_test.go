@@ -1,0 +1,166 @@
+package capture
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/dns"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// proxyEnv is set in a process that is the agent's DNS proxy.
+const proxyEnv = "OUTRIDER_TEST_DNS_PROXY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(proxyEnv) != "" {
+		serveDNS()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const meshName = "mesh.test."
+
+// meshAddress is what the DNS proxy answers for meshName.
+var meshAddress = netip.MustParseAddr("10.9.9.9")
+
+// serveDNS is the DNS proxy with one name, until the process is killed.
+func serveDNS() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	proxy := dns.New(dns.Options{Listen: fmt.Sprint("127.0.0.1:", DNSPort), Logger: log,
+		Board: condition.NewBoard(), Settings: dns.Settings{Upstream: []string{"192.0.2.1"}}})
+	proxy.SetNames([]dns.Name{{Host: "mesh.test", Addresses: []netip.Addr{meshAddress}}})
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	if err := proxy.Run(ctx); err != nil {
+		log.Error("DNS proxy", "error", err)
+		os.Exit(1)
+	}
+}
+
+// startDNS starts the DNS proxy as the agent's user.
+func (r *rig) startDNS() *exec.Cmd {
+	r.t.Helper()
+	proxy := exec.Command("/proc/self/exe")
+	proxy.Env = append(os.Environ(), proxyEnv+"=1")
+	proxy.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentUser,
+		Gid: agentUser}}
+	r.begin(proxy)
+	return proxy
+}
+
+// resolvers replaces the host's resolv.conf.
+func (r *rig) resolvers(text string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.folder, "resolv.conf"), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// ask sends a query for meshName to a resolver as a user, from a socket of its own.
+func ask(t *testing.T, uid int, network, resolver string) (answer string) {
+	t.Helper()
+	parts.As(t, uid, func() {
+		c, err := net.DialTimeout(network, net.JoinHostPort(resolver, "53"), time.Second/2)
+		if err != nil {
+			answer = err.Error()
+			return
+		}
+		defer func() { _ = c.Close() }()
+		answer = exchange(t, c)
+	})
+	return answer
+}
+
+// exchange returns the answer to a query for meshName: "proxy" if it is that of the DNS proxy, else
+// its bytes.
+func exchange(t *testing.T, c net.Conn) string {
+	t.Helper()
+	query, err := new(mdns.Msg).SetQuestion(meshName, mdns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := 0
+	if c.RemoteAddr().Network() == "tcp" {
+		prefix = 2
+		query = append(binary.BigEndian.AppendUint16(nil, uint16(len(query))), query...)
+	}
+	_ = c.SetDeadline(time.Now().Add(200 * time.Millisecond))
+	_, _ = c.Write(query)
+	buffer := make([]byte, 512)
+	n, _ := c.Read(buffer)
+	var reply mdns.Msg
+	if n > prefix && reply.Unpack(buffer[prefix:n]) == nil && len(reply.Answer) == 1 {
+		if a, ok := reply.Answer[0].(*mdns.A); ok && a.A.Equal(meshAddress.AsSlice()) {
+			return "proxy"
+		}
+	}
+	return string(buffer[:n])
+}
+
+func TestDNSProxy_AnswersRedirectedQueries(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.resolvers("nameserver " + far[0] + "\nnameserver " + far[1] + "\n")
+	r.startDNS()
+	r.apply(captureDNS)
+	for _, resolver := range far {
+		for _, network := range []string{"udp", "tcp"} {
+			parts.Eventually(t, 10*time.Second, "the proxy answers a query over "+network+" to "+resolver,
+				func() bool { return ask(t, appUser, network, resolver) == "proxy" })
+		}
+	}
+}
+
+// The places of redirected TCP connections are per user.
+func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.resolvers("nameserver " + far[0] + "\nnameserver " + far[1] + "\n")
+	r.startDNS()
+	r.apply(captureDNS)
+	for _, resolver := range far {
+		parts.Eventually(t, 10*time.Second, "the proxy answers", func() bool {
+			return ask(t, appUser, "tcp", resolver) == "proxy"
+		})
+		connect := func(uid int) (c net.Conn) {
+			parts.As(t, uid, func() {
+				var err error
+				if c, err = net.Dial("tcp", net.JoinHostPort(resolver, "53")); err != nil {
+					t.Fatal(err)
+				}
+			})
+			t.Cleanup(func() { _ = c.Close() })
+			return c
+		}
+		first := connect(appUser)
+		for range 200 { // most is 128 per user: the oldest ones are closed
+			connect(otherUser)
+		}
+		parts.Eventually(t, 5*time.Second, "one more user is served", func() bool {
+			return ask(t, 0, "tcp", resolver) == "proxy"
+		})
+		if got := exchange(t, first); got != "proxy" {
+			t.Errorf("a connection that another user cannot close gets %q", got)
+		}
+	}
+}
