@@ -69,7 +69,7 @@ func processOf(p keeper.Process) epoch.Process {
 		Listening: p.Listening, Note: p.Note}
 	if p.Exit != nil {
 		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal,
-			CoreDump: p.Exit.CoreDump, At: p.Exit.At,
+			CoreDump: p.Exit.CoreDump, At: p.Exit.At, WithKeeper: p.Exit.WithKeeper,
 			LastLines: envoy.RedactLines(p.LastLines)}
 	}
 	return process

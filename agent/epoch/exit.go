@@ -124,22 +124,14 @@ func (m *machine) recordExit(p *process, exit *Exit, cause string) {
 }
 
 // vanish takes in that epochs have ended with their keeper, and reports whether one of them served.
-// That is none of Envoy's failures: it counts for neither back-off nor restart_limit.
 func (m *machine) vanish(gone func(*process) bool) (served bool) {
 	for _, p := range slices.Clone(m.processes) {
 		if !gone(p) {
 			continue
 		}
 		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
-		before, wasLive := m.backOff, p.State.Serves()
-		before.exits = slices.Clone(before.exits)
-		m.recordExit(p, &Exit{Code: -1, At: m.now}, "ended with its keeper")
-		if wasLive && m.status != finished {
-			reason := m.backOff.reason
-			m.backOff = before
-			m.backOff.at, m.backOff.reason = m.now, reason
-		}
-		served = served || wasLive
+		served = served || p.State.Serves()
+		m.recordExit(p, &Exit{Code: -1, At: m.now, WithKeeper: true}, "ended with its keeper")
 	}
 	return served
 }

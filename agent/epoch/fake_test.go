@@ -22,6 +22,7 @@ type world struct {
 	keeper     *fakeKeeper // the agent's connection
 	behaviour  map[string]behaviour
 	rescue     bool          // the keeper takes the place of a parent that died too early
+	ending     bool          // the keeper ends: its Envoys end with it, and it starts none
 	unsteered  bool          // the keeper cannot steer connections
 	unclear    bool          // the flag in shared memory cannot be cleared
 	allowed    bool          // an old epoch may be killed before its time (Abort)
@@ -270,7 +271,7 @@ func (w *world) end(e *fakeEnvoy, code int, signal string, lines ...string) {
 	if e.exit != nil {
 		return
 	}
-	e.exit = &Exit{Code: code, Signal: signal, At: time.Now(), LastLines: lines}
+	e.exit = &Exit{Code: code, Signal: signal, At: time.Now(), LastLines: lines, WithKeeper: w.ending}
 	e.listening, e.admin = false, false
 	if e.handshaken && e.live.IsZero() && signal != "" {
 		w.memory[e.Lineage].stale = true

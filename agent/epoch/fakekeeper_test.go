@@ -41,13 +41,24 @@ func (w *world) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	lost := w.keeper
-	w.keeper = nil
+	w.keeper, w.ending = nil, false
 	for _, e := range w.all {
 		e.told = true
 		w.end(e, 0, "")
 		e.forgotten = true
 	}
 	close(lost.done)
+}
+
+// stopEnvoys is what a keeper does first that is to end: its Envoys end, and nothing starts.
+func (w *world) stopEnvoys() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ending = true
+	for _, e := range w.all {
+		e.told = true
+		w.end(e, 0, "")
+	}
 }
 
 // exists reports whether an Envoy of this pid lives.
@@ -98,6 +109,9 @@ func (k *fakeKeeper) Start(ctx context.Context, spec StartSpec) (int, error) {
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {
 		return 0, errKeeperLost
+	}
+	if k.w.ending {
+		return 0, errors.New("the keeper is stopping")
 	}
 	return k.w.start(spec).pid, nil
 }

@@ -82,6 +82,8 @@ type Exit struct {
 	CoreDump  bool
 	At        time.Time
 	LastLines []string // of its log, oldest first
+	// WithKeeper says that its keeper ended, which counts for neither back-off nor restart_limit.
+	WithKeeper bool
 }
 
 // RunResult is the outcome of a program that ran to its end.

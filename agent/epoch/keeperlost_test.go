@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -163,5 +164,89 @@ func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
 		if took := h.stopIn(stopDefaults); took < 7*time.Second || took > 9*time.Second {
 			t.Errorf("took %s", took)
 		}
+	})
+}
+
+// TestRestartLimit_KeeperDoesNotCount lets an Envoy crash as often as the limit permits, and then
+// its keepers end.
+func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
+	for name, end := range map[string]func(h *harness){
+		"killed":  func(h *harness) { h.w.die() },
+		"stopped": func(h *harness) { h.w.stopEnvoys(); h.w.die() },
+		"stopped, and one Envoy takes long to end": func(h *harness) {
+			h.w.stopEnvoys()
+			h.wait(4 * time.Second)
+			h.w.die()
+		},
+		"killed while an Envoy starts": func(h *harness) {
+			h.restarting()
+			h.w.die()
+		},
+		"stopped while an Envoy starts": func(h *harness) {
+			h.restarting()
+			h.w.stopEnvoys()
+			h.wait(4 * time.Second)
+			h.w.die()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 1,
+					Window: 24 * time.Hour}
+				h.s.Configure(h.settings)
+				h.must(specOf("a"))
+				h.wait(time.Minute)
+				h.kill(h.newest(), "SIGKILL")
+				h.wait(time.Minute)
+				end(h)
+				h.wait(time.Second)
+				h.do(func() { h.w.behaviour["a"] = behaviour{} })
+				if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+					t.Fatal(err)
+				}
+				h.wait(10 * time.Second)
+				h.expect("0 live")
+				if got := h.conditions(); len(got) != 0 {
+					t.Errorf("conditions: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// restarting kills Envoy, which the limit permits once more, while the next one starts slowly.
+func (h *harness) restarting() {
+	h.do(func() { h.w.behaviour["a"] = behaviour{slow: time.Second} })
+	h.settings.Limit++
+	h.s.Configure(h.settings)
+	h.kill(h.newest(), "SIGKILL")
+	h.wait(h.settings.BackoffMax + 100*time.Millisecond)
+	h.expect("0 starting")
+}
+
+// Only exits of Envoy count: the limit stands after a keeper was lost.
+func TestRestartLimit_CountsAfterLostKeeper(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 2,
+			Window: 24 * time.Hour}
+		h.s.Configure(h.settings)
+		h.must(specOf("a"))
+		for range 2 {
+			h.kill(h.newest(), "SIGKILL")
+			h.wait(2 * time.Second)
+			h.w.die()
+			h.wait(time.Second)
+			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+				t.Fatal(err)
+			}
+			h.wait(2 * time.Second)
+			h.expect("0 live")
+		}
+		h.kill(h.newest(), "SIGKILL")
+		err := <-h.ended
+		if !errors.Is(err, ErrGaveUp) {
+			t.Errorf("Run returned %v", err)
+		}
+		h.ended <- err
 	})
 }

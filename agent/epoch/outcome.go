@@ -114,7 +114,7 @@ func (m *machine) conclude(a *attempt) {
 	p := a.process
 	exit := p.exit
 	if a.spec == m.lastGood { // an exit by somebody else's SIGKILL says nothing of the spec
-		foreign := exit != nil && exit.Signal == "SIGKILL" && p.ending == ""
+		foreign := exit != nil && (exit.WithKeeper || exit.Signal == "SIGKILL" && p.ending == "")
 		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
 	if p.hot && a.started { // its flag would block every later epoch of this lineage
@@ -146,7 +146,7 @@ func (m *machine) conclude(a *attempt) {
 	switch {
 	case live == nil && (m.stop != nil || a.started && a.parentGone):
 		// Nothing is started during a stop; the exit of the parent has scheduled a start.
-	case live == nil && a.started:
+	case live == nil && a.started && p.PID != 0:
 		m.crashed(p)
 	case live == nil:
 		if !errors.Is(a.failure, ErrAborted) && (a.repair || m.backOff.at.IsZero()) {

@@ -40,8 +40,14 @@ func (b *backOff) delay(settings Settings) time.Duration {
 	return settings.BackoffMax
 }
 
-// crashed schedules a restart: nobody serves since p exited or failed to become live.
+// crashed counts an exit and schedules a restart: nobody serves since p exited or failed to become
+// live. An exit with the keeper is none of Envoy's failures: it counts for neither back-off nor
+// restart_limit.
 func (m *machine) crashed(p *process) {
+	if p.exit != nil && p.exit.WithKeeper {
+		m.restart(p, 0)
+		return
+	}
 	settings, b := m.settings, &m.backOff
 	if len(b.exits) > 0 && m.now.Sub(b.exits[len(b.exits)-1]) > forgetExits {
 		b.streak = 0
@@ -50,11 +56,6 @@ func (m *machine) crashed(p *process) {
 		return m.now.Sub(at) > max(settings.Window, forgetExits)
 	}), m.now)
 	b.streak++
-	for _, old := range m.older() {
-		if old.endedBy == endedByChild {
-			old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
-		}
-	}
 	within := 0
 	for _, at := range b.exits {
 		if m.now.Sub(at) <= settings.Window {
@@ -65,8 +66,18 @@ func (m *machine) crashed(p *process) {
 		m.giveUp(p, within)
 		return
 	}
-	delay := b.delay(settings)
-	b.at, b.reason = m.now.Add(delay), fmt.Sprintf("epoch %d %s", p.Number, p.ExitCause)
+	m.restart(p, b.delay(settings))
+}
+
+// restart schedules the start of the next epoch since p ended.
+func (m *machine) restart(p *process, delay time.Duration) {
+	for _, old := range m.older() {
+		if old.endedBy == endedByChild {
+			old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
+		}
+	}
+	m.backOff.at = m.now.Add(delay)
+	m.backOff.reason = fmt.Sprintf("epoch %d %s", p.Number, p.ExitCause)
 	when := "it is started again at once"
 	if delay > 0 {
 		when = fmt.Sprintf("it is started again in %s", delay)

@@ -110,6 +110,8 @@ type Exit struct {
 	Signal   string    `json:"signal,omitempty"` // "SIGABRT"; "" when it exited
 	CoreDump bool      `json:"core_dump,omitempty"`
 	At       time.Time `json:"at"`
+	// WithKeeper says that the keeper was ending and ended its Envoys first.
+	WithKeeper bool `json:"with_keeper,omitempty"`
 }
 
 // Log is a batch of lines of one process.

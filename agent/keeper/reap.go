@@ -49,6 +49,7 @@ func wait(pid int) (Exit, bool) {
 
 // exited records an exit and its consequences, and publishes it once the last lines are read.
 func (s *server) exited(c *child, exit Exit) {
+	exit.WithKeeper = s.stopping
 	c.process.Exit = &exit
 	if c.standIn != nil {
 		_ = c.standIn.socket.Close()

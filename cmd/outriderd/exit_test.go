@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -71,5 +74,37 @@ func TestExitCodes(t *testing.T) {
 	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(),
 		"it hurts") {
 		t.Errorf("dying Envoy: exit %d: %s", exit, daemon.Output())
+	}
+}
+
+// TestRestartLimit_KeeperDoesNotCount ends keepers after as many exits of Envoy as the limit
+// permits.
+func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{TOML: "[envoy]\nrestart_limit = 1\n"})
+	daemon := r.StartReady()
+	recovers := func(from api.Epoch, after string) {
+		t.Helper()
+		rig.Eventually(t, time.Minute, "another Envoy is live after "+after, func() bool {
+			if !daemon.Running() {
+				t.Fatalf("the agent ended after %s: %s", after, daemon.Output())
+			}
+			epochs, err := r.Epochs()
+			return err == nil && slices.ContainsFunc(epochs, func(e api.Epoch) bool {
+				return e.State == api.EpochLive && e.PID != from.PID
+			})
+		})
+	}
+	live := current(t, r)
+	r.Signal(live.PID, syscall.SIGKILL)
+	recovers(live, "a crash of Envoy")
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
+		live := current(t, r)
+		keepers := r.Pids("outrider-keeper")
+		if len(keepers) != 1 {
+			t.Fatalf("keepers: %v", keepers)
+		}
+		r.Signal(keepers[0], signal)
+		recovers(live, signal.String()+" of the keeper")
 	}
 }
