@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,9 +51,11 @@ func upstreamOf(c *config.Config) relay.Upstream {
 
 // newRelay returns the relay to the upstream server. It serves no stream unless one is configured.
 func (a *Agent) newRelay(c *config.Config) *relay.Server {
+	own := trustedUsers(c)
 	options := relay.Options{Upstream: upstreamOf(c), Board: a.board, Logger: a.logOf("relay"),
 		Words: envoy.RedactMessage, Certificate: a.workloadCertificate,
 		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
+		Envoy:         func(from net.Addr) bool { return slices.Contains(own, xds.PeerOf(from).UID) },
 		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
 		Subscriptions: []relay.Subscription{{TypeURL: proxyConfigType, Apply: a.applyProxyConfig}}}
 	if c.DNS.Listen != "" {

@@ -118,6 +118,11 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 	}
 }
 
+// exceeded reports that accepted resources are too large to be held.
+func (c *Cache) exceeded(most int64) {
+	c.unwritten(fmt.Errorf("it has more than %d MB", most>>20))
+}
+
 // node returns the snapshot of a node or nil. Callers hold mu.
 func (c *Cache) node(of identity) *snapshot {
 	for _, node := range c.nodes {
@@ -223,10 +228,14 @@ func (c *Cache) write() {
 		}
 	}
 	if err != nil {
-		c.board.Raise(conditionUnwritten, condition.Warning, fmt.Sprintf(
-			"the accepted configuration cannot be cached: %v; a start without the upstream server "+
-				"would lack it", err))
+		c.unwritten(err)
 		return
 	}
 	c.board.Clear(conditionUnwritten)
+}
+
+func (c *Cache) unwritten(why error) {
+	c.board.Raise(conditionUnwritten, condition.Warning, fmt.Sprintf(
+		"the accepted configuration cannot be cached: %v; a start without the upstream server "+
+			"would lack it", why))
 }

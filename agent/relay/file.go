@@ -136,8 +136,15 @@ func readFile(path string) ([]*snapshot, error) {
 		return nil, fmt.Errorf("open the cache: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+sha256.Size+1))
+	info, err := file.Stat()
 	if err != nil {
+		return nil, fmt.Errorf("read the cache: %w", err)
+	}
+	if info.Size() > maxFileBytes+sha256.Size {
+		return nil, fmt.Errorf("%s: it has more than %d MB", path, maxFileBytes>>20)
+	}
+	text := make([]byte, info.Size()) // io.ReadAll needs up to twice as much
+	if _, err := io.ReadFull(file, text); err != nil {
 		return nil, fmt.Errorf("read the cache: %w", err)
 	}
 	nodes, err := decodeFile(text)

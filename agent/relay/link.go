@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -15,7 +18,8 @@ type link struct {
 	upstream Upstream
 	server   Options
 	cancel   context.CancelFunc
-	requests chan []byte // bounded; see session.send
+	requests chan []byte  // bounded; see session.send
+	queued   atomic.Int64 // bytes of requests
 	events   chan<- event
 	modules  *modules
 }
@@ -75,7 +79,9 @@ func (l *link) run(ctx context.Context, delta bool) error {
 		for {
 			select {
 			case message := <-l.requests:
-				if stream.SendMsg(&message) != nil {
+				err := stream.SendMsg(&message)
+				l.queued.Add(-int64(len(message)))
+				if err != nil {
 					return // RecvMsg has the error
 				}
 			case <-ctx.Done():
@@ -83,9 +89,8 @@ func (l *link) run(ctx context.Context, delta bool) error {
 			}
 		}
 	}()
-	none := make(chan struct{})
-	close(none)
-	var extensions <-chan struct{} = none
+	extensions := make(chan event, 1)
+	go l.extensions(ctx, extensions, delta)
 	for {
 		var message []byte
 		switch err := stream.RecvMsg(&message); {
@@ -99,28 +104,81 @@ func (l *link) run(ctx context.Context, delta bool) error {
 			return err
 		}
 		e := event{link: l, message: message, response: r}
-		if r.typeURL == extensionType {
-			extensions = l.extensions(ctx, e, delta, extensions)
+		if r.typeURL != extensionType {
+			l.report(ctx, e)
 			continue
 		}
-		l.report(ctx, e)
+		select {
+		case extensions <- e:
+		case <-ctx.Done():
+		}
 	}
 }
 
-// extensions reports a response with extension configurations once their Wasm modules are there and
-// the one before was reported (after). Responses of other types do not wait.
-func (l *link) extensions(
-	ctx context.Context, e event, delta bool, after <-chan struct{},
-) chan struct{} {
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		changed, err := l.modules.inline(ctx, e.response)
-		if e.refused = err; changed {
-			e.message = e.response.encode(delta)
+// extensions reports responses with extension configurations, each once its Wasm modules are there.
+// Responses of other types wait only if two more with extensions have arrived meanwhile.
+func (l *link) extensions(ctx context.Context, received <-chan event, delta bool) {
+	for {
+		select {
+		case e := <-received:
+			changed, err := l.modules.inline(ctx, e.response)
+			if e.refused = err; changed {
+				e.message = e.response.encode(delta)
+			}
+			l.report(ctx, e)
+		case <-ctx.Done():
+			return
 		}
-		<-after
-		l.report(ctx, e)
-	}()
-	return reported
+	}
+}
+
+// send queues a request for upstream. A link that does not read is dropped: its successor
+// subscribes with the state at that time.
+func (s *session) send(message []byte) {
+	if !s.opened {
+		return
+	}
+	if s.link.queued.Add(int64(len(message))) <= maxQueuedBytes {
+		select {
+		case s.link.requests <- message:
+			return
+		default:
+		}
+	}
+	s.drop(fmt.Errorf("%s does not read", s.link.upstream.Address), s.nextPause())
+}
+
+func (s *session) forward(r *request) error {
+	message, err := r.encode(s.delta)
+	if err != nil {
+		return err
+	}
+	s.send(message)
+	return nil
+}
+
+// drop ends the link, if there is one, and connects again after the pause.
+func (s *session) drop(why error, pause time.Duration) {
+	if s.link != nil {
+		s.link.cancel()
+	}
+	if s.opened {
+		s.server.lost.Add(1)
+	}
+	if s.opened && !s.offline {
+		s.patience.Reset(s.server.options.Patience)
+	}
+	s.link, s.opened, s.failure = nil, false, why
+	for _, w := range s.order {
+		w.reset()
+	}
+	s.retry.Reset(pause)
+	s.server.report(s, state{err: why, cached: s.savedAt()})
+}
+
+// nextPause returns the pause before the next attempt, and doubles it for the one after.
+func (s *session) nextPause() time.Duration {
+	pause := s.pause
+	s.pause = min(2*s.pause, maxPause)
+	return time.Duration(float64(pause) * (1 + jitter*(2*rand.Float64()-1)))
 }

@@ -79,6 +79,7 @@ func (s *session) serve(w *watch) error {
 	if err := s.stream.SendMsg(&message); err != nil {
 		return err
 	}
-	w.sent(r, nil)
+	w.sent(r, len(message), nil)
+	s.countPending(w)
 	return nil
 }

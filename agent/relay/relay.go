@@ -16,8 +16,9 @@
 // The agent's own traffic uses the same streams: a Subscription receives the responses of its type
 // (Options.Subscriptions), Server.Announce sends a request such as the workload's health.
 //
-// Queues are bounded: a session holds one response; upstream is not read while Envoy does not
-// read. If upstream does not read, the link is closed.
+// Queues are bounded: a session holds one response, and two with extensions; upstream is not read
+// while Envoy does not read. If upstream does not read, the link is closed. A share bounds what is
+// recorded of all streams, in bytes.
 package relay
 
 import (
@@ -56,6 +57,9 @@ type Options struct {
 	Roots func() []*x509.Certificate
 	Words func(message string) string // redacts Envoy's error messages; nil: no redaction
 	PID   func(net.Addr) int32        // returns the PID of an Envoy; nil: none is known
+	// Envoy reports whether a client is an Envoy. Other clients have bounds of their own, so that
+	// they take nothing from Envoys; nil: all are.
+	Envoy func(net.Addr) bool
 	// Patience is how long a new stream waits for the connection to upstream before it is served
 	// from the cache; 0: 500 ms.
 	Patience time.Duration
@@ -67,7 +71,8 @@ type Server struct {
 	options  Options
 	upstream atomic.Pointer[Upstream]
 
-	modules *modules
+	modules        *modules
+	envoys, others *share
 
 	lost atomic.Uint64 // upstream streams that ended
 
@@ -80,23 +85,6 @@ type Server struct {
 	shown     Status
 }
 
-// Bounds.
-const (
-	defaultPatience = 500 * time.Millisecond
-	// slowUpstream is how long a connected upstream may take for its first response before the
-	// cache serves.
-	slowUpstream      = 5 * time.Second
-	maxRequestBytes   = 8 << 20
-	maxNameBytes      = 8 << 20 // of the names that a stream subscribes to
-	maxResponseBytes  = 256 << 20
-	maxSessions       = 64  // streams at the same time: overlapping epochs, with leeway
-	maxRequests       = 256 // queued for an upstream that does not read
-	maxPending        = 64  // unanswered responses of a type that are remembered
-	keepaliveInterval = 30 * time.Second
-	keepaliveTimeout  = 10 * time.Second
-	keepaliveMinimum  = 5 * time.Second // between pings of Envoy
-)
-
 // New returns a server.
 func New(options Options) *Server {
 	if options.Patience == 0 {
@@ -106,6 +94,7 @@ func New(options Options) *Server {
 		announced: map[string]*rpcstatus.Status{},
 		modules: &modules{log: options.Logger, cache: options.Cache,
 			known: map[[sha256.Size]byte][]byte{}}}
+	s.envoys, s.others = newShares()
 	s.shown = Status{State: Connecting, Since: time.Now()}
 	s.upstream.Store(&options.Upstream)
 	return s
@@ -147,7 +136,7 @@ func (s *Server) Serve(
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxSendMsgSize(maxResponseBytes),
-		grpc.MaxConcurrentStreams(maxSessions),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveInterval,
 			Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum,

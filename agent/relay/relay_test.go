@@ -165,64 +165,6 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 	}
 }
 
-func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
-	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, "")
-	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
-	slow := r.connect(t, true, true) // never reads
-	slow.send(request)
-	flooded := up.accept()
-	flooded.next()
-	sent := make(chan int)
-	go func() {
-		big := deltaResponse("1", "a")
-		big.Resources[0].Resource = &anypb.Any{Value: make([]byte, 1<<20)}
-		text, err := proto.Marshal(big)
-		if err != nil {
-			t.Error(err)
-		}
-		for n := 0; ; n++ {
-			if flooded.stream.SendMsg(&text) != nil {
-				sent <- n
-				return
-			}
-		}
-	}()
-	other := r.connect(t, true, false)
-	other.send(request)
-	above := up.accept()
-	above.next()
-	for i := range 100 {
-		above.send(deltaResponse(fmt.Sprint(i), "a"))
-		other.next()
-	}
-	flooded.end(nil)
-	if n := <-sent; n > 20 { // windows of both connections, and the responses between
-		t.Errorf("%d MB were buffered for an Envoy that does not read", n)
-	}
-	above.send(deltaResponse("last", "a"))
-	if got := decode(other, &discoveryv3.DeltaDiscoveryResponse{}); got.Nonce != "last" {
-		t.Errorf("response %v", got)
-	}
-}
-
-func TestSession_BoundsNames(t *testing.T) {
-	r := startRelay(t, Upstream{Address: startUpstream(t, "127.0.0.1:0").address}, "")
-	envoy := r.connect(t, true, false)
-	long := strings.Repeat("x", maxRequestBytes/4)
-	for i := range 5 {
-		text, err := proto.Marshal(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t),
-			TypeUrl: clusterType, ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = envoy.stream.SendMsg(&text) // the last one may come late
-	}
-	if err := <-envoy.ended; status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("the stream ended with %v", err)
-	}
-}
-
 func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	up.slow.Store(true)

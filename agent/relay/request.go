@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -34,7 +35,7 @@ func parseRequest(message []byte, delta bool) (*request, error) {
 			return nil, fmt.Errorf("decode a DiscoveryRequest: %w", err)
 		}
 		return &request{message: message, node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
-			refusal: r.ErrorDetail.GetMessage(), refused: r.ErrorDetail != nil,
+			refusal: shortened(r.ErrorDetail.GetMessage()), refused: r.ErrorDetail != nil,
 			version: r.VersionInfo, names: r.ResourceNames}, nil
 	}
 	var r discoveryv3.DeltaDiscoveryRequest
@@ -42,9 +43,14 @@ func parseRequest(message []byte, delta bool) (*request, error) {
 		return nil, fmt.Errorf("decode a DeltaDiscoveryRequest: %w", err)
 	}
 	return &request{message: message, node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
-		refusal: r.ErrorDetail.GetMessage(), refused: r.ErrorDetail != nil,
+		refusal: shortened(r.ErrorDetail.GetMessage()), refused: r.ErrorDetail != nil,
 		names: r.ResourceNamesSubscribe, unsubscribed: r.ResourceNamesUnsubscribe,
 		initial: r.InitialResourceVersions}, nil
+}
+
+// shortened returns at most maxRefusalBytes of an error message.
+func shortened(message string) string {
+	return strings.ToValidUTF8(message[:min(len(message), maxRefusalBytes)], "")
 }
 
 // encode returns a request of the agent as a message.

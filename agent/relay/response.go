@@ -63,6 +63,9 @@ func parseResponse(message []byte, delta, stored bool) (*response, error) {
 			}
 			r.resources = append(r.resources, one)
 		}
+		if len(r.resources)+len(r.removed) > maxResources {
+			return fmt.Errorf("it has more than %d resources", maxResources)
+		}
 		return nil
 	})
 	if err != nil {

@@ -3,16 +3,15 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
@@ -26,6 +25,8 @@ type session struct {
 	watches map[string]*watch
 	order   []*watch // by first request
 	cached  int      // responses from the cache, for their nonces
+	share   *share
+	counted counted // taken from share
 
 	upstream Upstream
 	link     *link // nil: none is open
@@ -65,9 +66,13 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 		query: make(chan chan<- []Type), renewed: make(chan struct{}, 1)}
 	defer session.retry.Stop()
 	defer session.patience.Stop()
-	if !s.join(session) {
-		return status.Errorf(codes.ResourceExhausted, "%d streams are open", maxSessions)
+	session.share = s.shareOf(session)
+	if !session.share.streams.take(1) {
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open",
+			session.share.streams.most)
 	}
+	defer session.release()
+	s.join(session)
 	defer s.leave(session)
 	return session.run(ctx)
 }
@@ -143,6 +148,10 @@ func (s *session) request(message []byte) (err error) {
 		if r.node == nil {
 			return status.Error(codes.InvalidArgument, "the first request must carry the node")
 		}
+		if proto.Size(r.node) > maxNodeBytes {
+			return status.Errorf(codes.ResourceExhausted, "a node of more than %d KB",
+				maxNodeBytes>>10)
+		}
 		s.node = r.node
 		if s.failure != nil && !s.opened {
 			s.patience.Reset(0)
@@ -164,11 +173,15 @@ func (s *session) request(message []byte) (err error) {
 			defer func() { err = errors.Join(err, s.subscribe()) }()
 		}
 	} else {
-		s.settle(w, r)
+		if err := s.settle(w, r); err != nil {
+			return err
+		}
 	}
 	changed := w.subscribe(r)
-	if changed && s.nameBytes() > maxNameBytes {
-		return status.Errorf(codes.ResourceExhausted, "names of more than %d bytes", maxNameBytes)
+	if changed || w.counted.names == 0 {
+		if err := s.countNames(w); err != nil {
+			return err
+		}
 	}
 	switch {
 	case !s.opened:
@@ -186,34 +199,29 @@ func (s *session) request(message []byte) (err error) {
 	return nil
 }
 
-// nameBytes returns the size of all names that the stream subscribes to.
-func (s *session) nameBytes() (total int) {
-	for _, w := range s.order {
-		for name := range w.names {
-			total += len(name)
-		}
-	}
-	return total
-}
-
 // settle records Envoy's answer to a response.
-func (s *session) settle(w *watch, r *request) {
+func (s *session) settle(w *watch, r *request) error {
 	answered, ok := w.settle(r)
 	if !ok {
-		return
+		return nil
 	}
+	s.countPending(w)
 	if r.refused {
 		s.server.refused(w.typeURL, answered.version, r.refusal)
-		return
+		return nil
+	}
+	if err := s.countHeld(w); err != nil {
+		return err
 	}
 	if answered.from == nil { // the cache; what upstream sends may still be refused
-		return
+		return nil
 	}
 	if s.server.options.Cache != nil && w.complete() {
 		s.server.options.Cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
 			w.version, w.held)
 	}
 	s.server.accepted(w.typeURL)
+	return nil
 }
 
 // event handles a report of a link.
@@ -280,7 +288,8 @@ func (s *session) respond(e event) error {
 		return err
 	}
 	if w := s.watches[r.typeURL]; w != nil {
-		w.sent(r, s.link)
+		w.sent(r, len(e.message), s.link)
+		s.countPending(w)
 	}
 	if s.lost {
 		s.log.Info("connected to the upstream server again", "address", s.link.upstream.Address)
@@ -289,52 +298,4 @@ func (s *session) respond(e event) error {
 	s.patience.Stop()
 	s.server.report(s, state{connected: true})
 	return nil
-}
-
-// send queues a request for upstream. A link that does not read is dropped: its successor
-// subscribes with the state at that time.
-func (s *session) send(message []byte) {
-	if !s.opened {
-		return
-	}
-	select {
-	case s.link.requests <- message:
-	default:
-		s.drop(fmt.Errorf("%s does not read", s.link.upstream.Address), s.nextPause())
-	}
-}
-
-func (s *session) forward(r *request) error {
-	message, err := r.encode(s.delta)
-	if err != nil {
-		return err
-	}
-	s.send(message)
-	return nil
-}
-
-// drop ends the link, if there is one, and connects again after the pause.
-func (s *session) drop(why error, pause time.Duration) {
-	if s.link != nil {
-		s.link.cancel()
-	}
-	if s.opened {
-		s.server.lost.Add(1)
-	}
-	if s.opened && !s.offline {
-		s.patience.Reset(s.server.options.Patience)
-	}
-	s.link, s.opened, s.failure = nil, false, why
-	for _, w := range s.order {
-		w.reset()
-	}
-	s.retry.Reset(pause)
-	s.server.report(s, state{err: why, cached: s.savedAt()})
-}
-
-// nextPause returns the pause before the next attempt, and doubles it for the one after.
-func (s *session) nextPause() time.Duration {
-	pause := s.pause
-	s.pause = min(2*s.pause, maxPause)
-	return time.Duration(float64(pause) * (1 + jitter*(2*rand.Float64()-1)))
 }

@@ -43,16 +43,12 @@ type state struct {
 	since     time.Time // without connection
 }
 
-// join adds a session. It reports whether there was room.
-func (s *Server) join(session *session) bool {
+// join adds a session.
+func (s *Server) join(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.sessions) >= maxSessions {
-		return false
-	}
 	s.sessions[session] = state{since: time.Now()}
 	s.show()
-	return true
 }
 
 func (s *Server) leave(session *session) {

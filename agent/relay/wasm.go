@@ -46,6 +46,7 @@ const (
 	maxModules        = 16
 	maxModuleBytes    = 64 << 20
 	maxKnownBytes     = 128 << 20
+	maxExtensionBytes = 240 << 20        // of a response, which has maxResponseBytes at most
 	moduleTime        = 30 * time.Second // to fetch one, or the resource's timeout if it is less
 	moduleAttempts    = 5
 	firstModulePause  = 500 * time.Millisecond
@@ -55,10 +56,15 @@ const (
 
 // inline replaces the modules of a response. It reports whether there are any.
 func (m *modules) inline(ctx context.Context, r *response) (changed bool, err error) {
+	total := 0
 	for i, one := range r.resources {
 		body, err := m.resource(ctx, one.body)
 		if err != nil {
 			return false, fmt.Errorf("extension %s: %w", one.name, err)
+		}
+		if total += len(body); total > maxExtensionBytes {
+			return false, fmt.Errorf("the extensions of a response have more than %d MB with "+
+				"their Wasm modules", maxExtensionBytes>>20)
 		}
 		if !bytes.Equal(body, one.body) {
 			sum := sha256.Sum256(one.body)

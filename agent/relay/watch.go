@@ -26,12 +26,16 @@ type watch struct {
 	// of the current upstream stream
 	nonces   []string // last responses
 	answered bool     // it has responded
+
+	initial int     // bytes of the names and versions in the first request
+	counted counted // taken from the session's share
 }
 
 // pending is a response that Envoy has not answered.
 type pending struct {
 	*response
-	from *link // nil: the cache
+	bytes int   // of the message, which the response refers to
+	from  *link // nil: the cache
 }
 
 // maxNonces bounds the nonces that are recognised as those of the current upstream stream.
@@ -45,6 +49,7 @@ func newWatch(first *request, delta bool, known map[string]resource) *watch {
 		all:     len(first.names) == 0 || slices.Contains(first.names, "*"),
 		version: first.version}
 	for name, version := range first.initial {
+		w.initial += len(name) + len(version) + 2*nameOverhead
 		w.held[name] = resource{name: name, version: version}
 		if cached, ok := known[name]; ok && cached.version == version {
 			w.held[name] = cached
@@ -91,7 +96,7 @@ func (w *watch) subscribe(r *request) bool {
 }
 
 // sent records a response that was sent to Envoy.
-func (w *watch) sent(r *response, from *link) {
+func (w *watch) sent(r *response, bytes int, from *link) {
 	w.served = true
 	w.shown.Sent = time.Now()
 	if from != nil {
@@ -99,9 +104,14 @@ func (w *watch) sent(r *response, from *link) {
 		w.nonces = append(w.nonces, r.nonce)
 		w.nonces = w.nonces[max(0, len(w.nonces)-maxNonces):]
 	}
-	w.pending = append(w.pending, pending{r, from})
-	w.pending = w.pending[max(0, len(w.pending)-maxPending):]
+	w.pending = append(w.pending, pending{r, bytes, from})
+	if len(w.pending) > maxPending {
+		w.forget()
+	}
 }
+
+// forget drops the oldest unanswered response.
+func (w *watch) forget() { w.pending = slices.Delete(w.pending, 0, 1) }
 
 // settle returns the response that a request answers; ok is false if there is none. An accepted
 // response changes what is held.
@@ -145,6 +155,42 @@ func (w *watch) accept(r *response) {
 				func(name string, _ resource) bool { return !w.names[name] })
 		}
 	}
+}
+
+// requestBytes returns what the requests of Envoy hold.
+func (w *watch) requestBytes() int {
+	total := len(w.typeURL) + w.initial
+	for name := range w.names {
+		total += len(name) + nameOverhead
+	}
+	return total
+}
+
+// pendingBytes returns what unanswered responses hold.
+func (w *watch) pendingBytes() (total int) {
+	for _, p := range w.pending {
+		total += p.bytes + (len(p.resources)+len(p.removed))*nameOverhead
+	}
+	return total
+}
+
+// heldBytes returns what accepted resources hold.
+func (w *watch) heldBytes() (total int) {
+	for _, one := range w.held {
+		total += one.size()
+	}
+	return total
+}
+
+// dropBodies holds only names and versions. It reports whether there were bodies.
+func (w *watch) dropBodies() (dropped bool) {
+	held := make(map[string]resource, len(w.held))
+	for name, one := range w.held {
+		dropped = dropped || one.body != nil
+		held[name] = resource{name: one.name, version: one.version}
+	}
+	w.held = held
+	return dropped
 }
 
 // complete reports whether all held resources have a body, so that they can be cached.

@@ -1,0 +1,130 @@
+package relay
+
+import (
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Bounds.
+const (
+	defaultPatience = 500 * time.Millisecond
+	// slowUpstream is how long a connected upstream may take for its first response before the
+	// cache serves.
+	slowUpstream      = 5 * time.Second
+	maxRequestBytes   = 8 << 20
+	maxNodeBytes      = 512 << 10
+	maxResponseBytes  = 256 << 20
+	maxResources      = 1 << 20  // of a response, with removed ones
+	maxStreams        = 64       // of one connection
+	maxRequests       = 256      // queued for an upstream that does not read
+	maxQueuedBytes    = 64 << 20 // of these requests; the first ones of a link have all names
+	maxPending        = 64       // unanswered responses of a type that are remembered
+	maxRefusalBytes   = 8 << 10  // of an error message of Envoy
+	nameOverhead      = 64       // bytes of memory for a name or a version, beside its text
+	keepaliveInterval = 30 * time.Second
+	keepaliveTimeout  = 10 * time.Second
+	keepaliveMinimum  = 5 * time.Second // between pings of Envoy
+)
+
+// share bounds what a group of streams uses of the relay's memory. Envoys have one and all other
+// clients another, so that applications take nothing from Envoy.
+type share struct {
+	nameBytes int   // of the names and versions in the requests of one stream
+	streams   quota // at the same time
+	names     quota // bytes, as nameBytes, of all streams
+	pending   quota // bytes of unanswered responses
+	held      quota // bytes of accepted resources
+}
+
+func newShares() (envoys, others *share) {
+	return &share{nameBytes: 32 << 20, streams: quota{most: 64}, names: quota{most: 128 << 20},
+			pending: quota{most: 256 << 20}, held: quota{most: 512 << 20}},
+		&share{nameBytes: 4 << 20, streams: quota{most: 32}, names: quota{most: 32 << 20},
+			pending: quota{most: 64 << 20}, held: quota{most: 128 << 20}}
+}
+
+// quota is an amount that several goroutines take parts of.
+type quota struct {
+	most int64
+	used atomic.Int64
+}
+
+// take takes n, or gives -n back. It reports false, and takes nothing, if less is left.
+func (q *quota) take(n int) bool {
+	if q.used.Add(int64(n)) <= q.most || n <= 0 {
+		return true
+	}
+	q.used.Add(-int64(n))
+	return false
+}
+
+// shareOf returns the share of a session's client.
+func (s *Server) shareOf(session *session) *share {
+	from, ok := peer.FromContext(session.stream.Context())
+	if !ok || s.options.Envoy == nil || s.options.Envoy(from.Addr) {
+		return s.envoys
+	}
+	return s.others
+}
+
+// countNames takes what the requests of a type hold from the share.
+func (s *session) countNames(w *watch) error {
+	bytes := w.requestBytes()
+	change := bytes - w.counted.names
+	if s.counted.names+change > s.share.nameBytes || !s.share.names.take(change) {
+		return status.Errorf(codes.ResourceExhausted, "names and versions of more than %d MB, or "+
+			"%d MB of all streams", s.share.nameBytes>>20, s.share.names.most>>20)
+	}
+	w.counted.names, s.counted.names = bytes, s.counted.names+change
+	return nil
+}
+
+// countPending takes an unanswered response from the share. It forgets older ones of the type, and
+// in the end the response itself, if there is no room. An answer to a forgotten response is passed
+// on, but what it accepts is not held.
+func (s *session) countPending(w *watch) {
+	for {
+		change := w.pendingBytes() - w.counted.pending
+		if s.share.pending.take(change) {
+			w.counted.pending += change
+			s.counted.pending += change
+			return
+		}
+		w.forget()
+	}
+}
+
+// countHeld takes the accepted resources of a type from the share. Where there is no room, only
+// their names and versions are held.
+func (s *session) countHeld(w *watch) error {
+	for {
+		change := w.heldBytes() - w.counted.held
+		if s.share.held.take(change) {
+			w.counted.held += change
+			s.counted.held += change
+			return nil
+		}
+		if !w.dropBodies() {
+			return status.Errorf(codes.ResourceExhausted, "accepted resources of more than %d MB",
+				s.share.held.most>>20)
+		}
+		if s.server.options.Cache != nil {
+			s.server.options.Cache.exceeded(s.share.held.most)
+		}
+	}
+}
+
+// release gives everything back to the share.
+func (s *session) release() {
+	s.share.streams.take(-1)
+	s.share.names.take(-s.counted.names)
+	s.share.pending.take(-s.counted.pending)
+	s.share.held.take(-s.counted.held)
+}
+
+// counted is what was taken from a share, in bytes.
+type counted struct{ names, pending, held int }
