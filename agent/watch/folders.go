@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"strings"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
@@ -16,7 +17,9 @@ type folders struct {
 	inner   *fsnotify.Watcher // nil before Run and without inotify
 	add     func(path string) error
 	watched map[string]stamp // with the identity at the time of the watch
-	warned  map[string]bool  // folders that cannot be watched; "": the limit of watches is reached
+	// folders that cannot be watched; with "/..." paths that hold too much; "": the limit of watches
+	// is reached
+	warned map[string]bool
 }
 
 // watch watches the folder that has this path now.
@@ -51,6 +54,15 @@ func (f *folders) warn(path string, err error) {
 	}
 }
 
+// warnIncomplete reports a path of Set of which a scan did not see everything, once.
+func (f *folders) warnIncomplete(path string) {
+	if key := path + "/..."; !f.warned[key] {
+		f.warned[key] = true
+		f.logger.Warn("too many files, folders or links below a watched path, changes of some are "+
+			"not noticed; remove some", "path", path, "limit", maxSteps)
+	}
+}
+
 // has reports whether inotify watches path.
 func (f *folders) has(path string) bool {
 	_, ok := f.watched[path]
@@ -72,5 +84,7 @@ func (f *folders) sweep(needed map[string]bool) {
 			f.forget(path)
 		}
 	}
-	maps.DeleteFunc(f.warned, func(path string, _ bool) bool { return path != "" && !needed[path] })
+	maps.DeleteFunc(f.warned, func(path string, _ bool) bool {
+		return path != "" && !needed[strings.TrimSuffix(path, "/...")]
+	})
 }

@@ -8,10 +8,16 @@ import (
 	"strings"
 
 	"github.com/fsnotify/fsnotify"
+
+	"outrider.org/outrider/agent/readfile"
 )
 
 // maxLinks is how many symbolic links the kernel follows on one path (ELOOP after it).
 const maxLinks = 40
+
+// maxSteps bounds what one scan of a path of Set looks at: entries of directories, ignored ones
+// included, and the components of the ways that links lead.
+const maxSteps = 200_000
 
 // scan is what was found on the way to a root and below it. All paths are free of symbolic links.
 type scan struct {
@@ -27,22 +33,40 @@ type place struct {
 }
 
 // scanner scans a root. It has each folder watched before it looks into it, so that a later change
-// makes an event.
+// makes an event. It lists each folder once, those without a link on their path first.
 type scanner struct {
 	scan
-	root    *root
-	folders *folders
+	root           *root
+	folders        *folders
+	left           int            // steps until maxSteps; negative: the scan is incomplete
+	listed         map[stamp]bool // by identity
+	direct, linked []folder       // to be listed, in this order
 }
 
+// folder is a folder to be listed: its path without links, and the path that is reported.
+type folder struct{ path, name string }
+
 func scanRoot(r *root, f *folders) scan {
-	s := scanner{scan{places: map[string]place{}, files: map[string][]string{}}, r, f}
+	s := scanner{scan: scan{places: map[string]place{}, files: map[string][]string{}}, root: r,
+		folders: f, left: maxSteps, listed: map[stamp]bool{}}
 	end, info := s.follow("/", r.path)
 	switch s.end = end; {
 	case info == nil:
 	case info.IsDir():
-		s.list(r.name, end, nil)
+		s.direct = []folder{{end, r.name}}
 	default:
 		s.files[end] = []string{r.name}
+	}
+	for len(s.direct)+len(s.linked) > 0 && s.left >= 0 {
+		if len(s.direct) == 0 {
+			s.direct, s.linked = s.linked[:1:1], s.linked[1:]
+		}
+		next := s.direct[0]
+		s.direct = s.direct[1:]
+		s.list(next)
+	}
+	if s.left < 0 {
+		f.warnIncomplete(s.end)
 	}
 	return s.scan
 }
@@ -50,7 +74,10 @@ func scanRoot(r *root, f *folders) scan {
 // follow resolves path, relative to folder, link by link. info is nil if it leads nowhere.
 func (s *scanner) follow(folder, path string) (end string, info fs.FileInfo) {
 	rest := components(path)
-	for links := 0; len(rest) > 0; {
+	for links := 0; len(rest) > 0; s.left-- {
+		if s.left < 0 {
+			return "", nil
+		}
 		name := rest[0]
 		rest = rest[1:]
 		if name == ".." {
@@ -109,34 +136,38 @@ func (s *scanner) watch(folder string) bool {
 	return true
 }
 
-// list adds the files of folder, whose path is reported as name. It follows no symbolic links to
-// the folders above.
-func (s *scanner) list(name, folder string, above []string) {
-	s.watch(folder)
-	s.places[folder] = place{watched: true, listed: true}
-	above = append(slices.Clip(above), folder)
-	found, err := os.ReadDir(folder)
-	if err != nil {
-		s.folders.warn(folder, err)
+// list adds the files of a folder, and the folders in it to those to be listed.
+func (s *scanner) list(f folder) {
+	self := lstat(f.path).identity()
+	if s.listed[self] {
+		return
 	}
-	for _, f := range found {
-		if !s.root.wants(f.Name()) {
+	s.listed[self] = true
+	s.watch(f.path)
+	s.places[f.path] = place{watched: true, listed: true}
+	entries, err := readfile.Entries(f.path, s.left)
+	if err != nil {
+		s.folders.warn(f.path, err)
+	}
+	s.left -= len(entries)
+	for _, entry := range entries {
+		if !s.root.wants(entry.Name()) {
 			continue
 		}
-		path, mode := filepath.Join(folder, f.Name()), f.Type()
+		path, mode, to := filepath.Join(f.path, entry.Name()), entry.Type(), &s.direct
 		if mode&fs.ModeSymlink != 0 {
-			end, info := s.follow(folder, f.Name())
+			end, info := s.follow(f.path, entry.Name())
 			if info == nil {
 				continue
 			}
-			path, mode = end, info.Mode()
+			path, mode, to = end, info.Mode(), &s.linked
 		}
-		child := filepath.Join(name, f.Name())
+		child := filepath.Join(f.name, entry.Name())
 		switch {
 		case !mode.IsDir() && s.root.hasSuffix(child):
 			s.files[path] = append(s.files[path], child)
-		case mode.IsDir() && s.root.recursive && !slices.Contains(above, path):
-			s.list(child, path, above)
+		case mode.IsDir() && s.root.recursive:
+			*to = append(*to, folder{path, child})
 		}
 	}
 }

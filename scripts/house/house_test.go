@@ -22,8 +22,8 @@ const module = "outrider.org/outrider/"
 // leaves are what every part may import; of the parts, each may import these and itself.
 var leaves = []string{"agent/admission", "agent/cloud", "agent/condition", "agent/config",
 	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
-	"agent/histogram", "agent/operator", "agent/part", "agent/probe", "agent/resource",
-	"agent/sockdiag", "agent/spelling", "agent/watch"}
+	"agent/histogram", "agent/operator", "agent/part", "agent/probe", "agent/readfile",
+	"agent/resource", "agent/sockdiag", "agent/spelling", "agent/watch"}
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
 // below it.

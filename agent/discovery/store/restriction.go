@@ -140,8 +140,8 @@ func extensionRestricts(spec proto.Message) bool {
 	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
 }
 
-// Restricted reports whether the files contain an unsupported access restriction. was is the
-// previous result: a restriction may persist in a file that cannot be read.
+// Restricted reports whether the files contain, or too many files may contain, an unsupported access
+// restriction. was is the previous result: a restriction may persist in a file that cannot be read.
 func (s *Store) Restricted(was bool) bool {
 	for _, f := range s.files {
 		if f.restricts || was && f.broken {
@@ -149,7 +149,7 @@ func (s *Store) Restricted(was bool) bool {
 		}
 	}
 	for _, p := range s.roots {
-		if was && p.Severity != condition.Info {
+		if p.Severity == condition.Error || was && p.Severity != condition.Info {
 			return true
 		}
 	}

@@ -3,12 +3,17 @@ package store
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/readfile"
 )
 
 // fingerprint identifies a version of a file without reading it.
@@ -47,8 +52,15 @@ func isMesh(name string) bool {
 	return false
 }
 
-// scan calls found for root, or for every file below it, following symbolic links. A root that does
-// not exist is an error; files that vanish during the scan are not.
+// maxEntries bounds the entries of directories that one scan looks at, ignored ones included.
+const maxEntries = 100_000
+
+// errTooMany is the error of a scan that ended at maxEntries.
+var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
+
+// scan calls found for root, or for every file below it, following symbolic links. It visits each
+// directory once, those without a link on their path first. A root that does not exist is an error;
+// files that vanish during the scan are not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -58,42 +70,80 @@ func scan(root string, found func(path string, info fs.FileInfo)) error {
 		found(root, info)
 		return nil
 	}
-	return scanDirectory(root, info, map[[2]uint64]bool{}, found)
+	s := scanner{found: found, left: maxEntries, visited: map[[2]uint64]bool{}}
+	s.directories = []directory{{root, info}}
+	for len(s.directories)+len(s.linked) > 0 && s.left >= 0 {
+		if len(s.directories) == 0 {
+			s.directories, s.linked = s.linked[:1:1], s.linked[1:]
+		}
+		next := s.directories[0]
+		s.directories = s.directories[1:]
+		s.visit(next)
+	}
+	if s.left < 0 {
+		return errTooMany
+	}
+	return s.failed
 }
 
-func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
-	found func(string, fs.FileInfo)) error {
-	self := fingerprintOf(info)
+type directory struct {
+	path string
+	info fs.FileInfo
+}
+
+type scanner struct {
+	found               func(path string, info fs.FileInfo)
+	left                int                // entries until maxEntries; negative: there are more
+	visited             map[[2]uint64]bool // devices and inodes of directories
+	directories, linked []directory        // to be visited, in this order
+	failed              error              // the first error; the scan continues
+}
+
+func (s *scanner) visit(d directory) {
+	self := fingerprintOf(d.info)
 	identity := [2]uint64{self.device, self.inode}
-	if above[identity] {
-		return nil // a link to a parent directory
+	if s.visited[identity] {
+		return
 	}
-	above[identity] = true
-	defer delete(above, identity)
-	entries, err := os.ReadDir(directory)
-	if err != nil {
-		return err
+	s.visited[identity] = true
+	entries, err := readfile.Entries(d.path, s.left)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.failed = cmp.Or(s.failed, err)
 	}
-	var failed error // the first error; the scan continues
+	s.left -= len(entries)
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") || entry.Type().IsRegular() &&
 			!isMesh(entry.Name()) {
 			continue
 		}
-		path := filepath.Join(directory, entry.Name())
+		path := filepath.Join(d.path, entry.Name())
 		info, err := os.Stat(path)
 		switch {
-		case errors.Is(err, fs.ErrPermission):
-			failed = cmp.Or(failed, err)
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENAMETOOLONG):
+			s.failed = cmp.Or(s.failed, err)
 		case err != nil: // vanished, or a dangling link
+		case info.IsDir() && entry.IsDir():
+			s.directories = append(s.directories, directory{path, info})
 		case info.IsDir():
-			if err := scanDirectory(path, info, above, found); err != nil &&
-				!errors.Is(err, fs.ErrNotExist) {
-				failed = cmp.Or(failed, err)
-			}
+			s.linked = append(s.linked, directory{path, info})
 		case info.Mode().IsRegular() && isMesh(entry.Name()):
-			found(path, info)
+			s.found(path, info)
 		}
 	}
-	return failed
+}
+
+// unreadableRoot returns the problem of a configured path whose files were not all found.
+func unreadableRoot(path string, err error) object.Problem {
+	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
+		Message: fmt.Sprintf("cannot be read: %v", err),
+		Cure:    "create it or take it out of [discovery] files"}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		p.Severity, p.Message = condition.Info, "does not exist"
+	case errors.Is(err, errTooMany):
+		p.Severity, p.Message = condition.Error, err.Error()+", and the others are not read"+
+			nothingChanges
+		p.Cure = "remove files and links from it"
+	}
+	return p
 }

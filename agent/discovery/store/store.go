@@ -176,12 +176,7 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 		}
 	}
 	if err != nil && isRoot {
-		severity, message := condition.Warning, fmt.Sprintf("cannot be read: %v", err)
-		if errors.Is(err, fs.ErrNotExist) {
-			severity, message = condition.Info, "does not exist"
-		}
-		s.roots[path] = object.Problem{File: path, Line: 1, Severity: severity, Message: message,
-			Cure: "create it or take it out of [discovery] files"}
+		s.roots[path] = unreadableRoot(path, err)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return changed, nil, s.unseen(path, present)

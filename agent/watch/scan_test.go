@@ -1,0 +1,53 @@
+package watch
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestDirectory_FolderOfLinksIsListedOnce has 2^18 paths lead to a file.
+func TestDirectory_FolderOfLinksIsListedOnce(t *testing.T) {
+	dir := tempDir(t)
+	for i := range 18 {
+		mkdir(t, fmt.Sprintf("%s/d/%02d", dir, i))
+		link(t, fmt.Sprintf("../%02d", i+1), fmt.Sprintf("%s/d/%02d/a", dir, i))
+		link(t, fmt.Sprintf("../%02d", i+1), fmt.Sprintf("%s/d/%02d/b", dir, i))
+	}
+	mkdir(t, dir+"/d/18")
+	write(t, dir+"/d/18/x.yaml", "1")
+	begun := time.Now()
+	watcher := run(t, testOptions(".yaml"), dir+"/d/...")
+	if took := time.Since(begun); took > patience { // 2^18 paths take longer
+		t.Errorf("the first scan took %s", took)
+	}
+	write(t, dir+"/d/18/x.yaml", "2")
+	if diff := cmp.Diff([]string{dir + "/d/18/x.yaml"}, next(t, watcher)); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	quiet(t, watcher)
+}
+
+func TestScan_EndsAtItsLimit(t *testing.T) {
+	dir := tempDir(t)
+	mkdir(t, dir+"/far")
+	write(t, dir+"/far/file", "1")
+	way := strings.Repeat("far/../", 500) + "far"
+	for i := range 200 {
+		mkdir(t, fmt.Sprintf("%s/d/%d", dir, i))
+		must(t, os.Symlink("../../"+way, fmt.Sprintf("%s/d/%d/x.yaml", dir, i)))
+	}
+	var logged bytes.Buffer
+	tree := newTree(nil, slog.New(slog.NewTextHandler(&logged, nil)))
+	must(t, tree.set([]string{dir + "/d/..."}))
+	tree.scan()
+	if got := strings.Count(logged.String(), "too many files"); got != 1 {
+		t.Errorf("%d warnings:\n%s", got, &logged)
+	}
+}
