@@ -21,6 +21,7 @@ const (
 	inspectInterval = time.Second
 	// inspectWait is how long the server waits for a file system to answer.
 	inspectWait = 100 * time.Millisecond
+	reloadWait  = 2 * time.Second  // the same for a reload, which a missing answer refuses
 	checkWait   = 10 * time.Second // the same for Check, which runs once
 )
 
@@ -49,7 +50,7 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	if c == nil {
 		return found
 	}
-	c.inspect(c.follow(secrets))
+	c.inspect(c.follow(secrets), c.wait)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, secret := range secrets {
@@ -148,17 +149,15 @@ func (c *certificates) takeChanged() []string {
 	return paths
 }
 
-// refresh inspects all files, and returns their paths.
-func (c *certificates) refresh() []string {
+// refresh inspects all files.
+func (c *certificates) refresh(wait time.Duration) {
 	if c == nil {
-		return nil
+		return
 	}
 	c.mu.Lock()
 	files := slices.Collect(maps.Values(c.files))
-	paths := slices.Collect(maps.Keys(c.files))
 	c.mu.Unlock()
-	c.inspect(files)
-	return paths
+	c.inspect(files, wait)
 }
 
 // access returns why proxies cannot read a file, as last inspected.

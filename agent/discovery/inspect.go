@@ -35,7 +35,8 @@ type certificateFile struct {
 	end        chan struct{}      // closed to end the goroutine
 
 	// Guarded by certificates.mu; only the goroutine writes the results.
-	overdue   bool // the file system has not answered in time
+	requested chan struct{} // the last request
+	overdue   bool          // the file system has not answered in time
 	inspected bool
 	missing   bool
 	denied    string // why the proxy cannot read it, and the cure; "" if it can
@@ -47,7 +48,7 @@ type certificateFile struct {
 
 // inspect inspects files and returns once that is done, or after the longest wait. Files that are
 // done later count as changed. It does not wait for files that are overdue already.
-func (c *certificates) inspect(files []*certificateFile) {
+func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	var pending []*certificateFile
 	var all []chan struct{}
 	c.mu.Lock()
@@ -58,12 +59,14 @@ func (c *certificates) inspect(files []*certificateFile) {
 		done := make(chan struct{})
 		select {
 		case file.requests <- done:
-		default: // another caller's request is pending
+			file.requested = done
+		default:
+			done = file.requested // another caller's, whose inspection has not begun
 		}
 		pending, all = append(pending, file), append(all, done)
 	}
 	c.mu.Unlock()
-	deadline := time.NewTimer(c.wait)
+	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	for _, done := range all {
 		select {

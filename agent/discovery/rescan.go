@@ -33,7 +33,8 @@ func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
 	all := append(s.waiting(), first)
 	s.remesh(nil)
-	s.read((*store.Store).Load, s.certificates.refresh())
+	s.certificates.refresh(inspectWait)
+	s.read((*store.Store).Load, s.certificates.takeChanged())
 	for _, done := range all {
 		close(done)
 	}

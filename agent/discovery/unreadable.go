@@ -13,7 +13,7 @@ func (s *Server) Unreadable() map[string]Problem {
 	if s.certificates == nil {
 		return nil // the files are on other hosts
 	}
-	s.certificates.refresh()
+	s.certificates.refresh(reloadWait)
 	secrets := map[translate.FileSecret]resource.Origin{}
 	s.mu.Lock()
 	for _, v := range s.views {

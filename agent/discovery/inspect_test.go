@@ -1,0 +1,76 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// doorFiles writes a Gateway with a certificate, and returns the folders of both.
+func doorFiles(t *testing.T) (mesh, certificates string) {
+	t.Helper()
+	mesh, certificates = t.TempDir(), t.TempDir()
+	certificate, key := newAuthority(t).issue(t, 1, "door")
+	writePair(t, certificates, certificate, key)
+	write(t, filepath.Join(mesh, "door.yaml"),
+		fmt.Sprintf(doorGateway, "door", parts.FreePort(t), certificates))
+	return mesh, certificates
+}
+
+// TestCertificates_ConcurrentInspectionsAllEnd has reloads check the same files at once.
+func TestCertificates_ConcurrentInspectionsAllEnd(t *testing.T) {
+	mesh, _ := doorFiles(t)
+	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
+	feedOf(t, server, "router")
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for range 50 {
+				if found := server.Unreadable(); len(found) > 0 {
+					t.Errorf("readable files: %v", found)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+}
+
+// TestRescan_TriesRefusedVersionsOnlyAfterAChange has a check of the mesh configuration, which scans
+// all files, send Envoy no version that it has refused, unless a certificate changed meanwhile.
+func TestRescan_TriesRefusedVersionsOnlyAfterAChange(t *testing.T) {
+	mesh, certificates := doorFiles(t)
+	write(t, filepath.Join(mesh, "a.yaml"), fmt.Sprintf(webEntry, "a", "10.0.0.1"))
+	write(t, filepath.Join(mesh, "rule.yaml"), rule("1s"))
+	l := &runs{t: t, server: startWatching(t, mesh, discovery.Options{Namespace: "shop"})}
+	feedOf(t, l.server, "router")
+	write(t, filepath.Join(mesh, "rule.yaml"), rule("2s"))
+	rescan := func() {
+		t.Helper()
+		if err := l.server.Rescan(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rescan()
+	if got := l.timeout(); got != "2s" {
+		t.Fatalf("timeout %q", got)
+	}
+	l.refuse(resource.ClusterType, clusterOfA, "too long")
+	l.serves("refused", "1s", "too long")
+	for range 3 {
+		rescan()
+		l.serves("after a scan", "1s", "too long")
+	}
+	certificate, key := newAuthority(t).issue(t, 2, "door")
+	writePair(t, certificates, certificate, key)
+	rescan()
+	eventually(t, "the refused version", func() (bool, string) {
+		return l.timeout() == "2s", l.timeout()
+	})
+}
