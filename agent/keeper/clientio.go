@@ -4,7 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 )
+
+// writeWait bounds a write to a keeper that reads nothing: it is stopped, or waits for a disk. The
+// connection ends with it.
+const writeWait = 5 * time.Second
 
 // ask sends a request and waits for its answer.
 func (c *Client) ask(ctx context.Context, r request) (response, error) {
@@ -55,8 +61,14 @@ func (c *Client) send(ctx context.Context, r request) (<-chan response, uint64, 
 	c.asked[r.Number] = answers
 	c.mu.Unlock()
 	c.writing.Lock()
-	err := writeFrame(c.socket, r)
+	err := c.socket.SetWriteDeadline(time.Now().Add(writeWait))
+	if err == nil {
+		err = writeFrame(c.socket, r)
+	}
 	c.writing.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) { // a frame may have been cut
+		c.lost(fmt.Errorf("%w: the keeper reads nothing", ErrClosed))
+	}
 	if err != nil {
 		c.forgetRequest(r.Number)
 		if reason := c.lostReason(); reason != nil {

@@ -2,12 +2,14 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -332,4 +334,54 @@ func TestStartKeeper_TwoAgentsStartOne(t *testing.T) {
 		t.Fatalf("%d agents are connected", connected)
 	}
 	l.client = <-clients
+}
+
+// TestClient_StoppedKeeperBlocksNoCall fills the socket of a keeper that is stopped.
+func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.startFake(0, false, "wait")
+	pid := l.client.Info().PID
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	goOn := sync.OnceFunc(func() { _ = unix.Kill(pid, unix.SIGCONT) })
+	defer goOn()
+	note := json.RawMessage(`"` + strings.Repeat("n", MaxNote-2) + `"`)
+	lost := make(chan error, 1)
+	go func() {
+		for {
+			ctx, cancel := context.WithTimeout(l.context(), 10*time.Millisecond)
+			err := l.client.Annotate(ctx, p.ID, note)
+			cancel()
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				lost <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-lost:
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("with a full socket: %v", err)
+		}
+	case <-time.After(6 * writeWait):
+		t.Error("a call blocks")
+	}
+	select {
+	case <-l.client.Done():
+	default:
+		t.Error("the connection is not lost")
+	}
+	goOn()
+	l.client.Close()
+	l.eventually("the keeper serves the next connection", func() bool {
+		client, err := Dial(l.context(), filepath.Join(l.folder, socketName))
+		if err != nil {
+			return false
+		}
+		l.client = client
+		t.Cleanup(client.Close)
+		return l.process(p.ID).Exit == nil
+	})
 }
