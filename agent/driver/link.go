@@ -148,17 +148,12 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// find reconnects without a time limit and logs the outcome. A keeper that re-executes (systemctl
-// reload outrider-envoy) answers within moments. The error is that of ctx.
+// find reconnects without a time limit. It logs an error once if that takes longer than
+// keeperPatience, and the outcome: a keeper that re-executes (systemctl reload outrider-envoy)
+// answers within moments. The error is that of ctx.
 func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Get().Info(), time.Now()
-	late := time.AfterFunc(keeperPatience, func() {
-		l.options.Logger.Error(
-			"the connection to the keeper is lost: its Envoys continue serving, but none can be "+
-				"started or stopped", "pid", before.PID)
-	})
-	defer late.Stop()
-	var replaced bool
+	var replaced, late bool
 	for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
 		attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
 		client, err := l.reach(attempt, &replaced)
@@ -167,11 +162,13 @@ func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 			l.found(before, client.Info())
 			return client, nil
 		}
-		level := slog.LevelDebug
-		if time.Since(lost) > keeperPatience {
-			level = slog.LevelError
+		if !late && time.Since(lost) > keeperPatience {
+			late = true
+			l.options.Logger.Error("connection to keeper lost: no Envoy can be started or stopped",
+				"pid", before.PID, "error", err)
+		} else {
+			l.options.Logger.Debug("cannot reconnect to keeper", "error", err)
 		}
-		l.options.Logger.Log(ctx, level, "no connection to the keeper", "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -145,3 +145,26 @@ func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 		})
 	}
 }
+
+func TestKeeperLink_LogsALostKeeperOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		began := time.Now()
+		link := New(Options{Logger: slog.New(slog.NewTextHandler(&out, nil)), Dialer: fakeDialer{
+			dial: func() (*keeper.Client, error) {
+				if time.Since(began) < time.Hour {
+					return nil, keeper.ErrNotRunning
+				}
+				return &keeper.Client{}, nil
+			}}})
+		link.set(&keeper.Client{})
+		if _, err := link.find(t.Context()); err != nil {
+			t.Error(err)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 2 || !strings.Contains(lines[0], keeper.ErrNotRunning.Error()) ||
+			!strings.Contains(lines[1], "reconnected") {
+			t.Errorf("logged in an hour:\n%s", out.String())
+		}
+	})
+}
