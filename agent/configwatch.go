@@ -98,10 +98,16 @@ func (w *configWatch) configure(loaded *config.Loaded, read []string) {
 	w.update()
 }
 
-// expect also watches the files that a reload is about to read, until over.
-func (w *configWatch) expect(id uint64, loaded *config.Loaded, read []string) {
+// expect also watches the files that a reload is about to read, until over. ctx is that of the
+// preparation, which may continue after over if a file system hangs.
+func (w *configWatch) expect(
+	ctx context.Context, id uint64, loaded *config.Loaded, read []string,
+) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
 	if w.refused != 0 && w.refused < id {
 		delete(w.expected, w.refused)
 		w.refused = 0

@@ -107,10 +107,10 @@ func TestNothingMoreIsWatchedThanWhatIsNamed(t *testing.T) {
 	r, template, _ := withTemplate(t)
 	w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
 	named := &config.Loaded{Config: &config.Config{Envoy: config.Envoy{TemplateFile: template}}}
-	w.expect(1, named, nil)
+	w.expect(t.Context(), 1, named, nil)
 	w.over(1, true)
-	w.expect(2, named, nil)
-	w.expect(3, named, nil)
+	w.expect(t.Context(), 2, named, nil)
+	w.expect(t.Context(), 3, named, nil)
 	w.over(2, true)
 	w.over(3, false)
 	if len(w.expected) != 0 {

@@ -33,9 +33,11 @@ func (s reloadSource) Loses(ctx context.Context) error {
 // reloadEffects implements effects with the agent's parts.
 type reloadEffects struct{ *Agent }
 
-func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) {
+func (e reloadEffects) Expect(
+	ctx context.Context, id uint64, loaded *config.Loaded, files []string,
+) {
 	if e.watched != nil {
-		e.watched.expect(id, loaded, files)
+		e.watched.expect(ctx, id, loaded, files)
 	}
 }
 

@@ -79,8 +79,9 @@ type requester interface {
 // effects applies configurations to the other parts of the agent. The methods may block; they call
 // step with the name of what they wait for.
 type effects interface {
-	// Expect watches the files of a configuration that a reload is about to read, until Release.
-	Expect(id uint64, loaded *config.Loaded, files []string)
+	// Expect watches the files of a configuration that a reload is about to read, until Release. It
+	// does nothing once ctx has ended, and is called before Release or after the end of ctx.
+	Expect(ctx context.Context, id uint64, loaded *config.Loaded, files []string)
 	// Hold provides the sockets and ports that the epoch of a reload needs, until Release.
 	Hold(id uint64, read *prepared) error
 	// Enact applies the [live] keys of the configuration that is now in force.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -120,6 +121,29 @@ func TestReload_HangingFileIsRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A preparation that was given up watches nothing once its mount answers again.
+func TestReload_HangingFileIsNotWatchedAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
+		r.expect, r.release = w.expect, w.over
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		hang := make(chan struct{})
+		r.load = func() (*config.Loaded, error) { <-hang; return r.read() }
+		if got := <-r.begin(t, "hangs"); got.Outcome != api.OutcomeRefused {
+			t.Errorf("%+v", got)
+		}
+		close(hang)
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.expected) != 0 {
+			t.Errorf("still watched: %v", w.expected)
+		}
+	})
 }
 
 // A reloader ends with its context even if a helper goroutine hangs.

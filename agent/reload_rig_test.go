@@ -39,7 +39,7 @@ type reloads struct {
 	load    func() (*config.Loaded, error)
 	build   func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
 	enact   func(won *prepared, step func(string))
-	expect  func(id uint64, loaded *config.Loaded, files []string)
+	expect  func(ctx context.Context, id uint64, loaded *config.Loaded, files []string)
 	release func(id uint64, refused bool)
 	follow  func()
 	liveID  func() string
@@ -78,8 +78,10 @@ func (r *reloads) Ask(request epoch.Request) func(context.Context) (epoch.Result
 	return func(context.Context) (epoch.Result, error) { return r.serve(request, hold, fail) }
 }
 
-func (r *reloads) Expect(id uint64, loaded *config.Loaded, files []string) {
-	r.expect(id, loaded, files)
+func (r *reloads) Expect(
+	ctx context.Context, id uint64, loaded *config.Loaded, files []string,
+) {
+	r.expect(ctx, id, loaded, files)
 }
 
 func (r *reloads) Hold(uint64, *prepared) error { return nil }
@@ -115,7 +117,8 @@ func newReloads(t *testing.T) *reloads {
 		t.Fatal(err)
 	}
 	r.reloader = newReloader(r, r, r, condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
-	r.expect, r.release = func(uint64, *config.Loaded, []string) {}, func(uint64, bool) {}
+	r.expect = func(context.Context, uint64, *config.Loaded, []string) {}
+	r.release = func(uint64, bool) {}
 	r.load, r.follow, r.liveID = r.read, func() {}, func() string { return "" }
 	r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 		if err := r.resolve(ctx, loaded, to); err != nil {

@@ -79,10 +79,10 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 		loaded.Config = config.Keep(r.started, loaded.Config)
 	}
 	// Watched before the files are read, so that no change is missed while the epoch waits.
-	r.effects.Expect(request.id, loaded, nil)
+	r.effects.Expect(ctx, request.id, loaded, nil)
 	read.wanted, err = r.source.Make(ctx, loaded, listener{
 		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
-		files: func(files []string) { r.effects.Expect(request.id, loaded, files) },
+		files: func(files []string) { r.effects.Expect(ctx, request.id, loaded, files) },
 	})
 	if err == nil {
 		err = ctx.Err()
