@@ -68,10 +68,10 @@ func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 		finished := make(chan struct{})
 		go func() {
 			defer close(finished)
-			x.jobs.Wait()
 			x.ledger.close()
 			x.files.close()
-			short.Wait()
+			short.Wait() // requests to the keeper start jobs
+			x.jobs.Wait()
 			x.notices.close() // answers come last
 			notifying.Wait()
 		}()
