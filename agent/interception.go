@@ -49,14 +49,7 @@ func (s serving) Changed() <-chan struct{} { return s.agent.proxy.Changed() }
 
 func (s serving) Serves() (live bool, half time.Time) {
 	e, ok := s.agent.proxy.Epoch()
-	if !ok || !e.Drained {
-		return ok, time.Time{}
-	}
-	rest := s.agent.reloader.InForce().Config.Envoy.DrainDuration / 2
-	if e.DrainEnds.IsZero() { // not confirmed
-		return true, time.Now().Add(rest)
-	}
-	return true, e.DrainEnds.Add(-rest)
+	return ok, e.HalfDrained(time.Now())
 }
 
 // captured is the proxy for the workload's health.

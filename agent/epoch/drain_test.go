@@ -137,3 +137,26 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 		}
 	})
 }
+
+// Half of a drain is over when half of the epoch's own drain time is, also for the next agent.
+func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a")) // drains for 5 s
+		if live, _, _ := h.s.Live(); !live.HalfDrained(time.Now()).IsZero() {
+			t.Errorf("before a drain: %v", live.HalfDrained(time.Now()))
+		}
+		if err := h.s.Drain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(0)
+		want := time.Now().Add(2500 * time.Millisecond)
+		for _, agent := range []string{"this agent", "the next"} {
+			live, _, _ := h.s.Live()
+			if off := live.HalfDrained(time.Now()).Sub(want).Abs(); off > 100*time.Millisecond {
+				t.Errorf("%s: half is off by %s", agent, off)
+			}
+			h.leave()
+			h.begin()
+		}
+	})
+}

@@ -56,6 +56,6 @@ func processOf(n note) *process {
 	}
 	p.RestartEpoch, p.Lineage, p.State, p.Hash = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
 	p.Namespace, p.AdminAddress, p.Ends = n.Namespace, n.AdminAddress, n.Ends
-	p.AdminLost, p.Drained, p.DrainEnds = n.AdminLost, n.Drained, n.DrainEnds
+	p.AdminLost, p.Drained, p.DrainTime, p.DrainEnds = n.AdminLost, n.Drained, n.Drain, n.DrainEnds
 	return p
 }

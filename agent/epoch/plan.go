@@ -58,6 +58,7 @@ func (m *machine) plan(a *attempt) {
 	capable := a.spec.HotRestartVersion != ""
 	p := &process{spec: a.spec, hot: capable}
 	p.State, p.Hash, p.Namespace, p.Reason = Starting, a.spec.Hash, a.spec.Namespace, a.reason
+	p.DrainTime = a.spec.Drain
 	live := m.live()
 	a.parent, a.mode = live, SideBySide
 	switch {

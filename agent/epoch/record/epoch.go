@@ -61,18 +61,30 @@ type Epoch struct {
 	Connections uint64 `json:"connections"`  // only where the keeper measured them for a reader
 	MemoryBytes uint64 `json:"memory_bytes"` // likewise
 
-	RestartEpoch int       `json:"-"`
-	Lineage      int       `json:"-"`
-	Hash         string    `json:"-"` // of its Spec
-	Namespace    string    `json:"-"` // of its Spec
-	AdminAddress string    `json:"-"`
-	Ends         time.Time `json:"-"` // draining: it is ended then at the latest; zero: not known
-	AdminLost    bool      `json:"-"` // it serves, but its admin interface is gone
-	Silent       bool      `json:"-"` // it lives, but its admin interface does not answer
-	MayRefuse    bool      `json:"-"` // it may have closed its listeners for a child that died
-	Drained      bool      `json:"-"` // a drain was requested
-	DrainEnds    time.Time `json:"-"` // its listeners close then; zero: not confirmed
-	Awaits       string    `json:"-"` // what a request for the next epoch waits for; "": none waits
+	RestartEpoch int           `json:"-"`
+	Lineage      int           `json:"-"`
+	Hash         string        `json:"-"` // of its Spec
+	Namespace    string        `json:"-"` // of its Spec
+	AdminAddress string        `json:"-"`
+	Ends         time.Time     `json:"-"` // draining: it is ended then at the latest; zero: not known
+	AdminLost    bool          `json:"-"` // it serves, but its admin interface is gone
+	Silent       bool          `json:"-"` // it lives, but its admin interface does not answer
+	MayRefuse    bool          `json:"-"` // it may have closed its listeners for a child that died
+	Drained      bool          `json:"-"` // a drain was requested
+	DrainTime    time.Duration `json:"-"` // from the request to the close of its listeners
+	DrainEnds    time.Time     `json:"-"` // its listeners close then; zero: not confirmed
+	Awaits       string        `json:"-"` // what a request for the next epoch waits for; "": none waits
+}
+
+// HalfDrained returns when half of a requested drain is over; zero if none was requested.
+func (e Epoch) HalfDrained(now time.Time) time.Time {
+	switch {
+	case !e.Drained:
+		return time.Time{}
+	case e.DrainEnds.IsZero(): // not confirmed
+		return now.Add(e.DrainTime / 2)
+	}
+	return e.DrainEnds.Add(-e.DrainTime / 2)
 }
 
 // Age returns how long the epoch has lived, or lived.
