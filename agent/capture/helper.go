@@ -194,6 +194,8 @@ func (h *helper) do(r request) error {
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
 			next.try(r.Settings.Trial)
+		} else if same.Trial == 0 && h.Settings != nil && h.Settings.Trial > 0 {
+			next.endTrial() // no longer configured
 		}
 		next.Settings, next.Withdrawn = r.Settings, false
 	case h.Settings == nil:
@@ -203,7 +205,7 @@ func (h *helper) do(r request) error {
 	case r.Operation == opTry && r.For > 0:
 		next.try(r.For)
 	case r.Operation == opConfirm:
-		next.Until, next.Expired = time.Time{}, false
+		next.endTrial()
 	default:
 		return fmt.Errorf("invalid request %q", r.Operation)
 	}

@@ -77,6 +77,25 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	state(On)
 }
 
+// A trial that has ended is not one any more when it is removed from the configuration.
+func TestHelper_ExpiredTrialEndsWithItsRemoval(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	trial := captureAll
+	trial.Trial = time.Second
+	r.apply(trial)
+	r.captures(Withdrawn)
+	trial.Trial = 0
+	r.apply(trial)
+	r.captures(On)
+	r.kill(r.helper)
+	r.start()
+	r.captures(On)
+}
+
 // A clock that is set while the helper restarts does not end a trial.
 func TestHelper_TrialOutlivesClockStep(t *testing.T) {
 	if !inNetwork(t) {
