@@ -65,8 +65,13 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 			}
 		}
 	}
+	return s.delete(deletions)
+}
+
+// delete sends messages that delete connections, some of which may be gone.
+func (s *ownerSocket) delete(messages []netlink.Message) error {
 	const atOnce = 256 // the acknowledgements have to fit into the socket's buffer
-	for some := range slices.Chunk(deletions, atOnce) {
+	for some := range slices.Chunk(messages, atOnce) {
 		s.failure = nil
 		if _, _ = s.exchange(some); s.failure != nil && !errors.Is(s.failure, unix.ENOENT) {
 			return fmt.Errorf("delete connections: %w", s.failure)

@@ -151,6 +151,7 @@ func (h *helper) settleDNS(now time.Time) DNSStatus {
 		h.dropDNS()
 		return DNSStatus{State: Withdrawn, Reason: err.Error()}
 	}
+	h.forget.begin() // queries over TCP
 	left := slices.DeleteFunc(slices.Clone(d.resolvers), func(r netip.Addr) bool {
 		return slices.Contains(next.Resolvers, r)
 	})

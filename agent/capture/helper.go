@@ -41,6 +41,7 @@ type helper struct {
 	served     time.Time // when Envoy was last seen to serve
 	looked     time.Time // for captured connections and for the closed table
 	reported   time.Time // to systemd's watchdog
+	forget     forget
 	status     Status
 	generation int // grows with the settings
 	unowned    bool
@@ -246,6 +247,7 @@ func (h *helper) tick(now time.Time) {
 	}
 	next.Closed = h.closed() && h.installed.closed == h.generation
 	next.DNS = h.settleDNS(now)
+	h.forgetUnanswered(now)
 	h.settleNAT(now)
 	h.publish(now, next)
 	if now.Sub(h.reported) >= time.Second {

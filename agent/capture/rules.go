@@ -58,6 +58,7 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 			rule(ruleProbe, Direct, port{own}, probe{}),
 			rule(ruleDirect, Refused, port{own}),
 		}},
+		b.untranslated(s, users, families),
 	}
 	if s.Transparent {
 		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)

@@ -115,6 +115,7 @@ func (h *helper) put(families Families) error {
 		return err
 	}
 	h.rules = socket
+	h.forget.begin()
 	h.installed.generation, h.installed.families, h.installed.table = h.generation, families, table
 	return nil
 }

@@ -65,6 +65,12 @@ func (s *ownerSocket) flush(conn *nftables.Conn) error {
 
 // exchange sends a batch or a dump request and returns all replies. io.EOF stands for no reply.
 func (s *ownerSocket) exchange(messages []netlink.Message) ([]netlink.Message, error) {
+	return s.exchangeSome(messages, nil)
+}
+
+// exchangeSome is exchange, but returns of a dump only what keep holds for.
+func (s *ownerSocket) exchangeSome(messages []netlink.Message, keep func(data []byte) bool,
+) ([]netlink.Message, error) {
 	if len(messages) == 0 {
 		return nil, io.EOF
 	}
@@ -93,7 +99,7 @@ func (s *ownerSocket) exchange(messages []netlink.Message) ([]netlink.Message, e
 		Family: unix.AF_NETLINK}); err != nil {
 		return nil, os.NewSyscallError("sendto", err)
 	}
-	received, err := receive(fd, replies, dump, messages[0].Header)
+	received, err := receive(fd, replies, dump, messages[0].Header, keep)
 	if err != nil && !dump {
 		s.failure = err
 		return nil, io.EOF
@@ -103,7 +109,8 @@ func (s *ownerSocket) exchange(messages []netlink.Message) ([]netlink.Message, e
 
 // receive reads acknowledgements, or a dump to its end. The first error of the kernel ends it:
 // nothing of the batch was applied.
-func receive(fd, count int, dump bool, first netlink.Header) ([]netlink.Message, error) {
+func receive(fd, count int, dump bool, first netlink.Header, keep func([]byte) bool,
+) ([]netlink.Message, error) {
 	var replies []netlink.Message
 	buffer := make([]byte, 1<<18)
 	for {
@@ -119,6 +126,9 @@ func receive(fd, count int, dump bool, first netlink.Header) ([]netlink.Message,
 			return nil, fmt.Errorf("netlink: %w", err)
 		}
 		for _, p := range parsed {
+			if p.Header.Type > unix.NLMSG_DONE && keep != nil && !keep(p.Data) {
+				continue
+			}
 			m := netlink.Message{Header: netlink.Header{Length: p.Header.Len,
 				Type: netlink.HeaderType(p.Header.Type), Flags: netlink.HeaderFlags(p.Header.Flags),
 				Sequence: p.Header.Seq, PID: first.PID}, Data: append([]byte{}, p.Data...)}

@@ -1,0 +1,104 @@
+package capture
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+)
+
+// From include/uapi/linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_tcp.h and
+// nf_conntrack_common.h.
+const (
+	ctProtocolInfo = 4
+	ctID           = 12
+	ctZone         = 18
+	ctStatusMask   = 26
+	ctInfoTCP      = 1 // in ctProtocolInfo
+	ctTCPState     = 1 // in ctInfoTCP
+	ctSYNSent      = 1 // a state: nothing but SYNs, no answer
+	ctSNAT         = 0x10
+	ctAnswered     = 0x02 // IPS_SEEN_REPLY
+)
+
+// maxForgotten bounds the connections that are deleted at once.
+const maxForgotten = 1 << 16
+
+// forgetUnanswered deletes TCP connections from the kernel's table that have no answer and are not
+// translated, and returns their number. The kernel decides about translation at the first SYN only:
+// those sent again, and other connections of the same port, would stay direct for as long as the
+// entry lasts, which is two minutes after the latest of them. To be called after rules have come
+// into force. It does no harm to a connection that the rules leave direct: its next packet makes a
+// new entry.
+func (s *ownerSocket) forgetUnanswered() (int, error) {
+	const settled = ctAnswered | ctSNAT | ctDNAT
+	var deletions []netlink.Message
+	collect := func(data []byte) bool {
+		if id := unansweredID(data, settled); id != nil && len(deletions) < maxForgotten {
+			deletions = append(deletions, netlink.Message{Data: slices.Concat(
+				[]byte{data[0], 0, 0, 0}, id), Header: netlink.Header{Type: ctDelete,
+				Flags: netlink.Request | netlink.Acknowledge}})
+		}
+		return false
+	}
+	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
+	// Before Linux 5.18, all connections are listed.
+	_, err := s.exchangeSome([]netlink.Message{{Header: netlink.Header{Type: ctGet,
+		Flags: netlink.Request | netlink.Dump}, Data: slices.Concat(make([]byte, 4),
+		attribute(ctStatus, number(0)...), attribute(ctStatusMask, number(settled)...))}}, collect)
+	if err != nil {
+		return 0, fmt.Errorf("list connections: %w", err)
+	}
+	return len(deletions), s.delete(deletions)
+}
+
+// unansweredID returns the attributes that identify a connection, if it is one of TCP with only
+// SYNs and none of the bits of status.
+func unansweredID(data []byte, status uint32) (id []byte) {
+	const header = 4
+	if len(data) < header {
+		return nil
+	}
+	attributes, err := netlink.NewAttributeDecoder(data[header:])
+	if err != nil {
+		return nil
+	}
+	waits, other := false, false
+	for attributes.Next() {
+		value := attributes.Bytes()
+		switch kind := attributes.Type(); kind {
+		case ctTuple:
+			id = append(id, nested(kind, value)...)
+		case ctZone, ctID:
+			id = append(id, attribute(kind, value...)...)
+		case ctStatus:
+			other = len(value) != 4 || binary.BigEndian.Uint32(value)&status != 0
+		case ctProtocolInfo:
+			waits = tcpState(value) == ctSYNSent
+		}
+	}
+	if !waits || other || attributes.Err() != nil {
+		return nil
+	}
+	return id
+}
+
+// tcpState returns the state in the attribute ctProtocolInfo; 0: none.
+func tcpState(info []byte) (state byte) {
+	for _, kind := range []uint16{ctInfoTCP, ctTCPState} {
+		attributes, err := netlink.NewAttributeDecoder(info)
+		if err != nil {
+			return 0
+		}
+		for info = nil; attributes.Next(); {
+			if attributes.Type() == kind {
+				info = attributes.Bytes()
+			}
+		}
+	}
+	if len(info) != 1 {
+		return 0
+	}
+	return info[0]
+}

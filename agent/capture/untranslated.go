@@ -1,0 +1,100 @@
+package capture
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+)
+
+// ruleUnanswered is the name of the rule that drops a SYN whose connection the kernel knows already.
+const ruleUnanswered = "direct connection without an answer before"
+
+// untranslated returns the chain that drops what Rules redirects and the kernel did not, since it
+// decided about the same addresses and ports before: for Envoy itself, when it called an address
+// that did not answer, or without the rules. The helper then deletes the entry, and the SYN that
+// follows a second later is redirected.
+func (b *builder) untranslated(s *Settings, users Users, families Families) Chain {
+	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
+	for _, r := range b.outbound(s, users) {
+		if r.Verdict != Direct {
+			r.Key, r.Action, r.Matches = ruleUnanswered, drop{}, append(r.Matches, isNew{})
+		}
+		rules = append(rules, r)
+	}
+	return Chain{Name: chainUntranslated, Type: "filter", Hook: "output", Rules: rules}
+}
+
+const chainUntranslated = "untranslated"
+
+// drop discards a packet.
+type drop struct{}
+
+func (drop) text() string { return "drop" }
+
+func (drop) exprs() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
+
+// isNew holds for packets of connections without an answer.
+type isNew struct{}
+
+func (isNew) text() string { return "ct state new" }
+
+func (isNew) exprs() []expr.Any {
+	const stateNew = 1 << (2 + 1) // NF_CT_STATE_BIT(IP_CT_NEW)
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: register},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(stateNew), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
+}
+
+func (isNew) holds(*Connection) bool { return false } // Explain knows no earlier connections
+
+// forget says when connections without an answer have to be deleted.
+type forget struct {
+	until   time.Time
+	dropped uint64 // packets that chainUntranslated has dropped
+}
+
+// begin starts after rules have come into force. A SYN that passed the chains just before may get
+// its entry a moment later: they are deleted once more.
+func (f *forget) begin() { f.until = time.Now().Add(checkEvery / 2) }
+
+// forgetUnanswered deletes connections without an answer, after rules have come into force and when
+// one was in the way.
+func (h *helper) forgetUnanswered(now time.Time) {
+	if h.rules != nil {
+		dropped, err := h.droppedSYNs()
+		if err != nil {
+			h.logf("%v", err)
+		} else if dropped != h.forget.dropped {
+			h.forget.begin()
+			h.forget.dropped = dropped
+		}
+	}
+	if h.forget.until.IsZero() {
+		return
+	}
+	deleted, err := h.plain.forgetUnanswered()
+	if err != nil {
+		h.logf("connections may go direct for two minutes: %v", err)
+	}
+	if deleted < maxForgotten && !now.Before(h.forget.until) {
+		h.forget.until = time.Time{}
+	}
+}
+
+// droppedSYNs returns the number of packets that chainUntranslated has dropped.
+func (h *helper) droppedSYNs() (packets uint64, err error) {
+	table := *h.installed.table
+	table.Chains = slices.DeleteFunc(slices.Clone(table.Chains), func(c Chain) bool {
+		return c.Name != chainUntranslated
+	})
+	counters, err := h.rules.counters(&table)
+	for _, c := range counters {
+		if c.Rule == ruleUnanswered {
+			packets = c.Packets
+		}
+	}
+	return packets, err
+}
