@@ -1,12 +1,15 @@
 package capture
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/sockdiag"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // A user can bind what Envoy leaves free, such as ::1. It must not end the capture of IPv4.
@@ -35,9 +38,125 @@ func TestEnvoyCheck_StrangersTakeOnlyTheirFamily(t *testing.T) {
 		{"without Envoy", nil, listener(appUser, "[::1]:15001"), Families{}},
 	} {
 		check := envoyCheck{user: envoyUser}
-		got, reason := check.judge(time.Now(), append([]sockdiag.Socket{test.stranger}, test.envoy...))
+		got, reason := check.judge(append([]sockdiag.Socket{test.stranger}, test.envoy...))
 		if got != test.want || strings.HasPrefix(reason, "user ") == got.any() || check.gone {
 			t.Errorf("%s: %+v, %q, gone %t; want %+v", test.name, got, reason, check.gone, test.want)
 		}
+	}
+}
+
+// slowEnvoy has listeners of Envoy's user whose accept queues are never empty.
+type slowEnvoy struct {
+	t         *testing.T
+	check     envoyCheck
+	now       time.Time
+	listeners map[uint16]net.Listener
+}
+
+func newSlowEnvoy(t *testing.T) *slowEnvoy {
+	t.Helper()
+	e := &slowEnvoy{t: t, check: envoyCheck{user: envoyUser}, now: time.Now(),
+		listeners: map[uint16]net.Listener{}}
+	t.Cleanup(func() { e.check.stall.reset() })
+	for _, port := range []uint16{OutboundPort, InboundPort} {
+		parts.As(t, envoyUser, func() {
+			l, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			e.listeners[port] = l
+		})
+		e.dial(port)
+	}
+	return e
+}
+
+func (e *slowEnvoy) dial(port uint16) net.Conn {
+	e.t.Helper()
+	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// accept accepts as Envoy does.
+func (e *slowEnvoy) accept(port uint16) (c net.Conn) {
+	e.t.Helper()
+	parts.As(e.t, envoyUser, func() {
+		var err error
+		if c, err = e.listeners[port].Accept(); err != nil {
+			e.t.Fatal(err)
+		}
+	})
+	e.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// serves calls step and looks, each checkEvery of a simulated time, and reports whether Envoy served
+// in all of its second half.
+func (e *slowEnvoy) serves(limit time.Duration, step func()) bool {
+	e.t.Helper()
+	serves := true
+	for passed := time.Duration(0); passed < limit; passed += checkEvery {
+		e.now = e.now.Add(checkEvery)
+		step()
+		families, _ := e.check.look(e.now)
+		serves = serves && families.any() || passed < limit/2
+	}
+	return serves
+}
+
+// The length of an accept queue says nothing about the connections in it: 1, 1, 1, 1, 1.
+func TestEnvoyCheck_QueueThatNeverEmptiesIsNoStall(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	e := newSlowEnvoy(t)
+	if !e.serves(4*stallLimit, func() {
+		for _, port := range []uint16{OutboundPort, InboundPort} {
+			e.dial(port)
+			e.accept(port)
+		}
+	}) {
+		t.Error("an Envoy that accepts one connection after the other is taken for a stopped one")
+	}
+}
+
+func TestEnvoyCheck_StallEndsWithProgress(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	e := newSlowEnvoy(t)
+	client := e.dial(InboundPort)
+	e.accept(InboundPort) // the first one
+	end := e.accept(InboundPort)
+	if _, err := client.Write(make([]byte, 1024)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		step   func()
+		serves bool
+	}{
+		{"accepts others", func() { e.dial(InboundPort); e.accept(InboundPort) }, true},
+		{"accepts nothing", func() {}, false},
+		{"clients give up", func() {
+			c := e.dial(InboundPort)
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}, false},
+		{"reads", func() { _, _ = end.Read(make([]byte, 1)) }, true},
+	} {
+		if e.serves(3*stallLimit, test.step) != test.serves {
+			t.Errorf("%s: serves is %t", test.name, !test.serves)
+		}
+	}
+	e.accept(OutboundPort) // the first one
+	e.accept(OutboundPort) // the probe
+	if families, reason := e.check.look(e.now); !families.any() {
+		t.Errorf("Envoy accepts again: %s", reason)
 	}
 }

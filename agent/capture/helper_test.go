@@ -42,7 +42,7 @@ func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
 	if err := r.envoy.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("direct %v after SIGSTOP", r.answers(3*time.Second, "far 80"))
+	t.Logf("direct %v after SIGSTOP", r.answers(stallLimit+5*time.Second, "far 80"))
 	if err := r.envoy.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

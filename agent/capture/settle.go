@@ -57,7 +57,9 @@ func (h *helper) heldBack() string {
 func (h *helper) settle(now time.Time) (State, string, Families) {
 	reason := h.heldBack()
 	var families Families
-	if reason == "" {
+	if reason != "" {
+		h.check.stall.reset()
+	} else {
 		families, reason = h.check.look(now)
 		if families.any() {
 			h.served = now

@@ -5,9 +5,12 @@ package sockdiag
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -15,12 +18,14 @@ import (
 
 // Socket is a TCP or UDP socket, or a pending handshake of a TCP listener.
 type Socket struct {
-	State   State
-	Waiting uint32         // length of a listener's accept queue
+	State State
+	// Cookie identifies the socket until the next boot.
+	Cookie  uint64
+	Waiting uint32         // length of a listener's accept queue; otherwise the unread bytes
 	Address netip.AddrPort // local; IPv4-mapped IPv6 addresses are not unmapped
 	Device  uint32         // index of the bound network interface; 0: none
 	UID     uint32         // of its creator
-	Inode   uint32         // 0: owned by no process, such as a handshake
+	Inode   uint32         // 0: owned by no process, such as a connection not yet accepted
 	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
 	// 0: unknown.
 	CGroup uint64
@@ -67,7 +72,7 @@ const (
 	messageLength  = 4 + sockidLength + 20
 	messageState   = 1
 	messageSockid  = 4
-	messageWaiting = 4 + sockidLength + 4 // first queue: accept queue of a listener
+	messageWaiting = 4 + sockidLength + 4 // first queue: accept queue of a listener, or bytes
 	messageUID     = 4 + sockidLength + 12
 	messageInode   = messageUID + 4
 
@@ -109,12 +114,8 @@ func EachAt(protocol Protocol, port uint16, visit func(Socket), states ...State)
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		body := request(family, protocol, mask)
 		binary.BigEndian.PutUint16(body[len(body)-sockidLength+sockidPort:], port)
-		found, err := list(netlink.Dump, body)
-		if err != nil {
+		if err := list(unix.NLM_F_DUMP, body, visit); err != nil {
 			return fmt.Errorf("list sockets: %w", err)
-		}
-		for _, s := range found {
-			visit(s)
 		}
 	}
 	return nil
@@ -127,27 +128,52 @@ func request(family uint8, protocol Protocol, states uint32) []byte {
 	return append(body, make([]byte, sockidLength)...)
 }
 
-// list sends a request and returns the sockets of the reply.
-func list(flags netlink.HeaderFlags, request []byte) ([]Socket, error) {
-	connection, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
+// list sends a request and calls visit for each socket of the reply, as it arrives.
+func list(flags uint16, request []byte, visit func(Socket)) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
+		unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, err
+		return os.NewSyscallError("socket", err)
 	}
-	defer func() { _ = connection.Close() }()
-	messages, err := connection.Execute(netlink.Message{Data: request, Header: netlink.Header{
-		Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | flags}})
-	if err != nil {
-		return nil, err
+	defer func() { _ = unix.Close(fd) }()
+	message := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(request)))
+	message = binary.NativeEndian.AppendUint16(message, unix.SOCK_DIAG_BY_FAMILY)
+	message = binary.NativeEndian.AppendUint16(message, unix.NLM_F_REQUEST|flags)
+	message = append(append(message, make([]byte, 8)...), request...) // sequence and port: 0
+	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{
+		Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("sendto", err)
 	}
-	found := make([]Socket, 0, len(messages))
-	for _, message := range messages {
-		socket, err := socketOf(message.Data)
-		if err != nil {
-			return nil, err
+	buffer := make([]byte, 1<<16) // the kernel sends at most half of it at once
+	for {
+		n, _, err := unix.Recvfrom(fd, buffer, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
 		}
-		found = append(found, socket)
+		if err != nil {
+			return os.NewSyscallError("recvfrom", err)
+		}
+		replies, err := syscall.ParseNetlinkMessage(buffer[:n])
+		if err != nil {
+			return err
+		}
+		for _, reply := range replies {
+			if kind := reply.Header.Type; kind == unix.NLMSG_DONE || kind == unix.NLMSG_ERROR {
+				if number := -int32(binary.NativeEndian.Uint32(reply.Data)); number != 0 {
+					return unix.Errno(number)
+				}
+				return nil
+			}
+			socket, err := socketOf(reply.Data)
+			if err != nil {
+				return err
+			}
+			visit(socket)
+			if flags&unix.NLM_F_DUMP == 0 {
+				return nil
+			}
+		}
 	}
-	return found, nil
 }
 
 func socketOf(body []byte) (Socket, error) {
@@ -162,6 +188,7 @@ func socketOf(body []byte) (Socket, error) {
 	address, _ := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
 	s := Socket{
 		State:   State(body[messageState]),
+		Cookie:  binary.NativeEndian.Uint64(id[sockidCookie:]),
 		Waiting: binary.NativeEndian.Uint32(body[messageWaiting:]),
 		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
 		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),

@@ -22,6 +22,16 @@ func User(socket, peer netip.AddrPort) (uint32, error) {
 	return uid, nil
 }
 
+// Find returns a TCP socket in any state, identified by its local and peer address. Before a
+// listener has accepted the connection, Inode is 0.
+func Find(socket, peer netip.AddrPort) (Socket, error) {
+	found, err := one(exactRequest(TCP, socket, peer))
+	if err != nil {
+		return Socket{}, fmt.Errorf("look for socket %s: %w", socket, err)
+	}
+	return found, nil
+}
+
 // Receiver returns the UID of the creator of the socket that gets what new peers send to an address
 // of this host: a TCP listener or an unconnected UDP socket, which may be bound to all addresses.
 func Receiver(protocol Protocol, address netip.AddrPort) (uid uint32, err error) {
@@ -54,12 +64,18 @@ func exactRequest(protocol Protocol, socket, peer netip.AddrPort) []byte {
 
 // user returns the UID of the socket that a request is for, if it is in the state.
 func user(request []byte, state State) (uint32, error) {
-	sockets, err := list(0, request)
+	found, err := one(request)
 	if err != nil {
 		return 0, err
 	}
-	if len(sockets) != 1 || sockets[0].State != state || sockets[0].Inode == 0 {
+	if found.State != state || found.Inode == 0 {
 		return 0, errNoUser
 	}
-	return sockets[0].UID, nil
+	return found.UID, nil
+}
+
+// one returns the socket that a request is for.
+func one(request []byte) (found Socket, err error) {
+	err = list(0, request, func(s Socket) { found = s })
+	return found, err
 }

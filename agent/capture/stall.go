@@ -1,0 +1,106 @@
+package capture
+
+import (
+	"time"
+
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+const (
+	// stallLimit is how long Envoy may neither accept the probe nor any other connection, nor read
+	// from one. An Envoy that is merely slow does one of these within a second at seven busy
+	// processes per processor; the rest is for hosts that swap.
+	stallLimit = 5 * time.Second
+	// suspectAfter is how long a probe waits before other connections are looked at, which costs
+	// more. They are compared with those of progressEvery before.
+	suspectAfter  = time.Second
+	progressEvery = time.Second
+	// maxSeen bounds the connections that are remembered meanwhile, 3 MB.
+	maxSeen = 1 << 16
+)
+
+// stall finds an Envoy that is stopped or hangs, by the progress of single connections: the probe
+// first, others if it waits. The length of an accept queue shows neither: that of a busy Envoy is
+// never 0, and may not get shorter for as long as clients like.
+type stall struct {
+	probe    *acceptProbe // nil: the last one was accepted
+	probed   time.Time
+	waited   time.Duration // without progress
+	compared time.Time
+	seen     map[uint64]seen // connections when they were compared, by cookie
+}
+
+// seen is what Envoy has not done with a connection.
+type seen struct {
+	accepted bool
+	unread   uint32
+}
+
+// follow reports whether Envoy makes no progress. passed is the time since the last call.
+// queueWaits says that connections wait to be accepted.
+func (s *stall) follow(now time.Time, passed time.Duration, families Families, envoy uint32,
+	queueWaits bool) bool {
+	if s.probe == nil {
+		if now.Sub(s.probed) >= probeEvery {
+			s.probed = now
+			s.probe, _ = newProbe(families, OutboundPort) // such as while Envoy exits
+		}
+		return s.waited >= stallLimit
+	}
+	switch s.probe.state(queueWaits) {
+	case probeAccepted:
+		s.reset()
+	case probeLost:
+		s.drop()
+	case probeWaits:
+		s.waited += passed
+		if s.waited >= suspectAfter && now.Sub(s.compared) >= progressEvery {
+			s.compared = now
+			if s.progress(envoy) {
+				s.waited = 0
+			}
+		}
+	}
+	return s.waited >= stallLimit
+}
+
+// progress reports whether Envoy has accepted or made a connection, has read from one, or has ended
+// one that it had to read from. A connection that ends before it is accepted is no progress.
+func (s *stall) progress(envoy uint32) (progress bool) {
+	next, first := map[uint64]seen{}, len(s.seen) == 0 || len(s.seen) == maxSeen
+	err := sockdiag.Each(sockdiag.TCP, func(c sockdiag.Socket) {
+		port, accepted := c.Address.Port(), c.Inode != 0
+		if accepted && c.UID != envoy || !accepted && port != OutboundPort && port != InboundPort {
+			return
+		}
+		was, known := s.seen[c.Cookie]
+		switch {
+		case known:
+			progress = progress || accepted && !was.accepted || c.Waiting < was.unread
+			delete(s.seen, c.Cookie)
+		case accepted:
+			progress = progress || !first
+		}
+		if len(next) < maxSeen {
+			next[c.Cookie] = seen{accepted, c.Waiting}
+		}
+	}, sockdiag.Established, sockdiag.CloseWait)
+	for _, ended := range s.seen {
+		progress = progress || ended.unread > 0 && ended.accepted
+	}
+	s.seen = next
+	return progress || err != nil
+}
+
+// reset forgets a probe and what was seen while it waited.
+func (s *stall) reset() {
+	s.drop()
+	s.waited, s.seen = 0, nil
+}
+
+func (s *stall) drop() {
+	if s.probe != nil {
+		s.probe.close()
+		s.probe = nil
+	}
+}
