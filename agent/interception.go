@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"os/user"
@@ -21,10 +20,15 @@ const captureState = "outrider-capture"
 // newCapture returns the part that has outrider-capture redirect connections.
 func (a *Agent) newCapture(c *config.Config) *capture.Follower {
 	users := capture.Users{Agent: userID("outrider"), Envoy: userID(c.Envoy.User)}
+	settings := captureSettings(c, a.options.Config.Instance)
+	if err := keepClosed(filepath.Join(c.Paths.StateDir, closedName), settings); err != nil {
+		a.logOf("capture").Warn("cannot persist what outrider-capture-early.service closes",
+			"error", err)
+	}
 	return capture.NewFollower(capture.FollowerOptions{
-		Socket:   captureSocket(c),
+		Socket:   captureSocket(c.Paths.RuntimeDir),
 		State:    filepath.Join("/run", captureState, a.options.Config.Instance, "state.json"),
-		Settings: captureSettings(c, a.options.Config.Instance), Users: users,
+		Settings: settings, Users: users,
 		Envoy: serving{a}, Board: a.board, Logger: a.logOf("capture")})
 }
 
@@ -76,15 +80,17 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 	if c.Capture.Mode == "none" {
 		return nil
 	}
+	inbound := c.InboundPorts()
 	s := &capture.Settings{Instance: instance,
-		Inbound: capture.Ports{All: c.Capture.InboundPorts.All,
-			List: portNumbers(c.Capture.InboundPorts.List)},
+		Inbound: capture.Ports{All: inbound.All,
+			List: portNumbers(inbound.List)},
 		ExcludeInbound:       portNumbers(c.Capture.ExcludeInboundPorts),
 		Outbound:             networks(c.Capture.OutboundCIDRs),
 		ExcludeOutbound:      networks(c.Capture.ExcludeOutboundCIDRs),
 		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
 		Transparent:          c.Capture.Mode == "tproxy",
 		FailClosed:           c.Capture.Fail == "closed",
+		InboundClosed:        c.ClosedInbound(),
 		Trial:                c.Capture.Trial,
 		Units:                c.Capture.Units,
 		ExcludeUnits:         c.Capture.ExcludeUnits,
@@ -101,39 +107,8 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 	return s
 }
 
-// CaptureEarly makes outrider-capture refuse what it would capture, until Envoy serves. It does
-// nothing unless [capture] fail is "closed".
-func CaptureEarly(ctx context.Context, options Options) error {
-	options.Config.CheckOnly = true // credentials belong to the agent's unit
-	loaded, err := config.Load(options.Config)
-	if err != nil {
-		return &ExitError{Code: ExitConfiguration, Err: err}
-	}
-	settings := captureSettings(loaded.Config, options.Config.Instance)
-	if settings == nil || !settings.FailClosed {
-		_, err := fmt.Fprintln(options.Output,
-			`nothing is refused: [capture] mode is "none", or fail is not "closed"`)
-		return err
-	}
-	client, err := capture.Dial(ctx, captureSocket(loaded.Config))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	status, err := client.Apply(ctx, *settings)
-	if err == nil && !status.Closed {
-		err = fmt.Errorf("outrider-capture refuses nothing: %s", status.Reason)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(options.Output,
-		`new connections are refused until Envoy serves; "outrider cleanup --stop" ends this`)
-	return err
-}
-
-func captureSocket(c *config.Config) string {
-	return filepath.Join(c.Paths.RuntimeDir, "capture.sock")
+func captureSocket(runtimeDir string) string {
+	return filepath.Join(runtimeDir, "capture.sock")
 }
 
 // portOf returns the port of an address, 0 if the address is "".

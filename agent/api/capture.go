@@ -9,7 +9,7 @@ import (
 
 // Capture is the state of the interception.
 type Capture struct {
-	State  string    `json:"state"` // off, on, withdrawn, trial
+	State  string    `json:"state"` // off, on, withdrawn, closed, trial
 	Reason string    `json:"reason,omitempty"`
 	Until  time.Time `json:"until,omitzero"` // of a trial
 	// Rules are the rules of the configuration as nft text; "" if nothing is captured.

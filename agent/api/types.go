@@ -51,7 +51,7 @@ type Status struct {
 	Discovery    Discovery `json:"discovery"`
 	// Health is nil if no health is reported upstream.
 	Health *Health `json:"health,omitempty"`
-	// Capture is the state of the interception: off, on, withdrawn or trial.
+	// Capture is the state of the interception: off, on, withdrawn, closed or trial.
 	Capture    string      `json:"capture,omitempty"`
 	Identities []Identity  `json:"identities"`
 	LastReload *LastReload `json:"last_reload,omitempty"`

@@ -54,8 +54,13 @@ type Settings struct {
 	ExcludeUnits []string `json:"exclude_units,omitempty"`
 	// Transparent keeps the client's address in inbound connections.
 	Transparent bool `json:"transparent,omitempty"`
-	// FailClosed rejects what would be captured while Envoy does not serve.
-	FailClosed bool `json:"fail_closed,omitempty"`
+	// FailClosed rejects outbound connections that would be captured while Envoy does not serve;
+	// InboundClosed does so for inbound ones, also in an address family that Envoy does not serve.
+	FailClosed    bool `json:"fail_closed,omitempty"`
+	InboundClosed bool `json:"inbound_closed,omitempty"`
+	// InboundOnly: outbound connections and queries go direct, because Envoy drains or has not
+	// served yet. It does not belong to [capture] and begins no trial.
+	InboundOnly bool `json:"inbound_only,omitempty"`
 	// Trial is the time after which new settings end unless they are confirmed; 0: they do not end.
 	Trial time.Duration `json:"trial,omitempty"`
 }
@@ -65,6 +70,30 @@ type Ports struct {
 	All  bool     `json:"all,omitempty"`
 	List []uint16 `json:"list,omitempty"`
 }
+
+func (p Ports) any() bool { return p.All || len(p.List) > 0 }
+
+// outbound returns the networks that are captured now.
+func (s *Settings) outbound() []netip.Prefix {
+	if s.InboundOnly {
+		return nil
+	}
+	return s.Outbound
+}
+
+// dnsPort returns DNSPort if queries are captured now, else 0.
+func (s *Settings) dnsPort() uint16 {
+	if s.InboundOnly {
+		return 0
+	}
+	return s.DNSPort
+}
+
+// closesOutbound reports whether outbound connections are rejected instead of going direct.
+func (s *Settings) closesOutbound() bool { return s.FailClosed && !s.InboundOnly }
+
+// closesInbound reports whether inbound connections are rejected instead of going direct.
+func (s *Settings) closesInbound() bool { return s.InboundClosed && s.Inbound.any() }
 
 // Users are those whose connections are never captured as outbound ones. They are arguments of the
 // helper, not settings: the agent cannot choose whose listener receives connections.
@@ -127,6 +156,13 @@ func (s *Settings) Validate() error {
 	return nil
 }
 
+// upgrade gives settings of an earlier protocol the meaning of the current one.
+func (s *Settings) upgrade(protocol int) {
+	if protocol < 2 {
+		s.InboundClosed = s.FailClosed
+	}
+}
+
 // TableName returns the name of an instance's table in family inet.
 func TableName(instance string) string { return tableName("outrider", instance) }
 
@@ -151,6 +187,7 @@ const (
 	Off       State = "off"       // no settings
 	On        State = "on"        // the rules are in force
 	Withdrawn State = "withdrawn" // settings, but no rules; Status.Reason says why
+	Closed    State = "closed"    // the same, and inbound connections are rejected
 	Trial     State = "trial"     // in force until Status.Until, or until confirmed
 )
 
@@ -165,9 +202,11 @@ type Status struct {
 	Since  time.Time `json:"since,omitzero"`
 	// Families that Envoy serves and that are therefore captured.
 	Families Families `json:"families"`
-	// Closed: what would be captured is refused while the rules are withdrawn.
-	Closed bool      `json:"closed,omitempty"`
-	DNS    DNSStatus `json:"dns"`
+	// Closed: outbound connections that would be captured are rejected while they are not;
+	// ClosedInbound: inbound ones.
+	Closed        bool      `json:"closed,omitempty"`
+	ClosedInbound bool      `json:"closed_inbound,omitempty"`
+	DNS           DNSStatus `json:"dns"`
 	// Unowned: this kernel (before 5.12) does not remove the rules when the helper ends.
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`

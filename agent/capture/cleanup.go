@@ -68,8 +68,8 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	return done, nil
 }
 
-// Closed reports whether the table exists that rejects connections while Envoy does not serve.
-func Closed(instance string) bool {
+// Refuses reports whether the table exists that rejects connections while Envoy does not serve.
+func Refuses(instance string) bool {
 	socket, err := newOwnerSocket()
 	if err != nil {
 		return false

@@ -1,10 +1,12 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -86,7 +88,7 @@ func (c *Client) call(ctx context.Context, r request) (Status, error) {
 	answer := make(chan response, 1)
 	c.mu.Lock()
 	c.number++
-	r.Protocol, r.Number = protocolVersion, c.number
+	r.Protocol, r.Number = cmp.Or(r.Protocol, protocolVersion), c.number
 	c.waiting[r.Number] = answer
 	err := c.socket.SetWriteDeadline(time.Now().Add(5 * time.Second))
 	if err == nil {
@@ -107,6 +109,9 @@ func (c *Client) call(ctx context.Context, r request) (Status, error) {
 	case <-c.done:
 		return Status{}, ErrClosed
 	case got := <-answer:
+		if strings.HasPrefix(got.Error, "protocol ") {
+			got.Error += `; run "systemctl reload outrider-capture.service"`
+		}
 		if got.Error != "" {
 			return Status{}, errors.New(got.Error)
 		}

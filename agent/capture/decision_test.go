@@ -56,7 +56,7 @@ var (
 )
 
 func dnsSettings(s Settings) Settings {
-	s.DNSPort, s.FailClosed = DNSPort, true
+	s.DNSPort, s.FailClosed, s.InboundClosed = DNSPort, true, true
 	return s
 }
 
@@ -173,7 +173,7 @@ var decisionsOfIPv4AloneClosed = []decision{
 		key: "capture.outbound_cidrs"},
 	{name: "IPv6", user: appUser, to: both{"", far[1]}, port: 80, want: Refused, key: keyFail},
 	{name: "IPv6 inbound", inbound: true, to: both{"", here[1]}, port: 80, want: Refused,
-		key: keyFail},
+		key: keyFailInbound},
 }
 
 // Without redirection everything that would be captured is refused.
@@ -187,11 +187,29 @@ var decisionsOfClosed = []decision{
 	{name: "Envoy", user: envoyUser, to: far, port: 80, want: Direct, key: ruleEnvoy},
 	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
 		key: ruleLoopback},
-	{name: "inbound", inbound: true, to: here, port: 80, want: Refused, key: keyFail},
+	{name: "inbound", inbound: true, to: here, port: 80, want: Refused, key: keyFailInbound},
 	{name: "excluded inbound", inbound: true, to: here, port: 22, want: Direct,
 		key: "capture.exclude_inbound_ports"},
 	{name: "UDP outside", udp: true, user: appUser, to: far, port: 80, want: Direct,
 		key: "no rule matches"},
+}
+
+var decisionsOfClosedInbound = []decision{
+	{name: "outside", user: appUser, to: far, port: 80, want: Direct, key: "no rule matches"},
+	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
+		key: ruleLoopback},
+	{name: "this host", user: appUser, to: here, port: 80, want: Direct, key: ruleLoopback},
+	{name: "inbound", inbound: true, to: here, port: 80, want: Refused, key: keyFailInbound},
+	{name: "excluded inbound", inbound: true, to: here, port: 22, want: Direct,
+		key: "capture.exclude_inbound_ports"},
+	{name: "port of Outrider", inbound: true, to: here, port: 15021, want: Direct,
+		key: ruleOwnPorts},
+}
+
+// closedBoth returns the table that rejects connections in both directions.
+func closedBoth(s Settings) *Table {
+	s.FailClosed, s.InboundClosed = true, true
+	return closedRules(&s, testUsers, nil)
 }
 
 // TestDecisions compares the kernel and Explain with the specification.
@@ -201,6 +219,7 @@ func TestDecisions(t *testing.T) {
 	}
 	other := newHosts(t)
 	dual := Families{true, true}
+	inboundAlone := closedInbound(captureAll)
 	dns := dnsRules(&captureDNS, testUsers, testResolvers, nil)
 	for _, group := range []struct {
 		name   string
@@ -213,21 +232,23 @@ func TestDecisions(t *testing.T) {
 			nil},
 		{"transparent and closed while Envoy serves", []*Table{
 			Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
-			[]*Table{closedRules(&captureTransparent, testUsers, nil)}},
+			[]*Table{closedBoth(captureTransparent)}},
 		{"some", []*Table{Rules(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
 		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
 		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil)},
 			decisionsOfIPv4Alone, nil},
 		{"IPv4 alone, closed", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil),
-			closedRules(&captureAll, testUsers, nil)}, decisionsOfIPv4AloneClosed, nil},
-		{"closed", []*Table{closedRules(&captureAll, testUsers, nil)}, decisionsOfClosed, nil},
+			closedBoth(captureAll)}, decisionsOfIPv4AloneClosed, nil},
+		{"closed", []*Table{closedBoth(captureAll)}, decisionsOfClosed, nil},
+		{"closed inbound", []*Table{closedRules(&inboundAlone, testUsers, nil)},
+			decisionsOfClosedInbound, nil},
 		{"closed while Envoy serves", []*Table{Rules(&captureAll, testUsers, dual, nil)},
-			decisionsOfAll, []*Table{closedRules(&captureAll, testUsers, nil)}},
+			decisionsOfAll, []*Table{closedBoth(captureAll)}},
 		{"all and DNS", []*Table{dns, Rules(&captureDNS, testUsers, dual, nil)},
 			slices.Concat(decisionsOfAll, decisionsOfDNS), nil},
 		{"DNS and closed while Envoy serves", []*Table{dns, Rules(&captureDNS, testUsers, dual, nil)},
-			decisionsOfDNS, []*Table{closedRules(&captureDNS, testUsers, nil)}},
-		{"DNS and closed", []*Table{dns, closedRules(&captureDNS, testUsers, nil)},
+			decisionsOfDNS, []*Table{closedBoth(captureDNS)}},
+		{"DNS and closed", []*Table{dns, closedBoth(captureDNS)},
 			decisionsOfDNSAlone, nil},
 	} {
 		socket, err := newOwnerSocket()

@@ -100,7 +100,7 @@ func (h *helper) checkDNS() <-chan time.Time {
 // wantedDNS returns what the redirection has to be now.
 func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	d := &h.dns
-	if h.Settings == nil || h.Settings.DNSPort == 0 {
+	if h.Settings == nil || h.Settings.dnsPort() == 0 {
 		return DNSStatus{State: Off}
 	}
 	if now.Sub(d.read) >= time.Second {

@@ -42,8 +42,10 @@ type FollowerOptions struct {
 }
 
 // A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while
-// the helper refuses connections by earlier ones, and again after each loss of the connection.
-// While Envoy drains on request and after Leave it withdraws the rules.
+// the helper refuses connections by earlier ones, and again after each loss of the connection. If
+// inbound connections are closed, it sends settings for these at once. While Envoy drains on request
+// and after Leave it withdraws the rules, except those for closed inbound connections, which Stop
+// alone ends.
 type Follower struct {
 	FollowerOptions
 	part.Readiness
@@ -82,12 +84,12 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		changed := f.Envoy.Changed()
-		if live, _ := f.Envoy.Serves(); !live && !f.hasState() {
+		if live, _ := f.Envoy.Serves(); !live && !f.hasState() && !f.Settings.closesInbound() {
 			wait(ctx, changed, nil)
 			continue
 		}
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
-			f.set(nil, Status{State: Withdrawn, Reason: err.Error(), Closed: f.Settings.FailClosed})
+			f.set(nil, f.lost(err))
 			f.Board.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
 			f.Logger.Error("outrider-capture does not answer", "error", err)
@@ -122,7 +124,11 @@ func (f *Follower) follow(ctx context.Context) error {
 	for {
 		changed := f.Envoy.Changed()
 		live, now, ended := f.phase()
-		if first && (live || status.Closed) || live && now != applied {
+		if !live && status.State == Off {
+			now = leaving // nothing was captured yet: outbound connections go on
+		}
+		if now != applied && live ||
+			first && (live || status.Closed || f.Settings.closesInbound()) {
 			request := f.request(now)
 			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
@@ -178,15 +184,13 @@ func (f *Follower) set(client *Client, status Status) {
 			f.Board.Clear(code)
 		}
 	}
-	severity, instead := condition.Warning, "connections go direct"
-	if f.Settings != nil && f.Settings.FailClosed {
+	severity := condition.Warning
+	if f.Settings != nil && (f.Settings.FailClosed || f.Settings.closesInbound()) {
 		severity = condition.Error
 	}
-	if status.Closed {
-		instead = "new connections are refused"
-	}
-	raise(ConditionWithdrawn, severity, client != nil && status.State == Withdrawn,
-		fmt.Sprintf("nothing is captured, %s: %s", instead, status.Reason))
+	raise(ConditionWithdrawn, severity,
+		client != nil && (status.State == Withdrawn || status.State == Closed),
+		fmt.Sprintf("nothing is captured, %s: %s", f.instead(status), status.Reason))
 	raise(ConditionTrial, condition.Info, status.State == Trial,
 		fmt.Sprintf("connections are captured until %s, unless \"outrider capture confirm\" makes "+
 			"it permanent", status.Until.Local().Format(time.TimeOnly)))
@@ -196,6 +200,31 @@ func (f *Follower) set(client *Client, status Status) {
 	if client == nil || status.DNS.State != Withdrawn {
 		f.Board.Clear(ConditionDNS)
 	}
+}
+
+// instead says what happens to connections that are not captured.
+func (f *Follower) instead(status Status) string {
+	switch {
+	case status.Closed && (status.ClosedInbound || !f.inbound()):
+		return "new connections are refused"
+	case status.Closed:
+		return "new outbound connections are refused, inbound ones go direct"
+	case status.ClosedInbound:
+		return "new inbound connections are refused, outbound ones go direct"
+	}
+	return "connections go direct"
+}
+
+// lost returns the status without a connection to the helper. The table that rejects connections
+// outlives the helper.
+func (f *Follower) lost(err error) Status {
+	was := f.State()
+	status := Status{State: Withdrawn, Reason: err.Error(), Closed: was.Closed,
+		ClosedInbound: was.ClosedInbound}
+	if was.ClosedInbound {
+		status.State = Closed
+	}
+	return status
 }
 
 // State returns the last known status, without counters.
@@ -214,7 +243,7 @@ func (f *Follower) Changed() <-chan struct{} {
 
 // inbound reports whether inbound connections are to be captured.
 func (f *Follower) inbound() bool {
-	return f.Settings != nil && (f.Settings.Inbound.All || len(f.Settings.Inbound.List) > 0)
+	return f.Settings != nil && f.Settings.Inbound.any()
 }
 
 // AwaitInbound waits until the rules are in force, but not longer than limit, if inbound

@@ -3,7 +3,7 @@ package capture
 import "slices"
 
 // Tables returns the tables of the settings; while Envoy drains those for inbound connections, as
-// long as these are captured. With FailClosed in force, these are the tables that are in force;
+// long as these are captured. If connections are rejected, these are the tables that are in force;
 // otherwise the address families and resolvers are as installed, else all of them. It returns none
 // if nothing is captured.
 func (f *Follower) Tables() []*Table { return f.tablesWith(nil) }
@@ -35,17 +35,18 @@ func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
 		users, families = now.Users, now.Families
 	}
 	units := slices.Concat(now.Units, more)
-	if settings.DNSPort != 0 && (!now.Closed || now.DNS.State == On) {
+	closed := now.Closed || now.ClosedInbound
+	if settings.dnsPort() != 0 && (!closed || now.DNS.State == On) {
 		resolvers := now.DNS.Resolvers
 		if now.DNS.State != On {
 			resolvers, _ = readResolvers(resolvConf)
 		}
 		tables = append(tables, dnsRules(settings, users, resolvers, units))
 	}
-	if !now.Closed || now.State != Withdrawn {
+	if !closed || now.State.InForce() {
 		tables = append(tables, Rules(settings, users, families, units))
 	}
-	if now.Closed {
+	if closed {
 		tables = append(tables, closedRules(settings, users, units))
 	}
 	return tables

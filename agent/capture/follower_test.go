@@ -24,6 +24,7 @@ func (noEnvoy) Changed() <-chan struct{}            { return nil }
 
 // liveEnvoy is live, and drains from a request on.
 type liveEnvoy struct {
+	dead    atomic.Bool
 	half    atomic.Pointer[time.Time]
 	changed chan struct{}
 }
@@ -34,7 +35,7 @@ func (e *liveEnvoy) Serves() (live bool, half time.Time) {
 	if at := e.half.Load(); at != nil {
 		half = *at
 	}
-	return true, half
+	return !e.dead.Load(), half
 }
 
 // drain begins a drain whose half passes at a time, and ends one without.
@@ -50,13 +51,19 @@ func follower(board *condition.Board, settings Settings) *Follower {
 
 // With fail = "closed", a trial that ended and a drain send connections direct.
 func TestFollower_SaysWhatHappensInstead(t *testing.T) {
-	for closed, want := range map[bool]string{true: "are refused", false: "go direct"} {
+	both := Settings{FailClosed: true, InboundClosed: true, Inbound: Ports{All: true}}
+	for want, status := range map[string]Status{
+		": connections go direct: ":              {State: Withdrawn},
+		": new connections are refused: ":        {State: Closed, Closed: true, ClosedInbound: true},
+		": new inbound connections are refused":  {State: Closed, ClosedInbound: true},
+		": new outbound connections are refused": {State: Withdrawn, Closed: true},
+	} {
 		board := condition.NewBoard()
-		f := follower(board, Settings{FailClosed: true})
-		f.set(&Client{}, Status{State: Withdrawn, Closed: closed})
+		f := follower(board, both)
+		f.set(&Client{}, status)
 		if all := board.Conditions(); len(all) != 1 || all[0].Severity != condition.Error ||
-			!strings.Contains(all[0].Sentence, want) {
-			t.Errorf("closed %t: %+v", closed, all)
+			!strings.Contains(strings.Replace(all[0].Sentence, ", ", ": ", 1), want) {
+			t.Errorf("%+v: %+v", status, all)
 		}
 	}
 }
@@ -89,7 +96,7 @@ func TestFollower_EarlyRefusal(t *testing.T) {
 		cancel()
 		<-done
 	}
-	during(closed, "new connections are refused", true)
+	during(closed, "new outbound connections are refused, inbound ones go direct", true)
 	during(captureAll, "connections go direct", false)
 	r.answers(time.Second, "far 80")
 }
@@ -198,7 +205,7 @@ func TestFollower_TablesOfClosed(t *testing.T) {
 	f := follower(condition.NewBoard(), captureDNS)
 	for want, status := range map[string]Status{
 		"[outrider-dns outrider]": {State: Withdrawn, DNS: DNSStatus{State: Withdrawn}},
-		"[outrider-closed]":       {State: Withdrawn, Closed: true, DNS: DNSStatus{State: Withdrawn}},
+		"[outrider-closed]":       {State: Closed, ClosedInbound: true, DNS: DNSStatus{State: Withdrawn}},
 		"[outrider-dns outrider outrider-closed]": {State: On, Closed: true,
 			DNS: DNSStatus{State: On}},
 	} {

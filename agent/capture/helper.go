@@ -177,7 +177,7 @@ func (h *helper) counters() []Counter {
 func (h *helper) do(r request) error {
 	next := h.memory
 	switch {
-	case r.Protocol != protocolVersion:
+	case r.Protocol < oldestProtocol || r.Protocol > protocolVersion:
 		return fmt.Errorf("protocol %d; this outrider-capture has %d", r.Protocol, protocolVersion)
 	case r.Operation == opStatus:
 		return nil
@@ -189,9 +189,10 @@ func (h *helper) do(r request) error {
 			return fmt.Errorf("settings of instance %q; this is the helper of %q",
 				r.Settings.Instance, h.instance)
 		}
+		r.Settings.upgrade(r.Protocol)
 		same := *r.Settings
-		if h.Settings != nil {
-			same.OwnPorts = h.Settings.OwnPorts // do not belong to [capture]
+		if h.Settings != nil { // these do not belong to [capture]
+			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
 			next.try(r.Settings.Trial)
@@ -245,7 +246,12 @@ func (h *helper) tick(now time.Time) {
 		next.Reason = strings.TrimPrefix(fmt.Sprintf("%s; cannot change what is refused: %v",
 			next.Reason, err), "; ")
 	}
-	next.Closed = h.closed() && h.installed.closed == h.generation
+	if h.installed.closed == h.generation {
+		next.Closed, next.ClosedInbound = h.closes()
+	}
+	if next.State == Withdrawn && next.ClosedInbound {
+		next.State = Closed
+	}
 	next.DNS = h.settleDNS(now)
 	h.forgetUnanswered(now)
 	h.settleNAT(now)
@@ -280,6 +286,8 @@ func (h *helper) stop() {
 			h.logf("%v", err)
 		}
 	}
+	_, closed := h.closes()
+	settings := h.Settings
 	h.memory = memory{}
 	h.dropDNS()
 	if err := h.settleClosed(time.Now()); err != nil {
@@ -290,6 +298,9 @@ func (h *helper) stop() {
 		h.logf("cannot forget the settings: %v", err)
 	}
 	h.status.State = Off
+	if closed {
+		h.logf("inbound connections go direct, past Envoy: %s", openPorts(settings, h.users))
+	}
 }
 
 // publish sends the status to all clients if it changed.
@@ -299,7 +310,8 @@ func (h *helper) publish(now time.Time, next Status) {
 	if reflect.DeepEqual(was, next) {
 		return
 	}
-	if was.State != next.State || was.Closed != next.Closed {
+	if was.State != next.State || was.Closed != next.Closed ||
+		was.ClosedInbound != next.ClosedInbound {
 		h.logf("capture is %s%s", next.State, because(next.Reason))
 	}
 	if was.DNS.State != next.DNS.State {

@@ -11,6 +11,7 @@ import (
 
 // memory is what survives a kill of the helper.
 type memory struct {
+	Protocol  int           `json:"protocol,omitempty"` // of the helper that wrote it; 0: 1
 	Settings  *Settings     `json:"settings,omitempty"`
 	Withdrawn bool          `json:"withdrawn,omitempty"` // by request
 	Until     time.Time     `json:"until,omitzero"`      // end of a trial, for people
@@ -46,12 +47,14 @@ func (m *memory) load(path string) error {
 		if err := loaded.Settings.Validate(); err != nil {
 			return err
 		}
+		loaded.Settings.upgrade(loaded.Protocol)
 	}
 	*m = loaded
 	return nil
 }
 
 func (m *memory) save(path string) error {
+	m.Protocol = protocolVersion
 	text, err := json.Marshal(m)
 	if err != nil {
 		return err

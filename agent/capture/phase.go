@@ -11,7 +11,7 @@ type phase int
 
 const (
 	staying phase = iota
-	leaving       // inbound connections only
+	leaving       // inbound connections only; for as long as Envoy lives if these are closed
 	left          // nothing
 )
 
@@ -33,6 +33,8 @@ func (f *Follower) phase() (live bool, now phase, ended <-chan time.Time) {
 	switch rest := time.Until(ends); {
 	case ends.IsZero():
 		return live, staying, nil
+	case f.Settings.closesInbound():
+		return live, leaving, nil
 	case rest > 0 && f.inbound():
 		return live, leaving, time.After(rest)
 	}
@@ -42,9 +44,7 @@ func (f *Follower) phase() (live bool, now phase, ended <-chan time.Time) {
 // settings returns the settings of a phase.
 func (f *Follower) settings(now phase) *Settings {
 	settings := *f.Settings
-	if now == leaving && settings.Trial == 0 { // other settings would begin a trial
-		settings.Outbound, settings.DNSPort = nil, 0
-	}
+	settings.InboundOnly = now == leaving
 	return &settings
 }
 

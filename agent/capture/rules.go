@@ -66,33 +66,6 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 	return b.table
 }
 
-const keyFail = "capture.fail"
-
-// closedRules returns the table that rejects what Rules would redirect and that was not redirected.
-func closedRules(s *Settings, users Users, running []Unit) *Table {
-	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
-	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, DNSPort})
-	start := append(b.start(Families{true, true}), rule(ruleRedirected, Direct, transparent{}))
-	reject := func(rules []Rule) []Rule {
-		for i := range rules {
-			if rules[i].Verdict != Direct {
-				rules[i].Key, rules[i].Verdict, rules[i].Action = keyFail, Refused, nil
-			}
-		}
-		return rules
-	}
-	b.table.Chains = []Chain{
-		{Name: "output", Type: "filter", Hook: "output",
-			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, port{own}, redirected{})},
-				reject(b.outbound(s, users)))},
-		{Name: "input", Type: "filter", Hook: "input",
-			// What another program redirects is never captured.
-			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, redirected{}),
-				rule(ruleLoopback, Direct, loopback{arriving: true})}, reject(b.inbound(s)))},
-	}
-	return b.table
-}
-
 // builder collects the sets of a table.
 type builder struct {
 	table   *Table
@@ -136,7 +109,7 @@ func (b *builder) outbound(s *Settings, users Users) []Rule {
 	for _, m := range b.units("exclude_units", s.ExcludeUnits) {
 		rules = append(rules, rule("capture.exclude_units", Direct, m))
 	}
-	networks := b.both("outbound", s.Outbound)
+	networks := b.both("outbound", s.outbound())
 	if len(s.Units) == 0 {
 		for _, set := range networks {
 			rules = append(rules, outboundRule("capture.outbound_cidrs", set))

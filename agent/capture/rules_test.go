@@ -218,7 +218,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	forwarded := netip.AddrPortFrom(published.Addr(), 8889)
 	for _, settings := range []*Settings{&captureAll, &captureTransparent} {
 		for _, table := range []*Table{Rules(settings, testUsers, Families{true, true}, nil),
-			closedRules(settings, testUsers, nil)} {
+			closedBoth(*settings)} {
 			if err := socket.install(table); err != nil {
 				t.Fatal(err)
 			}

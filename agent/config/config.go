@@ -214,14 +214,35 @@ type Capture struct {
 	ExcludeOutboundPorts []int
 	DNS                  bool
 	Units, ExcludeUnits  []string
-	Fail                 string // open, closed
+	Fail                 string // open, closed; for outbound connections
+	FailInbound          string // auto, open, closed
 	Trial                time.Duration
 }
 
-// Ports is a set of ports: all of them ("*") or the listed ones.
+// Ports is a set of ports: all of them ("*"), those of Config.InboundPorts ("auto") or the listed
+// ones.
 type Ports struct {
 	All  bool
+	Auto bool
 	List []int
+}
+
+// InboundPorts returns the ports of [capture] inbound_ports: "auto" is all for a sidecar with an
+// identity, else none.
+func (c *Config) InboundPorts() Ports {
+	if !c.Capture.InboundPorts.Auto {
+		return c.Capture.InboundPorts
+	}
+	return Ports{All: c.Node.Type == "sidecar" && c.Identity.Provider != "none"}
+}
+
+// ClosedInbound reports whether [capture] fail_inbound closes inbound connections: "auto" does with
+// an identity.
+func (c *Config) ClosedInbound() bool {
+	if c.Capture.FailInbound == "auto" {
+		return c.Identity.Provider != "none"
+	}
+	return c.Capture.FailInbound == "closed"
 }
 
 // TLS reports whether the upstream server is reached with TLS.

@@ -117,10 +117,12 @@ func (x *crossCheck) captureDNS() {
 }
 
 func (x *crossCheck) captureTrial() {
-	if x.Capture.Mode != "none" && x.Capture.Trial > 0 && x.Capture.Fail == "closed" {
-		x.warn([]string{"capture.trial", "capture.fail"},
+	closed := x.Capture.Fail == "closed" || x.ClosedInbound()
+	if x.Capture.Mode != "none" && x.Capture.Trial > 0 && closed {
+		x.warn([]string{"capture.trial", "capture.fail", "capture.fail_inbound"},
 			`remove capture.trial after "outrider capture confirm"`,
-			`an unconfirmed trial also ends capture.fail = "closed": connections then go direct`)
+			"an unconfirmed trial also ends capture.fail and capture.fail_inbound: connections then "+
+				"go direct")
 	}
 }
 

@@ -47,6 +47,9 @@ func render(value any) string {
 		if value.All {
 			return `["*"]`
 		}
+		if value.Auto {
+			return `["auto"]`
+		}
 		return renderList(value.List)
 	case map[string]string:
 		return renderTable(value)

@@ -20,7 +20,8 @@ func captureTable(c *Capture) table {
 			setting("mode", &c.Mode, "none", Start, "none | redirect | tproxy").
 				plays("ISTIO_INBOUND_INTERCEPTION_MODE").must(
 				oneOf("none", "redirect", "tproxy")),
-			setting("inbound_ports", &c.InboundPorts, Ports{}, Start, `[] = none, ["*"] = all`).
+			setting("inbound_ports", &c.InboundPorts, Ports{Auto: true}, Start,
+				`["auto"] = all for a sidecar with an identity, else none; [] = none, ["*"] = all`).
 				plays("ISTIO_INBOUND_PORTS").must(ports),
 			setting("exclude_inbound_ports", &c.ExcludeInboundPorts, []int{22}, Start, "").
 				plays("ISTIO_LOCAL_EXCLUDE_PORTS").must(ports),
@@ -36,9 +37,14 @@ func captureTable(c *Capture) table {
 				must(each(captureUnit)),
 			setting("exclude_units", &c.ExcludeUnits, nil, Start,
 				"what these units send is never captured").must(each(captureUnit)),
-			setting("fail", &c.Fail, "open", Start, "while no Envoy serves: open = rules are "+
-				"withdrawn, traffic goes direct | closed = new connections are reset").
+			setting("fail", &c.Fail, "open", Start, "outbound, while no Envoy serves (a slow one "+
+				"serves): open = rules are withdrawn, traffic goes direct | closed = new "+
+				"connections are reset").
 				must(oneOf("open", "closed")),
+			setting("fail_inbound", &c.FailInbound, "auto", Start, "the same inbound: auto = closed "+
+				"with an identity, else open | open | closed. Ends with `systemctl stop` and "+
+				"`outrider cleanup`").
+				must(oneOf("auto", "open", "closed")),
 			duration("trial", &c.Trial, "0s", Start, "after a boot, a stop and a change of "+
 				"[capture], the rules end after this time, unless `outrider capture confirm` was "+
 				"called; \"0s\" = no trial").

@@ -101,15 +101,15 @@ func convertList[T any](raw any, what, cure string,
 	return list, nil
 }
 
-// convertPorts accepts a list of port numbers or ["*"].
+// convertPorts accepts a list of port numbers, ["*"] or ["auto"].
 func convertPorts(raw any) (Ports, *problem) {
-	if items, ok := raw.([]any); ok && len(items) == 1 && items[0] == "*" {
-		return Ports{All: true}, nil
+	if items, ok := raw.([]any); ok && len(items) == 1 && (items[0] == "*" || items[0] == "auto") {
+		return Ports{All: items[0] == "*", Auto: items[0] == "auto"}, nil
 	}
 	list, p := convertList(raw, "ports",
-		`write numbers in brackets, such as [80, 443], or ["*"] for all`, convertInt)
+		`write numbers in brackets, such as [80, 443], ["auto"], or ["*"] for all`, convertInt)
 	if p != nil {
-		p.cure = `write numbers in brackets, such as [80, 443], or ["*"] alone for all`
+		p.cure = `write numbers in brackets, such as [80, 443], or ["auto"] or ["*"] alone`
 	}
 	return Ports{List: list}, p
 }

@@ -20,17 +20,19 @@ func (a *app) captureCommand() *cobra.Command {
 	command.Long = "Show and try the interception of connections ([capture]). Rules are in force " +
 		"while Envoy accepts connections at ports 15001 and 15006, and end with " +
 		"outrider-capture.service.\n\n" +
-		"With [capture] fail = \"closed\", what would be captured is refused while Envoy " +
-		"does not serve. Before Envoy serves for the first time after a boot, this needs " +
-		"\"systemctl enable outrider-capture-early\", see outriderd(8). An agent that has " +
-		"failed leaves it in force, and systemctl stop does nothing then: use \"outrider " +
-		"cleanup --stop\".\n\n" +
+		"With [capture] fail = \"closed\", outbound connections that would be captured are " +
+		"refused while Envoy does not serve; with fail_inbound = \"closed\", which is the " +
+		"default with an identity, inbound ones. The state is then \"closed\". Inbound " +
+		"connections stay closed while Envoy drains and until a stop has finished. Before the " +
+		"agent runs after a boot, and with an invalid configuration, this needs \"systemctl " +
+		"enable outrider-capture-early\", see outriderd(8). An agent that has failed leaves it " +
+		"in force, and systemctl stop does nothing then: use \"outrider cleanup --stop\".\n\n" +
 		"A unit of [capture] units or exclude_units is recognized within 50 ms of its " +
 		"start. Until then its connections are those of any other unit.\n\n" +
 		"To set up interception over ssh, write trial = \"5m\" into [capture] before the " +
 		"first start. Within five minutes of the start, log in again, because established " +
 		"sessions are never captured, and run \"outrider capture confirm\". Otherwise the " +
-		"rules are withdrawn, and fail = \"closed\" ends, too. Then remove trial: each boot " +
+		"rules are withdrawn, and nothing is refused any more. Then remove trial: each boot " +
 		"begins a new one, which outrider-capture-early begins before Envoy serves. If sshd " +
 		"does not listen on port 22, add its port to exclude_inbound_ports.\n\n" +
 		"[capture] mode = \"tproxy\" needs CAP_NET_ADMIN for Envoy: copy " +
@@ -129,7 +131,7 @@ func (a *app) captureExplainCommand() *cobra.Command {
 					fmt.Fprintf(a.out, "chain %s: %s\n", found.Chain, found.Rule)
 				}
 				if found.State != "on" && found.State != "trial" &&
-					found.Key != "capture.fail" {
+					!strings.HasPrefix(found.Key, "capture.fail") {
 					what := "capture"
 					if found.Verdict == "dns" {
 						what = "capture of DNS"

@@ -16,11 +16,11 @@ import (
 // afterCrash reports whether the command is ExecStopPost= of a unit (systemd.exec(5)).
 func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 
-// tellClosed says how to lift fail = "closed" after a failure: systemd runs nothing when a failed
-// unit is stopped.
+// tellClosed says how to lift fail and fail_inbound = "closed" after a failure: systemd runs nothing
+// when a failed unit is stopped.
 func (c *cleaner) tellClosed() {
-	if os.Getenv("SERVICE_RESULT") != "success" && capture.Closed(c.instance) {
-		c.tell(`new connections are refused while Envoy does not serve (capture.fail = "closed"); ` +
+	if os.Getenv("SERVICE_RESULT") != "success" && capture.Refuses(c.instance) {
+		c.tell(`new connections are refused while Envoy does not serve (capture.fail, capture.fail_inbound); ` +
 			`"outrider cleanup --stop" ends this`)
 	}
 }

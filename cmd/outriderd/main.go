@@ -27,8 +27,8 @@ func run() int {
 	instance := flags.String("instance", "",
 		"the `name` of an instance: its configuration is /etc/outrider/NAME.toml")
 	check := flags.Bool("check", false, "check the configuration, say what is wrong, and exit")
-	early := flags.Bool("early", false, "with [capture] fail = \"closed\", refuse what Envoy does "+
-		"not capture yet, and exit")
+	early := flags.Bool("early", false, "with [capture] fail or fail_inbound = \"closed\", refuse "+
+		"what Envoy does not capture yet, and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

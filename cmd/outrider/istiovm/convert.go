@@ -178,6 +178,9 @@ func (c *conversion) interception() {
 	captures := c.Environment["ISTIO_CUSTOM_IP_TABLES"] != "true"
 	if captures {
 		c.set("capture.mode", mode, "istio-start.sh")
+		c.set("capture.inbound_ports", []string{"*"}, "istio-start.sh")
+		c.set("capture.fail", "open", "while Envoy is gone; \"closed\" is what iptables does")
+		c.set("capture.fail_inbound", "closed", "as rules of iptables, which outlive Envoy")
 	}
 	if c.Environment["ISTIO_META_DNS_CAPTURE"] == "true" {
 		c.set("dns.listen", "127.0.0.1:15053", "ISTIO_META_DNS_CAPTURE")

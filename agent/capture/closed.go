@@ -1,0 +1,111 @@
+package capture
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+// Names of the keys whose rules reject connections.
+const (
+	keyFail        = "capture.fail"
+	keyFailInbound = "capture.fail_inbound"
+)
+
+// closedRules returns the table that rejects what Rules would redirect and that was not redirected,
+// in the directions that the settings close.
+func closedRules(s *Settings, users Users, running []Unit) *Table {
+	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
+	start := append(b.start(Families{true, true}), rule(ruleRedirected, Direct, transparent{}))
+	reject := func(key string, rules []Rule) []Rule {
+		for i := range rules {
+			if rules[i].Verdict != Direct {
+				rules[i].Key, rules[i].Verdict, rules[i].Action = key, Refused, nil
+			}
+		}
+		return rules
+	}
+	if s.closesOutbound() {
+		own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, DNSPort})
+		b.table.Chains = append(b.table.Chains, Chain{Name: "output", Type: "filter",
+			Hook: "output", Rules: slices.Concat(start,
+				[]Rule{rule(ruleRedirected, Direct, port{own}, redirected{})},
+				reject(keyFail, b.outbound(s, users)))})
+	}
+	if s.closesInbound() {
+		b.table.Chains = append(b.table.Chains, Chain{Name: "input", Type: "filter", Hook: "input",
+			// What another program redirects is never captured.
+			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, redirected{}),
+				rule(ruleLoopback, Direct, loopback{arriving: true})},
+				reject(keyFailInbound, b.inbound(s)))})
+	}
+	return b.table
+}
+
+// closes reports whether connections that are not redirected are rejected, in either direction.
+func (h *helper) closes() (outbound, inbound bool) {
+	if h.Settings == nil || h.Withdrawn || h.Expired {
+		return false, false
+	}
+	return h.Settings.closesOutbound(), h.Settings.closesInbound()
+}
+
+// settleClosed keeps the table that rejects connections, which anyone may delete.
+func (h *helper) settleClosed(now time.Time) error {
+	name := closedName(h.instance)
+	if outbound, inbound := h.closes(); !outbound && !inbound {
+		if h.installed.closed == closedRemoved {
+			return nil
+		}
+		err := h.plain.remove(name)
+		if err == nil {
+			h.installed.closed = closedRemoved
+		}
+		return err
+	}
+	if h.installed.closed == h.generation && now.Sub(h.looked) >= time.Second {
+		names, err := h.plain.tables()
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(names, name) {
+			h.installed.closed = closedUnknown
+		}
+	}
+	if h.installed.closed == h.generation {
+		return nil
+	}
+	err := h.plain.install(closedRules(h.Settings, h.users, h.running))
+	if err == nil {
+		h.installed.closed = h.generation
+	}
+	return err
+}
+
+// openPorts names the ports of applications that the settings capture inbound and that other hosts
+// reach.
+func openPorts(s *Settings, users Users) string {
+	sockets, err := sockdiag.Listening()
+	if err != nil {
+		return err.Error()
+	}
+	table := Rules(s, users, Families{true, true}, nil)
+	var ports []int
+	for _, socket := range sockets {
+		at := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: netip.AddrPortFrom(
+			socket.Address.Addr().Unmap(), socket.Address.Port())}
+		if !at.Destination.Addr().IsLoopback() && socket.UID != users.Envoy &&
+			Explain(at, table).Verdict == Inbound {
+			ports = append(ports, int(socket.Address.Port()))
+		}
+	}
+	slices.Sort(ports)
+	if ports = slices.Compact(ports); len(ports) == 0 {
+		return "no application listens now"
+	}
+	return "ports " + strings.Trim(fmt.Sprint(ports), "[]")
+}

@@ -1,0 +1,218 @@
+package capture
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// closedInbound closes inbound connections and leaves outbound ones open.
+func closedInbound(s Settings) Settings {
+	s.InboundClosed = true
+	return s
+}
+
+// linkLocal returns an address of a link of this host, as other hosts of the link reach it.
+func linkLocal(t *testing.T) string {
+	t.Helper()
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range addresses {
+			if network := a.(*net.IPNet); strings.HasPrefix(i.Name, "ot") &&
+				network.IP.IsLinkLocalUnicast() && network.IP.To4() == nil {
+				return network.IP.String() + "%eth0"
+			}
+		}
+	}
+	t.Fatal("no link-local address")
+	return ""
+}
+
+// inbound returns what another host gets from port 80 of this one over IPv4, IPv6 and a link-local
+// address.
+func (r *rig) inbound() (answers [3]string) {
+	r.t.Helper()
+	for i, address := range []string{here[0], here[1], linkLocal(r.t)} {
+		to := netip.AddrPortFrom(netip.MustParseAddr(address), 80)
+		r.other.Do(r.t, func() { answers[i] = dial(r.t, "tcp", netip.Addr{}, to) })
+	}
+	return answers
+}
+
+func (r *rig) inboundIs(want ...string) {
+	r.t.Helper()
+	if len(want) == 1 {
+		want = []string{want[0], want[0], want[0]}
+	}
+	var last string
+	parts.Eventually(r.t, 10*time.Second, fmt.Sprint("inbound is ", want), func() bool {
+		last = fmt.Sprint(r.inbound())
+		return last == fmt.Sprint(want)
+	})
+}
+
+// With the settings that an identity implies, the application answers nobody past Envoy, whatever
+// happens to Envoy and the helper; outbound connections go direct.
+func TestHelper_ClosedInbound(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.apply(closedInbound(captureAll))
+	r.inboundIs("refused")
+	r.captures(Closed)
+	r.answers(time.Second, "far 80")
+	r.startEnvoy()
+	r.inboundIs("15006")
+	r.answers(10*time.Second, "15001")
+
+	r.kill(r.envoy)
+	r.inboundIs("refused")
+	r.captures(Closed)
+	r.answers(2*time.Second, "far 80")
+	r.kill(r.helper)
+	if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
+		t.Errorf("without the helper: %q", got)
+	}
+	r.start()
+	r.captures(Closed)
+	r.startEnvoy()
+	r.inboundIs("15006")
+	r.captures(On)
+	r.kill(r.envoy)
+	r.inboundIs("refused")
+	if err := r.client.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.inboundIs("here 80")
+	const want = "inbound connections go direct, past Envoy: ports 80 8080"
+	if log := fmt.Sprint(r.helper.Stderr); strings.Count(log, want) != 1 {
+		t.Errorf("the journal: %s", log)
+	}
+}
+
+// What Envoy does not serve (IPv6, with an istiod without dual stack) is refused, not sent past it.
+func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.bootstrap = strings.ReplaceAll(bootstrap, `address: "::"`, "address: 0.0.0.0")
+	r.bootstrap = strings.ReplaceAll(r.bootstrap, ", ipv4_compat: true", "")
+	r.startEnvoy()
+	r.apply(captureAll)
+	r.inboundIs("15006", "here 80", "here 80")
+	r.apply(closedInbound(captureAll))
+	r.inboundIs("15006", "refused", "refused")
+}
+
+// The agent closes inbound connections before Envoy is live, throughout drain and stop, and opens
+// them when the stop has finished.
+func TestFollower_ClosedInbound(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	envoy := &liveEnvoy{changed: make(chan struct{})}
+	envoy.dead.Store(true)
+	f := follower(condition.NewBoard(), closedInbound(captureAll))
+	f.Envoy, f.Socket = envoy, r.socket()
+	f.FollowerOptions.State = filepath.Join(r.folder, "state.json")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	r.inboundIs("refused")
+	r.answers(time.Second, "far 80")
+
+	r.startEnvoy()
+	envoy.dead.Store(false)
+	envoy.changed <- struct{}{}
+	r.answers(10*time.Second, "15001")
+	r.inboundIs("15006")
+
+	envoy.drain(time.Now())
+	r.answers(5*time.Second, "far 80")
+	r.inboundIs("15006")
+	envoy.drain(time.Time{})
+	r.answers(5*time.Second, "15001")
+	f.Leave(t.Context(), 0)
+	r.answers(5*time.Second, "far 80")
+	r.inboundIs("15006")
+	r.kill(r.envoy)
+	r.inboundIs("refused")
+	cancel()
+	<-done
+	r.inboundIs("refused")
+	f.Stop(t.Context())
+	r.inboundIs("here 80")
+}
+
+// A trial that nobody confirms ends what is closed, too: the person may have no other way in.
+func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	trial := closedInbound(captureAll)
+	trial.Trial, trial.InboundOnly = 3*time.Second, true
+	r.apply(trial)
+	r.inboundIs("refused")
+	trial.InboundOnly = false // Envoy is live: no new trial
+	r.apply(trial)
+	r.inboundIs("here 80")
+	r.captures(Withdrawn)
+}
+
+// Settings of an older agent, and the state of an older helper, close both directions or none. A
+// newer agent is refused by an older helper, which does not know inbound_closed.
+func TestHelper_OtherVersions(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	old := captureAll
+	old.FailClosed = true
+	if _, err := r.client.call(t.Context(), request{Protocol: 1, Operation: opApply,
+		Settings: &old}); err != nil {
+		t.Fatal(err)
+	}
+	r.inboundIs("refused")
+	path := filepath.Join(r.folder, "state.json")
+	r.kill(r.helper)
+	state, err := json.Marshal(map[string]any{"settings": old}) // without a protocol
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, state, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "nft", "flush", "ruleset")
+	r.start()
+	r.inboundIs("refused")
+	r.captures(Closed)
+	_, err = r.client.call(t.Context(), request{Protocol: protocolVersion + 1, Operation: opApply,
+		Settings: &captureNone})
+	const cure = `systemctl reload outrider-capture.service`
+	if err == nil || !strings.Contains(err.Error(), "protocol 3; this outrider-capture has 2") ||
+		!strings.Contains(err.Error(), cure) {
+		t.Errorf("a newer agent: %v", err)
+	}
+	r.inboundIs("refused")
+}

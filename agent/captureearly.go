@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/config"
+)
+
+// closedName is the file in the state directory with the settings of the last start that closed
+// inbound connections.
+const closedName = "capture.json"
+
+// keepClosed persists settings that close inbound connections, and removes those of before if the
+// settings do not.
+func keepClosed(path string, s *capture.Settings) error {
+	if s == nil || !s.InboundClosed {
+		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(path, text, 0o600)
+}
+
+// lastClosed returns the settings of keepClosed, for inbound connections alone; nil if there are
+// none.
+func lastClosed(path string) *capture.Settings {
+	var s capture.Settings
+	text, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(text, &s) != nil {
+		return nil
+	}
+	s.InboundOnly = true
+	return &s
+}
+
+// CaptureEarly makes outrider-capture refuse what it would capture, until Envoy serves. It does
+// nothing unless the configuration closes connections. With an invalid configuration, inbound
+// connections are closed as at the last start, if it closed them.
+func CaptureEarly(ctx context.Context, options Options) error {
+	options.Config.CheckOnly = true // credentials belong to the agent's unit
+	loaded, err := config.Load(options.Config)
+	if err != nil {
+		folder := options.environment()("STATE_DIRECTORY")
+		last := lastClosed(filepath.Join(folder, closedName))
+		if folder != "" && last != nil {
+			early := refuseEarly(ctx, options, config.RuntimeDir(options.Config.Instance), *last)
+			err = errors.Join(err, early)
+		}
+		return &ExitError{Code: ExitConfiguration, Err: err}
+	}
+	settings := captureSettings(loaded.Config, options.Config.Instance)
+	if settings == nil || !settings.FailClosed && !settings.InboundClosed {
+		_, err := fmt.Fprintln(options.Output, `nothing is refused: [capture] mode is "none", or `+
+			`neither fail nor fail_inbound closes connections`)
+		return err
+	}
+	return refuseEarly(ctx, options, loaded.Config.Paths.RuntimeDir, *settings)
+}
+
+func refuseEarly(
+	ctx context.Context, options Options, runtimeDir string, settings capture.Settings,
+) error {
+	client, err := capture.Dial(ctx, captureSocket(runtimeDir))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	status, err := client.Apply(ctx, settings)
+	what := "connections"
+	switch {
+	case err != nil:
+		return err
+	case !status.Closed && !status.ClosedInbound:
+		return fmt.Errorf("outrider-capture refuses nothing: %s", status.Reason)
+	case !status.Closed:
+		what = "inbound connections"
+	case !status.ClosedInbound:
+		what = "outbound connections"
+	}
+	_, err = fmt.Fprintf(options.Output,
+		"new %s are refused until Envoy serves; \"outrider cleanup --stop\" ends this\n", what)
+	return err
+}
