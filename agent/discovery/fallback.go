@@ -245,7 +245,7 @@ func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message
 	}
 	a.reverted = true
 	s.refusedMesh = &lastgood.RefusedMesh{Text: a.mesh.afterText, Message: message}
-	s.readMesh() // reports the refusal as a problem
+	s.takeMesh(s.meshRead) // reports the refusal as a problem
 	return true
 }
 

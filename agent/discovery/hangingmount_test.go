@@ -1,9 +1,11 @@
 package discovery_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -31,17 +33,8 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	gateway("second", other)
 	release := parts.HangingMount(t, hanging)
 	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
-	const bound = 5 * time.Second // of a call; each may wait for the file system once, for 100 ms
-	timed := func(what string, call func()) {
-		t.Helper()
-		done := make(chan struct{})
-		go func() { defer close(done); call() }()
-		select {
-		case <-done:
-		case <-time.After(bound):
-			t.Fatalf("%s waits for the file system", what)
-		}
-	}
+	// each may wait for the file system once, for 100 ms
+	timed := func(what string, call func()) { t.Helper(); inTime(t, what, call) }
 	var feed *resource.Feed
 	timed("a new proxy", func() { feed = feedOf(t, server, "router") })
 	secret := func(folder string) string {
@@ -102,4 +95,67 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	release()
 	eventually(t, "the late secret", func() (bool, string) { return secret(hanging) != "", "" })
 	noProblems(t, server)
+}
+
+// inTime fails the test if a call takes 5 s.
+func inTime(t *testing.T, what string, call func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); call() }()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Fatalf("%s waits for the file system", what)
+	}
+}
+
+// TestMeshConfig_HangingFileSystemDelaysNoOtherCall has a reload, and then the server after a
+// change, wait for the file system of MeshConfig.
+func TestMeshConfig_HangingFileSystemDelaysNoOtherCall(t *testing.T) {
+	objects, hanging := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(objects, "a.yaml"), fmt.Sprintf(webEntry, "a", "10.0.0.1"))
+	file := filepath.Join(hanging, "mesh.yaml")
+	write(t, file, "connectTimeout: 3s")
+	settings := discovery.Settings{Namespace: "shop", MeshConfigFile: file}
+	for what, begin := range map[string]func(*discovery.Server, chan<- []string){
+		"a reload": func(server *discovery.Server, _ chan<- []string) {
+			if err := server.Configure(settings); err != nil {
+				t.Error(err)
+			}
+		},
+		"a change": func(_ *discovery.Server, changes chan<- []string) {
+			changes <- []string{file}
+			changes <- nil // taken once the one before is done
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			server, changes := start(t, discovery.Options{Files: []string{objects},
+				Namespace: "shop", Settings: settings})
+			l := &runs{t: t, server: server}
+			if got := l.timeout(); got != "3s" {
+				t.Fatalf("timeout %q", got)
+			}
+			release := parts.HangingMount(t, hanging)
+			done := make(chan struct{})
+			go func() { defer close(done); begin(server, changes) }()
+			parts.Eventually(t, 20*time.Second, "the file is read", func() bool {
+				stacks := make([]byte, 1<<20)
+				return bytes.Contains(stacks[:runtime.Stack(stacks, true)],
+					[]byte("/meshfile.Read("))
+			})
+			inTime(t, "a new proxy", func() { feedOf(t, server, "router") })
+			inTime(t, "the problems", func() { server.Problems() })
+			inTime(t, "the metrics", func() { server.Stats() })
+			select {
+			case <-done:
+				t.Error("it does not wait for the file system: the test shows nothing")
+			default:
+			}
+			release()
+			<-done
+			if got := l.timeout(); got != "3s" {
+				t.Errorf("afterwards: timeout %q", got)
+			}
+		})
+	}
 }

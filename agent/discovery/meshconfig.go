@@ -10,14 +10,34 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// readMesh reads MeshConfig. If it is invalid, or Envoy refused it, the previous one stays in
-// force.
-func (s *Server) readMesh() {
-	read, text, problems := meshfile.Read(s.settings.MeshConfigFile)
-	if refused := s.refusedMesh; refused != nil && read != nil {
-		if bytes.Equal(text, refused.Text) && read.SameMutualTLS(s.mesh) {
-			read = nil
-			problems = append(problems, Problem{File: s.settings.MeshConfigFile, Line: 1,
+// meshRead is a MeshConfig as read from its file.
+type meshRead struct {
+	file     string
+	sequence uint64       // of its begin, from 1
+	config   *mesh.Config // nil: invalid
+	text     []byte
+	problems []Problem
+}
+
+// readMesh reads MeshConfig. Callers must not hold mu, since the file system may not answer.
+func (s *Server) readMesh(file string) meshRead {
+	r := meshRead{file: file, sequence: s.meshReads.Add(1)}
+	r.config, r.text, r.problems = meshfile.Read(file)
+	return r
+}
+
+// takeMesh makes the newest read of the file of the settings the MeshConfig in force. If it is
+// invalid, or Envoy refused it, the previous one stays in force. Callers hold mu.
+func (s *Server) takeMesh(r meshRead) {
+	if r.file == s.settings.MeshConfigFile && (r.file != s.meshRead.file ||
+		r.sequence > s.meshRead.sequence) {
+		s.meshRead = r
+	}
+	r = s.meshRead
+	if refused := s.refusedMesh; refused != nil && r.config != nil {
+		if bytes.Equal(r.text, refused.Text) && r.config.SameMutualTLS(s.mesh) {
+			r.config = nil
+			r.problems = append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
 				Severity: condition.Error, Message: refused.Message,
 				Cure: "correct it; the text before stays in use until it changes, or a reload " +
 					"tries it again"})
@@ -25,9 +45,9 @@ func (s *Server) readMesh() {
 			s.refusedMesh = nil
 		}
 	}
-	s.meshProblems, s.meshBad = problems, read == nil
-	if read != nil {
-		s.mesh, s.meshText = read, text
+	s.meshProblems, s.meshBad = r.problems, r.config == nil
+	if r.config != nil {
+		s.mesh, s.meshText = r.config, r.text
 	}
 }
 
@@ -66,24 +86,25 @@ func (s *Server) reconfigure() bool {
 	return changed
 }
 
-// remesh reads MeshConfig again if its file is among changed paths; nil: all.
+// remesh reads MeshConfig again if its file is among changed paths; nil: all. Only Run may call it.
 func (s *Server) remesh(paths []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	file := s.settings.MeshConfigFile
+	file := s.current().MeshConfigFile
 	if file == "" || paths != nil && !slices.Contains(paths, filepath.Clean(file)) {
 		return
 	}
-	if s.applyMesh() {
+	read := s.readMesh(file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.applyMesh(read) {
 		s.options.Logger.Info("mesh configuration changed", "file", file)
 	}
 }
 
-// applyMesh reads MeshConfig, applies it with the settings, and reports whether it changed. Callers
-// hold mu.
-func (s *Server) applyMesh() bool {
+// applyMesh applies what was read of MeshConfig with the settings, and reports whether it changed.
+// Callers hold mu.
+func (s *Server) applyMesh(read meshRead) bool {
 	change := &meshChange{before: s.mesh, beforeText: s.meshText}
-	s.readMesh()
+	s.takeMesh(read)
 	change.afterText = s.meshText
 	changed := s.reconfigure()
 	if changed {

@@ -40,6 +40,7 @@ type Server struct {
 	joining      chan struct{}      // a realm is to be filled
 
 	newestStream atomic.Uint64 // of newestView
+	meshReads    atomic.Uint64 // begun
 
 	unwritten chan struct{} // the state to store may have changed
 	ended     chan struct{} // closed when Run ends
@@ -59,6 +60,7 @@ type Server struct {
 	meshText     []byte       // of mesh
 	meshBad      bool         // the file is invalid or refused
 	meshProblems []Problem
+	meshRead     meshRead              // newest
 	refusedMesh  *lastgood.RefusedMesh // nil: none
 	refusals     map[resource.Key]refusal
 	problems     []Problem // all
@@ -87,7 +89,7 @@ func New(options Options) (*Server, error) {
 		s.certificates = newCertificates(options.Denied, inspectWait)
 	}
 	s.restoreMesh(lastGood.Mesh)
-	s.readMesh()
+	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
@@ -257,6 +259,7 @@ func (s *Server) Configure(settings Settings) error {
 	if settings.Namespace == "" {
 		settings.Namespace = s.options.Namespace
 	}
+	read := s.readMesh(settings.MeshConfigFile)
 	s.mu.Lock()
 	s.settings = settings
 	s.need(settings.Namespace)
@@ -264,7 +267,7 @@ func (s *Server) Configure(settings Settings) error {
 	if s.viewed(s.here) {
 		s.refusedMesh = nil // Envoy may accept it now
 	}
-	s.applyMesh()
+	s.applyMesh(read)
 	s.retry()
 	s.reportProblems()
 	s.mu.Unlock()
