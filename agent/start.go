@@ -34,12 +34,10 @@ func (a *Agent) begin(ctx context.Context) error {
 	}
 	start := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.do(ctx, start)
+	a.readAgain(ctx, current)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
 	if refused && start.err != nil && !a.serves(ctx) {
 		return start.err // the configuration is unusable and no Envoy serves
-	}
-	if !refused { // a failed start is retried by the supervisor
-		a.readAgain(ctx, current)
 	}
 	select {
 	case <-time.After(settleAfter):

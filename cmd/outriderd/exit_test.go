@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -106,5 +108,41 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 		}
 		r.Signal(keepers[0], signal)
 		recovers(live, signal.String()+" of the keeper")
+	}
+}
+
+// TestStart_NoticesACorrectionOfWhatItRefuses corrects the configuration while the agent, which has
+// read it, waits for its keeper.
+func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{})
+	r.StartReady()
+	before := current(t, r)
+	r.KillAgent()
+	r.Set("[envoy]\ntemplate_file = \"missing.tmpl\"\n")
+	keepers := r.Pids("outrider-keeper")
+	if len(keepers) != 1 {
+		t.Fatalf("keepers: %v", keepers)
+	}
+	r.Signal(keepers[0], syscall.SIGSTOP)
+	resume := sync.OnceFunc(func() { r.Signal(keepers[0], syscall.SIGCONT) })
+	defer resume()
+	daemon := r.Start()
+	lock := filepath.Join(r.Dir, "run", "outriderd.lock")
+	rig.Eventually(t, time.Minute, "the agent has read its configuration", func() bool {
+		holder, err := os.ReadFile(lock)
+		return err == nil && strings.TrimSpace(string(holder)) == strconv.Itoa(daemon.Process.Pid)
+	})
+	r.Set("[log]\nlevel = \"info\"\n")
+	resume()
+	r.WaitReady(time.Minute)
+	rig.Eventually(t, time.Minute, "the correction is in force", func() bool {
+		var status api.Status
+		r.JSON(&status, "status")
+		return status.LastReload != nil && status.LastReload.Outcome != api.OutcomeRefused &&
+			len(status.Conditions) == 0
+	})
+	if now := current(t, r); now.PID != before.PID {
+		t.Errorf("Envoy %d was replaced by %d", before.PID, now.PID)
 	}
 }
