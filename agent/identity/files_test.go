@@ -163,7 +163,13 @@ func TestNames_AreBounded(t *testing.T) {
 		}
 	}
 	r.awaitCondition(identity.CodeUnavailable, "; and 992 more")
-	r.Unsubscribe(append(names, missing))
+	r.Unsubscribe(names[:1])
+	if got := r.secret(last); got != nil {
+		t.Error("served without a place")
+	}
+	r.Unsubscribe([]string{names[1], missing})
+	r.await("the secret that waited for a place", func() bool { return r.secret(last) != nil })
+	r.Unsubscribe(names[2:])
 	if stats := r.Stats(); len(stats.Failures)+len(r.board.Conditions()) > 0 {
 		t.Errorf("without subscribers: %+v, %v", stats, r.board.Conditions())
 	}

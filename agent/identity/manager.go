@@ -59,6 +59,7 @@ type Manager struct {
 	bundles    map[string][]*x509.Certificate // of mesh configurations, by where they come from
 	followers  map[string]*follower           // of SPIFFE bundles, by URL
 	published  map[string]string              // version in the feed by name; or absent
+	waiting    map[string]bool                // entries refused with errTooMany
 	stats      Stats
 }
 
@@ -91,6 +92,7 @@ func New(options Options) *Manager {
 	return &Manager{
 		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
+		waiting: map[string]bool{},
 		bundles: map[string][]*x509.Certificate{}, followers: map[string]*follower{},
 		stats: Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
 	}
@@ -203,6 +205,7 @@ func (m *Manager) Unsubscribe(names []string) {
 		m.entries[name].subscribers--
 		m.forget(name)
 	}
+	m.admit()
 	m.judge()
 }
 
@@ -301,4 +304,5 @@ func (m *Manager) define(missingOnly bool) {
 			m.start(name)
 		}
 	}
+	m.admit()
 }

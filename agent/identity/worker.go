@@ -38,8 +38,9 @@ func (m *Manager) start(name string) {
 	e.err, e.failing = nil, time.Time{}
 	var from source
 	from, e.err = m.origin(name, e)
-	if e.err == nil && !e.configured && len(m.entries) > maxRequested {
-		e.err = errTooMany
+	delete(m.waiting, name)
+	if e.err == nil && !e.configured && len(m.entries)-len(m.waiting) > maxRequested {
+		e.err, m.waiting[name] = errTooMany, true
 	}
 	if e.err != nil {
 		e.failing = m.options.Now().Add(-settle) // waiting does not help
@@ -69,6 +70,16 @@ func (m *Manager) start(name string) {
 		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
 	}
 	go m.renew(ctx, m.settings, last, tell)
+}
+
+// admit starts secrets that wait for a place of maxRequested while there are places.
+func (m *Manager) admit() {
+	for name := range m.waiting {
+		if len(m.entries)-len(m.waiting) >= maxRequested {
+			return
+		}
+		m.start(name)
+	}
 }
 
 // origin returns what a worker has to read for a secret, and records it in the entry's definition.
@@ -120,6 +131,7 @@ func (m *Manager) forget(name string) bool {
 	e.worker.end()
 	e.former.end()
 	delete(m.entries, name)
+	delete(m.waiting, name)
 	delete(m.stats.Renewals, name)
 	maps.DeleteFunc(m.stats.Failures, func(f Failure, _ uint64) bool { return f.Resource == name })
 	return true
