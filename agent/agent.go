@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
@@ -87,6 +88,7 @@ type Agent struct {
 	capture    *capture.Follower
 	optional   []part.Part // those of them that are not disabled
 
+	grpcNode  atomic.Pointer[corev3.Node]    // of applications; nil: none are served
 	serving   atomic.Pointer[envoy.Binary]   // in force; nil until a reload sets it
 	bootstrap atomic.Pointer[firstBootstrap] // nil unless the first epoch can use it
 	detach    context.CancelFunc             // ends the agent; Envoy continues serving

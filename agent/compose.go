@@ -47,8 +47,8 @@ func (a *Agent) compose(
 		return nil, err
 	}
 	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xdsSwitch,
-		Logger: a.logOf("xds"),
-		Path:   func(c *config.Config) string { return c.XDS.Socket }}
+		Logger: a.logOf("xds"), Own: trustedUsers(c),
+		Path: func(c *config.Config) string { return c.XDS.Socket }}
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
@@ -147,9 +147,11 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		Proxy: captured{a.proxy, a.capture}, Report: a.reportHealth,
 		UnitState: systemd.Manager{}.ActiveState, Board: a.board, Logger: a.logOf("health")})
 	log := a.logOf("xds")
+	clients := a.newClients(c)
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
-		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
-		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
+		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
+		Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
+		Logger:   log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 	}))
 	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay}
 	a.xdsSwitch.UseRelay(c.Discovery.Address != "")

@@ -17,7 +17,7 @@ const lastGoodName = "mesh-last-good.json"
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	options := discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
-		Settings: mesh.Settings(c), Here: true, Denied: a.deniedToEnvoy,
+		Settings: mesh.Settings(c), Here: true, MaxViews: mesh.MaxViews, Denied: a.deniedToEnvoy,
 		Namespaces: a.namespaces, TrustBundle: a.trust,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),

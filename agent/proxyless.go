@@ -64,10 +64,15 @@ func (a *Agent) endEnvoys(ctx context.Context) error {
 // conditionGRPCUnwritten is active while [xds] grpc_bootstrap_file cannot be written.
 const conditionGRPCUnwritten = "grpc-bootstrap-unwritten"
 
-// writeGRPCBootstrap writes [xds] grpc_bootstrap_file, which every user may read.
+// writeGRPCBootstrap writes [xds] grpc_bootstrap_file, which every user may read. Its node is that
+// of applications from now on.
 func (a *Agent) writeGRPCBootstrap(path string, content []byte) {
 	if content == nil {
+		a.grpcNode.Store(nil)
 		return
+	}
+	if node, err := parseNode(content); err == nil { // always: the agent made it
+		a.grpcNode.Store(node)
 	}
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, content) {
 		return

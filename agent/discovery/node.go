@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -96,6 +97,22 @@ func namespaceOf(domain, otherwise string) string {
 		return namespace
 	}
 	return otherwise
+}
+
+// SameNode reports whether a proxy that sends node has the same resources as one with the bootstrap
+// known. What the bootstrap leaves to Envoy's command line is not compared.
+func SameNode(known, node *corev3.Node) bool {
+	filled := &corev3.Node{Id: cmp.Or(known.GetId(), node.GetId()), Metadata: known.GetMetadata(),
+		Locality: known.GetLocality()}
+	if filled.Locality == nil {
+		filled.Locality = node.GetLocality()
+	}
+	want, err := parseNode(filled, "")
+	if err != nil {
+		return false
+	}
+	got, err := parseNode(node, "")
+	return err == nil && nodeKey(got) == nodeKey(want)
 }
 
 // nodeKey returns a key that is equal for proxies with the same resources.

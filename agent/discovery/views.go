@@ -11,6 +11,7 @@ import (
 const (
 	// idleAfter is how long a view is retained for a proxy that restarts or reconnects.
 	idleAfter       = 10 * time.Minute
+	evictAfter      = 30 * time.Second // the same where MaxViews is reached
 	defaultMaxViews = 4096
 )
 
@@ -36,6 +37,9 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 		return v, nil
 	}
 	dropped := s.dropIdle(now)
+	if len(s.views) >= s.options.MaxViews && s.evict(now) {
+		dropped = true
+	}
 	if len(s.views) >= s.options.MaxViews {
 		return nil,
 			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
@@ -57,6 +61,33 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	return v, nil
 }
 
+// evict deletes the view that was requested longest ago of those that no proxy used for evictAfter,
+// and reports whether there was one.
+func (s *Server) evict(now time.Time) bool {
+	oldest := ""
+	for key, v := range s.views {
+		if v.unusedFor(now) > evictAfter &&
+			(oldest == "" || v.requested.Before(s.views[oldest].requested)) {
+			oldest = key
+		}
+	}
+	if oldest == "" {
+		return false
+	}
+	delete(s.views, oldest)
+	s.freeDropped()
+	return true
+}
+
+// unusedFor returns how long no proxy has followed or requested the view's feed.
+func (v *served) unusedFor(now time.Time) time.Duration {
+	idle := v.Feed().Idle()
+	if idle.IsZero() {
+		return 0
+	}
+	return min(now.Sub(idle), now.Sub(v.requested))
+}
+
 // dropIdle deletes views that no proxy used for idleAfter, and reports whether there were any. The
 // view requested last stays, so that its problems are reported while the only proxy is down.
 func (s *Server) dropIdle(now time.Time) bool {
@@ -68,19 +99,22 @@ func (s *Server) dropIdle(now time.Time) bool {
 	}
 	dropped := false
 	for key, v := range s.views {
-		idle := v.Feed().Idle()
-		if !idle.IsZero() && now.Sub(idle) > idleAfter && now.Sub(v.requested) > idleAfter &&
-			v.requested.Before(last) {
+		if v.unusedFor(now) > idleAfter && v.requested.Before(last) {
 			delete(s.views, key)
 			dropped = true
 		}
 	}
 	if dropped {
-		for _, r := range s.realms {
-			r.cache.Clear() // frees resources that only dropped views used
-		}
-		s.dropRealms()
-		s.dropCertificates()
+		s.freeDropped()
 	}
 	return dropped
+}
+
+// freeDropped frees what only dropped views used.
+func (s *Server) freeDropped() {
+	for _, r := range s.realms {
+		r.cache.Clear()
+	}
+	s.dropRealms()
+	s.dropCertificates()
 }

@@ -56,3 +56,51 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 		holds("the one asked for last stays", 2)
 	})
 }
+
+// A proxy that invents nodes costs the views of MaxViews. The others are served, and a new kind is
+// once one of them is not used.
+func TestViews_InventedNodesCostNothing(t *testing.T) {
+	directory := t.TempDir()
+	path := filepath.Join(directory, "web.yaml")
+	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+	synctest.Test(t, func(t *testing.T) {
+		server, changes := start(t, discovery.Options{Files: []string{directory}, MaxViews: 8})
+		feed, err := server.Feed(node("sidecar", "shop", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer feed.Follow()()
+		refused := 0
+		var leave func()
+		for i := range 100 {
+			labels := map[string]any{"invented": fmt.Sprint(i)}
+			invented, err := server.Feed(node("sidecar", "shop", labels))
+			if err != nil {
+				refused++
+				continue
+			}
+			leave = invented.Follow()
+			defer leave()
+		}
+		if views := server.Stats().Views; refused != 93 || views != 8 {
+			t.Errorf("%d of 100 refused, %d views", refused, views)
+		}
+		_, newer := feed.Current()
+		write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.2"))
+		changes <- []string{path}
+		select {
+		case <-newer:
+		case <-time.After(time.Minute):
+			t.Error("the proxy gets no changes")
+		}
+		leave()
+		time.Sleep(time.Minute)
+		if _, err := server.Feed(node("sidecar", "shop",
+			map[string]any{"app": "new"})); err != nil {
+			t.Errorf("a new kind after one that is not used: %v", err)
+		}
+		if feed.Idle() != (time.Time{}) || server.Stats().Views != 8 {
+			t.Errorf("%d views", server.Stats().Views)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"net"
+	"slices"
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/xds"
@@ -11,11 +12,16 @@ import (
 // connection with one ADS stream. When an Envoy with 50,000 resources reconnects, its request has
 // about 5 MB.
 const (
-	xdsConnections       = 64 // of all sockets
-	xdsStreams           = 64
+	xdsConnections       = 64 // of Envoys, the agent and root, on all sockets
+	otherConnections     = 32 // of all other users
+	userConnections      = 16 // of one of them
+	xdsStreams           = 64 // half of them are reserved for Envoys, the agent and root
 	xdsStreamsPerSecond  = 50 // new ones; others wait for a second, then they are refused
 	xdsMessageBytes      = 8 << 20
 	xdsSubscriptionBytes = 8 << 20
+	// MaxViews is the number of nodes with different resources that are served at the same time:
+	// those of overlapping epochs and of applications.
+	MaxViews = 8
 )
 
 // Limited adds an agent's limits to the options of an xDS server.
@@ -25,15 +31,29 @@ func Limited(options xds.Options) xds.Options {
 	return options
 }
 
-func newConnections() *admission.Pool {
-	return admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections})
+// connections limits the connections to the sockets of an agent.
+type connections struct {
+	own         []uint32 // users of Envoys, the agent and root; empty: all
+	ours, other *admission.Pool
 }
 
-// limit limits the connections to a socket by a pool shared with other sockets. Connections are
-// never evicted: a stream may be silent for days.
-func limit(bound net.Listener, connections *admission.Pool) net.Listener {
-	return admission.Listen(bound, admission.Options{Busy: true,
-		Admit: func(net.Conn) (*admission.Pool, admission.Key) {
-			return connections, admission.Key{}
-		}})
+func newConnections(own []uint32) *connections {
+	return &connections{own: own,
+		ours:  admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections}),
+		other: admission.NewPool(admission.Limits{Total: otherConnections, PerKey: userConnections})}
+}
+
+// limit limits the connections to a socket. Connections are never evicted: a stream may be silent
+// for days.
+func (c *connections) limit(bound net.Listener) net.Listener {
+	return admission.Listen(bound, admission.Options{Busy: true, Admit: c.admit})
+}
+
+// admit returns the pool and the key of a connection that a listener of package xds accepted.
+func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
+	uid := xds.PeerOf(from.RemoteAddr()).UID
+	if len(c.own) == 0 || slices.Contains(c.own, uid) {
+		return c.ours, admission.Key{}
+	}
+	return c.other, admission.User(uid)
 }

@@ -35,7 +35,7 @@ func serveXDS(t *testing.T) (sockets [2]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, connections := parts.ShortDir(t), newConnections()
+	folder, connections := parts.ShortDir(t), newConnections(nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, len(sockets))
 	for i, name := range []string{"one.sock", "two.sock"} {
@@ -44,7 +44,7 @@ func serveXDS(t *testing.T) (sockets [2]string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { ended <- server.Serve(ctx, limit(bound, connections)) }()
+		go func() { ended <- server.Serve(ctx, connections.limit(bound)) }()
 	}
 	t.Cleanup(func() {
 		cancel()

@@ -47,6 +47,7 @@ type Options struct {
 	Start  *config.Config              // its socket is bound by NewSockets
 	Group  int                         // group that may connect; 0: the agent's own
 	Users  []uint32                    // users that may connect; empty: as the mode allows
+	Own    []uint32                    // users whose connections are limited apart; empty: all
 	Server Service
 	Logger *slog.Logger
 }
@@ -58,7 +59,7 @@ type Service interface {
 
 // NewSockets binds the socket of the configuration at the start.
 func NewSockets(o Options) (*Sockets, error) {
-	connections := newConnections()
+	connections := newConnections(o.Own)
 	s := &Sockets{options: o, failed: make(chan error, 1), open: map[string]*socket{},
 		pending: map[uint64]string{},
 		listen: func(path string) (net.Listener, error) {
@@ -68,7 +69,7 @@ func NewSockets(o Options) (*Sockets, error) {
 			if err != nil {
 				return nil, err
 			}
-			return limit(bound, connections), nil
+			return connections.limit(bound), nil
 		},
 	}
 	s.inForce = s.pathOf(o.Start)

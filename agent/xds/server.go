@@ -54,6 +54,13 @@ type Options struct {
 	// Words redacts a client's error message, which may quote resources; nil: no redaction.
 	Words func(message string) string
 
+	// Admit returns the node whose resources a client gets, or an error that ends its stream; a
+	// gRPC status is passed on. nil: each client gets those of the node that it sends.
+	Admit func(client Peer, node *corev3.Node) (*corev3.Node, error)
+	// Reserved reports whether half of MaxStreams, and all of a rate ConnectsPerSecond, is reserved
+	// for a client and its like; nil: nothing is reserved.
+	Reserved func(client Peer) bool
+
 	MaxStreams int // at the same time; 0: 10,000
 	// ConnectsPerSecond bounds new streams; more wait up to a second, then are refused; 0: no
 	// bound.
@@ -94,10 +101,12 @@ type Server struct {
 	logger   *slog.Logger
 	observer Observer
 	rate     connectRate
+	other    connectRate // of clients without reservation
 	counters counters
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
+	others  int // of streams: those without reservation
 	hubs    map[*resource.Feed]*hub
 	lastID  uint64
 }
@@ -123,6 +132,7 @@ func NewServer(options Options) (*Server, error) {
 	s := &Server{
 		options: options, logger: options.Logger, observer: options.Observer,
 		rate:     connectRate{perSecond: options.ConnectsPerSecond},
+		other:    connectRate{perSecond: options.ConnectsPerSecond},
 		counters: counters{convergence: newConvergence()},
 		streams:  map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
 	}
@@ -209,7 +219,7 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 func (s *Server) join(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.streams) >= s.options.MaxStreams {
+	if len(s.streams) >= s.options.MaxStreams || st.other && s.others >= s.options.MaxStreams/2 {
 		s.counters.refusedStreams.Add(1)
 		return status.Errorf(codes.ResourceExhausted, "%d streams are open, no more are allowed",
 			len(s.streams))
@@ -217,6 +227,9 @@ func (s *Server) join(st *stream) error {
 	s.lastID++
 	st.ID = s.lastID
 	s.streams[st.ID] = st
+	if st.other {
+		s.others++
+	}
 	s.counters.streams.Add(1)
 	return nil
 }
@@ -238,6 +251,9 @@ func (s *Server) leave(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st.ID)
+	if st.other {
+		s.others--
+	}
 	if h := s.hubs[st.feed]; h != nil {
 		if h.streams--; h.streams == 0 {
 			delete(s.hubs, st.feed)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -33,6 +34,7 @@ type stream struct {
 	server  *Server
 	session *session
 	feed    *resource.Feed
+	other   bool // the client has no reservation
 
 	requests chan *request
 	ended    chan error // why receiving ended
@@ -45,10 +47,6 @@ type stream struct {
 // run serves a stream until it ends. The error is a gRPC status.
 func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	ctx := carrier.Context()
-	if err := s.rate.wait(ctx); err != nil {
-		s.counters.refusedStreams.Add(1)
-		return err
-	}
 	st := &stream{
 		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s,
 		requests: make(chan *request), ended: make(chan error, 1), frames: make(chan *frame, 1),
@@ -57,6 +55,14 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	if from, ok := peer.FromContext(ctx); ok {
 		st.Peer = PeerOf(from.Addr)
+	}
+	rate := &s.rate
+	if s.options.Reserved != nil && !s.options.Reserved(st.Peer) {
+		st.other, rate = true, &s.other
+	}
+	if err := rate.wait(ctx); err != nil {
+		s.counters.refusedStreams.Add(1)
+		return err
 	}
 	if err := s.join(st); err != nil {
 		return err
@@ -86,8 +92,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err != nil {
 		return err
 	}
-	st.Node = first.node
-	feed, err := s.options.Source.Feed(first.node)
+	feed, err := s.feed(st, first.node)
 	if err != nil {
 		if _, ok := status.FromError(err); !ok {
 			err = status.Error(codes.FailedPrecondition, err.Error())
@@ -113,6 +118,19 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		return err
 	}
 	return st.loop(ctx, newer)
+}
+
+// feed returns the resources of a stream's client and sets its node.
+func (s *Server) feed(st *stream, node *corev3.Node) (*resource.Feed, error) {
+	st.Node = node
+	if s.options.Admit != nil {
+		admitted, err := s.options.Admit(st.Peer, node)
+		if err != nil {
+			return nil, err
+		}
+		st.Node = admitted
+	}
+	return s.options.Source.Feed(st.Node)
 }
 
 // handle processes a request, and passes the names of secrets to the subscriber.

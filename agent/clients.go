@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch/record"
+	"outrider.org/outrider/agent/mesh"
+)
+
+// newClients returns what decides about the clients of the xDS socket.
+func (a *Agent) newClients(c *config.Config) *mesh.Clients {
+	nodes := epochNodes{epochs: a.supervisor.Epochs}
+	return &mesh.Clients{Server: a.discovery, Own: trustedUsers(c), Envoys: nodes.all,
+		Application: a.grpcNode.Load, Board: a.board}
+}
+
+// epochNodes has the nodes in the bootstraps of epochs. It is safe for concurrent use.
+type epochNodes struct {
+	epochs func() []record.Epoch
+
+	mu    sync.Mutex
+	known map[string]bootstrapNode // by path
+}
+
+// bootstrapNode is the node of a bootstrap file.
+type bootstrapNode struct {
+	file os.FileInfo
+	node *corev3.Node
+}
+
+// all returns the nodes of epochs that have not ended, and whether all are known.
+func (n *epochNodes) all() (nodes []*corev3.Node, all bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := map[string]bootstrapNode{}
+	all = true
+	for _, e := range n.epochs() {
+		if !e.Exited.IsZero() {
+			continue
+		}
+		found, err := n.read(e.BootstrapPath)
+		if err != nil { // not written yet, or removed by others
+			all = false
+			continue
+		}
+		known[e.BootstrapPath] = found
+		nodes = append(nodes, found.node)
+	}
+	n.known = known
+	return nodes, all
+}
+
+// read returns the node of a bootstrap file. Numbers of epochs, and so paths, are used again.
+func (n *epochNodes) read(path string) (bootstrapNode, error) {
+	file, err := os.Stat(path)
+	if err != nil {
+		return bootstrapNode{}, err
+	}
+	if known, ok := n.known[path]; ok && os.SameFile(known.file, file) &&
+		known.file.ModTime().Equal(file.ModTime()) {
+		return known, nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return bootstrapNode{}, err
+	}
+	node, err := parseNode(content)
+	return bootstrapNode{file, node}, err
+}
+
+// parseNode returns the node of a bootstrap (JSON) of Envoy or gRPC.
+func parseNode(content []byte) (*corev3.Node, error) {
+	var bootstrap struct{ Node json.RawMessage }
+	if err := json.Unmarshal(content, &bootstrap); err != nil {
+		return nil, fmt.Errorf("read the node of a bootstrap: %w", err)
+	}
+	node := &corev3.Node{}
+	if len(bootstrap.Node) == 0 {
+		return node, nil
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(bootstrap.Node,
+		node); err != nil {
+		return nil, fmt.Errorf("read the node of a bootstrap: %w", err)
+	}
+	return node, nil
+}

@@ -1,0 +1,102 @@
+package mesh
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/xds"
+)
+
+// Clients decides which resources the clients of the xDS socket get: an Envoy those of the node in
+// its bootstrap, an application those of [xds] grpc_bootstrap_file. A node that a client invents
+// costs nothing.
+type Clients struct {
+	Server xds.Source // the embedded server
+	Own    []uint32   // users of Envoys, the agent and root
+	// Envoys returns the nodes in the bootstraps of epochs that live or are being started. all is
+	// false if one is not known; then Own may send any node.
+	Envoys func() (nodes []*corev3.Node, all bool)
+	// Application returns the node of [xds] grpc_bootstrap_file, nil if there is none.
+	Application func() *corev3.Node
+	Board       *condition.Board
+
+	mu     sync.Mutex
+	raised bool
+	until  time.Time // the condition stays until then
+}
+
+// ConditionClient is active while clients of the xDS socket were refused recently.
+const ConditionClient = "xds-client-refused"
+
+// clientRefusedFor is how long ConditionClient stays after the last refusal.
+const clientRefusedFor = 10 * time.Minute
+
+// IsOwn reports whether a client is an Envoy, the agent or root.
+func (c *Clients) IsOwn(peer xds.Peer) bool { return slices.Contains(c.Own, peer.UID) }
+
+// Admit returns the node whose resources a client gets. Clients of other users get those of
+// Application, whatever node they send.
+func (c *Clients) Admit(peer xds.Peer, node *corev3.Node) (*corev3.Node, error) {
+	application := c.Application()
+	if !c.IsOwn(peer) {
+		if application == nil {
+			return nil, c.refuse(codes.PermissionDenied, "clients of other users than Envoy's are "+
+				"not served: [xds] grpc_bootstrap_file is not set or not written yet")
+		}
+		return application, nil
+	}
+	nodes, all := c.Envoys()
+	if application != nil {
+		nodes = append(nodes, application)
+	}
+	if all && !slices.ContainsFunc(nodes, func(known *corev3.Node) bool {
+		return discovery.SameNode(known, node)
+	}) {
+		return nil, c.refuse(codes.PermissionDenied,
+			"its node is neither that of a running epoch nor that of [xds] grpc_bootstrap_file")
+	}
+	return node, nil
+}
+
+// Feed implements xds.Source.
+func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
+	feed, err := c.Server.Feed(node)
+	if err != nil {
+		return nil, c.refuse(codes.FailedPrecondition, err.Error())
+	}
+	return feed, nil
+}
+
+// refuse raises the condition, with the first reason until it is cleared, and returns the status.
+func (c *Clients) refuse(code codes.Code, why string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = time.Now().Add(clientRefusedFor)
+	if !c.raised {
+		c.raised = true
+		c.Board.Raise(ConditionClient, condition.Warning,
+			"clients of the xDS socket were refused in the last 10 minutes; the first: "+why)
+		time.AfterFunc(clientRefusedFor, c.expire)
+	}
+	return status.Error(code, why)
+}
+
+// expire clears the condition, or waits until it is due.
+func (c *Clients) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rest := time.Until(c.until); rest > 0 {
+		time.AfterFunc(rest, c.expire)
+		return
+	}
+	c.raised = false
+	c.Board.Clear(ConditionClient)
+}
