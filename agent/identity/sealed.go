@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -17,8 +18,12 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// minSealKey is the shortest credential, in bytes, that a key is derived from.
-const minSealKey = 16
+// Sizes in bytes of the shortest credential that a key is derived from, and of one key in a
+// credential with several (outrider-seal).
+const (
+	minSealKey = 16
+	sealKey    = 32
+)
 
 // sealPurpose separates this use of the credential from others, and versions the format.
 const sealPurpose = "outrider sealed certificate 1"
@@ -28,7 +33,7 @@ const sealPurpose = "outrider sealed certificate 1"
 type Sealed struct {
 	path  string
 	owner string
-	aead  cipher.AEAD
+	keys  []cipher.AEAD // the first one seals, all open
 }
 
 // kept is the plain text.
@@ -37,26 +42,35 @@ type kept struct {
 	Obtained          time.Time
 }
 
-// NewSealed returns a store in the file at path under the content of the credential "seal". owner
-// names identity and authority: a certificate of another owner is not used.
+// NewSealed returns a store in the file at path under the content of the credential "seal": one key,
+// or several of sealKey bytes, the newest first. owner names identity and authority: a certificate
+// of another owner is not used.
 func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 	if len(credential) < minSealKey {
 		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",
 			len(credential), minSealKey)
 	}
-	key, err := hkdf.Key(sha256.New, credential, nil, sealPurpose, 32)
-	if err != nil {
-		return nil, err
+	secrets := [][]byte{credential}
+	if len(credential)%sealKey == 0 {
+		secrets = slices.Collect(slices.Chunk(credential, sealKey))
 	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
+	s := &Sealed{path: path, owner: owner}
+	for _, secret := range secrets {
+		key, err := hkdf.Key(sha256.New, secret, nil, sealPurpose, 32)
+		if err != nil {
+			return nil, err
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return nil, err
+		}
+		aead, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			return nil, err
+		}
+		s.keys = append(s.keys, aead)
 	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, err
-	}
-	return &Sealed{path: path, owner: owner, aead: aead}, nil
+	return s, nil
 }
 
 // Save replaces the kept certificate.
@@ -69,7 +83,7 @@ func (s *Sealed) Save(issued *Issued) error {
 		return fmt.Errorf("cannot keep the certificate: %w", err)
 	}
 	//nolint:gosec // no nonce: this AEAD makes its own
-	sealed := s.aead.Seal(nil, nil, plain, []byte(s.owner))
+	sealed := s.keys[0].Seal(nil, nil, plain, []byte(s.owner))
 	clear(plain)
 	if err := renameio.WriteFile(s.path, sealed, 0o600); err != nil {
 		return fmt.Errorf("cannot keep the certificate: %w", err)
@@ -87,7 +101,12 @@ func (s *Sealed) Load(now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain, err := s.aead.Open(nil, nil, text, []byte(s.owner))
+	var plain []byte
+	for _, key := range s.keys {
+		if plain, err = key.Open(nil, nil, text, []byte(s.owner)); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s was sealed by another machine or for another identity, "+
 			"or is damaged; a new certificate is requested", s.path)

@@ -185,6 +185,11 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 		bytes.Contains(text, issued.Pair.Leaf().RawSubjectPublicKeyInfo) {
 		t.Error("the file is readable")
 	}
+	// outrider-seal has a seal back that it had set aside, behind the new one.
+	both := sealed(id, strings.Repeat("c", 32)+strings.Repeat("a", 32))
+	if last, err := both.Load(time.Now()); last == nil || err != nil {
+		t.Errorf("with the second key of a credential: %v, %v", last, err)
+	}
 	for name, c := range map[string]struct {
 		store *identity.Sealed
 		now   time.Time

@@ -128,6 +128,28 @@ func TestPersist_SealedOverAReboot(t *testing.T) {
 		t.Errorf("after the reboot: %+v, want serial %s", now, first.Serial)
 	}
 
+	// The TPM is busy for one boot: the agent requests a certificate, and has the kept one after the
+	// next boot.
+	const creds = "/usr/local/bin/systemd-creds"
+	c.Write(creds, `#!/bin/sh
+[ "$1" = decrypt ] && { echo "the TPM is in lockout" >&2; exit 1; }
+exec /usr/bin/systemd-creds "$@"
+`)
+	c.MustRun(t, "chmod", "755", creds)
+	reboot()
+	if now := c.workload(); now.Serial != "" || !c.condition("certificate-not-restored") {
+		t.Errorf("the seal does not decrypt: %+v, conditions %v", now, c.Status().Conditions)
+	}
+	if log := c.Journal("-u", "outrider-seal.service", "-o", "cat"); !strings.Contains(log,
+		"cannot decrypt outrider.seal, kept as") || !strings.Contains(log, "in lockout") {
+		t.Errorf("the journal has no reason:\n%s", log)
+	}
+	c.MustRun(t, "rm", creds)
+	reboot()
+	if now := c.workload(); now.Source != "cache" || now.Serial != first.Serial {
+		t.Errorf("the seal decrypts again: %+v, want serial %s", now, first.Serial)
+	}
+
 	// Cloned: the machine's key is another one.
 	c.MustRun(t, "rm", "/var/lib/systemd/credential.secret")
 	reboot()
