@@ -56,6 +56,7 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 		Words: envoy.RedactMessage, Certificate: a.workloadCertificate,
 		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
 		Envoy:         func(from net.Addr) bool { return slices.Contains(own, xds.PeerOf(from).UID) },
+		Application:   a.grpcNode.Load,
 		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
 		Subscriptions: []relay.Subscription{{TypeURL: proxyConfigType, Apply: a.applyProxyConfig}}}
 	if c.DNS.Listen != "" {

@@ -112,8 +112,8 @@ func (s *session) countHeld(w *watch) error {
 			return status.Errorf(codes.ResourceExhausted, "accepted resources of more than %d MB",
 				s.share.held.most>>20)
 		}
-		if s.server.options.Cache != nil {
-			s.server.options.Cache.exceeded(s.share.held.most)
+		if cache := s.cache(); cache != nil {
+			cache.exceeded(s.share.held.most)
 		}
 	}
 }

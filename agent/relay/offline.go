@@ -47,19 +47,21 @@ func (s *session) served() bool {
 
 // known returns the cached resources of a type and their version.
 func (s *session) known(typeURL string) (map[string]resource, string) {
-	if s.server.options.Cache == nil {
+	cache := s.cache()
+	if cache == nil {
 		return nil, ""
 	}
-	return s.server.options.Cache.get(
+	return cache.get(
 		identityOf(s.node, s.upstream.Address), typeURL)
 }
 
 // savedAt returns the time of the configuration that the cache serves, zero if it does not.
 func (s *session) savedAt() time.Time {
-	if !s.offline || s.node == nil || s.server.options.Cache == nil {
+	cache := s.cache()
+	if !s.offline || s.node == nil || cache == nil {
 		return time.Time{}
 	}
-	return s.server.options.Cache.savedAt(
+	return cache.savedAt(
 		identityOf(s.node, s.upstream.Address))
 }
 

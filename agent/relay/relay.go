@@ -34,6 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
@@ -60,6 +61,9 @@ type Options struct {
 	// Envoy reports whether a client is an Envoy. Other clients have bounds of their own, so that
 	// they take nothing from Envoys; nil: all are.
 	Envoy func(net.Addr) bool
+	// Application returns the node of clients that are no Envoys, nil if there is none: then they
+	// send their own, and the agent's subscriptions and the cache leave them out.
+	Application func() *corev3.Node
 	// Patience is how long a new stream waits for the connection to upstream before it is served
 	// from the cache; 0: 500 ms.
 	Patience time.Duration

@@ -53,6 +53,29 @@ func shortened(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxRefusalBytes)], "")
 }
 
+// replaceNode makes the message one with the request's node.
+func (r *request) replaceNode(delta bool) error {
+	var message interface {
+		proto.Message
+		GetNode() *corev3.Node
+	} = &discoveryv3.DiscoveryRequest{}
+	if delta {
+		message = &discoveryv3.DeltaDiscoveryRequest{}
+	}
+	if err := proto.Unmarshal(r.message, message); err != nil {
+		return fmt.Errorf("decode a request: %w", err)
+	}
+	node := message.GetNode() // not nil: the request has one
+	proto.Reset(node)
+	proto.Merge(node, r.node)
+	text, err := proto.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("encode a request: %w", err)
+	}
+	r.message = text
+	return nil
+}
+
 // encode returns a request of the agent as a message.
 func (r *request) encode(delta bool) ([]byte, error) {
 	var message proto.Message = &discoveryv3.DiscoveryRequest{Node: r.node, TypeUrl: r.typeURL,

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
@@ -22,6 +21,7 @@ type session struct {
 	delta   bool
 	log     *slog.Logger
 	node    *corev3.Node // of the first request; nil before
+	own     bool         // node is that of an Envoy or of applications of this host
 	watches map[string]*watch
 	order   []*watch // by first request
 	cached  int      // responses from the cache, for their nonces
@@ -52,7 +52,6 @@ const (
 	firstPause = 50 * time.Millisecond
 	maxPause   = 1200 * time.Millisecond
 	jitter     = 0.2
-	maxTypes   = 64
 )
 
 // relay serves a stream of an Envoy.
@@ -144,23 +143,17 @@ func (s *session) request(message []byte) (err error) {
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if s.node == nil {
-		if r.node == nil {
-			return status.Error(codes.InvalidArgument, "the first request must carry the node")
-		}
-		if proto.Size(r.node) > maxNodeBytes {
-			return status.Errorf(codes.ResourceExhausted, "a node of more than %d KB",
-				maxNodeBytes>>10)
-		}
-		s.node = r.node
-		if s.failure != nil && !s.opened {
-			s.patience.Reset(0)
-		}
+	first := s.node == nil
+	if err := s.identify(r); err != nil {
+		return err
+	}
+	if first && s.failure != nil && !s.opened {
+		s.patience.Reset(0)
 	}
 	w := s.watches[r.typeURL]
 	if w == nil {
-		if len(s.watches) == maxTypes {
-			return status.Errorf(codes.ResourceExhausted, "more than %d types", maxTypes)
+		if err := s.allow(r.typeURL); err != nil {
+			return err
 		}
 		known, _ := s.known(r.typeURL)
 		w = newWatch(r, s.delta, known)
@@ -189,7 +182,7 @@ func (s *session) request(message []byte) (err error) {
 			return s.serve(w)
 		}
 	case w.current(r):
-		s.send(message)
+		s.send(r.message)
 	case changed && (s.delta || !w.answered):
 		// Upstream would ignore the nonce of an earlier stream together with the names. If it has
 		// responded on this stream, Envoy's next answer has all names (state of the world).
@@ -216,8 +209,8 @@ func (s *session) settle(w *watch, r *request) error {
 	if answered.from == nil { // the cache; what upstream sends may still be refused
 		return nil
 	}
-	if s.server.options.Cache != nil && w.complete() {
-		s.server.options.Cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
+	if cache := s.cache(); cache != nil && w.complete() {
+		cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
 			w.version, w.held)
 	}
 	s.server.accepted(w.typeURL)

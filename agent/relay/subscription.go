@@ -43,7 +43,7 @@ func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 // one, it applies the cache.
 func (s *session) subscribe() error {
 	switch {
-	case s.watches[listenerType] == nil:
+	case s.watches[listenerType] == nil, !s.own: // with another node they would be answered for it
 		return nil
 	case !s.opened:
 		if s.offline {
@@ -60,7 +60,7 @@ func (s *session) subscribe() error {
 }
 
 func (s *session) sendAnnouncements() error {
-	if s.watches[listenerType] == nil {
+	if s.watches[listenerType] == nil || !s.own {
 		return nil
 	}
 	s.server.mu.Lock()
@@ -92,12 +92,12 @@ func (s *session) apply(own *Subscription, r *response) error {
 	}
 	s.server.accepted(r.typeURL)
 	answer.version = r.version
-	if s.server.options.Cache != nil && len(r.resources) > 0 {
+	if cache := s.cache(); cache != nil && len(r.resources) > 0 {
 		held := map[string]resource{}
 		for _, one := range r.resources {
 			held[one.name] = one
 		}
-		s.server.options.Cache.put(
+		cache.put(
 			identityOf(s.node, s.link.upstream.Address), r.typeURL, r.version, held)
 	}
 	return s.forward(answer)

@@ -1,0 +1,78 @@
+package relay
+
+import (
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// types is the prefix of the types that Envoy requests.
+const types = "type.googleapis.com/envoy."
+
+// The types that clients may request. istiod answers everything else, such as debug information, to
+// the identity of this host. The agent's own requests are not restricted.
+var (
+	grpcTypes = []string{listenerType, types + "config.route.v3.RouteConfiguration",
+		types + "config.cluster.v3.Cluster", types + "config.endpoint.v3.ClusterLoadAssignment"}
+	envoyTypes = append([]string{extensionType, secretType,
+		types + "config.listener.v3.ListenerCollection",
+		types + "config.cluster.v3.ClusterCollection",
+		types + "extensions.filters.network.thrift_proxy.v3.RouteConfiguration",
+		types + "config.endpoint.v3.LbEndpoint",
+		types + "config.route.v3.ScopedRouteConfiguration", types + "config.route.v3.VirtualHost",
+		types + "service.runtime.v3.Runtime"}, grpcTypes...)
+)
+
+// allow returns an error for a type that the session's client may not request.
+func (s *session) allow(typeURL string) error {
+	allowed := envoyTypes
+	if s.share == s.server.others {
+		allowed = grpcTypes // no secrets: their socket is Envoy's
+	}
+	if slices.Contains(allowed, typeURL) {
+		return nil
+	}
+	return status.Errorf(codes.PermissionDenied,
+		"the type %.200q is not passed to the upstream server", typeURL)
+}
+
+// identify records the node of a request. An application has the node of its bootstrap, whatever it
+// sends, if there is one.
+func (s *session) identify(r *request) error {
+	if r.node == nil {
+		if s.node == nil {
+			return status.Error(codes.InvalidArgument, "the first request must carry the node")
+		}
+		return nil
+	}
+	if proto.Size(r.node) > maxNodeBytes {
+		return status.Errorf(codes.ResourceExhausted, "a node of more than %d KB",
+			maxNodeBytes>>10)
+	}
+	var application *corev3.Node
+	if s.share == s.server.others && s.server.options.Application != nil {
+		application = s.server.options.Application()
+	}
+	if application != nil {
+		r.node.Id, r.node.Cluster = application.Id, application.Cluster
+		r.node.Metadata, r.node.Locality = application.Metadata, application.Locality
+		if err := r.replaceNode(s.delta); err != nil {
+			return err
+		}
+	}
+	if s.node == nil {
+		s.node, s.own = r.node, s.share == s.server.envoys || application != nil
+	}
+	return nil
+}
+
+// cache returns the cache of the session's node, nil if it has none.
+func (s *session) cache() *Cache {
+	if !s.own {
+		return nil
+	}
+	return s.server.options.Cache
+}
