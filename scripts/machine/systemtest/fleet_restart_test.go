@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,5 +75,38 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 	}
 	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
 		f.t.Errorf("the WorkloadEntry was %q, not always %q", got, want)
+	}
+}
+
+// Without a restart no connection goes direct, however busy the machine is.
+func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.create(plainService)
+	f.server.Script("ip route add 240.240.0.20 via " + f.networks[0].Peer)
+	f.server.Eventually(20*time.Second, "the server's Envoy has the service", func() bool {
+		return strings.HasSuffix(f.server.call("plain.test", "240.240.0.20", ""), "200")
+	})
+	duration := 10 * time.Second
+	if full() {
+		duration = 10 * time.Minute
+		for range 3 {
+			busy := f.server.Command(t.Context(), "timeout", "660", "sh", "-c", "while :; do :; done")
+			if err := busy.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _, _ = busy.Process.Kill(), busy.Wait() }()
+		}
+	}
+	load := f.server.StartLoad(standard(), "-host", "plain.test", "-http", "240.240.0.20:80",
+		"-http2", "", "-tcp", "", "-duration", duration.String())
+	report := load.Stop()
+	t.Logf("%d requests in %v, %d lost", report.Total, report.Duration, report.Lost)
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		t.Errorf("lost of %d requests: %v\n%v", report.Total, lost, report)
+	}
+	journal := f.server.Script("journalctl -q -o cat -u outrider-capture.service")
+	if strings.Contains(journal, "capture is withdrawn") {
+		t.Errorf("the rules were withdrawn:\n%s", journal)
 	}
 }
