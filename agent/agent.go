@@ -27,6 +27,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/exposure"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/journal"
@@ -86,6 +87,7 @@ type Agent struct {
 	presence   *neighbour.Presence // read by other agents on this host
 	watched    *configWatch        // nil if disabled
 	capture    *capture.Follower
+	exposure   *exposure.Checker
 	optional   []part.Part // those of them that are not disabled
 
 	grpcNode  atomic.Pointer[corev3.Node]    // of applications; nil: none are served
@@ -185,7 +187,7 @@ func (a *Agent) runParts(
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
 		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.capture,
-			a.health)
+			a.exposure, a.health)
 		group.Start(a.optional...)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.

@@ -143,6 +143,8 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		a.board)
 	a.relay = a.newRelay(c)
 	a.capture = a.newCapture(c)
+	a.exposure = a.newExposure(c)
+	a.meshPorts.Accepted = a.exposure.Wake
 	a.health = health.New(health.Options{Settings: healthSettings(c),
 		Proxy: captured{a.proxy, a.capture}, Report: a.reportHealth,
 		UnitState: systemd.Manager{}.ActiveState, Board: a.board, Logger: a.logOf("health")})
@@ -197,7 +199,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
 		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, DNS: a.dns,
 		View:         a.view,
-		Interception: a.capture,
+		Interception: a.capture, Exposure: a.exposure,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),

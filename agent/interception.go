@@ -98,13 +98,19 @@ func captureSettings(c *config.Config, instance string) *capture.Settings {
 	if c.Capture.DNS {
 		s.DNSPort = portOf(c.DNS.Listen)
 	}
+	s.OwnPorts = ownPorts(c)
+	return s
+}
+
+// ownPorts returns the ports of the agent, and of Envoy's listeners for the agent.
+func ownPorts(c *config.Config) (ports []uint16) {
 	for _, address := range []string{c.Status.Address, c.Status.ReadyAddress(),
 		c.Telemetry.PrometheusAddress} {
 		if port := portOf(address); port > 0 {
-			s.OwnPorts = append(s.OwnPorts, port)
+			ports = append(ports, port)
 		}
 	}
-	return s
+	return ports
 }
 
 func captureSocket(runtimeDir string) string {

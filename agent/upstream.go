@@ -57,6 +57,7 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
 		Envoy:         func(from net.Addr) bool { return slices.Contains(own, xds.PeerOf(from).UID) },
 		Application:   a.grpcNode.Load,
+		Listeners:     func() { a.exposure.Wake() },
 		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
 		Subscriptions: []relay.Subscription{{TypeURL: proxyConfigType, Apply: a.applyProxyConfig}}}
 	if c.DNS.Listen != "" {
@@ -133,10 +134,13 @@ func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
 // upstream server is in use.
 type embeddedMesh struct{ *Agent }
 
-// Closed returns why the embedded server serves nothing, "" if it serves or is not in use.
+// Closed returns why the embedded server serves nothing, or which port is reachable past mutual TLS;
+// "" if neither is so.
 func (m embeddedMesh) Closed() string {
-	if m.reloader.InForce().Config.Discovery.Address != "" {
-		return ""
+	if m.reloader.InForce().Config.Discovery.Address == "" {
+		if why := m.discovery.Closed(); why != "" {
+			return why
+		}
 	}
-	return m.discovery.Closed()
+	return m.exposure.Closed()
 }

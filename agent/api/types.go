@@ -4,6 +4,7 @@
 package api
 
 import (
+	"net/netip"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -64,8 +65,25 @@ type Status struct {
 	// Claims are the resources that no other agent on the host can share.
 	Claims     []config.Claim        `json:"claims"`
 	Conditions []condition.Condition `json:"conditions"`
+	// OutsideMutualTLS are ports of which the mesh requires mutual TLS, and which are excluded.
+	OutsideMutualTLS []OutsidePort `json:"outside_mutual_tls,omitempty"`
+	// OlderConnections bypass mutual TLS because they were established before the rules.
+	OlderConnections []OlderConnections `json:"older_connections,omitempty"`
 	// Problems holds at most MaxMeshProblems problems; Discovery counts all.
 	Problems []MeshProblem `json:"mesh_problems,omitempty"`
+}
+
+// OutsidePort is a port outside mutual TLS; Reason is the key that excludes it, or a name.
+type OutsidePort struct {
+	Port   uint16 `json:"port"`
+	Reason string `json:"reason"`
+}
+
+// OlderConnections are connections of a peer to a port of an application.
+type OlderConnections struct {
+	Port  uint16     `json:"port"`
+	Peer  netip.Addr `json:"peer,omitzero"` // invalid: peers that are not listed
+	Count int        `json:"count"`
 }
 
 // MaxMeshProblems is the maximum number of problems in Status.

@@ -21,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/exposure"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/mesh"
@@ -57,6 +58,7 @@ type Backend struct {
 	DNS          *dns.Server // nil if disabled
 	View         *status.View
 	Interception *capture.Follower
+	Exposure     *exposure.Checker
 	Presence     *neighbour.Presence
 }
 
@@ -100,6 +102,7 @@ func (b *Backend) Status(ctx context.Context) (api.Status, error) {
 	}
 	status.Discovery = b.discoveryStatus(problems)
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
+	b.addOutside(&status)
 	return status, nil
 }
 

@@ -23,7 +23,8 @@ func (b *Backend) Capture(ctx context.Context) (api.Capture, error) {
 }
 
 func (b *Backend) captureForAPI(s capture.Status) api.Capture {
-	shown := api.Capture{State: string(s.State), Reason: s.Reason, Until: s.Until}
+	shown := api.Capture{State: string(s.State), Reason: cmp.Or(s.Reason, s.Partial()),
+		Until: s.Until}
 	for _, table := range b.Interception.Tables() {
 		shown.Rules += table.String()
 	}

@@ -9,7 +9,6 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/driver"
-	"outrider.org/outrider/agent/sockdiag"
 )
 
 // countTime bounds the request to Envoy for its cluster statistics.
@@ -59,13 +58,13 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 // problems returns all problems of the mesh configuration, including those that only the statistics
 // of a running Envoy show.
 func (b *Backend) problems(ctx context.Context) []discovery.Problem {
-	found := b.Discovery.Problems()
+	found := append(b.Discovery.Problems(), b.exposed()...)
+	slices.SortFunc(found, discovery.Problem.Compare)
 	node := b.Ports.LastNode()
 	if node == nil {
 		return found
 	}
-	live, err := b.Discovery.LiveProblems(node, b.counted(ctx),
-		sockdiag.ListeningAddresses())
+	live, err := b.Discovery.LiveProblems(node, b.counted(ctx))
 	if err != nil || len(live) == 0 {
 		return found
 	}

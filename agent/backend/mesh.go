@@ -25,6 +25,7 @@ func (b *Backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v",
 			rescanTime))
 	}
+	b.Exposure.Check()
 	return problemsForAPI(b.problems(ctx)), nil
 }
 

@@ -18,6 +18,7 @@ const (
 	ConditionUnavailable = "capture-unavailable" // no helper
 	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
 	ConditionTrial       = "capture-trial"
+	ConditionFamily      = "capture-family"
 	ConditionUnowned     = "capture-unowned" // the rules would outlive the helper
 	ConditionDNS         = "capture-dns-withdrawn"
 )
@@ -191,6 +192,9 @@ func (f *Follower) set(client *Client, status Status) {
 	raise(ConditionWithdrawn, severity,
 		client != nil && (status.State == Withdrawn || status.State == Closed),
 		fmt.Sprintf("nothing is captured, %s: %s", f.instead(status), status.Reason))
+	partial := status.Partial()
+	raise(ConditionFamily, condition.Warning,
+		partial != "" && f.inbound() && !status.ClosedInbound, partial)
 	raise(ConditionTrial, condition.Info, status.State == Trial,
 		fmt.Sprintf("connections are captured until %s, unless \"outrider capture confirm\" makes "+
 			"it permanent", status.Until.Local().Format(time.TimeOnly)))
@@ -216,10 +220,10 @@ func (f *Follower) instead(status Status) string {
 }
 
 // lost returns the status without a connection to the helper. The table that rejects connections
-// outlives the helper.
+// outlives the helper; that inbound ones are closed is only claimed if the helper said so.
 func (f *Follower) lost(err error) Status {
 	was := f.State()
-	status := Status{State: Withdrawn, Reason: err.Error(), Closed: was.Closed,
+	status := Status{State: Withdrawn, Reason: err.Error(), Closed: f.Settings.FailClosed,
 		ClosedInbound: was.ClosedInbound}
 	if was.ClosedInbound {
 		status.State = Closed

@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -13,18 +12,15 @@ import (
 )
 
 // LiveProblems returns the problems of a proxy's clusters that the counters of its Envoy show:
-// names that do not resolve, servers whose certificates are not accepted; and applications that are
-// reachable past Envoy. live has the counters by cluster, listening the host's listening addresses.
-func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live,
-	listening []netip.AddrPort) ([]Problem, error) {
+// names that do not resolve, servers whose certificates are not accepted. live has the counters by
+// cluster.
+func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err
 	}
 	snapshot, _ := v.Feed().Current()
-	s.mu.Lock()
-	problems := v.Exposed(listening)
-	s.mu.Unlock()
+	var problems []Problem
 	for r, findings := range explain.Findings(snapshot, live) {
 		for _, f := range findings {
 			if origin, ok := writtenIn(r, f.Rule); ok {
@@ -35,6 +31,19 @@ func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live,
 	}
 	slices.SortFunc(problems, Problem.Compare)
 	return problems, nil
+}
+
+// Strict returns what mutual TLS is required of ports of a proxy's host, see view.View.
+func (s *Server) Strict(
+	node *corev3.Node,
+) (func(port uint16) (by resource.Origin, strict, own bool), error) {
+	v, err := s.viewOf(node)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return v.Strict(), nil
 }
 
 // writtenIn returns the DestinationRule of a cluster if rule is set and there is one, else the

@@ -36,6 +36,8 @@ type Ports struct {
 	folder string // the agent's own runtime directory
 	board  *condition.Board
 	taken  chan struct{} // buffered: Envoy has accepted listeners
+	// Accepted is called after Envoy has accepted listeners, and must not block; nil: nothing is.
+	Accepted func()
 
 	mu     sync.Mutex
 	node   *corev3.Node // of the Envoy that last accepted listeners
@@ -65,6 +67,9 @@ func (m *Ports) accepted(node *corev3.Node, typeURL string) {
 	select {
 	case m.taken <- struct{}{}:
 	default: // one check covers both
+	}
+	if m.Accepted != nil {
+		m.Accepted()
 	}
 }
 

@@ -64,6 +64,7 @@ type Options struct {
 	// Application returns the node of clients that are no Envoys, nil if there is none: then they
 	// send their own, and the agent's subscriptions and the cache leave them out.
 	Application func() *corev3.Node
+	Listeners   func() // is called after an Envoy has accepted listeners; nil: nothing is
 	// Patience is how long a new stream waits for the connection to upstream before it is served
 	// from the cache; 0: 500 ms.
 	Patience time.Duration
@@ -78,7 +79,8 @@ type Server struct {
 	modules        *modules
 	envoys, others *share
 
-	lost atomic.Uint64 // upstream streams that ended
+	lost   atomic.Uint64               // upstream streams that ended
+	strict atomic.Pointer[strictPorts] // nil: no Envoy has accepted listeners
 
 	mu        sync.Mutex
 	sessions  map[*session]state

@@ -206,6 +206,7 @@ func (s *session) settle(w *watch, r *request) error {
 	if err := s.countHeld(w); err != nil {
 		return err
 	}
+	s.judge(w)
 	if answered.from == nil { // the cache; what upstream sends may still be refused
 		return nil
 	}

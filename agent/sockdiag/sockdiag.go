@@ -23,6 +23,7 @@ type Socket struct {
 	Cookie  uint64
 	Waiting uint32         // length of a listener's accept queue; otherwise the unread bytes
 	Address netip.AddrPort // local; IPv4-mapped IPv6 addresses are not unmapped
+	Peer    netip.AddrPort // of a connection
 	Device  uint32         // index of the bound network interface; 0: none
 	UID     uint32         // of its creator
 	Inode   uint32         // 0: owned by no process, such as a connection not yet accepted
@@ -186,11 +187,13 @@ func socketOf(body []byte) (Socket, error) {
 		length = net.IPv6len
 	}
 	address, _ := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
+	peer, _ := netip.AddrFromSlice(id[sockidDestination : sockidDestination+length])
 	s := Socket{
 		State:   State(body[messageState]),
 		Cookie:  binary.NativeEndian.Uint64(id[sockidCookie:]),
 		Waiting: binary.NativeEndian.Uint32(body[messageWaiting:]),
 		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
+		Peer:    netip.AddrPortFrom(peer, binary.BigEndian.Uint16(id[sockidPeerPort:])),
 		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),
 		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
 		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),

@@ -102,7 +102,10 @@ func (a *app) checkOptions(ctx context.Context,
 				Envoy: claim.Envoy})
 		}
 	}
-	options.Here, options.Listening = true, sockdiag.ListeningAddresses()
+	options.Here = true
+	if loaded.Config.Capture.Mode == "none" { // the running agent knows what is captured
+		options.Listening = sockdiag.ListeningAddresses()
+	}
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
 		a.instance)+".service").reader(); reader != nil {
 		options.Denied = reader.Denied

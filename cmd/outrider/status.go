@@ -96,6 +96,17 @@ func (a *app) printStatus(s api.Status) {
 		d.add("pending", yellow, "takes effect at the next start: %s",
 			strings.Join(s.PendingKeys, ", "))
 	}
+	for _, o := range s.OutsideMutualTLS {
+		d.add("outside mutual TLS", plain, "port %d (%s)", o.Port, o.Reason)
+	}
+	for _, o := range s.OlderConnections {
+		from := "other hosts"
+		if o.Peer.IsValid() {
+			from = o.Peer.String()
+		}
+		d.add("past mutual TLS", yellow, "port %d: %s from %s, older than the rules", o.Port,
+			count(o.Count, "connection", "connections"), from)
+	}
 	for _, c := range s.Conditions {
 		d.add("conditions", severityStyle(c.Severity), "%s %s (for %s): %s", c.Severity, c.Code,
 			a.since(c.Since), c.Sentence)

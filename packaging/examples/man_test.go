@@ -235,10 +235,19 @@ workloads use mutual TLS as with Istio:`)
 	}
 	p.Text(`Without an identity, and before the first certificate, STRICT accepts nothing
 and ISTIO_MUTUAL sends nothing. An invalid PeerAuthentication withholds every
-change of the mesh configuration until it is corrected. STRICT protects the
-ports of Envoy: let the application listen on 127.0.0.1 only; "outrider mesh
-check" warns if it listens elsewhere without interception. "outrider mesh
-explain" shows which certificates the sides of a connection present and expect,
+change of the mesh configuration until it is corrected. A path of [discovery]
+files that does not exist at the start may have one: with an identity, nothing
+is served until it exists or "outrider reload" is called.
+
+STRICT protects the ports of Envoy. With ` + "`mode = \"redirect\"`" + ` in [capture] that
+is every port of the host but ` + "`exclude_inbound_ports`" + ` and Outrider's own,
+which "outrider status" lists as outside mutual TLS; while Envoy does not serve,
+inbound connections are refused (` + "`fail_inbound`" + `). Without interception let the
+application listen on 127.0.0.1 only. A port that STRICT applies to and that
+other hosts reach past Envoy is the condition mutual-tls-bypassed and an error
+of "outrider mesh check", and the agent is not ready. "outrider status" counts
+connections that are older than the rules, which stay. "outrider mesh explain"
+shows which certificates the sides of a connection present and expect,
 and the PeerAuthentication of an endpoint that would refuse the connection.
 
 ` + "`caCertificates`" + ` of MeshConfig are authorities besides those of the identity, for

@@ -27,7 +27,9 @@ type Problem struct {
 // String returns "file:line: object: field: message; cure".
 func (p Problem) String() string {
 	parts := make([]string, 0, 4)
-	parts = append(parts, fmt.Sprintf("%s:%d", p.File, p.Line))
+	if p.File != "" {
+		parts = append(parts, fmt.Sprintf("%s:%d", p.File, p.Line))
+	}
 	if p.Object != "" {
 		parts = append(parts, p.Object)
 	}

@@ -48,9 +48,6 @@ func newInbound() inbound {
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	dirty := touched.Sidecars || touched.Peers
 	for host := range touched.Hosts {
-		if !v.node.Captured() {
-			break // as in Istio, without interception the application owns its ports
-		}
 		before := in.served[host]
 		now := servedBy(v, host)
 		if len(now) == 0 {
@@ -225,6 +222,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	const unit = "inbound"
 	clear(in.own)
 	var resources []*resource.Resource
+	// As in Istio, without interception the application owns its ports.
 	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
 		v.put(unit)
 		v.report(unit, nil)

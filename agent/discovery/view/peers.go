@@ -2,12 +2,15 @@ package view
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
 )
 
 // authenticate applies the PeerAuthentications to the port and returns the mode that counts.
@@ -49,16 +52,57 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 		for _, at := range listening {
 			if at.Port() == endpoint.Port() && !at.Addr().IsLoopback() &&
 				!(uint32(at.Port()) == d.Port && mesh.SameAddress(at.Addr().String(), d.Bind)) {
-				problems = append(problems, d.object.Warning(d.field+".defaultEndpoint",
-					fmt.Sprintf("the application listens on %s, where clients reach it "+
+				problems = append(problems, d.object.Problem(object.Finding{
+					Field: d.field + ".defaultEndpoint", Severity: condition.Error,
+					Message: fmt.Sprintf("the application listens on %s, where clients reach it "+
 						"without the mutual TLS that %s at %s:%d requires", at, d.peer.Object.Key,
 						d.peer.Object.File, d.peer.Object.Line),
-					`let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`))
+					Cure: `let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`}))
 				break
 			}
 		}
 	}
 	return problems
+}
+
+// Strict returns a function that reports whether mutual TLS is required of a TCP port of the proxy's
+// host, by which object, and whether the port is one of the node: of its Sidecar's ingress or of a
+// service with an endpoint there. It returns nil if mutual TLS is required of no port.
+func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool) {
+	s, ok := v.kind.(*sidecar)
+	if !ok || s.scope == nil {
+		return nil
+	}
+	policy := v.world.PeerPolicy(v.node)
+	own := map[uint16]model.PeerMode{}
+	ports, _ := s.inbound.ports(v, s.scope)
+	for _, d := range ports {
+		mode := policy.Of(d.Port)
+		own[uint16(d.Port)] = mode
+		endpoint, err := netip.ParseAddrPort(d.Endpoint)
+		if err == nil && own[endpoint.Port()].Mode != model.Strict {
+			own[endpoint.Port()] = mode
+		}
+	}
+	strict := policy.Default.Mode == model.Strict
+	for _, modes := range []iter.Seq[model.PeerMode]{maps.Values(policy.Ports), maps.Values(own)} {
+		for mode := range modes {
+			strict = strict || mode.Mode == model.Strict
+		}
+	}
+	if !strict {
+		return nil
+	}
+	return func(port uint16) (by resource.Origin, strict, isOwn bool) {
+		mode, isOwn := own[port]
+		if !isOwn {
+			mode = policy.Of(uint32(port))
+		}
+		if mode.Mode != model.Strict {
+			return by, false, isOwn
+		}
+		return mode.Object.Origin(), true, isOwn
+	}
 }
 
 // shadowedPeers reports PeerAuthentications without effect.

@@ -1,0 +1,87 @@
+package capture
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// Partial returns a sentence about the address family in which nothing is captured while the other
+// one is, "" if there is none or other hosts do not reach this one in it.
+func (s Status) Partial() string {
+	if !s.State.InForce() || s.Families.IPv4 == s.Families.IPv6 || !hostHas(s.Families.IPv4) {
+		return ""
+	}
+	family, instead := "IPv4", "go direct"
+	if s.Families.IPv4 {
+		family = "IPv6"
+	}
+	if s.ClosedInbound {
+		instead = "are refused"
+	}
+	return fmt.Sprintf("nothing is captured over %s, on which Envoy does not listen: inbound "+
+		"connections %s", family, instead)
+}
+
+// hostHas reports whether this host has an address of a family beside those of loopback.
+func hostHas(ipv6 bool) bool {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return true
+	}
+	for _, a := range addresses {
+		if network, ok := a.(*net.IPNet); ok && !network.IP.IsLoopback() &&
+			(network.IP.To4() == nil) == ipv6 {
+			return true
+		}
+	}
+	return false
+}
+
+// Reaches reports whether a connection of another host to an address of this host is neither
+// captured nor rejected now; why, and what to do.
+func (f *Follower) Reaches(to netip.AddrPort) (direct bool, why, cure string) {
+	if f.Settings == nil {
+		return true, `[capture] mode is "none"`,
+			`set mode = "redirect" in [capture], or let it listen on 127.0.0.1`
+	}
+	_, phase, _ := f.phase()
+	settings, now := f.settings(phase), f.State()
+	users := f.Users
+	if now.PID != 0 {
+		users = now.Users
+	}
+	connection := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: to}
+	var tables []*Table
+	if now.State.InForce() {
+		tables = append(tables, Rules(settings, users, now.Families, nil))
+	}
+	if now.ClosedInbound {
+		tables = append(tables, closedRules(settings, users, nil))
+	}
+	found := Explain(connection, tables...)
+	if found.Verdict != Direct {
+		return false, "", ""
+	}
+	wanted := Explain(connection, Rules(settings, users, Families{true, true}, nil))
+	switch {
+	case wanted.Verdict == Direct:
+		return true, "[capture] inbound_ports does not contain it",
+			"add it to inbound_ports, or let it listen on 127.0.0.1"
+	case found.Key == ruleFamily:
+		return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
+			"the other family"
+	case f.connected() || now.Reason == "":
+		return true, fmt.Sprintf("capture is %s%s", now.State, because(now.Reason)),
+			`set fail_inbound = "closed" in [capture], or let it listen on 127.0.0.1`
+	}
+	return true, "outrider-capture does not answer" + because(now.Reason),
+		`run "systemctl status outrider-capture.service"`
+}
+
+// connected reports whether there is a connection to the helper.
+func (f *Follower) connected() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.client != nil
+}

@@ -1,0 +1,90 @@
+package capture
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// What other hosts reach follows from the rules in force, not from the configuration.
+func TestFollower_Reaches(t *testing.T) {
+	some := captureSome
+	some.InboundClosed = true
+	for _, test := range []struct {
+		name      string
+		settings  *Settings
+		client    *Client
+		status    Status
+		to        string
+		why, cure string // "" = not reached
+	}{
+		{name: "no interception", to: "192.0.2.1:80", why: `mode is "none"`,
+			cure: `mode = "redirect"`},
+		{name: "captured", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
+			status: Status{State: On, Families: Families{true, true}}},
+		{name: "captured in a trial", settings: &captureAll, client: &Client{}, to: "[fe80::1]:80",
+			status: Status{State: Trial, Families: Families{true, true}}},
+		{name: "a family without Envoy", settings: &captureAll, client: &Client{},
+			to: "[fe80::1]:80", status: Status{State: On, Families: Families{IPv4: true}},
+			why: "Envoy does not listen on this address family", cure: `fail_inbound = "closed"`},
+		{name: "a family without Envoy, closed", settings: new(closedInbound(captureAll)),
+			client: &Client{}, to: "[fe80::1]:80",
+			status: Status{State: On, Families: Families{IPv4: true}, ClosedInbound: true}},
+		{name: "withdrawn", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
+			status: Status{State: Withdrawn, Reason: "Envoy drains"},
+			why:    "capture is withdrawn: Envoy drains", cure: `fail_inbound = "closed"`},
+		{name: "closed", settings: new(closedInbound(captureAll)), client: &Client{},
+			to: "192.0.2.1:80", status: Status{State: Closed, ClosedInbound: true}},
+		{name: "closed, but not in force", settings: new(closedInbound(captureAll)),
+			client: &Client{}, to: "192.0.2.1:80",
+			status: Status{State: Withdrawn, Reason: "the trial ended"}, why: "the trial ended",
+			cure: "fail_inbound"},
+		{name: "a port that is not captured", settings: &some, client: &Client{},
+			to: "192.0.2.1:80", status: Status{State: On, Families: Families{true, true},
+				ClosedInbound: true}, why: "inbound_ports does not contain it", cure: "add it"},
+		{name: "no helper", settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
+			status: Status{State: Withdrawn, Reason: "connection refused"},
+			why:    "outrider-capture does not answer: connection refused",
+			cure:   "systemctl status outrider-capture.service"},
+		{name: "a helper that is gone leaves what is closed",
+			settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
+			status: Status{State: Closed, ClosedInbound: true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := follower(condition.NewBoard(), Settings{})
+			f.Settings, f.status, f.client = test.settings, test.status, test.client
+			direct, why, cure := f.Reaches(netip.MustParseAddrPort(test.to))
+			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
+				!strings.Contains(cure, test.cure) {
+				t.Errorf("%t, %q, %q", direct, why, cure)
+			}
+		})
+	}
+}
+
+// A family in which inbound connections go direct is a condition; one in which they are refused is
+// shown with the state.
+func TestFollower_FamilyWithoutEnvoy(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	ip(t, "address add 2001:db8::1/128 dev lo nodad")
+	for _, closed := range []bool{false, true} {
+		board := condition.NewBoard()
+		f := follower(board, captureAll)
+		status := Status{State: On, Families: Families{IPv4: true}, ClosedInbound: closed}
+		f.set(&Client{}, status)
+		if all := board.Conditions(); (len(all) == 1 && all[0].Code == ConditionFamily) == closed {
+			t.Errorf("closed %t: %+v", closed, all)
+		}
+		if want := map[bool]string{true: "are refused", false: "go direct"}[closed]; !strings.
+			Contains(status.Partial(), "over IPv6") || !strings.HasSuffix(status.Partial(), want) {
+			t.Errorf("closed %t: %q", closed, status.Partial())
+		}
+	}
+	if s := (Status{State: On, Families: Families{IPv6: true}}); s.Partial() != "" {
+		t.Errorf("without an address of IPv4: %q", s.Partial())
+	}
+}

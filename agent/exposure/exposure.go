@@ -1,0 +1,241 @@
+// Package exposure finds applications that other hosts reach past the mutual TLS that the mesh
+// requires. It compares the listening sockets of this host with the policy of the mesh and with the
+// rules of the interception that are in force.
+//
+//	Policy   which ports need mutual TLS -+
+//	sockets  who listens where           -+-> Checker.look -> Report: condition, readiness, status
+//	Rules    what is captured or closed  -+
+package exposure
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+// Condition is active while an application is reachable past the mutual TLS that the mesh requires.
+const Condition = "mutual-tls-bypassed"
+
+// Policy reports whether mutual TLS is required of a port, by which object (zero: not known), and
+// whether the port is one of this node. A nil Policy requires none.
+type Policy = func(port uint16) (by resource.Origin, strict, own bool)
+
+// Rules are those of the interception.
+type Rules interface {
+	// Reaches reports whether other hosts reach an address of this host past Envoy, why and what to
+	// do about it.
+	Reaches(to netip.AddrPort) (direct bool, why, cure string)
+	Changed() <-chan struct{} // closed at the next change
+}
+
+// Options configure a Checker.
+type Options struct {
+	Policy func() Policy
+	Rules  Rules
+	// Captures reports whether [capture] inbound_ports contains a port.
+	Captures func(port uint16) bool
+	// Excluded returns why a port is outside mutual TLS on purpose, "" if it is not.
+	Excluded func(port uint16) string
+	// Envoy reports whether a socket is one of Envoy's listeners.
+	Envoy func(sockdiag.Socket) bool
+	// Epochs returns a channel that is closed at the next change of an epoch.
+	Epochs func() <-chan struct{}
+	Board  *condition.Board
+}
+
+// Report is what the last check found.
+type Report struct {
+	Exposed []Exposed
+	Outside []Outside
+}
+
+// Exposed is a port that other hosts reach past mutual TLS.
+type Exposed struct {
+	Port      uint16
+	Addresses []netip.AddrPort // that the application listens on
+	Families  []string         // IPv4, IPv6
+	By        resource.Origin  // what requires mutual TLS; zero: the upstream server
+	Why, Cure string
+}
+
+// String returns a sentence without the cure.
+func (e Exposed) String() string {
+	addresses := make([]string, len(e.Addresses))
+	for i, a := range e.Addresses {
+		addresses[i] = a.String()
+	}
+	by := "the upstream server"
+	if e.By != (resource.Origin{}) {
+		by = fmt.Sprintf("%s at %s:%d", e.By.Object(), e.By.File, e.By.Line)
+	}
+	return fmt.Sprintf("other hosts reach port %d (%s) over %s without the mutual TLS that %s "+
+		"requires: %s", e.Port, strings.Join(addresses, ", "), strings.Join(e.Families, " and "), by,
+		e.Why)
+}
+
+// Outside is a port that is outside mutual TLS on purpose.
+type Outside struct {
+	Port   uint16
+	Reason string // key, or a name
+}
+
+// A Checker is the agent's part that looks for such ports. Its methods may be called concurrently.
+type Checker struct {
+	Options
+	part.Readiness
+	wake     chan struct{}
+	checking sync.Mutex
+	report   atomic.Pointer[Report]
+}
+
+// New returns a Checker.
+func New(o Options) *Checker {
+	c := &Checker{Options: o, wake: make(chan struct{}, 1)}
+	c.report.Store(&Report{})
+	return c
+}
+
+// Name is the part's name.
+func (c *Checker) Name() string { return "exposure" }
+
+// every is the period of the check: no event says that an application begins to listen.
+const every = 2 * time.Second
+
+// Run checks after each change of the rules, the epochs and the policy, and periodically.
+func (c *Checker) Run(ctx context.Context) error {
+	c.MarkReady()
+	for ctx.Err() == nil {
+		rules, epochs := c.Rules.Changed(), c.Epochs()
+		c.Check()
+		select {
+		case <-ctx.Done():
+		case <-rules:
+		case <-epochs:
+		case <-c.wake:
+		case <-time.After(every):
+		}
+	}
+	return nil
+}
+
+// Wake triggers a check. It does not block.
+func (c *Checker) Wake() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Report returns what the last check found.
+func (c *Checker) Report() Report { return *c.report.Load() }
+
+// Closed returns why the agent is not ready: a port that is reachable past mutual TLS; "" if there
+// is none. It does not block.
+func (c *Checker) Closed() string { return c.report.Load().sentence() }
+
+// most bounds the ports that a sentence names.
+const most = 5
+
+func (r Report) sentence() string {
+	var all []string
+	for i, e := range r.Exposed {
+		if i == most {
+			all = append(all, fmt.Sprintf("and %d more ports: run \"outrider mesh check\"",
+				len(r.Exposed)-most))
+			break
+		}
+		all = append(all, e.String()+"; "+e.Cure)
+	}
+	return strings.Join(all, "; ")
+}
+
+// Check compares sockets, policy and rules now.
+func (c *Checker) Check() {
+	c.checking.Lock()
+	defer c.checking.Unlock()
+	var found Report
+	if policy := c.Policy(); policy != nil {
+		sockets, err := sockdiag.Listening()
+		if err != nil {
+			return // the last report stays
+		}
+		found = c.look(policy, sockets, hostFamilies())
+	}
+	c.report.Store(&found)
+	if sentence := found.sentence(); sentence != "" {
+		c.Board.Raise(Condition, condition.Error, sentence)
+	} else {
+		c.Board.Clear(Condition)
+	}
+}
+
+// look is Check without its effects. host has an address of each family that this host has.
+func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Addr) Report {
+	ports := map[uint16]*Exposed{}
+	outside := map[uint16]Outside{}
+	for _, s := range sockets {
+		port := s.Address.Port()
+		by, counts := c.counts(policy, s)
+		if !counts {
+			continue
+		}
+		if reason := c.Excluded(port); reason != "" {
+			outside[port] = Outside{port, reason}
+			continue
+		}
+		if c.Envoy(s) {
+			continue
+		}
+		for _, to := range reached(s, host) {
+			direct, why, cure := c.Rules.Reaches(netip.AddrPortFrom(to, port))
+			if !direct {
+				continue
+			}
+			e := ports[port]
+			if e == nil {
+				e = &Exposed{Port: port, By: by, Why: why, Cure: cure}
+				ports[port] = e
+			}
+			e.add(s.Address, to)
+		}
+	}
+	var r Report
+	for _, e := range ports {
+		r.Exposed = append(r.Exposed, *e)
+	}
+	for _, o := range outside {
+		r.Outside = append(r.Outside, o)
+	}
+	slices.SortFunc(r.Exposed, func(a, b Exposed) int { return int(a.Port) - int(b.Port) })
+	slices.SortFunc(r.Outside, func(a, b Outside) int { return int(a.Port) - int(b.Port) })
+	return r
+}
+
+// counts reports whether mutual TLS is required of a socket's port: it is one of this node, or one
+// that [capture] inbound_ports contains, and not on loopback.
+func (c *Checker) counts(policy Policy, s sockdiag.Socket) (by resource.Origin, counts bool) {
+	if s.Address.Addr().Unmap().IsLoopback() {
+		return by, false
+	}
+	by, strict, own := policy(s.Address.Port())
+	return by, strict && (own || c.Captures(s.Address.Port()) || c.Excluded(s.Address.Port()) != "")
+}
+
+func (e *Exposed) add(at netip.AddrPort, to netip.Addr) {
+	if !slices.Contains(e.Addresses, at) {
+		e.Addresses = append(e.Addresses, at)
+	}
+	if family := familyOf(to); !slices.Contains(e.Families, family) {
+		e.Families = append(e.Families, family)
+	}
+}

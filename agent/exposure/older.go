@@ -1,0 +1,79 @@
+package exposure
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+// Older are connections of another host to an application that bypass Envoy: they were established
+// before the rules, and stay.
+type Older struct {
+	Port  uint16
+	Peer  netip.Addr
+	Count int
+}
+
+// Older returns the connections past mutual TLS, by port and peer.
+func (c *Checker) Older() []Older {
+	policy := c.Policy()
+	if policy == nil {
+		return nil
+	}
+	listening, err := sockdiag.Listening()
+	if err != nil {
+		return nil
+	}
+	ports := map[uint16]bool{}
+	for _, s := range listening {
+		if _, counts := c.counts(policy, s); counts && !c.Envoy(s) &&
+			c.Excluded(s.Address.Port()) == "" {
+			ports[s.Address.Port()] = true
+		}
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	var all []sockdiag.Socket
+	if err := sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) { all = append(all, s) },
+		sockdiag.Established); err != nil {
+		return nil
+	}
+	return c.older(ports, all)
+}
+
+// older is Older without its inputs. A connection whose other end is on this host is Envoy's or a
+// local client's.
+func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []Older {
+	type ends struct{ local, peer netip.AddrPort }
+	here := map[ends]bool{}
+	for _, s := range connections {
+		here[ends{unmap(s.Address), unmap(s.Peer)}] = true
+	}
+	type key struct {
+		port uint16
+		peer netip.Addr
+	}
+	counts := map[key]int{}
+	for _, s := range connections {
+		local, peer := unmap(s.Address), unmap(s.Peer)
+		if ports[local.Port()] && !local.Addr().IsLoopback() && !here[ends{peer, local}] &&
+			!c.Envoy(s) {
+			counts[key{local.Port(), peer.Addr()}]++
+		}
+	}
+	var found []Older
+	for k, n := range counts {
+		found = append(found, Older{k.port, k.peer, n})
+	}
+	slices.SortFunc(found, func(a, b Older) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(b.Count, a.Count), a.Peer.Compare(b.Peer))
+	})
+	return found
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}

@@ -1,0 +1,86 @@
+package relay
+
+import (
+	"maps"
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	from "outrider.org/outrider/agent/resource"
+)
+
+// virtualInbound is the name of istiod's listener for captured inbound connections.
+const virtualInbound = "virtualInbound"
+
+// strictPorts are the ports of an accepted virtualInbound.
+type strictPorts struct {
+	ports map[uint16]bool // with filter chains of their own: whether all demand a client certificate
+	rest  bool            // the same for the filter chains of all other ports
+}
+
+// Strict returns a function that reports whether the inbound filter chains that an Envoy accepted
+// last all demand a client certificate for a port, and whether the port has chains of its own. The
+// object behind them is not known. It returns nil if they do for no port.
+func (s *Server) Strict() func(port uint16) (by from.Origin, strict, own bool) {
+	p := s.strict.Load()
+	if p == nil || !p.rest && !slices.Contains(slices.Collect(maps.Values(p.ports)), true) {
+		return nil
+	}
+	return func(port uint16) (by from.Origin, strict, own bool) {
+		if strict, own = p.ports[port]; !own {
+			strict = p.rest
+		}
+		return by, strict, own
+	}
+}
+
+// judge keeps what the accepted listeners of an Envoy demand.
+func (s *session) judge(w *watch) {
+	if w.typeURL != from.ListenerType || !w.all || s.share != s.server.envoys {
+		return
+	}
+	held, known := w.held[virtualInbound]
+	if known && held.body == nil {
+		return // Envoy had it before this stream
+	}
+	s.server.strict.Store(strictOf(held.body))
+	if s.server.options.Listeners != nil {
+		s.server.options.Listeners()
+	}
+}
+
+// strictOf decodes a virtualInbound, an Any; an invalid or missing one demands nothing.
+func strictOf(body []byte) *strictPorts {
+	p := &strictPorts{ports: map[uint16]bool{}}
+	var wrapped anypb.Any
+	var listener listenerv3.Listener
+	if proto.Unmarshal(body, &wrapped) != nil || proto.Unmarshal(wrapped.Value, &listener) != nil {
+		return p
+	}
+	rest := 0
+	p.rest = true
+	for _, chain := range listener.FilterChains {
+		demands := demandsCertificate(chain)
+		port := chain.GetFilterChainMatch().GetDestinationPort()
+		if port == nil {
+			rest++
+			p.rest = p.rest && demands
+			continue
+		}
+		before, known := p.ports[uint16(port.Value)]
+		p.ports[uint16(port.Value)] = demands && (before || !known)
+	}
+	p.rest = p.rest && rest > 0
+	return p
+}
+
+// demandsCertificate reports whether a filter chain terminates TLS and demands a client certificate.
+func demandsCertificate(chain *listenerv3.FilterChain) bool {
+	var tls tlsv3.DownstreamTlsContext
+	config := chain.GetTransportSocket().GetTypedConfig()
+	return config.MessageIs(&tls) && proto.Unmarshal(config.Value, &tls) == nil &&
+		tls.GetRequireClientCertificate().GetValue()
+}
