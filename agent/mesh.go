@@ -17,6 +17,8 @@ const lastGoodName = "mesh-last-good.json"
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	options := discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
+		// The path may have policies that need the identity.
+		Await:    c.Identity.Provider != "none" && c.Discovery.Address == "",
 		Settings: mesh.Settings(c), Here: true, MaxViews: mesh.MaxViews, Denied: a.deniedToEnvoy,
 		Namespaces: a.namespaces, TrustBundle: a.trust,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,

@@ -48,6 +48,7 @@ func (a *signalHandler) Run(ctx context.Context) error {
 			switch received {
 			case unix.SIGHUP:
 				// The reloader logs the outcome.
+				a.discovery.Proceed()
 				running.Go(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", false, nil) })
 			case unix.SIGUSR1:
 				running.Go(func() { a.reopenLogs(ctx) })

@@ -167,6 +167,7 @@ func (b *Backend) Reload(
 	if request.Systemctl {
 		reason = "systemctl reload"
 	}
+	b.Discovery.Proceed()
 	result, err := b.Reloader.Reload(ctx, reason, request.IfChanged, progress)
 	for _, c := range b.Board.Conditions() {
 		if c.Code == discovery.ConditionProblems {

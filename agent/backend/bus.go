@@ -15,6 +15,7 @@ import (
 
 // BeginReload begins a reload and returns its ID.
 func (b *Backend) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
+	b.Discovery.Proceed()
 	return b.Reloader.Begin(ctx, "D-Bus request", ifChanged)
 }
 

@@ -38,6 +38,7 @@ type Server struct {
 	persisted    persisted
 	rescan       chan chan struct{} // closed once it is done
 	joining      chan struct{}      // a realm is to be filled
+	proceed      chan struct{}      // see Proceed
 
 	newestStream atomic.Uint64 // of newestView
 	meshReads    atomic.Uint64 // begun
@@ -79,6 +80,7 @@ func New(options Options) (*Server, error) {
 		persisted: persisted{state: lastGood, stale: stale},
 		ended:     make(chan struct{}),
 		rescan:    make(chan chan struct{}), joining: make(chan struct{}, 1),
+		proceed:   make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
@@ -103,7 +105,7 @@ func New(options Options) (*Server, error) {
 
 func newStore(o Options, lastGood []*object.Object) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
-		Validate: validate.Object, LastGood: lastGood})
+		Validate: validate.Object, Await: o.Await, LastGood: lastGood})
 }
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.
@@ -137,6 +139,12 @@ func (s *Server) Run(ctx context.Context) error {
 			rescan, rested = s.rescan, nil
 		case <-s.joining:
 			s.join()
+		case <-s.proceed:
+			s.proceedNow()
+		case <-s.awaited():
+			if s.appeared() {
+				s.read((*store.Store).Load, nil)
+			}
 		case <-s.unwritten:
 		case paths, ok := <-s.options.Changes:
 			if !ok {

@@ -19,6 +19,7 @@ func (s *Store) In(namespace string) (*Store, []object.Change) {
 	}
 	other := New(options)
 	other.roots, other.devices = maps.Clone(s.roots), maps.Clone(s.devices)
+	other.awaited = maps.Clone(s.awaited)
 	before := map[object.Key]*object.Object{}
 	for path, known := range s.files {
 		moved := &file{problems: known.problems, restricts: known.restricts, broken: known.broken}

@@ -133,11 +133,16 @@ func (s *scanner) visit(d directory) {
 }
 
 // unreadableRoot returns the problem of a configured path whose files were not all found.
-func unreadableRoot(path string, err error) object.Problem {
+func (s *Store) unreadableRoot(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("cannot be read: %v", err),
 		Cure:    "create it or take it out of [discovery] files"}
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && s.awaited[path]:
+		p.Severity, p.Message = condition.Error, "does not exist: it may have access policies and "+
+			"be on a file system that is not mounted yet, so nothing is served"
+		p.Cure = "mount or create it, take it out of [discovery] files, or run \"outrider reload\" " +
+			"to serve without it"
 	case errors.Is(err, fs.ErrNotExist):
 		p.Severity, p.Message = condition.Info, "does not exist"
 	case errors.Is(err, errTooMany):

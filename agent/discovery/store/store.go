@@ -26,6 +26,10 @@ type Options struct {
 	// validation
 	Validate func(*object.Object) []object.Finding
 
+	// Await makes each path that does not exist an error, which restricts access, until it exists or
+	// Proceed is called: it may be on a file system that is not mounted yet.
+	Await bool
+
 	// LastGood holds the objects that an earlier store held (Held). Those without a namespace have
 	// this store's default namespace.
 	LastGood []*object.Object
@@ -40,6 +44,7 @@ type Store struct {
 	// objects with the same key, oldest first; the first one is in force
 	candidates map[object.Key][]*object.Object
 	roots      map[string]object.Problem // unreadable Options.Paths
+	awaited    map[string]bool           // Options.Paths that have not existed yet, with Await
 	// file systems of Options.Paths at their last scan
 	devices    map[string]uint64
 	duplicates map[object.Key][]object.Problem
@@ -57,6 +62,12 @@ func New(options Options) *Store {
 		candidates: map[object.Key][]*object.Object{},
 		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
 		duplicates: map[object.Key][]object.Problem{}}
+	if options.Await {
+		s.awaited = map[string]bool{}
+		for _, path := range options.Paths {
+			s.awaited[path] = true
+		}
+	}
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.In(options.Namespace))
 	}
@@ -176,7 +187,10 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 		}
 	}
 	if err != nil && isRoot {
-		s.roots[path] = unreadableRoot(path, err)
+		s.roots[path] = s.unreadableRoot(path, err)
+	}
+	if isRoot && !errors.Is(err, fs.ErrNotExist) {
+		delete(s.awaited, path)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return changed, nil, s.unseen(path, present)

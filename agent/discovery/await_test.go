@@ -1,0 +1,65 @@
+package discovery_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+// A path that does not exist at the start may have a PeerAuthentication, on a file system that is
+// not mounted yet: nothing is served until it exists, or a person decides to serve without it.
+func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
+	for _, end := range []string{"appears", "appears empty", "proceed"} {
+		t.Run(end, func(t *testing.T) {
+			folder := t.TempDir()
+			missing, file := filepath.Join(folder, "mount"), filepath.Join(folder, "mesh.yaml")
+			write(t, file, fmt.Sprintf(nodePorts, "PERMISSIVE", "10.0.0.1"))
+			server, _ := start(t, discovery.Options{Files: []string{file, missing},
+				Namespace: "shop", OwnAddresses: true, Await: true})
+			feed := feedOf(t, server, "REDIRECT identity")
+			served := func() int {
+				snapshot, _ := feed.Current()
+				return len(snapshot.Set(resource.ListenerType))
+			}
+			if n := served(); n > 0 {
+				t.Errorf("%d listeners", n)
+			}
+			for _, want := range []string{missing + ":1: does not exist", `run "outrider reload"`} {
+				if why := server.Closed(); !strings.Contains(why, want) {
+					t.Errorf("closed: %q lacks %q", why, want)
+				}
+			}
+			switch end {
+			case "proceed":
+				server.Proceed()
+			case "appears":
+				must(t, os.Mkdir(missing, 0o700))
+				write(t, filepath.Join(missing, "peers.yaml"), "apiVersion: security.istio.io/v1\n"+
+					"kind: PeerAuthentication\nmetadata: {name: default, "+
+					"namespace: istio-system}\nspec: {mtls: {mode: STRICT}}\n")
+			default:
+				must(t, os.Mkdir(missing, 0o700))
+			}
+			eventually(t, "listeners are served", func() (bool, string) {
+				return served() > 0 && server.Closed() == "", server.Closed()
+			})
+			must(t, os.RemoveAll(missing))
+			if why := server.Closed(); why != "" {
+				t.Errorf("it existed once: %q", why)
+			}
+		})
+	}
+}
+
+// Without an identity a missing path is no reason to close.
+func TestAwait_NotWithoutIdentity(t *testing.T) {
+	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
+	if why := server.Closed(); why != "" {
+		t.Error(why)
+	}
+}
