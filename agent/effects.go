@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/mesh"
@@ -14,6 +15,9 @@ type reloadSource struct{ *Agent }
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options.Config) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
+	if err := blueprint.CheckExecProbe(loaded, s.options.Config.InUnit); err != nil {
+		return config.Errors{err}
+	}
 	return s.checkClaims(ctx, loaded)
 }
 

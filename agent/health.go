@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"context"
+	"os"
+
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/probe/execprobe"
 )
 
 // healthType is the type of the requests in which istiod expects the workload's health: their error
@@ -19,6 +23,22 @@ func (a *Agent) reportHealth(healthy bool, reason string) {
 		problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
 	}
 	a.relay.Announce(healthType, problem)
+}
+
+// probeSocket is where outrider-probe.socket listens, for all instances.
+const probeSocket = "/run/outrider/probe.sock"
+
+// execProbe runs the command of an exec probe: in outrider-probe@.service, in the foreground as the
+// agent's user.
+func (a *Agent) execProbe(ctx context.Context, arguments []string) error {
+	if a.options.Config.InUnit {
+		return execprobe.Run(ctx, probeSocket, arguments)
+	}
+	path, err := execprobe.Find(arguments[0], 0, os.Geteuid())
+	if err != nil {
+		return err
+	}
+	return execprobe.Exec(ctx, path, arguments)
 }
 
 // healthSettings returns the settings of the health that is reported to the upstream server.

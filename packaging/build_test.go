@@ -140,7 +140,8 @@ func TestArm64(t *testing.T) {
 	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd",
 		"usr/libexec/outrider/outrider-keeper",
 		"usr/libexec/outrider/outrider-capture",
-		"usr/libexec/outrider/outrider-bootstrap"} {
+		"usr/libexec/outrider/outrider-bootstrap",
+		"usr/libexec/outrider/outrider-probe"} {
 		file, err := elf.Open(filepath.Join(unpacked, program))
 		if err != nil {
 			t.Fatal(err)

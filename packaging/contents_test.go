@@ -55,6 +55,7 @@ var installed = map[string]string{
 	"/usr/libexec/outrider/outrider-keeper":    "-rwxr-xr-x root root",
 	"/usr/libexec/outrider/outrider-capture":   "-rwxr-xr-x root root",
 	"/usr/libexec/outrider/outrider-bootstrap": "-rwxr-xr-x root root",
+	"/usr/libexec/outrider/outrider-probe":     "-rwxr-xr-x root root",
 	"/usr/libexec/outrider/outrider-seal":      "-rwxr-xr-x root root",
 	"/usr/sbin/outriderd":                      "-rwxr-xr-x root root",
 	"/usr/share/doc/outrider":                  "drwxr-xr-x root root",

@@ -71,6 +71,9 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	}
 	defer place.remove()
 	how.readable(loaded, &report)
+	if err := CheckExecProbe(loaded, options.InUnit); err != nil {
+		report.Errors = append(report.Errors, err)
+	}
 	var binary *envoy.Binary
 	if loaded.Config.Envoy.Enabled {
 		binary = place.find(ctx, loaded, &report)

@@ -205,6 +205,10 @@ func (x *crossCheck) probes() {
 			"keep one of them",
 			"[health] has %d of http, tcp, grpc, exec and unit", n)
 	}
+	if len(h.Exec) > 0 && !x.options.InUnit {
+		x.warn([]string{"health.exec"}, "",
+			"runs as the agent's user, with its rights: only the systemd unit has a sandbox for it")
+	}
 }
 
 func count(conditions ...bool) int {

@@ -53,8 +53,9 @@ func healthTable(h *Health) table {
 			setting("tcp", &h.TCP, "", Live, "").must(optional(dialAddress)),
 			setting("grpc", &h.GRPC, "", Live, "").must(optional(grpcTarget)),
 			setting("exec", &h.Exec, nil, Live,
-				`["cmd", "arg"], run as the agent's user in the sandbox of its unit, `+
-					`with PATH, HOME, LANG`).conceals(concealAll),
+				`["cmd", "arg"], run by outrider-probe@.service as a user without rights and `+
+					`network, with PATH, HOME, LANG; root alone may write the program and its `+
+					`folders`).conceals(concealAll),
 			setting("unit", &h.Unit, "", Live,
 				`"myapp.service" (systemd's ActiveState over D-Bus)`).
 				must(optional(systemdUnit)),

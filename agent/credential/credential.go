@@ -17,7 +17,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
+
+	"outrider.org/outrider/agent/ownership"
 )
 
 // Cluster is the name of Envoy's cluster for the secrets of credentials, if those of the workload
@@ -148,30 +149,10 @@ func (f Files) CheckOwners() error {
 		}
 		folder := filepath.Dir(path)
 		for _, place := range []string{final, filepath.Dir(final), folder, filepath.Dir(folder)} {
-			if err := checkOwner(place); err != nil {
+			if err := ownership.Check(place, 0, os.Geteuid()); err != nil {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-func checkOwner(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fmt.Errorf("%s: its owner is unknown", path)
-	}
-	if owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s: belongs to user %d, who could replace the certificate; "+
-			"chown root %s", path, owner.Uid, path)
-	}
-	if info.Mode()&0o022 != 0 && (!info.IsDir() || info.Mode()&fs.ModeSticky == 0) {
-		return fmt.Errorf("%s: other users may write to it and replace the certificate; "+
-			"chmod go-w %s", path, path)
 	}
 	return nil
 }

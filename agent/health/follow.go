@@ -140,7 +140,7 @@ func (c *Checker) probe(ctx context.Context, s Settings) error {
 	case s.GRPC != "":
 		return probe.GRPC(ctx, s.GRPC)
 	case len(s.Exec) > 0:
-		return probe.Exec(ctx, s.Exec)
+		return c.options.Exec(ctx, s.Exec)
 	case s.Unit != "":
 		state, err := c.options.UnitState(ctx, s.Unit)
 		if err == nil && !slices.Contains([]string{"active", "reloading", "refreshing"}, state) {

@@ -50,8 +50,10 @@ type Options struct {
 	Report func(healthy bool, reason string)
 	// UnitState returns the ActiveState of a systemd unit.
 	UnitState func(ctx context.Context, unit string) (string, error)
-	Board     *condition.Board
-	Logger    *slog.Logger
+	// Exec runs a command.
+	Exec   func(ctx context.Context, arguments []string) error
+	Board  *condition.Board
+	Logger *slog.Logger
 }
 
 // State is the result of the checks.

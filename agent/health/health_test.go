@@ -265,6 +265,8 @@ func TestHealth_ProbesOfServers(t *testing.T) {
 	c := New(Options{Board: condition.NewBoard(),
 		UnitState: func(context.Context, string) (string, error) {
 			return "", errors.New("no bus")
+		}, Exec: func(_ context.Context, arguments []string) error {
+			return fmt.Errorf("run %q", arguments)
 		}})
 	for _, test := range []struct {
 		settings Settings
@@ -273,7 +275,7 @@ func TestHealth_ProbesOfServers(t *testing.T) {
 		{Settings{HTTP: server.URL + "/ok"}, ""}, {Settings{HTTP: server.URL + "/moved"}, ""},
 		{Settings{HTTP: server.URL + "/broken"}, "the application answered 503"},
 		{Settings{TCP: server.Listener.Addr().String()}, ""},
-		{Settings{GRPC: "127.0.0.1:1"}, "refused"}, {Settings{Exec: []string{"false"}}, "status 1"},
+		{Settings{GRPC: "127.0.0.1:1"}, "refused"}, {Settings{Exec: []string{"false"}}, `run ["false"]`},
 		{Settings{Unit: "a.service"}, "no bus"}, {Settings{}, ""},
 	} {
 		err := c.probe(t.Context(), test.settings)

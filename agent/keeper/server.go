@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"outrider.org/outrider/agent/unixpeer"
 )
 
 // Options configure a keeper.
@@ -102,20 +104,20 @@ func (s *server) accept() {
 			_ = socket.Close()
 			continue
 		}
-		peer, err := peerOf(socket)
-		c := newConnection(socket, "", peer.pid)
+		peer, err := unixpeer.Of(socket)
+		c := newConnection(socket, "", peer.PID)
 		s.all[c] = true
 		s.serving.Add(1)
 		s.mu.Unlock()
 		go func() {
 			defer s.serving.Done()
 			defer s.disconnected(c)
-			if err != nil || !slices.Contains(s.users, peer.uid) && peer.uid != 0 {
-				s.logf("user %d (pid %d) may not connect: %v", peer.uid, peer.pid,
+			if err != nil || !slices.Contains(s.users, peer.UID) && peer.UID != 0 {
+				s.logf("user %d (pid %d) may not connect: %v", peer.UID, peer.PID,
 					err)
 				_ = socket.SetDeadline(time.Now().Add(helloWait))
 				_ = writeFrame(socket, hello{Protocol: ProtocolVersion,
-					Error: refuse(CodeForbidden, "user %d may not connect to the keeper", peer.uid)})
+					Error: refuse(CodeForbidden, "user %d may not connect to the keeper", peer.UID)})
 				return
 			}
 			s.serveConnection(c)

@@ -10,11 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -24,8 +20,6 @@ import (
 const (
 	redirectsAtMost = 10
 	bodyRead        = 10 << 10
-	outputRead      = 256 // bytes of a command's output that its error has
-	outputWait      = time.Second
 )
 
 // HTTP sends a request and returns the status code of the response. Certificates are not verified;
@@ -91,39 +85,4 @@ func GRPC(ctx context.Context, target string) error {
 		return fmt.Errorf("the health service says %s", answer.Status)
 	}
 	return nil
-}
-
-// Exec runs a command, which succeeds with exit status 0. At the end of ctx it is killed. Processes
-// of its group that it leaves behind are killed, too. Its environment is PATH, HOME and LANG.
-func Exec(ctx context.Context, arguments []string) error {
-	var output limited
-	command := exec.CommandContext(ctx, arguments[0], arguments[1:]...)
-	command.Stdout, command.Stderr = &output, &output
-	command.Env = []string{} // nil is the environment of the agent
-	for _, name := range []string{"PATH", "HOME", "LANG"} {
-		if value, ok := os.LookupEnv(name); ok {
-			command.Env = append(command.Env, name+"="+value)
-		}
-	}
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	kill := func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.Cancel = kill
-	command.WaitDelay = outputWait // a process outside the group may have the pipe
-	err := command.Run()
-	if command.Process != nil {
-		_ = kill() // an error if nothing is left
-	}
-	if text := strings.TrimSpace(string(output.text)); err != nil && text != "" {
-		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(text, "?"))
-	}
-	return err
-}
-
-// limited holds the first bytes of an output.
-type limited struct{ text []byte }
-
-// Write implements io.Writer.
-func (l *limited) Write(p []byte) (int, error) {
-	l.text = append(l.text, p[:min(len(p), outputRead-len(l.text))]...)
-	return len(p), nil
 }

@@ -22,8 +22,9 @@ const module = "outrider.org/outrider/"
 // leaves are what every part may import; of the parts, each may import these and itself.
 var leaves = []string{"agent/admission", "agent/cloud", "agent/condition", "agent/config",
 	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
-	"agent/histogram", "agent/operator", "agent/part", "agent/probe", "agent/readfile",
-	"agent/resource", "agent/sockdiag", "agent/spelling", "agent/watch"}
+	"agent/histogram", "agent/operator", "agent/ownership", "agent/part", "agent/probe",
+	"agent/probe/execprobe", "agent/readfile", "agent/resource", "agent/sockdiag",
+	"agent/spelling", "agent/unixpeer", "agent/watch"}
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
 // below it.
@@ -51,6 +52,7 @@ var more = map[string][]string{
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-capture":    {"agent/capture", "agent/dns/resolved"},
 	"cmd/outrider-bootstrap":  {"bootstrap/..."},
+	"cmd/outrider-probe":      {"agent/probe/execprobe"},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Programs is where the built programs are: outriderd, outrider, outrider-keeper,
-// outrider-bootstrap, outrider-capture, backend, load.
+// outrider-bootstrap, outrider-capture, outrider-probe, backend, load.
 type Programs struct{ Dir string }
 
 // Path is the path of one of them.
@@ -57,7 +57,8 @@ func Build(t testing.TB, race bool) Programs {
 	err = build(race, "./cmd/outriderd")
 	if err == nil {
 		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap",
-			"./cmd/outrider-capture", "./scripts/backend/cmd/backend", "./scripts/load/cmd/load")
+			"./cmd/outrider-probe", "./cmd/outrider-capture", "./scripts/backend/cmd/backend",
+			"./scripts/load/cmd/load")
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)

@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// The state of a unit and the exit status of a command are probed inside the agent's sandbox. A
-// changed probe is applied without a new epoch.
+// The state of a unit and the exit status of a command are probed. A changed probe is applied
+// without a new epoch.
 func TestHealth_UnitAndCommand(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -36,9 +36,10 @@ func TestHealth_UnitAndCommand(t *testing.T) {
 	expect("healthy", "")
 
 	epoch := c.Status().CurrentEpoch
-	configure(`exec = ["sh", "-c", "id -un; exit 1"]`)
+	configure(`exec = ["sh", "-c", "echo down; exit 1"]`)
 	c.MustRun(t, "outrider", "reload", "--if-changed")
-	expect("unhealthy", "exit status 1: outrider")
+	expect("unhealthy", "exit status 1: down; it runs without rights and network: use http, tcp or "+
+		"unit if it needs them")
 	if now := c.Status().CurrentEpoch; epoch == nil || now == nil || *now != *epoch {
 		t.Errorf("epoch %v instead of %v", now, epoch)
 	}

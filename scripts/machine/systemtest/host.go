@@ -57,7 +57,7 @@ const installScript = `set -eu
 install -D -m 0755 -t /usr/bin /opt/programs/outrider
 install -D -m 0755 -t /usr/sbin /opt/programs/outriderd
 install -D -m 0755 -t /usr/libexec/outrider /opt/programs/outrider-keeper \
-	/opt/programs/outrider-bootstrap /opt/programs/outrider-capture \
+	/opt/programs/outrider-bootstrap /opt/programs/outrider-capture /opt/programs/outrider-probe \
 	/opt/packaging/libexec/outrider-seal
 install -D -m 0644 -t /usr/lib/systemd/system /opt/units/*
 install -D -m 0644 -t /usr/lib/systemd/system-preset /opt/packaging/preset/*

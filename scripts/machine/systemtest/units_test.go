@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 		"outrider-capture-early.service": 1, "outrider-capture-early@web.service": 1,
 		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1,
 		"outrider-cleanup.service": 2.5, "outrider-seal.service": 2,
-		"outrider-resolved@web.service": 1.9,
+		"outrider-resolved@web.service": 1.9, "outrider-probe@web.service": 1.2,
 	} {
 		out := h.MustRun(t, "systemd-analyze", "security", "--no-pager", unit)
 		match := exposure.FindStringSubmatch(out)
@@ -63,11 +64,15 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 }
 
 // A template differs from its unit only in the instance's name: both have the same hardening. There
-// is no unit beside outrider-resolved@.service, which serves one connection.
+// is no unit beside those that serve one connection.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(parts.Root(), "units")
-	templates, err := filepath.Glob(filepath.Join(folder, "*[^d]@.*"))
+	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
+	templates = slices.DeleteFunc(templates, func(path string) bool {
+		return slices.Contains([]string{"outrider-resolved@.service", "outrider-probe@.service"},
+			filepath.Base(path))
+	})
 	if err != nil || len(templates) != 8 {
 		t.Fatalf("%d templates: %v, %v", len(templates), templates, err)
 	}
@@ -80,7 +85,8 @@ func TestTemplates(t *testing.T) {
 }
 
 // instance removes the instance's name from a template.
-var instance = strings.NewReplacer(" (%i)", "", "StateDirectory=outrider/outrider",
+var instance = strings.NewReplacer("STATE_DIRECTORY=/var/lib/outrider/outrider",
+	"STATE_DIRECTORY=/var/lib/outrider", " (%i)", "", "StateDirectory=outrider/outrider",
 	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -instance %i", "",
 	" -i %i", "", "/%i", "", "@NAME", "")
 
@@ -118,7 +124,8 @@ func TestUnits_ExplainMissingHardening(t *testing.T) {
 	}
 	for _, name := range []string{"outrider.service", "outrider-envoy.service",
 		"outrider-capture.service", "outrider-wait-online.service", "outrider-cleanup.service",
-		"outrider-seal.service", "outrider-capture-early.service", "outrider-resolved@.service"} {
+		"outrider-seal.service", "outrider-capture-early.service", "outrider-resolved@.service",
+		"outrider-probe@.service"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
 		if err != nil {
 			t.Fatal(err)

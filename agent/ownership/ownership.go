@@ -1,0 +1,89 @@
+// Package ownership checks that only trusted users can replace a file.
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// maxLinks is the number of symbolic links that the kernel follows in a path.
+const maxLinks = 40
+
+// CheckPath returns an error if another user than the owners could replace the file at an absolute
+// path: everything on the way to it, links included, must belong to one of the owners and be
+// writable for its owner only. No other user can then change the result, even at once.
+func CheckPath(path string, owners ...int) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("%s: not an absolute path", path)
+	}
+	if err := Check("/", owners...); err != nil {
+		return err
+	}
+	at, names, links := "/", split(path), 0
+	for len(names) > 0 {
+		next := filepath.Join(at, names[0])
+		names = names[1:]
+		info, err := os.Lstat(next)
+		if err == nil {
+			err = check(next, info, owners)
+		}
+		if err != nil {
+			return err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return err
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		names = append(split(target), names...)
+	}
+	return nil
+}
+
+// split returns the names of a path, without empty ones.
+func split(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
+}
+
+// Check returns an error if the file or directory at path, after symbolic links, does not belong to
+// one of the owners or if others may write to it.
+func Check(path string, owners ...int) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return check(path, info, owners)
+}
+
+// check judges one file. An access control list that lets others write shows in the mode of the
+// group. In a directory with the sticky bit, others cannot replace what is not theirs.
+func check(path string, info fs.FileInfo, owners []int) error {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok:
+		return errors.New(path + ": its owner is unknown")
+	case !slices.Contains(owners, int(owner.Uid)):
+		return fmt.Errorf("%s: belongs to user %d, who could replace what is read from it; "+
+			"chown root %s", path, owner.Uid, path)
+	case info.Mode()&fs.ModeSymlink == 0 && info.Mode()&0o022 != 0 &&
+		(!info.IsDir() || info.Mode()&fs.ModeSticky == 0):
+		return fmt.Errorf("%s: other users may write to it and replace what is read from it; "+
+			"chmod go-w %s", path, path)
+	}
+	return nil
+}

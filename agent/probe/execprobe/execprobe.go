@@ -1,0 +1,113 @@
+// Package execprobe runs the commands of [health] exec.
+//
+// Under systemd, outrider-probe@.service runs one command per connection, as a user without rights:
+//
+//	agent (Run) --- /run/outrider/probe.sock --- outrider-probe (Serve) --- command
+//
+// The end of the connection ends outrider-probe, and systemd then kills what is left in the control
+// group of the service. In the foreground, the agent runs commands itself (Exec).
+package execprobe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/unixpeer"
+)
+
+const (
+	maxRequest  = 1 << 20
+	maxResponse = 64 << 10
+	requestTime = 5 * time.Second
+)
+
+// request is the request of a connection.
+type request struct {
+	Arguments []string
+}
+
+// response ends a connection.
+type response struct {
+	Error string // "" = the command succeeded
+}
+
+// Run has outrider-probe, behind a socket, run a command. At the end of ctx the command is killed.
+func Run(ctx context.Context, socket string, arguments []string) error {
+	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return errors.New("outrider-probe.socket is not active; " +
+			"systemctl start outrider-probe.socket")
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
+	defer stop()
+	if err := json.NewEncoder(connection).Encode(request{arguments}); err != nil {
+		return err
+	}
+	var got response
+	limited := io.LimitReader(connection, maxResponse)
+	switch err := json.NewDecoder(limited).Decode(&got); {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, io.EOF):
+		return errors.New("outrider-probe@.service has ended, or too many probes run; " +
+			"journalctl -u 'outrider-probe*'")
+	case err != nil:
+		return err
+	case got.Error != "":
+		return errors.New(got.Error)
+	}
+	return nil
+}
+
+// Serve runs the command of a connection, if its peer is root or the agent's user and root alone
+// can replace its program. It returns when the command or the connection ends.
+func Serve(connection *net.UnixConn, agent int) error {
+	switch peer, err := unixpeer.Of(connection); {
+	case err != nil:
+		return err
+	case peer.UID != 0 && peer.UID != agent:
+		return fmt.Errorf("user %d may not run probes", peer.UID)
+	}
+	if err := connection.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
+		return err
+	}
+	var asked request
+	requests := io.LimitReader(connection, maxRequest)
+	if err := json.NewDecoder(requests).Decode(&asked); err != nil {
+		return fmt.Errorf("read the request: %w", err)
+	}
+	if len(asked.Arguments) == 0 {
+		return errors.New("the request has no command")
+	}
+	if err := connection.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		defer cancel()
+		_, _ = io.Copy(io.Discard, connection) // until the agent closes it
+	}()
+	var done response
+	if path, err := Find(asked.Arguments[0], 0); err != nil {
+		done.Error = err.Error()
+	} else if err := Exec(ctx, path, asked.Arguments); err != nil {
+		done.Error = err.Error() +
+			"; it runs without rights and network: use http, tcp or unit if it needs them"
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return json.NewEncoder(connection).Encode(done)
+}

@@ -1,0 +1,172 @@
+package systemtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/probe/execprobe"
+)
+
+// probeScripts are commands of probes.
+const probeScripts = `set -eu
+mkdir -p /usr/local/lib/probes
+cd /usr/local/lib/probes
+cat >good <<'END'
+#!/bin/sh
+echo "in $PWD, HOME=$HOME, PATH=$PATH"
+test "$PWD" = / && test -n "$PATH" && test -n "$HOME" && test -z "$INVOCATION_ID"
+END
+cat >leaves <<'END'
+#!/bin/sh
+setsid sleep 77771 >/dev/null 2>&1 &
+setsid sh -c 'setsid sleep 77772 &' >/dev/null 2>&1
+END
+cat >hangs <<'END'
+#!/bin/sh
+setsid sleep 77773 >/dev/null 2>&1 &
+exec sleep 77774
+END
+cat >rights <<'END'
+#!/bin/sh
+for file in /etc/outrider/outrider.toml /etc/outrider/token /proc/1/environ /run/credentials \
+	/run/outrider /run/outrider-envoy /run/outrider-capture /var/lib/outrider; do
+	if ls "$file"/ >/dev/null 2>&1 || cat "$file" >/dev/null 2>&1; then echo "reads $file"; fi
+done
+for socket in keeper capture resolved outrider probe; do
+	curl -s --max-time 1 --unix-socket /run/outrider/$socket.sock http://a/ >/dev/null 2>&1
+	test $? = 7 || echo "reaches $socket"
+done
+curl -s --max-time 1 http://127.0.0.1:80/ >/dev/null 2>&1 && echo "reaches the network"
+touch /etc/x /usr/x /run/x /dev/shm/x 2>/dev/null && echo writes
+test "$(id -u)" -lt 60000 && echo "is $(id -u)"
+test "$(id -G)" = "$(id -g)" || echo "has groups $(id -G)"
+exit 0
+END
+chmod 755 good leaves hangs rights
+printf secret >/etc/outrider/token
+chown outrider:outrider /etc/outrider/token
+chmod 640 /etc/outrider/token`
+
+// probeHost is a host that runs, with its agent, commands of probes.
+type probeHost struct{ *Host }
+
+func newProbeHost(t *testing.T) probeHost {
+	t.Helper()
+	h := probeHost{NewHost(t)}
+	h.Script(probeScripts)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	return h
+}
+
+// socket is the path of the socket as processes of this host see it.
+func (h probeHost) socket() string {
+	return fmt.Sprintf("/proc/%d/root/run/outrider/probe.sock", h.Leader())
+}
+
+// run runs a command as the agent has it run.
+func (h probeHost) run(limit time.Duration, arguments ...string) error {
+	ctx, cancel := context.WithTimeout(h.t.Context(), limit)
+	defer cancel()
+	return execprobe.Run(ctx, h.socket(), arguments)
+}
+
+const folder = "/usr/local/lib/probes"
+
+func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	h := newProbeHost(t)
+	if err := h.run(time.Minute, folder+"/good"); err != nil {
+		t.Error(err)
+	}
+	err := h.run(time.Minute, "sh", "-c", folder+"/rights; exit 3")
+	if err == nil || !strings.HasPrefix(err.Error(), "exit status 3; it runs without rights") {
+		t.Errorf("a command has rights: %v", err)
+	}
+
+	if err := h.run(time.Minute, folder+"/leaves"); err != nil {
+		t.Error(err)
+	}
+	if err := h.run(time.Second, folder+"/hangs"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a command that hangs: %v", err)
+	}
+	h.Eventually(30*time.Second, "nothing is left of probes", func() bool {
+		return h.Script("pgrep -f 'sleep 7777[1-4]' || true; "+
+			"systemctl list-units --all --no-legend 'outrider-probe@*'") == ""
+	})
+	if lines := h.Script(
+		"journalctl -q --no-pager -u 'outrider-probe@*' 2>/dev/null || true"); lines != "" {
+		t.Errorf("probes fill the journal:\n%s", lines)
+	}
+}
+
+func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
+	t.Parallel()
+	h := newProbeHost(t)
+	for change, want := range map[string]string{
+		"chmod 777 " + folder: folder + ": other users may write to it",
+		"chmod 755 " + folder + "; chown nobody " + folder + "/good": folder +
+			"/good: belongs to user",
+	} {
+		h.Script(change)
+		if err := h.run(time.Minute, folder+"/good"); err == nil ||
+			!strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", change, err)
+		}
+		h.Script("chmod 755 " + folder)
+	}
+	h.Script("chown nobody " + folder + "/good")
+	h.Write("/etc/outrider/conf.d/70-health.toml",
+		"[discovery]\naddress = \"127.0.0.1:15110\"\n[health]\nexec = [\""+folder+"/good\"]\n")
+	for _, command := range []string{"outrider reload", "outrider config check"} {
+		said := h.Script(command + " 2>&1 && echo accepted || true")
+		for _, want := range []string{"70-health.toml:4", "health.exec: ", "belongs to user",
+			"chown root " + folder + "/good; or use http, tcp or unit"} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s does not say %q: %s", command, want, said)
+			}
+		}
+	}
+}
+
+// TestExecProbe_SocketIsTheAgents floods the socket: another user does not get in, and there are
+// few processes at a time.
+func TestExecProbe_SocketIsTheAgents(t *testing.T) {
+	t.Parallel()
+	h := newProbeHost(t)
+	flood := h.Script("for i in $(seq 200); do setpriv --reuid=nobody --clear-groups " +
+		"curl -s --unix-socket /run/outrider/probe.sock http://a/ || echo $?; done | sort | uniq -c")
+	if strings.Join(strings.Fields(flood), " ") != "200 7" {
+		t.Errorf("connections of nobody: %s", flood)
+	}
+	if accepted := h.Property("outrider-probe.socket", "NAccepted"); accepted != "0" {
+		t.Errorf("%s connections were accepted", accepted)
+	}
+	const runs = 10
+	began := time.Now()
+	for range runs {
+		if err := h.run(time.Minute, "true"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("a probe takes %s", (time.Since(began) / runs).Round(time.Millisecond))
+	for range 40 {
+		connection, err := net.Dial("unix", h.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = connection.Close() }()
+		// The connection may be refused already.
+		_, _ = connection.Write([]byte(`{"Arguments":["sleep","1000"]}`))
+	}
+	h.Eventually(30*time.Second, "connections beyond the limit are refused", func() bool {
+		return h.Property("outrider-probe.socket", "NRefused") != "0"
+	})
+	if running := len(h.Processes("outrider-probe")); running > 32 {
+		t.Errorf("%d probes run", running)
+	}
+}
