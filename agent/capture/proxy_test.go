@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 		serveDNS()
 		return
 	}
+	if arguments := os.Getenv(floodEnv); arguments != "" {
+		floodApplication(arguments)
+		return
+	}
 	os.Exit(m.Run())
 }
 
