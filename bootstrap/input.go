@@ -30,6 +30,9 @@ type Input struct {
 	// DNSRefreshRate applies to answers without a TTL; 0 = 300 s.
 	DNSRefreshRate time.Duration
 	MaxConnections uint64 // from clients, at the same time; 0 = no limit
+	// MaxCaptured is the same for each listener of captured connections. Envoy does not count those
+	// that it hands over to another listener, such as that of an outbound service.
+	MaxCaptured uint64
 
 	Prometheus string // host:port of the metrics listener; "" = none
 	Ready      Ready

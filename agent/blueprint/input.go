@@ -60,6 +60,12 @@ func (m Maker) input(
 			DrainDuration: c.Envoy.DrainDuration, ParentShutdown: c.Envoy.ParentShutdownDuration,
 		},
 	}
+	if c.Capture.Mode != "none" {
+		input.MaxCaptured = uint64(c.Capture.MaxConnections)
+		// Envoy counts an outbound connection for the listener of its service, not for the one that
+		// captured it, so that only all connections together can be limited.
+		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCaptured)
+	}
 	if c.Discovery.Address != "" { // as istiod expects; a change starts an epoch
 		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Address}
 		if !c.Discovery.Proxy {

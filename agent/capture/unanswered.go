@@ -23,7 +23,7 @@ const (
 )
 
 // maxForgotten bounds the connections that are deleted at once.
-const maxForgotten = 1 << 16
+const maxForgotten = 1 << 14
 
 // forgetUnanswered deletes TCP connections from the kernel's table that have no answer and are not
 // translated, and returns their number. The kernel decides about translation at the first SYN only:

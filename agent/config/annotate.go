@@ -50,7 +50,7 @@ func Defaults() string {
 				b.WriteString("# " + line + "\n")
 			}
 			effect := "[" + string(k.effect) + "]"
-			if t.marked {
+			if t.marked && k.effect == t.keys[0].effect {
 				effect = ""
 			}
 			annotated(&b, prefix+k.name+" = "+k.defaultText(), k.doc, k.role, effect)

@@ -216,6 +216,7 @@ type Capture struct {
 	Units, ExcludeUnits  []string
 	Fail                 string // open, closed; for outbound connections
 	FailInbound          string // auto, open, closed
+	MaxConnections       int    // of each captured listener; 0: no limit
 	Trial                time.Duration
 }
 

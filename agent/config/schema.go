@@ -21,9 +21,10 @@ const (
 // definitions are the only source for decoding, defaults, checks, effects, suggestions and the
 // annotated file.
 type table struct {
-	name   string // dotted
-	doc    string // documentation, one paragraph
-	marked bool   // doc states the effect of all keys, so it is omitted from each key
+	name string // dotted
+	doc  string // documentation, one paragraph
+	// marked: doc states the effect of the first key, so it is omitted from all that have the same.
+	marked bool
 	// sample tables are commented out in the annotated file. A file may have any number of them.
 	sample bool
 	keys   []key

@@ -1,5 +1,7 @@
 package config
 
+import "math"
+
 func dnsTable(d *DNS) table {
 	return table{name: "dns", keys: []key{
 		setting("listen", &d.Listen, "", Start, `"127.0.0.1:15053" turns the DNS proxy on`).
@@ -45,6 +47,9 @@ func captureTable(c *Capture) table {
 				"with an identity, else open | open | closed. Ends with `systemctl stop` and "+
 				"`outrider cleanup`").
 				must(oneOf("auto", "open", "closed")),
+			setting("max_connections", &c.MaxConnections, 20000, Epoch,
+				"of each captured listener of Envoy; more are closed; 0 = no limit").
+				must(between(0, math.MaxInt32)),
 			duration("trial", &c.Trial, "0s", Start, "after a boot, a stop and a change of "+
 				"[capture], the rules end after this time, unless `outrider capture confirm` was "+
 				"called; \"0s\" = no trial").

@@ -254,10 +254,20 @@ func (b *builder) overloadManager() *overloadv3.OverloadManager {
 // expression of more than 100 instructions.
 const maxRegexProgram = 32768
 
+// capturedListeners returns the names of the listeners of captured connections, of the embedded
+// server and of an istiod alike.
+func capturedListeners() []string { return []string{"virtualOutbound", "virtualInbound"} }
+
 // layeredRuntime includes the layer of the admin interface, which Envoy has by default.
 func (b *builder) layeredRuntime() *bootstrapv3.LayeredRuntime {
 	values := map[string]*structpb.Value{
 		"re2.max_program_size.error_level": structpb.NewNumberValue(maxRegexProgram),
+	}
+	for _, name := range capturedListeners() {
+		if b.in.MaxCaptured > 0 {
+			values["envoy.resource_limits.listener."+name+".connection_limit"] =
+				structpb.NewNumberValue(float64(b.in.MaxCaptured))
+		}
 	}
 	if b.in.Tracing != nil {
 		values["tracing.random_sampling"] = b.sampling()

@@ -75,7 +75,7 @@ var inputs = map[string]func(*bootstrap.Input){
 		in.OutlierLogPath = "outlier.log"
 		in.Prometheus = "127.0.0.1:9090"
 		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
-		in.MaxConnections = 5000
+		in.MaxConnections, in.MaxCaptured = 5000, 20000
 	},
 	"annotations": func(in *bootstrap.Input) {
 		in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{

@@ -79,6 +79,33 @@ func TestCapture(t *testing.T) {
 		}
 		state("on")
 	})
+	t.Run("connections over the limit are closed", func(t *testing.T) {
+		h.Write("/etc/outrider/conf.d/limit.toml",
+			"[capture]\nmax_connections = 2\ninbound_ports = [9101]\n")
+		h.Script("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
+			"systemctl restart outrider && outrider reload") // the reload waits for the epoch
+		state("on")
+		served := func(host, address string) string {
+			return strings.TrimSpace(h.Script(host + ` bash <<'END'
+for i in 1 2 3 4 5 6; do
+	exec {fd}<>/dev/tcp/` + address + `
+	echo x >&$fd && read -t 5 -u $fd && served=$((served + 1))
+done 2>/dev/null
+echo $served
+END
+`))
+		}
+		if n := served("ip netns exec far", "198.51.100.1/9101"); n != "2" {
+			t.Errorf("inbound, %s of 6 connections are served", n)
+		}
+		// The helper's own may be one of them.
+		if n := served("", "198.51.100.9/81"); n != "4" && n != "3" {
+			t.Errorf("outbound, %s of 6 connections are served", n)
+		}
+		h.Script("systemctl stop near; rm /etc/outrider/conf.d/limit.toml; systemctl restart outrider")
+		state("on")
+		works("without the limit")
+	})
 	t.Run("a killed helper comes back", func(t *testing.T) {
 		for range 5 {
 			t.Logf("rules back %v after the kill", h.killHelper(func() { works("killed") }))
