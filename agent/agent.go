@@ -189,6 +189,7 @@ func (a *Agent) runParts(
 		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.capture,
 			a.exposure, a.health)
 		group.Start(a.optional...)
+		group.Start(&keyRights{agent: a})
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.
 		if group.Await(a.api) == nil {

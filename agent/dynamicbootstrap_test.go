@@ -20,7 +20,7 @@ type slowIssuer struct {
 }
 
 func (s *slowIssuer) Issue(
-	ctx context.Context, _ []*x509.Certificate,
+	ctx context.Context, _ []*x509.Certificate, _ *pki.Pair,
 ) (*identity.Issued, error) {
 	select {
 	case <-time.After(s.after):

@@ -66,7 +66,7 @@ func istiod(c *config.Config) identity.Istiod {
 	i, n := c.Identity, c.Node
 	issuer := identity.Istiod{
 		Address: i.CAAddress, RootFile: i.RootCAFile, TokenFile: i.TokenFile,
-		ProvCertDir: i.ProvCertDir, ClusterID: n.ClusterID,
+		ProvCertDir: i.ProvCertDir, Workload: c.Discovery.Auth == "mtls", ClusterID: n.ClusterID,
 		SpiffeID: pki.SpiffeID(n.TrustDomain, n.Namespace, n.ServiceAccount),
 		KeyType:  pki.KeyType(i.KeyType), PKCS8: i.PKCS8, TTL: i.TTL,
 	}

@@ -266,8 +266,8 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	}}, Checker{Maker: thisHost(), Agent: stranger})
 	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read " +
 		"$DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
-		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chgrp outrider " +
-		"$DIR/ca.pem; chmod 640 $DIR/ca.pem"
+		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chown outrider " +
+		"$DIR/ca.pem; chmod 400 $DIR/ca.pem"
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

@@ -150,19 +150,65 @@ func (r *Reader) denied(path, final, opened string, strict bool) string {
 			break
 		}
 	}
-	needs, mode := uint32(4), "640"
-	if info, err := os.Stat(opened); err == nil && info.IsDir() {
-		needs, mode = 5, "750"
+	needs := uint32(4)
+	info, err := os.Stat(opened)
+	if err == nil && info.IsDir() {
+		needs = 5
 	}
 	allowed, known := r.may(opened, needs)
 	if !known && strict {
 		return unknown(path)
 	}
-	if known && !allowed {
-		return fmt.Sprintf("user %s cannot read %s: chgrp %s %s; chmod %s %s",
-			r.name, path, r.group, path, mode, path)
+	if known && !allowed && err == nil {
+		return fmt.Sprintf("user %s cannot read %s: %s", r.name, path,
+			r.cure(path, info, path == final, strict))
 	}
 	return ""
+}
+
+// configuration has the extensions of files that the operators' group may read. Others may be keys
+// and tokens, which are for one user.
+var configuration = []string{".toml", ".yaml", ".yml", ".json"}
+
+// cure returns the commands that let the user read a file or directory. direct is false if path
+// leads to it through a symbolic link. If open, the agent has opened the file for the user.
+func (r *Reader) cure(path string, info fs.FileInfo, direct, open bool) string {
+	owner := info.Sys().(*syscall.Stat_t)
+	share := func(group, mode string) string {
+		return fmt.Sprintf("chgrp %s %s; chmod %s %s", group, path, mode, path)
+	}
+	switch group := r.groupOf(owner.Uid); {
+	case info.IsDir():
+		return share(r.group, "750")
+	case slices.Contains(configuration, filepath.Ext(path)):
+		return share(r.group, "640")
+	case open:
+		return share(r.group, "440")
+	case direct && group != "": // Envoy's, which the agent reads for it
+		return share(group, "440")
+	case direct && (owner.Uid == 0 || owner.Uid == r.uid) && info.Mode()&0o077 == 0:
+		return fmt.Sprintf("chown %s %s; chmod 400 %s", r.name, path, path)
+	}
+	// Others use the file, or replace what the link leads to.
+	return fmt.Sprintf("install -o %s -m 400 %s /etc/outrider/%s, also after each change, and "+
+		"name the copy", r.name, path, filepath.Base(path))
+}
+
+// groupOf returns the primary group of another user than root if the reader is a member; else "".
+func (r *Reader) groupOf(uid uint32) string {
+	found, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil || uid == 0 || uid == r.uid {
+		return ""
+	}
+	gid, err := strconv.ParseUint(found.Gid, 10, 32)
+	if err != nil || !slices.Contains(r.groups, uint32(gid)) {
+		return ""
+	}
+	group, err := user.LookupGroupId(found.Gid)
+	if err != nil {
+		return found.Gid
+	}
+	return group.Name
 }
 
 // may reports whether the mode of a file grants the user all of rights (4 read, 2 write, 1

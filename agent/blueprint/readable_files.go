@@ -23,6 +23,13 @@ func (c Checker) readable(loaded *config.Loaded, report *Report) {
 			report.Errors = append(report.Errors, loaded.Fault(file.Key, why, ""))
 		}
 	}
+	if c.Agent != nil {
+		for _, path := range SecretFiles(loaded.Config) {
+			if why := c.Agent.Shared(path); why != "" {
+				report.warn(loaded, why, "")
+			}
+		}
+	}
 	const files = "discovery.files"
 	for _, path := range loaded.Config.Discovery.Files {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
 package blueprint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -28,6 +29,10 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 	}
 	public, private, shared := write(open, "public", 0o644), write(open, "private", 0o600),
 		write(open, "shared", 0o640)
+	yaml, nobodys := write(open, "mesh.yaml", 0o600), write(open, "nobodys", 0o400)
+	if err := os.Chown(nobodys, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
 	hidden, folder, link := write(closed, "hidden", 0o644), filepath.Join(open, "folder"),
 		filepath.Join(open, "link")
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -51,17 +56,23 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 		{owner, private, ""},
 		{stranger, public, ""},
 		{stranger, filepath.Join(open, "missing"), ""},
-		{stranger, private, "user envoy cannot read " + private + ": chgrp envoys " + private +
-			"; chmod 640 " + private},
-		{stranger, link, "user envoy cannot read " + link + ": chgrp envoys " + link +
-			"; chmod 640 " + link},
+		{stranger, private, "user envoy cannot read " + private + ": chown envoy " + private +
+			"; chmod 400 " + private},
+		{stranger, yaml, "user envoy cannot read " + yaml + ": chgrp envoys " + yaml +
+			"; chmod 640 " + yaml},
+		{stranger, link, "user envoy cannot read " + link + ": install -o envoy -m 400 " + link +
+			" /etc/outrider/link, also after each change, and name the copy"},
 		{stranger, folder, "user envoy cannot read " + folder + ": chgrp envoys " + folder +
 			"; chmod 750 " + folder},
-		{stranger, shared, "user envoy cannot read " + shared + ": chgrp envoys " + shared +
-			"; chmod 640 " + shared},
+		{stranger, shared, "user envoy cannot read " + shared + ": install -o envoy -m 400 " +
+			shared + " /etc/outrider/shared, also after each change, and name the copy"},
 		{member, shared, ""},
-		{member, private, "user envoy cannot read " + private + ": chgrp envoys " + private +
-			"; chmod 640 " + private},
+		{member, private, "user envoy cannot read " + private + ": chown envoy " + private +
+			"; chmod 400 " + private},
+		// the agent reads it for Envoy, whose file it is
+		{&Reader{name: "outrider", group: "outrider", uid: 64322, groups: []uint32{64322, 65534}},
+			nobodys, "user outrider cannot read " + nobodys + ": chgrp nogroup " + nobodys +
+				"; chmod 440 " + nobodys},
 		{stranger, hidden, "user envoy cannot read " + hidden + ": it may not enter " + closed +
 			"; move the file to a folder that everyone may enter, such as /etc/outrider"},
 	} {
@@ -125,11 +136,11 @@ func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
 		want   string // contained; "": it may have the file
 	}{
 		"public":      {path: public},
-		"private":     {path: private, want: "chgrp 64321 " + private + "; chmod 640"},
+		"private":     {path: private, want: "chgrp 64321 " + private + "; chmod 440"},
 		"access list": {path: list(write("listed", 0o644)), want: "after setfacl -b " + folder},
 		"link, swapped": {link(private, folder+"/link"), func() {
 			link(public, folder+"/link")
-		}, "chmod 640"},
+		}, "chmod 440"},
 		"file, replaced": {write("replaced", 0o600), func() {
 			_ = os.Rename(write("next", 0o644), folder+"/replaced")
 		}, "cannot find out"},
@@ -151,5 +162,38 @@ func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
 		if err := file.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A key is for one user: neither for the agent's group, whose members are people, nor for everybody.
+func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
+	folder := t.TempDir()
+	agent := &Reader{name: "outrider", group: "outrider", uid: 64321, groups: []uint32{64321}}
+	for _, c := range []struct {
+		mode os.FileMode
+		gid  int
+		want string
+	}{
+		{0o400, 64321, ""}, {0o600, 0, ""}, {0o640, 64322, ""}, {0o640, 0, ""},
+		{0o640, 64321, "group outrider may read "}, {0o644, 0, "everybody may read "},
+	} {
+		path := filepath.Join(folder, "key")
+		_ = os.Remove(path)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chown(path, 0, c.gid), os.Chmod(path, c.mode)); err != nil {
+			t.Fatal(err)
+		}
+		want := c.want
+		if want != "" {
+			want += path + ": chown outrider " + path + "; chmod 400 " + path
+		}
+		if got := agent.Shared(path); got != want {
+			t.Errorf("%o %d: %q, want %q", c.mode, c.gid, got, want)
+		}
+	}
+	if got := agent.Shared(filepath.Join(folder, "missing")); got != "" {
+		t.Errorf("missing: %q", got)
 	}
 }

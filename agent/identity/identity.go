@@ -97,9 +97,10 @@ type Issued struct {
 }
 
 // Issuer obtains the workload's certificate from an authority. Issue makes one attempt, possibly
-// with quick retries; the Manager repeats it. trusted are roots that the mesh announced, or none.
+// with quick retries; the Manager repeats it. trusted are roots that the mesh announced, or none;
+// current is the certificate to be replaced, nil if there is none.
 type Issuer interface {
-	Issue(ctx context.Context, trusted []*x509.Certificate) (*Issued, error)
+	Issue(ctx context.Context, trusted []*x509.Certificate, current *pki.Pair) (*Issued, error)
 	Files() []string // a change of one of them is reason to repeat a failed attempt
 }
 

@@ -43,6 +43,7 @@ type Istiod struct {
 	RootFile    string // roots of istiod's certificate; "": those of the system
 	TokenFile   string // JSON Web Token; "": none
 	ProvCertDir string // cert-chain.pem and key.pem to authenticate with, preferred to the token
+	Workload    bool   // without ProvCertDir: authenticate with the current certificate, once there is one
 	ClusterID   string
 	SpiffeID    string
 	KeyType     pki.KeyType
@@ -70,10 +71,12 @@ func (i Istiod) Files() []string {
 
 // Issue implements Issuer. An attempt with a client certificate that fails is repeated with the
 // token, if one is configured.
-func (i Istiod) Issue(ctx context.Context, trusted []*x509.Certificate) (*Issued, error) {
+func (i Istiod) Issue(
+	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
+) (*Issued, error) {
 	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
-	certificate, err := i.clientCertificate()
+	certificate, err := i.clientCertificate(current)
 	if certificate != nil {
 		var issued *Issued
 		if issued, err = i.issue(ctx, trusted, certificate); err == nil {

@@ -76,11 +76,17 @@ func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// clientCertificate returns the pair in ProvCertDir if it is valid. Without ProvCertDir it returns
-// nil and no error.
-func (i Istiod) clientCertificate() (*tls.Certificate, error) {
-	if i.ProvCertDir == "" || i.Plaintext {
+// clientCertificate returns the pair in ProvCertDir or, for Workload, the current one, if it is
+// valid. It returns nil and no error if there is none to use.
+func (i Istiod) clientCertificate(current *pki.Pair) (*tls.Certificate, error) {
+	switch {
+	case i.Plaintext, i.ProvCertDir == "" && (!i.Workload || current == nil):
 		return nil, nil //nolint:nilnil // none is used
+	case i.ProvCertDir == "":
+		if err := current.CheckTime(time.Now()); err != nil {
+			return nil, err
+		}
+		return keyPair("the current certificate", current)
 	}
 	files := Files{
 		Cert: filepath.Join(i.ProvCertDir, chainFile), Key: filepath.Join(i.ProvCertDir, keyFile),
@@ -89,9 +95,13 @@ func (i Istiod) clientCertificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	pair, err := tls.X509KeyPair(version.pair.ChainPEM, version.pair.KeyPEM)
+	return keyPair(files.Cert, version.pair)
+}
+
+func keyPair(name string, from *pki.Pair) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(from.ChainPEM, from.KeyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", files.Cert, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return &pair, nil
 }

@@ -44,7 +44,7 @@ func TestIstiod_Issues(t *testing.T) {
 	issue := func(i *identity.Istiod) (*identity.Issued, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		defer cancel()
-		return i.Issue(ctx, nil)
+		return i.Issue(ctx, nil, nil)
 	}
 	for _, kind := range []pki.KeyType{pki.ECDSAP256, pki.ECDSAP384, pki.RSA2048} {
 		i := clientOf(t, a, t.TempDir(), time.Hour)
@@ -66,6 +66,16 @@ func TestIstiod_Issues(t *testing.T) {
 		i.ProvCertDir, i.TokenFile = dir, ""
 		if _, err := issue(i); err != nil {
 			t.Errorf("%s, mutual TLS: %v", kind, err)
+		}
+		// With the current certificate, after the token.
+		i = clientOf(t, a, t.TempDir(), -time.Hour)
+		for _, i.Workload = range []bool{false, true} {
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			_, err := i.Issue(ctx, nil, issued.Pair)
+			cancel()
+			if (err == nil) != i.Workload {
+				t.Errorf("%s, with the current certificate (%v): %v", kind, i.Workload, err)
+			}
 		}
 	}
 	for name, c := range map[string]struct {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -22,7 +23,8 @@ type lateIssuer struct {
 	answer *identity.Issued
 }
 
-func (l *lateIssuer) Issue(context.Context, []*x509.Certificate) (*identity.Issued, error) {
+func (l *lateIssuer) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
+	*identity.Issued, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.answer == nil {

@@ -90,7 +90,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 				pause = minPause
 			}
 		}
-		issued, err := settings.Issuer.Issue(ctx, m.AnnouncedRoots())
+		issued, err := settings.Issuer.Issue(ctx, m.AnnouncedRoots(), m.Pair())
 		if ctx.Err() != nil {
 			return
 		}

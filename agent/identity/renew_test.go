@@ -54,7 +54,8 @@ func (w *world) count() int {
 }
 
 // Issue implements identity.Issuer. Like istiod it antedates certificates by two minutes.
-func (w *world) Issue(context.Context, []*x509.Certificate) (*identity.Issued, error) {
+func (w *world) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
+	*identity.Issued, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -26,8 +27,8 @@ func (a *app) importIstioCommand() *cobra.Command {
 			"there is one) and prints a configuration file. What has no equivalent, or\n" +
 			"differs, is a comment at its beginning.\n\n" +
 			"With --apply it places the file in conf.d, the token and the root beside it, and\n" +
-			"adds the names of istiod to /etc/hosts. It changes nothing if a file exists with\n" +
-			"other content, except with --replace.",
+			"adds the names of istiod to /etc/hosts. Only the agent's user may read the token.\n" +
+			"It changes nothing if a file exists with other content, except with --replace.",
 		Example: "  outrider import istio vm-files --apply && outrider config check\n" +
 			"  systemctl disable --now istio && systemctl enable --now outrider",
 		Args: cobra.ExactArgs(1),
@@ -36,8 +37,8 @@ func (a *app) importIstioCommand() *cobra.Command {
 		) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(_ *cobra.Command, arguments []string) error {
-			return a.importIstio(arguments[0], apply, replace)
+		RunE: func(command *cobra.Command, arguments []string) error {
+			return a.importIstio(command.Context(), arguments[0], apply, replace)
 		},
 	}
 	command.Flags().BoolVar(&apply, "apply", false, "place the files on this host")
@@ -53,7 +54,9 @@ type imported struct {
 	Files  []placedFile `json:"files,omitempty"` // with --apply
 }
 
-func (a *app) importIstio(directory string, apply, replace bool) error {
+func (a *app) importIstio(
+	ctx context.Context, directory string, apply, replace bool,
+) error {
 	source, err := istiovm.Read(directory)
 	if err != nil {
 		return err
@@ -67,8 +70,7 @@ func (a *app) importIstio(directory string, apply, replace bool) error {
 	} else {
 		base += "/"
 	}
-	to := istiovm.Paths{Token: base + "istio/istio-token", Root: base + "istio/root-cert.pem",
-		Certificates: filepath.Join(a.places.state, cmp.Or(a.instance, "outrider"), "certificates")}
+	to := istiovm.Paths{Token: base + "istio/istio-token", Root: base + "istio/root-cert.pem"}
 	result, err := source.Convert(to)
 	if err != nil {
 		return err
@@ -79,9 +81,10 @@ func (a *app) importIstio(directory string, apply, replace bool) error {
 		if a.instance == "" {
 			main = base + "outrider.toml"
 		}
-		p := placer{group: main, replace: replace}
+		p := placer{user: cmp.Or(a.unit(ctx, a.unitName()+".service").User, "outrider"),
+			group: main, replace: replace}
 		p.add(to.Root, source.Root, 0o644)
-		p.add(to.Token, source.Token, 0o640)
+		p.add(to.Token, source.Token, 0o400) // the user's
 		p.addHosts(a.places.hosts, source.Hosts)
 		p.add(base+"conf.d/50-istio.toml", []byte(result.Config), 0o640)
 		if shown.Files, err = p.place(); err != nil {

@@ -7,17 +7,19 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/google/renameio/v2"
 )
 
 // placer places files of an import. The first error is that of place.
 type placer struct {
+	user    string // owns files of mode 0400
 	group   string // the file whose group may read the placed files
 	replace bool
 
@@ -34,6 +36,7 @@ type placedFile struct {
 
 	text []byte
 	mode fs.FileMode
+	uid  int // -1: as it is
 	gid  int // -1: that of group
 }
 
@@ -42,7 +45,13 @@ func (p *placer) add(path string, text []byte, mode fs.FileMode) {
 	if len(text) == 0 {
 		return
 	}
-	file := placedFile{Path: path, Result: "created", text: text, mode: mode, gid: -1}
+	file := placedFile{Path: path, Result: "created", text: text, mode: mode, uid: -1, gid: -1}
+	if mode == 0o400 {
+		var err error
+		if file.uid, err = lookUp(p.user); err != nil {
+			p.errs = append(p.errs, err)
+		}
+	}
 	switch now, err := os.ReadFile(path); {
 	case err == nil && bytes.Equal(now, text):
 		file.Result = "unchanged"
@@ -80,7 +89,7 @@ func (p *placer) addHosts(path string, more []byte) {
 			}
 		}
 	}
-	file := placedFile{Path: path, Result: "unchanged", mode: 0o644}
+	file := placedFile{Path: path, Result: "unchanged", mode: 0o644, uid: -1}
 	text := slices.Clone(now)
 	for line := range strings.Lines(string(more)) {
 		words := strings.Fields(line)
@@ -119,7 +128,16 @@ func (p *placer) addHosts(path string, more []byte) {
 	}
 }
 
-func groupOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Gid) }
+func groupOf(info fs.FileInfo) int { return int(status(info).Gid) }
+
+// lookUp returns the number of a user.
+func lookUp(name string) (int, error) {
+	found, err := user.Lookup(name)
+	if err != nil {
+		return -1, fmt.Errorf("%w; install Outrider, which creates it", err)
+	}
+	return strconv.Atoi(found.Uid)
+}
 
 // place writes the files, each atomically, and the last one only after all others. It writes none
 // if one of them is in the way.
@@ -137,7 +155,8 @@ func (p *placer) place() ([]placedFile, error) {
 		}
 		if file.Result == "unchanged" {
 			info, err := os.Stat(file.Path)
-			if err != nil || info.Mode() == file.mode && groupOf(info) == file.gid {
+			if err != nil || info.Mode() == file.mode && groupOf(info) == file.gid &&
+				(file.uid < 0 || int(status(info).Uid) == file.uid) {
 				continue
 			}
 			p.files[i].Result = "permissions corrected"
@@ -160,7 +179,7 @@ func write(file placedFile) error {
 	}
 	defer func() { _ = pending.Cleanup() }()
 	if _, err = pending.Write(file.text); err == nil {
-		err = pending.Chown(-1, file.gid)
+		err = pending.Chown(file.uid, file.gid)
 	}
 	if err == nil {
 		err = pending.Chmod(file.mode)

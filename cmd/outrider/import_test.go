@@ -36,6 +36,7 @@ func TestImport_Prints(t *testing.T) {
 func TestImport_Apply(t *testing.T) {
 	for _, instance := range []string{"", "edge"} {
 		m := newMachine(t, nil)
+		m.unit.User = "nobody"
 		folder, hostsFile, main := filepath.Join(m.dir, "etc"), filepath.Join(m.dir, "hosts"),
 			"outrider.toml"
 		if instance != "" {
@@ -80,7 +81,7 @@ func TestImport_Apply(t *testing.T) {
 			t.Fatal(err)
 		}
 		token := loaded.Config.Identity.TokenFile
-		for path, mode := range map[string]os.FileMode{token: 0o640,
+		for path, mode := range map[string]os.FileMode{token: 0o400,
 			loaded.Config.Identity.RootCAFile: 0o644, loaded.Files[1]: 0o640,
 			hostsFile: 0o640} { // hosts keeps its mode
 			info, err := os.Stat(path)
@@ -102,7 +103,8 @@ func TestImport_Apply(t *testing.T) {
 			!strings.Contains(out, "istio-token: permissions corrected\n") {
 			t.Errorf("a mode has changed: exit %d: %s", code, out)
 		}
-		if info, err := os.Stat(token); err != nil || info.Mode() != 0o640 {
+		if info, err := os.Stat(token); err != nil || info.Mode() != 0o400 ||
+			status(info).Uid != nobody {
 			t.Errorf("%s: %v, %v", token, info, err)
 		}
 
@@ -152,6 +154,7 @@ func TestImport_Hostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, files := newMachine(t, nil), t.TempDir()
+			m.unit.User = "nobody"
 			if err := os.CopyFS(files, os.DirFS(vmFiles)); err != nil {
 				t.Fatal(err)
 			}

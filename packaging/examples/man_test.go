@@ -185,8 +185,8 @@ Authorities may be in a folder of their own instead, shop-cacert. Only the agent
 reads the files, and it passes them to Envoy without writing them anywhere:
 
   install -d -m 750 -g outrider /etc/outrider/credentials/shop
-  install -m 640 -g outrider shop.crt /etc/outrider/credentials/shop/tls.crt
-  install -m 640 -g outrider shop.key /etc/outrider/credentials/shop/tls.key
+  install -m 400 -o outrider shop.crt /etc/outrider/credentials/shop/tls.crt
+  install -m 400 -o outrider shop.key /etc/outrider/credentials/shop/tls.key
 
 They may be symbolic links, for example to the files of certbot. Folders and files
 must belong to root or to the user outrider, and nobody else may write to them.`)
@@ -210,7 +210,7 @@ in /etc/outrider/conf.d/60-identity.toml:`)
 	p.Example(`[identity]
 provider = "files"
 cert_file = "/etc/outrider/tls/web.crt"       # leaf first, then intermediates
-key_file = "/etc/outrider/tls/web.key"        # chgrp outrider, chmod 640
+key_file = "/etc/outrider/tls/web.key"        # chown outrider, chmod 400
 root_ca_file = "/etc/outrider/tls/roots.crt"
 `)
 	p.Text("or from istiod, with a token for the audience istio-ca:")
@@ -221,9 +221,12 @@ service_account = "web"
 provider = "istiod"
 ca_address = "istiod.istio-system.svc:15012"
 root_ca_file = "/etc/outrider/istio-root.pem"
-token_file = "/etc/outrider/istio-token"      # chgrp outrider, chmod 640
+token_file = "/etc/outrider/istio-token"      # chown outrider, chmod 400
 `)
-	p.Text(`Replaced files take effect by themselves. "outrider certs" lists what there is,
+	p.Text(`The token is needed for the first certificate. With auth = "mtls" in [discovery]
+and no ` + "`prov_cert_dir`" + ` the agent renews with the certificate that it has.
+
+Replaced files take effect by themselves. "outrider certs" lists what there is,
 until when, and what is missing and why; "outrider status" and the journal say
 so, too. ` + "`output_dir`" + `, for other programs, is a folder in /run/outrider, or one
 that a drop-in of outrider.service opens (ReadWritePaths=).`)

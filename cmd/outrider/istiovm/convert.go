@@ -18,10 +18,7 @@ import (
 )
 
 // Paths are where the files of the VM are on the host that runs Outrider.
-type Paths struct {
-	Token, Root  string
-	Certificates string // directory of the certificates that the agent writes
-}
+type Paths struct{ Token, Root string }
 
 // variables maps variables of pilot-agent and istio-start.sh to keys. A later one overrides an
 // earlier one of the same key.
@@ -115,7 +112,7 @@ func (s *Source) convert(paths Paths) *conversion {
 // upstream sets how the agent authenticates istiod and itself. The token is only needed for the
 // first certificate, because it expires after an hour by default.
 func (c *conversion) upstream(paths Paths) {
-	c.set("discovery.auth", "mtls", "with the certificate of output_dir, which outlives the token")
+	c.set("discovery.auth", "mtls", "with the workload's certificate, which outlives the token")
 	c.set("identity.provider", "istiod", "")
 	if len(c.Root) > 0 {
 		c.set("discovery.root_ca_file", paths.Root, "root-cert.pem")
@@ -128,8 +125,8 @@ func (c *conversion) upstream(paths Paths) {
 	} else {
 		c.note("istio-token is missing: set identity.token_file for the first certificate")
 	}
-	c.set("identity.output_dir", paths.Certificates, "OUTPUT_CERTS")
-	c.set("identity.prov_cert_dir", paths.Certificates, "PROV_CERT")
+	c.note("certificate and key are not written to a folder (OUTPUT_CERTS, PROV_CERT): " +
+		"[identity] persist keeps them over a reboot, encrypted (systemd 250 or later)")
 	if len(strings.TrimSpace(string(c.Hosts))) == 0 {
 		c.note("hosts is empty: discovery.address must resolve on this host")
 	}

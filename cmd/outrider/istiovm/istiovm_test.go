@@ -16,7 +16,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 var paths = Paths{Token: "/etc/outrider/istio/istio-token",
-	Root: "/etc/outrider/istio/root-cert.pem", Certificates: "/var/lib/outrider/outrider/certificates"}
+	Root: "/etc/outrider/istio/root-cert.pem"}
 
 // TestConvert_Istioctl converts what istioctl wrote. The golden files have the settings and notes
 // before keys that this version refuses become comments.

@@ -94,7 +94,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 
 // unreadable is what is wrong with the key of gatewayMesh, and the cure.
 const unreadable = "user outrider-envoy cannot read /etc/outrider/no.key: " +
-	"chgrp outrider-envoy /etc/outrider/no.key; chmod 640 /etc/outrider/no.key"
+	"chown outrider-envoy /etc/outrider/no.key; chmod 400 /etc/outrider/no.key"
 
 // keepsCertificate lets Envoy read the key, then nobody: a reload is refused, and Envoy still has
 // it.
@@ -109,7 +109,7 @@ func (h *Host) keepsCertificate() {
 	h.Script(cure)
 	h.Eventually(30*time.Second, "Envoy shows its certificate after the cure", shown)
 	before := h.Live().PID
-	h.Script("chmod 600 /etc/outrider/no.key")
+	h.Script("chown root /etc/outrider/no.key; chmod 600 /etc/outrider/no.key")
 	out, err := h.Run(h.t.Context(), "outrider", "reload")
 	if err == nil ||
 		!strings.Contains(out, "/etc/outrider/mesh.d/edge.yaml:1: Gateway default/edge: ") ||

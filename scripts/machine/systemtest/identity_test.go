@@ -29,7 +29,7 @@ root_ca_file = "/etc/outrider/root.crt"
 output_dir = "/var/lib/elsewhere"
 `)
 	h.Script("chmod 600 " + keyFile + "; systemctl start outrider.service")
-	cure := "user outrider cannot read " + keyFile + ": chgrp outrider " + keyFile + "; chmod 640 " +
+	cure := "user outrider cannot read " + keyFile + ": chown outrider " + keyFile + "; chmod 400 " +
 		keyFile
 	if out := h.MustRun(t, "outrider", "status"); !strings.Contains(out, cure) {
 		t.Errorf("the status right after the start has no %q:\n%s", cure, out)
@@ -44,10 +44,24 @@ output_dir = "/var/lib/elsewhere"
 			strings.Contains(out,
 				"/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
 	})
+	// Members of the group are people.
+	h.Script("chgrp outrider " + keyFile + "; chmod 640 " + keyFile + "; systemctl restart outrider")
+	shared := "group outrider may read " + keyFile + ": chown outrider " + keyFile +
+		"; chmod 400 " + keyFile
+	h.Eventually(time.Minute, "the readable key is reported", func() bool {
+		return strings.Contains(h.MustRun(t, "outrider", "status"), shared)
+	})
+	if out := h.MustRun(t, "outrider", "config", "check"); !strings.Contains(out, shared) {
+		t.Errorf("config check: %s", out)
+	}
+	h.Script(strings.TrimPrefix(shared, "group outrider may read "+keyFile+": "))
+	h.Eventually(3*time.Minute, "the report ends by itself", func() bool {
+		return !strings.Contains(h.MustRun(t, "outrider", "status"), shared)
+	})
 	// Envoy may enter the folder of a Gateway's certificate, but not watch it.
 	const folder = "/etc/outrider/edge"
 	h.Script("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
-		"install -m 640 -g outrider-envoy web.crt web.key " + folder)
+		"install -m 400 -o outrider-envoy web.crt web.key " + folder)
 	h.Write("/etc/outrider/mesh.d/edge.yaml", `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: default}

@@ -17,7 +17,7 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
 	c.istiod.Ports[1] = 15012
-	c.MustRun(t, "rm", "/etc/outrider/conf.d/60-identity.toml")
+	c.MustRun(t, "rm", "-r", "/etc/outrider/conf.d/60-identity.toml", "/etc/outrider/prov")
 	files := filepath.Join(parts.Root(), "cmd", "outrider", "istiovm", "testdata", "bare")
 	for _, name := range []string{"cluster.env", "mesh.yaml", "istio-token"} {
 		text, err := os.ReadFile(filepath.Join(files, name))
@@ -30,14 +30,17 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc " +
 		">/root/vm/hosts")
 	chain, key := c.root.Issue(t, pkitest.Leaf("default", time.Hour))
-	c.Write("/var/lib/outrider/outrider/certificates/cert-chain.pem", string(chain))
-	c.Write("/var/lib/outrider/outrider/certificates/key.pem", string(key))
-	c.MustRun(t, "chown", "-R", "outrider:", "/var/lib/outrider/outrider")
+	c.Write("/etc/certs/cert-chain.pem", string(chain))
+	c.Write("/etc/certs/key.pem", string(key))
+	c.Script(`install -d -m 0700 -o outrider /run/istio-certs
+install -m 0400 -o outrider /etc/certs/cert-chain.pem /etc/certs/key.pem /run/istio-certs
+printf '[identity]\nprov_cert_dir = "/run/istio-certs"\n' >/etc/outrider/conf.d/51-first.toml
+chgrp outrider /etc/outrider/conf.d/51-first.toml; rm -r /etc/certs`)
 	c.startIstiod()
 
 	c.MustRun(t, "outrider", "import", "istio", "/root/vm", "--apply")
 	if got := c.MustRun(t, "stat", "-c", "%a %U %G", "/etc/outrider/istio/istio-token",
-		"/etc/outrider/conf.d/50-istio.toml"); got != "640 root outrider\n640 root outrider" {
+		"/etc/outrider/conf.d/50-istio.toml"); got != "400 outrider outrider\n640 root outrider" {
 		t.Errorf("modes and owners: %s", got)
 	}
 	c.MustRun(t, "outrider", "config", "check")
@@ -47,6 +50,20 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 			c.workload().SPIFFEID == "spiffe://cluster.local/ns/default/sa/default" &&
 			c.workload().Source == "istiod" && c.Status().Capture == "on"
 	})
+	// The first certificate is enough: the agent authenticates with what it has, and keeps its key
+	// encrypted.
+	first := c.workload().Serial
+	c.Script("rm -r /run/istio-certs /etc/outrider/conf.d/51-first.toml; " +
+		"printf '[identity]\\nttl = \"23h\"\\n' >/etc/outrider/conf.d/60-ttl.toml; outrider reload")
+	c.Eventually(time.Minute, "a certificate is issued for the current one", func() bool {
+		now := c.workload()
+		return now.Serial != first && now.Source == "istiod" &&
+			c.Status().Discovery.State == "connected"
+	})
+	if out, _ := c.Run(t.Context(), "grep", "-rl", "PRIVATE KEY", "/etc/outrider", "/var/lib/outrider",
+		"/run/outrider"); out != "" {
+		t.Errorf("keys in clear: %s", out)
+	}
 	again := c.MustRun(t, "outrider", "import", "istio", "/root/vm", "--apply")
 	if strings.Count(again, ": unchanged\n") != 4 {
 		t.Errorf("again: %s", again)

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// conditionKeyShared is active while others than root and the agent's user may read a key or token.
+const conditionKeyShared = "key-readable"
+
+// keyRightsPause is the period of the check: a changed mode is no event.
+const keyRightsPause = time.Minute
+
+// keyRights checks who may read the keys and tokens of the configuration in force.
+type keyRights struct {
+	part.Readiness
+	agent *Agent
+}
+
+// Name is the part's name.
+func (*keyRights) Name() string { return "key rights" }
+
+// Run implements part.Part. It does not wait for a file system that does not answer.
+func (k *keyRights) Run(ctx context.Context) error {
+	k.MarkReady()
+	go func() {
+		tick := time.NewTicker(keyRightsPause)
+		defer tick.Stop()
+		for {
+			k.agent.checkKeyRights()
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	<-ctx.Done()
+	return nil
+}
+
+func (a *Agent) checkKeyRights() {
+	me := blueprint.RunningReader(os.Geteuid(), os.Getegid())
+	var found []string
+	for _, path := range blueprint.SecretFiles(a.reloader.InForce().Config) {
+		if why := me.Shared(path); why != "" {
+			found = append(found, why)
+		}
+	}
+	if len(found) > 0 {
+		a.board.Raise(conditionKeyShared, condition.Warning, strings.Join(found, "; "))
+	} else {
+		a.board.Clear(conditionKeyShared)
+	}
+}
