@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/user"
+	"slices"
+	"strconv"
 	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -17,8 +20,44 @@ import (
 // newClients returns what decides about the clients of the xDS socket.
 func (a *Agent) newClients(c *config.Config) *mesh.Clients {
 	nodes := epochNodes{epochs: a.supervisor.Epochs}
-	return &mesh.Clients{Server: a.discovery, Own: trustedUsers(c), Envoys: nodes.all,
+	return &mesh.Clients{Server: a.discovery, Own: a.isOwn(c), Envoys: nodes.all,
 		Application: a.grpcNode.Load, Board: a.board}
+}
+
+// xdsGroup is the group of an installed machine whose members may use the xDS socket: Envoy, the
+// agent and gRPC applications.
+const xdsGroup = "outrider-xds"
+
+// forApplications gives the xDS socket of an installed agent to xdsGroup. Envoy's group, whose
+// directory it is in, may connect too: an Envoy that was started before an upgrade is not in
+// xdsGroup, and applications were in Envoy's group before that existed.
+func (a *Agent) forApplications(sockets mesh.Options) mesh.Options {
+	group, err := user.LookupGroup(xdsGroup)
+	if !a.options.Config.InUnit || err != nil {
+		return sockets
+	}
+	gid, err := strconv.Atoi(group.Gid)
+	if err != nil {
+		return sockets
+	}
+	if found, err := user.Lookup(sockets.Start.Envoy.User); err == nil {
+		sockets.Also, _ = strconv.Atoi(found.Gid) // a number, on every system with a keeper
+	}
+	sockets.Group = gid
+	return sockets
+}
+
+// isOwn returns a function that reports whether a user is root, the agent's or Envoy's, which a
+// drop-in of the keeper's unit may have changed.
+func (a *Agent) isOwn(c *config.Config) func(uid uint32) bool {
+	trusted := trustedUsers(c)
+	return func(uid uint32) bool {
+		if slices.Contains(trusted, uid) {
+			return true
+		}
+		keeper := a.keeper.Get()
+		return keeper != nil && keeper.Info().UID == int(uid)
+	}
 }
 
 // epochNodes has the nodes in the bootstraps of epochs. It is safe for concurrent use.

@@ -47,12 +47,12 @@ func (a *Agent) compose(
 		return nil, err
 	}
 	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xdsSwitch,
-		Logger: a.logOf("xds"), Own: trustedUsers(c),
+		Logger: a.logOf("xds"), Own: a.isOwn(c),
 		Path: func(c *config.Config) string { return c.XDS.Socket }}
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
-	if a.xdsSockets, err = mesh.NewSockets(sockets); err != nil {
+	if a.xdsSockets, err = mesh.NewSockets(a.forApplications(sockets)); err != nil {
 		return nil, err
 	}
 	a.sdsSockets, err = a.newSDSSockets(sockets, other)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,11 +50,11 @@ func upstreamOf(c *config.Config) relay.Upstream {
 
 // newRelay returns the relay to the upstream server. It serves no stream unless one is configured.
 func (a *Agent) newRelay(c *config.Config) *relay.Server {
-	own := trustedUsers(c)
+	own := a.isOwn(c)
 	options := relay.Options{Upstream: upstreamOf(c), Board: a.board, Logger: a.logOf("relay"),
 		Words: envoy.RedactMessage, Certificate: a.workloadCertificate,
 		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
-		Envoy:         func(from net.Addr) bool { return slices.Contains(own, xds.PeerOf(from).UID) },
+		Envoy:         func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },
 		Application:   a.grpcNode.Load,
 		Listeners:     func() { a.exposure.Wake() },
 		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },

@@ -49,6 +49,27 @@ func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h.expect("", "ls /etc/outrider/conf.d | grep 00- || true")
 }
 
+// TestUpgrade_MovesApplicationsToTheirGroup upgrades where applications are in Envoy's group.
+func TestUpgrade_MovesApplicationsToTheirGroup(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.script("dpkg -i " + deb(oldPlace, oldVersion) +
+		" && useradd --system --groups outrider-envoy shop && gpasswd -a gone outrider-envoy; " +
+		"sed -i '/^outrider-envoy:/s/$/,gone/' /etc/group")
+	out := h.script("dpkg -i " + deb(newPlace, newVersion) + " 2>&1")
+	if !strings.Contains(out, "user shop is in group outrider-envoy") ||
+		strings.Contains(out, "user outrider") || strings.Contains(out, "user gone") {
+		t.Errorf("the upgrade says:\n%s", out)
+	}
+	h.expect("outrider-xds", "id -nG shop | tr ' ' '\\n' | grep -x outrider-xds")
+	h.expect("", "getent passwd gone || true")
+	h.script("gpasswd -d shop outrider-envoy")
+	if out := h.script("dpkg -i " + deb(newPlace, newVersion) + " 2>&1"); strings.Contains(out,
+		"outrider-xds") {
+		t.Errorf("the next upgrade says:\n%s", out)
+	}
+}
+
 // TestUpgrade_RpmAsksFirst checks that the rpm's script has the same step as the deb's, which
 // TestUpgrade_KeepsAddresses runs.
 func TestUpgrade_RpmAsksFirst(t *testing.T) {

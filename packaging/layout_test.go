@@ -74,7 +74,7 @@ func (h *host) hasLayout() {
 	h.t.Helper()
 	h.expect(`1775 root root /run/outrider
 1775 root root /run/outrider/edge
-2750 outrider outrider-envoy /run/outrider/edge/envoy
+2751 outrider outrider-envoy /run/outrider/edge/envoy
 1770 root outrider-envoy /run/outrider-envoy
 1770 root outrider-envoy /run/outrider-envoy/edge`, whose)
 	h.expect("710 root outrider", "stat -c '%a %U %G' /var/lib/outrider")

@@ -210,12 +210,13 @@ func (h *host) installedState() {
 	h.expect("disabled", "systemctl is-enabled outrider.service || true")
 	h.expect("inactive", "systemctl is-active outrider.service || true")
 	h.expect("outrider-envoy", "id -nG outrider | tr ' ' '\\n' | grep -x outrider-envoy")
-	h.expect("outrider-envoy", "id -nG outrider-envoy")
+	h.expect("outrider-xds", "id -nG outrider | tr ' ' '\\n' | grep -x outrider-xds")
+	h.expect("outrider-envoy outrider-xds", "id -nG outrider-envoy")
 	h.expect(`640 root outrider /etc/outrider/outrider.toml
 755 root root /etc/outrider/conf.d
 755 root root /etc/outrider/mesh.d
 1775 root root /run/outrider
-2750 outrider outrider-envoy /run/outrider/envoy
+2751 outrider outrider-envoy /run/outrider/envoy
 1770 root outrider-envoy /run/outrider-envoy
 710 root outrider /var/lib/outrider`,
 		"stat -c '%a %U %G %n' /etc/outrider/outrider.toml /etc/outrider/conf.d "+

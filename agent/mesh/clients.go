@@ -19,8 +19,8 @@ import (
 // its bootstrap, an application those of [xds] grpc_bootstrap_file. A node that a client invents
 // costs nothing.
 type Clients struct {
-	Server xds.Source // the embedded server
-	Own    []uint32   // users of Envoys, the agent and root
+	Server xds.Source            // the embedded server
+	Own    func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
 	// Envoys returns the nodes in the bootstraps of epochs that live or are being started. all is
 	// false if one is not known; then Own may send any node.
 	Envoys func() (nodes []*corev3.Node, all bool)
@@ -40,7 +40,7 @@ const ConditionClient = "xds-client-refused"
 const clientRefusedFor = 10 * time.Minute
 
 // IsOwn reports whether a client is an Envoy, the agent or root.
-func (c *Clients) IsOwn(peer xds.Peer) bool { return slices.Contains(c.Own, peer.UID) }
+func (c *Clients) IsOwn(peer xds.Peer) bool { return c.Own(peer.UID) }
 
 // Admit returns the node whose resources a client gets. Clients of other users get those of
 // Application, whatever node they send.

@@ -58,8 +58,10 @@ func nodeOf(app string) *corev3.Node {
 			"APP": structpb.NewStringValue(app)}}}
 }
 
+func isRoot(uid uint32) bool { return uid == 0 }
+
 func newClients(source xds.Source, board *condition.Board) *Clients {
-	return &Clients{Server: source, Own: []uint32{0}, Board: board,
+	return &Clients{Server: source, Own: isRoot, Board: board,
 		Envoys: func() ([]*corev3.Node, bool) {
 			return []*corev3.Node{nodeOf("old"), nodeOf("new")}, true
 		},
@@ -215,7 +217,7 @@ func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limited := newConnections([]uint32{0}).limit(bound)
+	limited := newConnections(isRoot).limit(bound)
 	t.Cleanup(func() { _ = limited.Close() })
 	admitted := make(chan net.Conn, 200)
 	go func() {

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"net"
-	"slices"
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/xds"
@@ -33,11 +32,11 @@ func Limited(options xds.Options) xds.Options {
 
 // connections limits the connections to the sockets of an agent.
 type connections struct {
-	own         []uint32 // users of Envoys, the agent and root; empty: all
+	own         func(uid uint32) bool // users of Envoys, the agent and root; nil: all
 	ours, other *admission.Pool
 }
 
-func newConnections(own []uint32) *connections {
+func newConnections(own func(uid uint32) bool) *connections {
 	return &connections{own: own,
 		ours:  admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections}),
 		other: admission.NewPool(admission.Limits{Total: otherConnections, PerKey: userConnections})}
@@ -52,7 +51,7 @@ func (c *connections) limit(bound net.Listener) net.Listener {
 // admit returns the pool and the key of a connection that a listener of package xds accepted.
 func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
 	uid := xds.PeerOf(from.RemoteAddr()).UID
-	if len(c.own) == 0 || slices.Contains(c.own, uid) {
+	if c.own == nil || c.own(uid) {
 		return c.ours, admission.Key{}
 	}
 	return c.other, admission.User(uid)

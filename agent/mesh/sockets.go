@@ -46,8 +46,9 @@ type Options struct {
 	Path   func(*config.Config) string // returns the path; "" if none is needed
 	Start  *config.Config              // its socket is bound by NewSockets
 	Group  int                         // group that may connect; 0: the agent's own
+	Also   int                         // a further one; 0: none
 	Users  []uint32                    // users that may connect; empty: as the mode allows
-	Own    []uint32                    // users whose connections are limited apart; empty: all
+	Own    func(uid uint32) bool       // users whose connections are limited apart; nil: all
 	Server Service
 	Logger *slog.Logger
 }
@@ -64,7 +65,8 @@ func NewSockets(o Options) (*Sockets, error) {
 		pending: map[uint64]string{},
 		listen: func(path string) (net.Listener, error) {
 			bound, err := xds.Listen(xds.ListenOptions{
-				Path: path, Group: o.Group, Users: o.Users, Logger: o.Logger,
+				Path: path, Group: o.Group, AlsoGroup: o.Also, Users: o.Users,
+				Logger: o.Logger,
 			})
 			if err != nil {
 				return nil, err

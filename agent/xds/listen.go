@@ -22,6 +22,8 @@ type ListenOptions struct {
 	Path  string      // of the Unix socket
 	Mode  fs.FileMode // its permissions; 0: 0660
 	Group int         // its group; 0 or less: the process's own
+	// AlsoGroup is a further group that may connect where Mode is 0660; 0: none.
+	AlsoGroup int
 	// Users are the user IDs that may connect, checked by the peer's credentials; empty: any.
 	Users  []uint32
 	Logger *slog.Logger // nil: discarded
@@ -72,18 +74,32 @@ func Listen(options ListenOptions) (net.Listener, error) {
 
 func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) {
 	if options.Group > 0 {
-		if err := os.Chown(building, -1, options.Group); err != nil {
+		if err := chgrp(building, options.Group); err != nil {
 			return nil, fmt.Errorf("give it to group %d: %w", options.Group, err)
 		}
 	}
 	if err := os.Chmod(building, options.Mode); err != nil {
 		return nil, err
 	}
+	if options.AlsoGroup > 0 {
+		if err := letGroup(building, options.AlsoGroup); err != nil {
+			options.Logger.Warn("the socket is open to one group only", "socket", path,
+				"group", options.AlsoGroup, "error", err)
+			if err := chgrp(building, options.AlsoGroup); err != nil {
+				return nil, fmt.Errorf("give it to group %d: %w", options.AlsoGroup, err)
+			}
+		}
+	}
 	info, err := os.Lstat(building)
 	if err != nil {
 		return nil, err
 	}
 	return info, os.Rename(building, path)
+}
+
+// chgrp gives a file to a group with the one system call for this that outrider.service allows.
+func chgrp(path string, group int) error {
+	return unix.Fchownat(unix.AT_FDCWD, path, -1, group, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // replaceable returns an error if the file at path must not be replaced: it is no socket, or a

@@ -2,9 +2,11 @@ package xds
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -135,5 +137,30 @@ func TestListen_OnlyAllowedUsersConnect(t *testing.T) {
 				t.Errorf("peer: %+v", p)
 			}
 		})
+	}
+}
+
+// Members of a further group may connect, others not.
+func TestListen_LetsAFurtherGroupConnect(t *testing.T) {
+	folder := parts.ShortDir(t)
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, "xds.sock")
+	bound, err := Listen(ListenOptions{Path: path, Group: 4711, AlsoGroup: parts.Nobody})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = bound.Close() }()
+	for group, may := range map[int]bool{4711: true, parts.Nobody: true, 4712: false} {
+		out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid=4713",
+			fmt.Sprint("--regid=", group), "--clear-groups", "test", "-w", path).CombinedOutput()
+		if may != (err == nil) {
+			t.Errorf("group %d: %v %s", group, err, out)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }

@@ -12,7 +12,8 @@ func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
-	c.Script("useradd --system --groups outrider-envoy shop")
+	c.Script("useradd --system --groups outrider-xds shop")
+	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases demanded
 	c.Write("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
 	c.Script("systemd-tmpfiles --create shop.conf")
 	c.Write("/etc/outrider/conf.d/70-grpc.toml", `[envoy]
@@ -41,6 +42,21 @@ grpc_bootstrap_file = "/run/outrider/grpc-bootstrap.json"
 				"grep -q GENERATOR /run/outrider/grpc-bootstrap.json; test -w /run/outrider/envoy/xds.sock")
 		return err == nil
 	})
+	for user, mayConnect := range map[string]bool{"shop": true, "before": true, "nobody": false} {
+		if out, err := c.Run(t.Context(), "runuser", "-u", user, "--", "curl", "-s", "--http2-prior-knowledge",
+			"--unix-socket", "/run/outrider/envoy/xds.sock", "http://x/"); mayConnect != (err == nil) {
+			t.Errorf("%s connects: %v %s", user, err, out)
+		}
+	}
+	c.Script("install -m 0640 -o outrider -g outrider-envoy /dev/null /run/outrider/envoy/envoy-rev9.json")
+	for what, script := range map[string]string{
+		"list Envoy's folder": "ls /run/outrider/envoy", "read a bootstrap": "cat /run/outrider/envoy/envoy-rev9.json",
+		"write there": "touch /run/outrider/envoy/x", "occupy a name of Envoy's": "touch /run/outrider-envoy/lock",
+		"ask for secrets": "curl -s --http2-prior-knowledge --unix-socket /run/outrider/envoy/sds.sock http://x/"} {
+		if out, err := c.Run(t.Context(), "runuser", "-u", "shop", "--", "sh", "-c", script); err == nil {
+			t.Errorf("an application may %s: %s", what, out)
+		}
+	}
 	if _, err := c.Run(t.Context(), "runuser", "-u", "nobody", "--", "cat",
 		"/run/outrider/certificates/key.pem"); err == nil {
 		t.Error("everyone can read the key")

@@ -167,8 +167,8 @@ func privileges(t *testing.T, h *Host) {
 		"/run/outrider":                "1775 root root",
 		"/run/outrider/outrider.sock":  "666 outrider outrider",
 		"/run/outrider/keeper.sock":    "600 outrider outrider",
-		"/run/outrider/envoy":          "2750 outrider outrider-envoy",
-		"/run/outrider/envoy/xds.sock": "660 outrider outrider-envoy",
+		"/run/outrider/envoy":          "2751 outrider outrider-envoy",
+		"/run/outrider/envoy/xds.sock": "660 outrider outrider-xds",
 		"/run/outrider-envoy":          "1770 root outrider-envoy",
 		"/var/lib/outrider":            "710 root outrider",
 		"/var/lib/outrider/outrider":   "700 outrider outrider",
@@ -193,6 +193,9 @@ func privileges(t *testing.T, h *Host) {
 			t.Errorf("Envoy's user may %s: %s", what, out)
 		}
 	}
+	// An Envoy that was started before group outrider-xds existed is not in it.
+	h.MustRun(t, "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--clear-groups",
+		"curl", "-s", "--http2-prior-knowledge", "--unix-socket", "/run/outrider/envoy/xds.sock", "http://x/")
 	if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy",
 		"--init-groups", "outrider", "status"); err != nil {
 		t.Errorf("Envoy's user may not look: %s", out)
