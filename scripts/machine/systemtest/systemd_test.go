@@ -286,8 +286,13 @@ func stop(t *testing.T, h *Host) {
 			t.Errorf("%s still runs: %v", program, left)
 		}
 	}
-	left := h.Script("find /run/outrider /run/outrider-envoy /dev/shm ! -type d | sort")
-	if left != "/run/outrider/capture.sock\n/run/outrider/keeper.sock\n/run/outrider/resolved.sock" {
-		t.Errorf("left behind: %s", left)
+	left := strings.Fields(h.Script(
+		"find /run/outrider /run/outrider-envoy /dev/shm ! -type d | sort"))
+	for i, socket := range left {
+		left[i] = strings.TrimPrefix(socket, "/run/outrider/")
+	}
+	if want := []string{"capture.sock", "keeper.sock", "probe.sock", "resolved.sock"}; !slices.Equal(
+		left, want) {
+		t.Errorf("left behind: %q", left)
 	}
 }

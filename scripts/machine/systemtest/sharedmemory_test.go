@@ -1,0 +1,35 @@
+package systemtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// Envoy's user fills the shared memory that it has: the host's is another one, and a hot restart
+// still works.
+func TestSharedMemory_OfEnvoyIsBounded(t *testing.T) {
+	t.Parallel()
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	inside := fmt.Sprintf("nsenter -t %d -m setpriv --reuid=outrider-envoy "+
+		"--regid=outrider-envoy --clear-groups ", h.MainPID("outrider-envoy"))
+	said := h.Script(inside +
+		"dd if=/dev/zero of=/dev/shm/fill bs=1M count=64 2>&1 || true")
+	if !strings.Contains(said, "No space left") {
+		t.Errorf("the shared memory has no limit: %s", said)
+	}
+	if left := h.Script("ls /dev/shm"); strings.Contains(left, "fill") {
+		t.Errorf("it is the host's: %s", left)
+	}
+	before := h.Live()
+	h.Write("/etc/outrider/conf.d/70-drain.toml", "[envoy]\ndrain_duration = \"44s\"\n")
+	h.MustRun(t, "outrider", "reload")
+	if now := h.Live(); now.Number != before.Number+1 || now.Mode != "hot-restart" ||
+		now.State != api.EpochLive {
+		t.Errorf("%+v after %+v", now, before)
+	}
+	h.Serves()
+}
