@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"outrider.org/outrider/agent/admission"
@@ -40,7 +39,6 @@ type Server struct {
 	handler http.Handler
 	gate    *gate
 	ending  chan struct{} // closed when Run ends, to end streams
-	told    atomic.Int64  // Unix time of the last logged refusal
 }
 
 // NewServer returns a server. Call Run to serve.
@@ -134,12 +132,8 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 			return
 		}
 		if refused := s.options.Rule.refuse(peer, does); refused != nil {
-			// At most one per second: any user can cause refusals, and journald's rate limit would
-			// drop other messages.
-			if now := time.Now().Unix(); s.told.Swap(now) != now {
-				s.options.Logger.Warn("refused a request over the private socket: not authorised",
-					"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
-			}
+			s.options.Logger.Warn("refused a request over the private socket: not authorised",
+				"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
 			fail(w, refused)
 			return
 		}

@@ -13,7 +13,8 @@ import (
 type emitter struct {
 	conn       *dbus.Conn
 	interfaces interfaces
-	sent       *snapshot // what clients know
+	sent       *snapshot // what clients know, except for conditions
+	conditions any       // what clients know of the conditions
 	sequence   uint64    // sequence number of the last processed event
 }
 
@@ -22,6 +23,7 @@ type emitter struct {
 func (e *emitter) objects(now *snapshot) error {
 	before := e.sent
 	e.sent = now
+	reported := now.reported != before.reported
 	for _, path := range slices.Sorted(maps.Keys(before.objects)) {
 		old := before.objects[path]
 		if o, ok := now.objects[path]; ok && o.id == old.id {
@@ -33,14 +35,19 @@ func (e *emitter) objects(now *snapshot) error {
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(now.objects)) {
-		if err := e.object(path, before.objects, now.objects[path]); err != nil {
+		if err := e.object(path, before.objects, now.objects[path], reported); err != nil {
 			return fmt.Errorf("emit the change of %s: %w", path, err)
 		}
+	}
+	if reported {
+		e.conditions = now.objects[managerPath].values[conditionsProperty]
 	}
 	return nil
 }
 
-func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object, o object) error {
+// object sends the difference of an object. Conditions are sent only if an event has reported them.
+func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object, o object,
+	reported bool) error {
 	old, ok := before[path]
 	if !ok || old.id != o.id {
 		values := variants(o.values)
@@ -54,7 +61,13 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 	changed := map[string]dbus.Variant{}
 	for _, property := range e.interfaces[o.kind].Properties {
 		value, ok := o.values[property.Name]
-		if ok && property.emitted() && !reflect.DeepEqual(value, old.values[property.Name]) {
+		known := old.values[property.Name]
+		if property.Name == conditionsProperty {
+			// the board limits events: a text that changes often is no signal each time
+			ok = reported
+			known = e.conditions
+		}
+		if ok && property.emitted() && !reflect.DeepEqual(value, known) {
 			changed[property.Name] = dbus.MakeVariant(value)
 		}
 	}

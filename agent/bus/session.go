@@ -38,8 +38,9 @@ type session struct {
 	emitter   *emitter
 	owned     chan bool // reports each gain or loss of the name
 
-	state   *shown[*snapshot]
-	figures *shown[[]Epoch]
+	state    *shown[*snapshot]
+	reported uint64 // number of the last event about a condition; of the goroutine of run
+	figures  *shown[[]Epoch]
 
 	callers     *callers
 	queue       chan *call // admitted
@@ -106,6 +107,7 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	}
 	s.look(ctx)
 	s.emitter.sent = s.state.get(ctx)
+	s.emitter.conditions = s.emitter.sent.objects[managerPath].values[conditionsProperty]
 
 	for range readers {
 		s.running.Go(func() {
@@ -185,7 +187,15 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 func (s *session) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	s.state.set(newSnapshot(s.options.Backend.State(ctx), s.options.Unit))
+	for _, event := range s.options.Events.Events(s.reported) {
+		switch event.Kind {
+		case condition.KindConditionRaised, condition.KindConditionCleared:
+			s.reported = event.Sequence
+		}
+	}
+	shown := newSnapshot(s.options.Backend.State(ctx), s.options.Unit)
+	shown.reported = s.reported
+	s.state.set(shown)
 }
 
 // emit sends signals for changed objects and new events.

@@ -20,7 +20,11 @@ const noEpoch uint32 = math.MaxUint32
 type snapshot struct {
 	objects map[dbus.ObjectPath]object
 	epochs  []listedEpoch // result of ListEpochs
+	// reported is the number of the last event about a condition before the state was read.
+	reported uint64
 }
+
+const conditionsProperty = "Conditions"
 
 // object is an object with one of the agent's interfaces.
 type object struct {
@@ -105,7 +109,7 @@ func managerValues(state api.Status, unit string) map[string]any {
 		"Ready":               state.Ready,
 		"ReadyReason":         text(state.ReadyReason),
 		"EnvoyLive":           state.Envoy.Live,
-		"Conditions":          listed,
+		conditionsProperty:    listed,
 		"CurrentEpoch":        epochNumber(state.CurrentEpoch),
 		"EnvoyVersion":        text(state.Envoy.Version),
 		"ConfigFiles":         texts(state.ConfigFiles),

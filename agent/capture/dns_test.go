@@ -71,7 +71,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	gets := func(want string) time.Duration {
 		t.Helper()
 		begun := time.Now()
-		parts.Eventually(t, 10*time.Second, "the answer is "+want,
+		parts.Eventually(t, 20*time.Second, "the answer is "+want,
 			func() bool { return ask(t, appUser, "udp", far[0]) == want })
 		return time.Since(begun)
 	}
@@ -80,7 +80,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	used := hold(t, far[0])
 	usedGets := func(want string) {
 		t.Helper()
-		parts.Eventually(t, 2*time.Second, "a socket in use gets "+want,
+		parts.Eventually(t, 20*time.Second, "a socket in use gets "+want,
 			func() bool { return exchange(t, used) == want })
 	}
 	usedGets("far")

@@ -93,7 +93,6 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.set(nil, f.lost(err))
 			f.Board.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
-			f.Logger.Error("outrider-capture does not answer", "error", err)
 		}
 		wait(ctx, nil, time.After(retryAfter))
 	}

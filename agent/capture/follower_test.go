@@ -49,6 +49,27 @@ func follower(board *condition.Board, settings Settings) *Follower {
 		Users: testUsers, Logger: slog.New(slog.DiscardHandler)})
 }
 
+// Without a helper, every retry fails: the condition is raised once, and nothing else is logged.
+func TestFollower_ReportsAMissingHelperOnce(t *testing.T) {
+	board := condition.NewBoard()
+	var log parts.Log
+	settings := captureAll
+	f := NewFollower(FollowerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
+		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Socket: filepath.Join(t.TempDir(), "absent.sock")})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*retryAfter)
+	defer cancel()
+	if err := f.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if events := board.Events(0); len(events) != 1 {
+		t.Errorf("%d events: %+v", len(events), events)
+	}
+	if lines := strings.Count(log.String(), "level=ERROR"); lines != 0 {
+		t.Errorf("%d lines: %s", lines, log.String())
+	}
+}
+
 // With fail = "closed", a trial that ended and a drain send connections direct.
 func TestFollower_SaysWhatHappensInstead(t *testing.T) {
 	both := Settings{FailClosed: true, InboundClosed: true, Inbound: Ports{All: true}}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/repeat"
 )
 
 // options of a helper.
@@ -43,6 +45,7 @@ type helper struct {
 	reported   time.Time // to systemd's watchdog
 	forget     forget
 	status     Status
+	logged     repeat.Limiter
 	generation int // grows with the settings
 	unowned    bool
 	dns        dnsCapture
@@ -95,8 +98,9 @@ func newHelper(o options) (*helper, error) {
 
 func (h *helper) path() string { return filepath.Join(h.folder, "state.json") }
 
+// logf writes a message to the log. Messages that repeat are omitted.
 func (h *helper) logf(format string, arguments ...any) {
-	_, _ = fmt.Fprintf(h.log, format+"\n", arguments...)
+	h.logged.Fprintf(h.log, format, arguments...)
 }
 
 // run serves until the context ends or a client stops the helper. It calls replace for each

@@ -4,9 +4,13 @@
 package condition
 
 import (
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
+
+	"outrider.org/outrider/agent/repeat"
 )
 
 // Severity is the severity of a condition.
@@ -67,57 +71,82 @@ const kept = 256
 // concurrent use.
 type Board struct {
 	mu         sync.Mutex
-	conditions map[string]Condition
+	conditions map[string]*standing // by code
 	events     []Event
 	sequence   uint64
 	watchers   map[chan Event]struct{}
+	repeated   repeat.Limiter
 	now        func() time.Time
 }
 
 // NewBoard returns an empty board.
 func NewBoard() *Board {
 	return &Board{
-		conditions: map[string]Condition{},
+		conditions: map[string]*standing{},
 		watchers:   map[chan Event]struct{}{},
 		now:        time.Now,
 	}
 }
 
-// Raise adds or updates a condition. An update retains Since. An event is published only if the
-// severity or sentence changes.
+// Raise adds or updates a condition. An update retains Since. Conditions shows it at once. An event
+// is published when the condition begins and when its class changes (severity, or more of the
+// sentence than digits), at most three within a minute, and for other changes of the
+// sentence at most one. What was not published is published later, unless it has changed again.
 func (b *Board) Raise(code string, severity Severity, sentence string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	previous, standing := b.conditions[code]
-	if standing && previous.Severity == severity && previous.Sentence == sentence {
+	s := b.conditions[code]
+	if s == nil {
+		s = &standing{}
+		b.conditions[code] = s
+	}
+	if s.now != nil && s.now.Severity == severity && s.now.Sentence == sentence {
 		return
 	}
-	now := Condition{Code: code, Severity: severity, Since: b.now(), Sentence: sentence}
-	if standing {
-		now.Since = previous.Since
+	since := b.now()
+	if s.now != nil {
+		since = s.now.Since
 	}
-	b.conditions[code] = now
-	b.publish(Event{Kind: KindConditionRaised, Sentence: sentence,
-		Fields: map[string]string{"code": code, "severity": string(severity)}})
+	s.now = &Condition{Code: code, Severity: severity, Since: since, Sentence: sentence}
+	s.omitted++
+	b.settle(code, s)
 }
 
-// Clear removes a condition, if present.
+// Clear removes a condition, if present. The event is subject to the limits of Raise.
 func (b *Board) Clear(code string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	previous, standing := b.conditions[code]
-	if !standing {
-		return
+	if s := b.conditions[code]; s != nil && s.now != nil {
+		s.now = nil
+		s.omitted++
+		b.settle(code, s)
 	}
-	delete(b.conditions, code)
-	b.publish(Event{Kind: KindConditionCleared, Sentence: "no longer: " + previous.Sentence,
-		Fields: map[string]string{"code": code}})
 }
 
-// Publish stores an event and sends it to watchers. It sets Sequence and Time.
+// limits are those of events that a faulty peer or files can cause without end: of one sentence,
+// and of all of a kind. One change of the mesh configuration has 21 problems at most.
+var limits = map[string]repeat.Limits{
+	KindMeshProblem:      {Class: most, All: 3 * 21},
+	KindResourcesRefused: {Class: most, All: 20},
+	KindReloadRefused:    {Class: most, All: 20},
+}
+
+// Publish stores an event and sends it to watchers. It sets Sequence and Time. Mesh problems, refused
+// resources and refused reloads that repeat are omitted, and counted in the field "omitted" of the
+// next one of the kind.
 func (b *Board) Publish(event Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if limits, ok := limits[event.Kind]; ok {
+		omitted, ok := b.repeated.Allow(b.now(), event.Kind, event.Sentence, limits)
+		if !ok {
+			return
+		}
+		if omitted > 0 {
+			event.Fields = maps.Clone(event.Fields)
+			event.Fields["omitted"] = strconv.Itoa(omitted)
+		}
+	}
 	b.publish(event)
 }
 
@@ -143,8 +172,10 @@ func (b *Board) Conditions() []Condition {
 	defer b.mu.Unlock()
 	rank := map[Severity]int{Error: 0, Warning: 1, Info: 2}
 	all := make([]Condition, 0, len(b.conditions))
-	for _, c := range b.conditions {
-		all = append(all, c)
+	for _, s := range b.conditions {
+		if s.now != nil {
+			all = append(all, *s.now)
+		}
 	}
 	slices.SortFunc(all, func(x, y Condition) int {
 		if rank[x.Severity] != rank[y.Severity] {

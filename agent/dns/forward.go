@@ -211,6 +211,7 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	if last != nil {
 		return last, nil
 	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	err := errors.Join(errs...)
 	f.board.Raise(conditionFailed, condition.Warning, "no upstream of the DNS proxy responds: "+
 		strings.ReplaceAll(err.Error(), "\n", "; "))

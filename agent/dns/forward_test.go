@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -125,6 +126,28 @@ func TestForward_ReportsUpstreamsThatFail(t *testing.T) {
 	upstream.silent.Store(false)
 	if got := summary(r.query("a.example.org.", dns.TypeA)); got != found || r.has(conditionFailed) {
 		t.Errorf("got %s; condition %v", got, r.has(conditionFailed))
+	}
+}
+
+// Users cause failures as often as they like. Texts of one kind of error are equal.
+func TestForward_ManyFailuresAreFewEvents(t *testing.T) {
+	r := start(t, fmt.Sprint("127.0.0.1:", parts.FreePort(t)), fmt.Sprint("127.0.0.1:",
+		parts.FreePort(t)))
+	r.SetNames(nil)
+	texts := map[string]bool{}
+	for i := range 10_000 {
+		if got := summary(r.query(fmt.Sprintf("n%d.example.", i), dns.TypeA)); got != "SERVFAIL" {
+			t.Fatalf("got %s", got)
+		}
+		for _, c := range r.board.Conditions() {
+			texts[c.Sentence] = true
+		}
+	}
+	if got := len(r.board.Events(0)); got > 3 {
+		t.Errorf("%d events", got)
+	}
+	if len(texts) != 1 {
+		t.Errorf("%d texts: %v", len(texts), texts)
 	}
 }
 

@@ -63,7 +63,7 @@ func (u *upstream) over(ctx context.Context, network string, query *dns.Msg) (*d
 	for {
 		c, err := u.connect(ctx, network)
 		if err != nil {
-			return nil, fmt.Errorf("connect to %s: %w", u.address, err)
+			return nil, fmt.Errorf("connect to %s: %w", u.address, withoutAddresses(err))
 		}
 		reply, err := c.exchange(ctx, query)
 		if err == nil {
@@ -72,10 +72,19 @@ func (u *upstream) over(ctx context.Context, network string, query *dns.Msg) (*d
 		}
 		_ = c.Close()
 		if c.uses == 1 || ctx.Err() != nil {
-			return nil, fmt.Errorf("query to %s: %w", u.address, err)
+			return nil, fmt.Errorf("query to %s: %w", u.address, withoutAddresses(err))
 		}
 		// The server may have closed the connection while it was idle.
 	}
+}
+
+// withoutAddresses returns the cause of a network error, whose text has no port of this host: errors
+// of one kind are equal.
+func withoutAddresses(err error) error {
+	if failed, ok := errors.AsType[*net.OpError](err); ok {
+		return failed.Err
+	}
+	return err
 }
 
 // connect returns an idle connection or a new one.

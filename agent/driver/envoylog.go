@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 
 	"outrider.org/outrider/agent/envoy"
@@ -74,8 +73,8 @@ func (l *envoyLogs) exited(p *keeper.Process) {
 
 func (l *envoyLogs) reportRedacted(lines, epoch int) {
 	if lines > 0 {
-		l.log.Warn(fmt.Sprintf("omitted %d lines of Envoy's log, which may quote its "+
-			"configuration", lines), "epoch", epoch)
+		l.log.Warn("omitted lines of Envoy's log, which may quote its configuration",
+			"lines", lines, "epoch", epoch)
 	}
 }
 

@@ -88,7 +88,19 @@ func (l *Events) write(event condition.Event) {
 	default:
 		return
 	}
+	if omitted := event.Fields["omitted"]; omitted != "" {
+		attributes = append(attributes, "omitted", omitted)
+	}
 	l.Log.Log(context.Background(), severityLevel(severity), event.Sentence, attributes...)
+}
+
+// ofEvents reports whether Events logs a kind of event.
+func ofEvents(kind string) bool {
+	switch kind {
+	case condition.KindConditionRaised, condition.KindConditionCleared, condition.KindMeshProblem:
+		return true
+	}
+	return false
 }
 
 // elsewhere reports whether the part that raises a condition logs the same problem itself.

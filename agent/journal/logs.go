@@ -14,8 +14,9 @@ import (
 
 // Logs are the loggers of the agent and of Envoy's forwarded lines.
 type Logs struct {
-	Agent, Envoy *slog.Logger
-	journal      *Journal // nil: they write to a stream
+	Agent   *slog.Logger // with limits for lines that repeat
+	Envoy   *slog.Logger
+	journal *Journal // nil: they write to a stream
 }
 
 // LogOptions configure Logs.
@@ -39,14 +40,14 @@ func OpenLogs(o LogOptions) (Logs, error) {
 	if required || o.Format == "auto" && isFile && Connected(file, o.Environment) {
 		opened, err := Open(Options{Level: o.Level, Program: "outriderd", Instance: o.Instance})
 		if err == nil {
-			return Logs{Agent: slog.New(opened.Handler()),
+			return Logs{Agent: slog.New(newLimited(opened.Handler())),
 				Envoy: slog.New(opened.HandlerAt(o.EnvoyLevel)), journal: opened}, nil
 		}
 		if required {
 			return Logs{}, fmt.Errorf("log.format = \"journal\": %w", err)
 		}
 	}
-	return Logs{Agent: slog.New(NewStreamHandler(o.Output, o.Format, o.Level)),
+	return Logs{Agent: slog.New(newLimited(NewStreamHandler(o.Output, o.Format, o.Level))),
 		Envoy: slog.New(NewStreamHandler(o.Output, o.Format, o.EnvoyLevel))}, nil
 }
 

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/unixpeer"
 )
 
@@ -39,6 +39,7 @@ type server struct {
 	memory   sharedMemory
 	main     *mainThread
 	lines    *backlog
+	logged   repeat.Limiter
 	listener *net.UnixListener
 	lock     *os.File
 	users    []int // who may connect besides root
@@ -79,10 +80,10 @@ func newServer(options Options) *server {
 	return s
 }
 
-// logf writes a message to the log.
+// logf writes a message to the log. Messages that repeat are omitted.
 func (s *server) logf(format string, arguments ...any) {
 	if s.options.Log != nil {
-		_, _ = fmt.Fprintf(s.options.Log, "outrider-keeper: "+format+"\n", arguments...)
+		s.logged.Fprintf(s.options.Log, "outrider-keeper: "+format, arguments...)
 	}
 }
 

@@ -23,7 +23,7 @@ const module = "outrider.org/outrider/"
 var leaves = []string{"agent/admission", "agent/cloud", "agent/condition", "agent/config",
 	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
 	"agent/histogram", "agent/operator", "agent/ownership", "agent/part", "agent/probe",
-	"agent/probe/execprobe", "agent/readfile", "agent/resource", "agent/sockdiag",
+	"agent/probe/execprobe", "agent/readfile", "agent/repeat", "agent/resource", "agent/sockdiag",
 	"agent/spelling", "agent/unixpeer", "agent/watch"}
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
