@@ -89,6 +89,7 @@ type Server struct {
 	refusals  map[string]string            // error by type
 	announced map[string]*rpcstatus.Status // by type; see Announce
 	shown     Status
+	away      away // what the condition says
 }
 
 // New returns a server.

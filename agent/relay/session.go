@@ -225,7 +225,7 @@ func (s *session) event(e event) error {
 	case e.err != nil:
 		if !s.lost {
 			s.lost = true
-			s.log.Warn("no upstream server; Envoy continues with what it has", "error", e.err)
+			s.log.Debug("no upstream server; Envoy continues with what it has", "error", e.err)
 		}
 		unreachable := !s.opened
 		s.drop(e.err, s.nextPause())
@@ -286,7 +286,7 @@ func (s *session) respond(e event) error {
 		s.countPending(w)
 	}
 	if s.lost {
-		s.log.Info("connected to the upstream server again", "address", s.link.upstream.Address)
+		s.log.Debug("connected to the upstream server again", "address", s.link.upstream.Address)
 	}
 	s.lost, s.offline, s.pause, s.failure = false, false, firstPause, nil
 	s.patience.Stop()

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,9 +28,6 @@ type Status struct {
 	Cache time.Time // when the cached configuration was accepted, with Cached
 }
 
-// conditionAway is active while an Envoy has no upstream server.
-const conditionAway = "upstream-unreachable"
-
 // errConnecting is the error of a connection that is still being made.
 var errConnecting = errors.New("no answer yet")
 
@@ -41,6 +37,7 @@ type state struct {
 	err       error     // why not; nil: no attempt has ended yet
 	cached    time.Time // not zero: the cache serves
 	since     time.Time // without connection
+	address   string    // of the upstream server
 }
 
 // join adds a session.
@@ -66,6 +63,14 @@ func (s *Server) leave(session *session) {
 	s.show()
 }
 
+// worse reports whether a session without connection decides rather than another.
+func (s state) worse(than state) bool {
+	if than.connected || s.cached.IsZero() != than.cached.IsZero() {
+		return than.connected || !s.cached.IsZero()
+	}
+	return s.since.Before(than.since)
+}
+
 // report records the state of a session.
 func (s *Server) report(session *session, now state) {
 	s.mu.Lock()
@@ -74,7 +79,7 @@ func (s *Server) report(session *session, now state) {
 	if before.connected && now.connected {
 		return
 	}
-	now.since = before.since
+	now.since, now.address = before.since, session.upstream.Address
 	if before.connected {
 		now.since = time.Now()
 	}
@@ -83,11 +88,12 @@ func (s *Server) report(session *session, now state) {
 }
 
 // show derives Status and the condition from all sessions. A session that is served from the cache
-// decides, else one that is not connected; Status is Connected only if all are. Callers hold mu.
+// decides, else one that is not connected, of these the one for longest; Status is Connected only if
+// all are. Callers hold mu.
 func (s *Server) show() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {
-		if !one.connected && (worst.connected || !one.cached.IsZero()) {
+		if !one.connected && one.worse(worst) {
 			worst = one
 		}
 	}
@@ -105,18 +111,7 @@ func (s *Server) show() {
 		next.Since = time.Now()
 	}
 	s.shown = next
-	if worst.err == nil {
-		s.options.Board.Clear(conditionAway)
-		return
-	}
-	consequence := "Envoy continues with what it has"
-	if next.State == Cached {
-		consequence = "Envoy is served the configuration that was accepted at " +
-			next.Cache.Format(time.RFC3339)
-	}
-	s.options.Board.Raise(conditionAway, condition.Error, fmt.Sprintf(
-		"no connection to the upstream server since %s: %s; %s",
-		worst.since.Format(time.RFC3339), next.Error, consequence))
+	s.showAway(worst, next)
 }
 
 // Status returns the state of the connection.
