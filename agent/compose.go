@@ -156,7 +156,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
 		Logger:   log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 	}))
-	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay}
+	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay, Logger: log}
 	a.xdsSwitch.UseRelay(c.Discovery.Address != "")
 	return err
 }

@@ -2,17 +2,17 @@ package capture
 
 import (
 	"context"
-	"errors"
 	"net"
 	"slices"
 	"time"
+
+	"outrider.org/outrider/agent/accept"
 )
 
 const (
 	maxConnections = 8
 	queuedAnswers  = 16
 	writeWait      = 2 * time.Second
-	acceptPause    = 100 * time.Millisecond // after a failure
 )
 
 // connection is one client of the helper.
@@ -34,20 +34,12 @@ func (c *connection) send(r response) {
 // place, to stop the helper.
 func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users []uint32) {
 	places := make(chan struct{}, maxConnections)
-	for failing := false; ; {
-		socket, err := listener.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
+	failed := func(err error) { h.logf("accept an agent: %v", err) }
+	for {
+		socket, err := accept.Next(listener.AcceptUnix, failed)
+		if err != nil {
 			return
 		}
-		if err != nil { // out of descriptors or memory
-			if !failing {
-				h.logf("accept an agent: %v", err)
-			}
-			failing = true
-			time.Sleep(acceptPause)
-			continue
-		}
-		failing = false
 		user, err := peerUser(socket)
 		if err != nil || !slices.Contains(users, user) {
 			h.logf("refused a connection of user %d", user)

@@ -10,13 +10,22 @@ import (
 
 // localAddresses knows the addresses of this host.
 type localAddresses struct {
-	known atomic.Pointer[map[netip.Addr]bool]
+	known atomic.Pointer[knownAddresses]
 	mu    sync.Mutex
-	read  time.Time
 }
 
-// rereadAfter bounds how often addresses are read for a querier that is not known.
-const rereadAfter = time.Second
+// knownAddresses are the addresses at a time. They are immutable.
+type knownAddresses struct {
+	read time.Time
+	all  map[netip.Addr]bool
+}
+
+const (
+	// rereadAfter bounds how often addresses are read for a querier that is not known.
+	rereadAfter = time.Second
+	// staleAfter is how long an address counts that has moved to another host.
+	staleAfter = 5 * time.Second
+)
 
 // has reports whether an address is one of this host.
 func (l *localAddresses) has(address netip.Addr) bool {
@@ -24,24 +33,24 @@ func (l *localAddresses) has(address netip.Addr) bool {
 	if address.IsLoopback() {
 		return true
 	}
-	if known := l.known.Load(); known != nil && (*known)[address] {
+	if known := l.known.Load(); known != nil && known.all[address] &&
+		time.Since(known.read) < staleAfter {
 		return true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.read) < rereadAfter {
-		return (*l.known.Load())[address]
+	if known := l.known.Load(); known != nil && time.Since(known.read) < rereadAfter {
+		return known.all[address]
 	}
-	found := map[netip.Addr]bool{}
+	found := &knownAddresses{time.Now(), map[netip.Addr]bool{}}
 	all, _ := net.InterfaceAddrs() // none after an error
 	for _, one := range all {
 		if network, ok := one.(*net.IPNet); ok {
 			if a, ok := netip.AddrFromSlice(network.IP); ok {
-				found[a.Unmap()] = true
+				found.all[a.Unmap()] = true
 			}
 		}
 	}
-	l.read = time.Now()
-	l.known.Store(&found)
-	return found[address]
+	l.known.Store(found)
+	return found.all[address]
 }

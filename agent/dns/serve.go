@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
 
+	"outrider.org/outrider/agent/accept"
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/sockdiag"
 )
@@ -37,7 +38,11 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 	local, remote := admission.NewPool(tcpLimits), admission.NewPool(admission.Limits{})
 	for _, one := range all {
 		group.Go(func() error { return s.serveUDP(ctx, one.udp) })
-		listener := admission.Listen(one.tcp, admission.Options{
+		// miekg's server retries at once
+		tcp := accept.Listener{Listener: one.tcp, Failed: func(err error) {
+			s.options.Logger.Error("cannot accept a DNS client over TCP", "error", err)
+		}}
+		listener := admission.Listen(tcp, admission.Options{
 			Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
 				key := s.keyOfTCP(c)
 				if key.Local() {

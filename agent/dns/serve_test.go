@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/sockdiag"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -207,6 +210,49 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 		if got := keyOf(sockdiag.UDP, address); got != want {
 			t.Errorf("the socket at %s is of %+v, want %+v", address, got, want)
 		}
+	}
+}
+
+// withoutDescriptors is a listener whose accepts fail as without a free descriptor for a while.
+type withoutDescriptors struct {
+	net.Listener
+	until    time.Time
+	failures int
+}
+
+func (l *withoutDescriptors) Accept() (net.Conn, error) {
+	if time.Now().Before(l.until) {
+		l.failures++
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+func TestServe_PausesWithoutDescriptors(t *testing.T) {
+	s := New(Options{Listen: "127.0.0.1:0", Board: condition.NewBoard(),
+		Logger: slog.New(slog.DiscardHandler)})
+	s.SetNames([]Name{{Host: "mesh.test", Addresses: []netip.Addr{netip.MustParseAddr("10.9.9.9")}}})
+	bound, err := listenOne(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := bound.tcp.Addr().String()
+	failing := &withoutDescriptors{Listener: bound.tcp, until: time.Now().Add(time.Second)}
+	bound.tcp = failing
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.serve(ctx, []sockets{bound}) }()
+	client := &dns.Client{Net: "tcp", Timeout: 10 * time.Second}
+	reply, _, err := client.Exchange(new(dns.Msg).SetQuestion("mesh.test.", dns.TypeA), address)
+	if err != nil || len(reply.Answer) == 0 {
+		t.Errorf("%v, %v", reply, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if failing.failures > 11 {
+		t.Errorf("%d accepts in a second", failing.failures)
 	}
 }
 

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"outrider.org/outrider/agent/accept"
 	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/unixpeer"
 )
@@ -89,15 +89,11 @@ func (s *server) logf(format string, arguments ...any) {
 
 // accept serves connections until the listener is closed.
 func (s *server) accept() {
+	failed := func(err error) { s.logf("accept an agent: %v", err) }
 	for {
-		socket, err := s.listener.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
+		socket, err := accept.Next(s.listener.AcceptUnix, failed)
+		if err != nil {
 			return
-		}
-		if err != nil { // out of descriptors or memory: retry
-			s.logf("accept an agent: %v", err)
-			time.Sleep(100 * time.Millisecond)
-			continue
 		}
 		s.mu.Lock()
 		if len(s.all) >= maxConnections || s.stopping {

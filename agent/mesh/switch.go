@@ -2,17 +2,21 @@ package mesh
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+
+	"outrider.org/outrider/agent/accept"
 )
 
 // Switch serves each connection with one of two services: Embedded, or Relay while that is in use.
 // Open connections stay where they are.
 type Switch struct {
 	Embedded, Relay Service
+	Logger          *slog.Logger
 	relay           atomic.Bool
 }
 
@@ -30,7 +34,9 @@ func (s *Switch) Serve(
 	group.Go(func() error { return s.Relay.Serve(ctx, relay, options...) })
 	group.Go(func() error {
 		for {
-			connection, err := bound.Accept()
+			connection, err := accept.Next(bound.Accept, func(err error) {
+				s.Logger.Error("cannot accept a client of the xDS socket", "error", err)
+			})
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil //nolint:nilerr // closed at the end

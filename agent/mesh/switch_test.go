@@ -3,10 +3,13 @@ package mesh
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"outrider.org/outrider/scripts/parts"
@@ -26,16 +29,31 @@ func (g greeter) Serve(_ context.Context, bound net.Listener, _ ...grpc.ServerOp
 	}
 }
 
+// withoutDescriptors is a listener whose first accept fails as without a free descriptor.
+type withoutDescriptors struct {
+	net.Listener
+	failed bool
+}
+
+func (l *withoutDescriptors) Accept() (net.Conn, error) {
+	if !l.failed {
+		l.failed = true
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
 func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 	path := filepath.Join(parts.ShortDir(t), "socket")
 	bound, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Switch{Embedded: greeter("embedded"), Relay: greeter("relay")}
+	s := &Switch{Embedded: greeter("embedded"), Relay: greeter("relay"),
+		Logger: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, bound) }()
+	go func() { ended <- s.Serve(ctx, &withoutDescriptors{Listener: bound}) }()
 	for _, relay := range []bool{false, true, false} {
 		s.UseRelay(relay)
 		connection, err := net.Dial("unix", path)

@@ -20,7 +20,7 @@ import (
 const module = "outrider.org/outrider/"
 
 // leaves are what every part may import; of the parts, each may import these and itself.
-var leaves = []string{"agent/admission", "agent/cloud", "agent/condition", "agent/config",
+var leaves = []string{"agent/accept", "agent/admission", "agent/cloud", "agent/condition", "agent/config",
 	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
 	"agent/histogram", "agent/operator", "agent/ownership", "agent/part", "agent/probe",
 	"agent/probe/execprobe", "agent/readfile", "agent/repeat", "agent/resource", "agent/sockdiag",

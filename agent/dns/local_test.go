@@ -1,0 +1,45 @@
+package dns
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// An address that has moved to another host is not one of this host for long. The test runs again in
+// a network namespace of its own, as root.
+func TestLocalAddresses_ForgetAMovedAddress(t *testing.T) {
+	const inside = "OUTRIDER_TEST_NETWORK"
+	if os.Getenv(inside) == "" {
+		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		command.Env = append(os.Environ(), inside+"=1")
+		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
+			Pdeathsig: syscall.SIGKILL}
+		if said, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("in a network of its own: %v\n%s", err, said)
+		}
+		return
+	}
+	ip := func(arguments string) {
+		t.Helper()
+		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+	}
+	var local localAddresses
+	address := netip.MustParseAddr("192.0.2.7")
+	if local.has(address) {
+		t.Error("known before it is there")
+	}
+	ip("address add 192.0.2.7/32 dev lo")
+	parts.Eventually(t, 10*time.Second, "the address is known", func() bool { return local.has(address) })
+	ip("address delete 192.0.2.7/32 dev lo")
+	parts.Eventually(t, 20*time.Second, "the address is forgotten",
+		func() bool { return !local.has(address) })
+}
