@@ -117,6 +117,9 @@ func TestUnanswered_PassthroughOfEnvoyIsInNobodysWay(t *testing.T) {
 	r.startEnvoy()
 	r.apply(captureAll)
 	r.captures(On)
+	closed := captureAll
+	closed.FailClosed = true
+	r.apply(closed) // its table is the newer one, whose chains see packets first
 	for i, to := range virtual {
 		for _, user := range []int{envoyUser, agentUser} {
 			port := uint16(42000 + 10*i + user%10)

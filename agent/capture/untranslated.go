@@ -23,7 +23,8 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 		}
 		rules = append(rules, r)
 	}
-	return Chain{Name: chainUntranslated, Type: "filter", Hook: "output", Rules: rules}
+	return Chain{Name: chainUntranslated, Type: "filter", Hook: "output", Rules: rules,
+		Priority: -1} // before closedRules, which would reset the connection instead
 }
 
 const chainUntranslated = "untranslated"
@@ -54,6 +55,7 @@ func (isNew) holds(*Connection) bool { return false } // Explain knows no earlie
 type forget struct {
 	until   time.Time
 	dropped uint64 // packets that chainUntranslated has dropped
+	failure string // of the last try
 }
 
 // begin starts after rules have come into force. A SYN that passed the chains just before may get
@@ -63,25 +65,27 @@ func (f *forget) begin() { f.until = time.Now().Add(checkEvery / 2) }
 // forgetUnanswered deletes connections without an answer, after rules have come into force and when
 // one was in the way.
 func (h *helper) forgetUnanswered(now time.Time) {
+	dropped, deleted, err := h.forget.dropped, 0, error(nil)
 	if h.rules != nil {
-		dropped, err := h.droppedSYNs()
-		if err != nil {
-			h.logf("%v", err)
-		} else if dropped != h.forget.dropped {
-			h.forget.begin()
-			h.forget.dropped = dropped
-		}
+		dropped, err = h.droppedSYNs()
 	}
-	if h.forget.until.IsZero() {
-		return
+	if err == nil && dropped != h.forget.dropped {
+		h.forget.begin()
+		h.forget.dropped = dropped
 	}
-	deleted, err := h.plain.forgetUnanswered()
+	if err == nil && !h.forget.until.IsZero() {
+		deleted, err = h.plain.forgetUnanswered()
+	}
+	failure := ""
 	if err != nil {
-		h.logf("connections may go direct for two minutes: %v", err)
-	}
-	if deleted < maxForgotten && !now.Before(h.forget.until) {
+		failure = err.Error()
+	} else if deleted < maxForgotten && !now.Before(h.forget.until) {
 		h.forget.until = time.Time{}
 	}
+	if failure != h.forget.failure && failure != "" {
+		h.logf("connections may go direct for two minutes: %s", failure)
+	}
+	h.forget.failure = failure
 }
 
 // droppedSYNs returns the number of packets that chainUntranslated has dropped.
