@@ -19,6 +19,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // strictBootstrap is an Envoy that demands a client's certificate on the inbound port. Certificate,
@@ -148,8 +152,8 @@ func (r *strictRig) holds(duration time.Duration) {
 	if plain > 0 {
 		r.t.Errorf("the application answered plain text %d of %d times", plain, asked)
 	}
-	if log := fmt.Sprint(r.helper.Stderr); strings.Contains(log[strings.Index(log, "is on"):],
-		"withdrawn") {
+	log := fmt.Sprint(r.helper.Stderr)
+	if _, since, _ := strings.Cut(log, "capture is on"); strings.Contains(since, "withdrawn") {
 		r.t.Errorf("the rules were withdrawn: %s", log)
 	}
 }
@@ -288,6 +292,31 @@ func TestFlood_StarvedEnvoyIsServed(t *testing.T) {
 	wait()
 	group.lift()
 	r.serves(afterwards())
+}
+
+// An Envoy that is stopped during a flood makes no progress.
+func TestFlood_StoppedEnvoyIsFound(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	connections := 2000
+	if full() {
+		connections = 12000 // the accept queues are full
+	}
+	r := newStrictRig(t, "ECDSA")
+	r.serves(5 * time.Second)
+	wait := r.flood(connections, 4*stallLimit)
+	defer wait()
+	r.holds(time.Second)
+	if err := r.envoy.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	parts.Eventually(t, 4*stallLimit, "the rules are withdrawn", func() bool {
+		s, err := r.client.Status(t.Context())
+		return err == nil && s.State == Withdrawn
+	})
+	t.Logf("found after %v", time.Since(began))
 }
 
 // afterwards is the time within which a client is served after a load.

@@ -45,7 +45,8 @@ func TestHelper_KilledLosesNoConnection(t *testing.T) {
 			case <-ticker.C:
 			}
 			open.Go(func() {
-				began, answer := time.Now(), ""
+				var answer string
+				began := time.Now()
 				c, err := net.DialTimeout("tcp", net.JoinHostPort(virtual[0], "80"), 10*time.Second)
 				if err != nil {
 					answer = err.Error()
