@@ -9,10 +9,9 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/readfile"
 )
 
 // Files are read again this often even if nothing is reported, for file systems without
@@ -198,19 +197,11 @@ func (m *Manager) explain(err error) error {
 
 // readFile reads a file unless denied, which may be nil, says why not.
 func readFile(path string, denied func(*os.File) string) (pki.Input, error) {
-	// O_NONBLOCK: opening a named pipe would wait for a writer
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, err := readfile.Open(path)
 	if err != nil {
 		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
 	}
 	defer func() { _ = file.Close() }() // only read
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", path)
-	}
-	if err != nil {
-		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
-	}
 	if denied != nil {
 		if why := denied(file); why != "" {
 			return pki.Input{}, errors.New(why)

@@ -145,7 +145,8 @@ func (i Istiod) cure(err error) string {
 	return ""
 }
 
-// accept checks an answer. Its last element has the roots, the others the chain.
+// accept checks an answer: it must certify the requested identity, by one of its roots. Its last
+// element has the roots, the others the chain.
 func (i Istiod) accept(chain []string, key []byte) (*Issued, error) {
 	if len(chain) < 2 {
 		return nil, fmt.Errorf("%s answered with %d certificates; it must send chain and root",
@@ -162,6 +163,13 @@ func (i Istiod) accept(chain []string, key []byte) (*Issued, error) {
 		pki.Input{File: "generated key", PEM: key}, pki.Both)
 	if err != nil {
 		return nil, err
+	}
+	if got := pair.SpiffeID(); got != i.SpiffeID {
+		return nil, fmt.Errorf("%s certifies %q, not %s; correct [node] trust_domain, namespace and "+
+			"service_account, or the token", i, got, i.SpiffeID)
+	}
+	if !pair.IssuedBy(roots) {
+		return nil, fmt.Errorf("%s answered with a chain that none of its roots issued", i)
 	}
 	return &Issued{Pair: pair, Roots: roots, Obtained: time.Now(), Source: FromIstiod}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/readfile"
 )
 
 // dialOptions reads what authenticates both sides. Without a certificate the token is sent, if one
@@ -111,7 +111,7 @@ type bearer struct{ istiod Istiod }
 
 func (b bearer) read() (pki.Token, error) {
 	path := b.istiod.TokenFile
-	text, err := os.ReadFile(path)
+	text, err := readfile.Read(path, pki.MaxToken)
 	if err != nil {
 		return pki.Token{}, fmt.Errorf("cannot read token: %w", err)
 	}

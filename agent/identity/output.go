@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/readfile"
 )
 
 // The files of a set, as Istio names them.
@@ -92,15 +93,21 @@ func (o *Output) removeOthers(set string) error {
 	return err
 }
 
-// holds reports whether the folder holds a set already.
+// holds reports whether the folder holds a set already. The folder's owner may have put links in
+// it, to files that are large or do not end.
 func (o *Output) holds(content map[string][]byte) bool {
+	dir, err := os.OpenRoot(o.Dir)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = dir.Close() }()
 	for name, want := range content {
-		path := filepath.Join(o.Dir, name)
-		target, err := os.Readlink(path)
+		target, err := dir.Readlink(name)
 		if err != nil || target != filepath.Join(currentLink, name) {
 			return false
 		}
-		if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, want) {
+		text, err := readfile.ReadIn(dir, name, int64(len(want)))
+		if err != nil || !bytes.Equal(text, want) {
 			return false
 		}
 	}

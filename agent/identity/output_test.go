@@ -3,7 +3,9 @@ package identity
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // The owner of the folder replaces the new set by a link.
@@ -25,5 +27,42 @@ func TestOutput_FollowsNoLinkOfTheFoldersOwner(t *testing.T) {
 	}
 	if info, err := os.Stat(elsewhere); err != nil || info.Mode().Perm() == 0o750 {
 		t.Errorf("the mode elsewhere was changed: %v, %v", info.Mode(), err)
+	}
+}
+
+// The owner of the folder replaces the files of the set by a FIFO and by a link to a device: writing
+// neither blocks nor reads without end.
+func TestOutput_ReadsNoFileOfTheFoldersOwner(t *testing.T) {
+	content := map[string][]byte{chainFile: []byte("chain"), keyFile: []byte("key")}
+	for name, plant := range map[string]func(path string) error{
+		"FIFO":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"device": func(path string) error { return os.Symlink("/dev/zero", path) },
+	} {
+		output := &Output{Dir: t.TempDir()}
+		if err := os.Mkdir(filepath.Join(output.Dir, "set"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		links := map[string]string{currentLink: "set"}
+		for file := range content {
+			links[file] = filepath.Join(currentLink, file)
+			if err := plant(filepath.Join(output.Dir, "set", file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for path, target := range links {
+			if err := os.Symlink(target, filepath.Join(output.Dir, path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan bool, 1)
+		go func() { done <- output.holds(content) }()
+		select {
+		case holds := <-done:
+			if holds {
+				t.Errorf("%s: taken for the set", name)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: reading does not end", name)
+		}
 	}
 }

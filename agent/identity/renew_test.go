@@ -345,3 +345,30 @@ func TestRenewal_KeptOverAReboot(t *testing.T) {
 		}
 	})
 }
+
+// A machine boots with its clock ahead, while the authority is away: the certificate that it kept has
+// expired by that clock. It is in use once the clock is corrected, without another event.
+func TestRenewal_KeptWhileTheClockIsAhead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sealed")
+	inWorld(t, func(w *world) {
+		sealed, err := identity.NewSealed(path, "spiffe://cluster.local/ns/default/sa/web",
+			make([]byte, 32))
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := identity.Settings{Issuer: w, Ratio: 0.5, Sealed: sealed}
+		w.start(settings)
+		before := w.Secrets()[1].Serial
+		w.set(func() { w.err, w.jump = errors.New("the authority is away"), 2*lifetime })
+		w.start(settings)
+		w.pass(time.Minute)
+		w.expect("the clock is ahead", 2, identity.CodeExpired)
+		w.set(func() { w.jump = 0 })
+		w.pass(2 * time.Minute)
+		w.expect("the clock is right", 2, identity.CodeNotRenewed)
+		if after := w.Secrets()[1].Serial; after != before {
+			t.Errorf("serial %q, before the reboot %q", after, before)
+		}
+		w.valid("the clock is right")
+	})
+}

@@ -91,9 +91,10 @@ func (s *Sealed) Save(issued *Issued) error {
 	return nil
 }
 
-// Load returns the kept certificate. It returns nil if there is none that is valid at now, with an
-// error unless none was kept.
-func (s *Sealed) Load(now time.Time) (*Issued, error) {
+// Load returns the kept certificate, also one that has expired: the clock may be ahead at boot, and
+// be corrected later. It returns nil if there is none that can be used, with an error unless none
+// was kept.
+func (s *Sealed) Load() (*Issued, error) {
 	text, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // none was kept
@@ -121,12 +122,9 @@ func (s *Sealed) Load(now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	roots, err := pki.ParseRoots(pki.Input{File: s.path, PEM: last.Roots}, now)
+	roots, err := pki.ParseRoots(pki.Input{File: s.path, PEM: last.Roots}, time.Time{})
 	if err != nil {
 		return nil, err
-	}
-	if now.After(pair.NotAfter()) {
-		return nil, pair.CheckTime(now)
 	}
 	return &Issued{Pair: pair, Roots: roots, Obtained: last.Obtained}, nil
 }

@@ -94,7 +94,7 @@ func (m *Manager) restore(settings Settings) *material {
 	if settings.Sealed == nil || settings.Issuer == nil {
 		return nil
 	}
-	last, err := settings.Sealed.Load(m.options.Now())
+	last, err := settings.Sealed.Load()
 	if err != nil {
 		m.options.Board.Raise(CodeNotRestored, condition.Warning,
 			"cannot use the certificate of an earlier run: "+err.Error())

@@ -1,9 +1,10 @@
-// Package readfile reads files and directories that other users may replace, grow or make hang.
+// Package readfile reads files and directories that other users may replace or grow.
 package readfile
 
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -27,4 +28,48 @@ func Entries(path string, most int) ([]fs.DirEntry, error) {
 		err = nil
 	}
 	return entries, err
+}
+
+// flags have a FIFO or device opened, too, but not waited for.
+const flags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
+
+// Open opens a regular file, following symbolic links. It does not wait for a FIFO or a device.
+func Open(path string) (*os.File, error) { return regular(os.OpenFile(path, flags, 0)) }
+
+// regular returns an error and closes the file unless it is regular.
+func regular(file *os.File, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", file.Name())
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// Read is Open for the content of a file. One of more than most bytes is an error.
+func Read(path string, most int64) ([]byte, error) { return content(most)(Open(path)) }
+
+// ReadIn is Read for a file in a directory of another user, out of which it follows no link.
+func ReadIn(directory *os.Root, name string, most int64) ([]byte, error) {
+	return content(most)(regular(directory.OpenFile(name, flags, 0)))
+}
+
+func content(most int64) func(*os.File, error) ([]byte, error) {
+	return func(file *os.File, err error) ([]byte, error) {
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = file.Close() }() // only read
+		text, err := io.ReadAll(io.LimitReader(file, most+1))
+		if err == nil && int64(len(text)) > most {
+			return nil, fmt.Errorf("%s has more than %d bytes", file.Name(), most)
+		}
+		return text, err
+	}
 }

@@ -9,12 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
+
+	"outrider.org/outrider/agent/readfile"
 )
 
 // The file is fileHeader, records with their length before them, and the SHA-256 of all that. A
@@ -128,7 +129,7 @@ func writeFile(path string, nodes []*snapshot) (err error) {
 
 // readFile returns the nodes of a file; none if there is no file.
 func readFile(path string) ([]*snapshot, error) {
-	file, err := os.Open(path)
+	file, err := readfile.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/readfile"
 )
 
 // Upstream is an xDS server and how it is authenticated. Its files are read for each connection.
@@ -38,6 +38,9 @@ type Upstream struct {
 	ServiceAccount string
 	ConnectTimeout time.Duration
 }
+
+// maxCertificates bounds a file of roots or of a client certificate, in bytes.
+const maxCertificates = 4 << 20
 
 // Windows of flow control. The first set of a large mesh arrives without waiting for updates.
 const (
@@ -65,7 +68,7 @@ func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 	}
 	config := &tls.Config{ServerName: u.ServerName, MinVersion: tls.VersionTLS12}
 	if u.RootFile != "" {
-		text, err := os.ReadFile(u.RootFile)
+		text, err := readfile.Read(u.RootFile, maxCertificates)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read roots: %w", err)
 		}
@@ -85,7 +88,7 @@ func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 		config.VerifyConnection = u.verify
 	}
 	if u.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(u.CertFile, u.KeyFile)
+		pair, err := u.clientCertificate()
 		if err != nil {
 			return nil, fmt.Errorf("cannot read client certificate: %w", err)
 		}
@@ -105,6 +108,18 @@ func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 		options = append(options, grpc.WithPerRPCCredentials(bearer{u}))
 	}
 	return append(options, grpc.WithTransportCredentials(credentials.NewTLS(config))), nil
+}
+
+func (u Upstream) clientCertificate() (tls.Certificate, error) {
+	chain, err := readfile.Read(u.CertFile, maxCertificates)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := readfile.Read(u.KeyFile, maxCertificates)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(chain, key)
 }
 
 // verify checks the identity of the server, whose chain and name are valid already.
@@ -132,7 +147,7 @@ func (u Upstream) outgoing(ctx context.Context) context.Context {
 // token reads the JWT. One that has expired is an error now: the server would only say that
 // authentication failed.
 func (u Upstream) token() (pki.Token, error) {
-	text, err := os.ReadFile(u.TokenFile)
+	text, err := readfile.Read(u.TokenFile, pki.MaxToken)
 	if err != nil {
 		return pki.Token{}, fmt.Errorf("cannot read token: %w", err)
 	}

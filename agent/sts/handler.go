@@ -8,9 +8,10 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
+
+	"outrider.org/outrider/agent/readfile"
 )
 
 const (
@@ -95,12 +96,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
 
 // readToken returns the content of a token file without surrounding white space.
 func readToken(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("read [identity] token_file: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maximumBody))
+	data, err := readfile.Read(path, maximumBody)
 	if err != nil {
 		return "", fmt.Errorf("read [identity] token_file: %w", err)
 	}

@@ -13,10 +13,9 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/readfile"
 )
 
 // maxFile is the maximum size of a file in bytes. 5,000 services take about 6 MB.
@@ -87,8 +86,7 @@ func readFile(path string, previous *file, options Options) *file {
 }
 
 func readAll(path string, into *file) ([]byte, error) {
-	// O_NONBLOCK: opening a named pipe would wait for a writer
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := readfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +96,6 @@ func readAll(path string, into *file) ([]byte, error) {
 		return nil, err
 	}
 	into.print = fingerprintOf(info)
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
 	if info.Size() > maxFile {
 		return nil, fmt.Errorf("%s has %d bytes, more than the %d that are read; split it", path,
 			info.Size(), maxFile)

@@ -12,8 +12,14 @@ import (
 	"time"
 )
 
-// minRSABits is the smallest RSA key that is accepted.
-const minRSABits = 2048
+// Bounds of what is accepted: of RSA keys, and of certificates in a chain, whose signatures are
+// verified.
+const (
+	minRSABits = 2048
+	maxRSABits = 8192
+	maxChain   = 16
+	maxRoots   = 100
+)
 
 // Usage is what a certificate must be usable for.
 type Usage int
@@ -47,6 +53,9 @@ func ParsePair(certificate, key Input, usage Usage) (*Pair, error) {
 	p := &Pair{Chain: chain, certificate: certificate, key: key}
 	if !matches(signer, chain[0]) {
 		return nil, p.mismatch(signer)
+	}
+	if err := p.checkSize(); err != nil {
+		return nil, err
 	}
 	if err := p.checkChain(usage); err != nil {
 		return nil, err
@@ -107,6 +116,39 @@ func (p *Pair) mismatch(key crypto.Signer) error {
 	}
 	return p.key.problem(ErrMismatch, "replace both files",
 		"the private key is not that of the certificate in %s", p.certificate.File)
+}
+
+// checkSize returns a Problem if the signatures of the chain may take long to verify.
+func (p *Pair) checkSize() error {
+	if len(p.Chain) > maxChain {
+		return p.certificate.problem(ErrOrder, "write the certificate and those that issued it",
+			"the chain has %d certificates, more than %d", len(p.Chain), maxChain)
+	}
+	for _, c := range p.Chain {
+		if largeKey(c) {
+			return p.certificate.problem(ErrWeak, "use ECDSA P-256 or RSA with 2048 bits",
+				"the certificate of %s has an RSA key of more than %d bits", subject(c), maxRSABits)
+		}
+	}
+	return nil
+}
+
+func largeKey(c *x509.Certificate) bool {
+	key, ok := c.PublicKey.(*rsa.PublicKey)
+	return ok && key.N.BitLen() > maxRSABits
+}
+
+// IssuedBy reports whether the chain ends in one of at most maxRoots roots: one of its certificates
+// is a root, or was issued by one. Times do not matter.
+func (p *Pair) IssuedBy(roots []*x509.Certificate) bool {
+	for _, root := range roots[:min(len(roots), maxRoots)] {
+		if slices.ContainsFunc(p.Chain, func(c *x509.Certificate) bool {
+			return c.Equal(root) || !largeKey(root) && issued(root, c)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // sortChain puts the issuer of each certificate after it, as TLS 1.2 requires. Tools write chains

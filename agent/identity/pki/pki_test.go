@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +122,12 @@ func findings(t *testing.T) []finding {
 		{"server only, for a gateway", nil, "", pki.Either, one(server), key},
 		{"other key", pki.ErrMismatch, "k: the private key is not that of the certificate in c",
 			pki.Both, one(good), other},
+		{"long chain", pki.ErrOrder, "the chain has 17 certificates, more than 16", pki.Both,
+			append(one(good), slices.Repeat(one(middle.Certificate), 16)...), key},
+		{"key that takes long to verify with", pki.ErrWeak, "an RSA key of more than 8192 bits",
+			pki.Both, []*x509.Certificate{good, middle.Certificate, root.Sign(t,
+				pkitest.Leaf("large", time.Hour), &rsa.PublicKey{E: 65537,
+					N: new(big.Int).SetBit(big.NewInt(1), 9000, 1)})}, key},
 		{"leaf last", pki.ErrOrder, "the key belongs to certificate 2", pki.Both,
 			[]*x509.Certificate{middle.Certificate, good}, key},
 		{"intermediate missing", pki.ErrOrder, "the certificate of O=root did not issue any other",

@@ -15,6 +15,9 @@ const maxTokenBytes = 64 << 10
 // tokenText are the characters of a token, which is sent in a header.
 const tokenText = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
+// MaxToken bounds a file with a token, in bytes.
+const MaxToken = 64 << 10
+
 // Token is a JSON Web Token whose signature was not verified: that is the CA's task.
 type Token struct {
 	Raw    string
