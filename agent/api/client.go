@@ -233,6 +233,9 @@ func get[T any](ctx context.Context, c *Client, target string) (T, error) {
 	return call[T](ctx, c, http.MethodGet, target, nil)
 }
 
+// maxAnswer bounds an answer in bytes: another program may be at the socket.
+const maxAnswer = 256 << 20
+
 func call[T any](ctx context.Context, c *Client, method, target string, body any) (T, error) {
 	var answer T
 	response, err := c.do(ctx, method, target, body)
@@ -240,7 +243,8 @@ func call[T any](ctx context.Context, c *Client, method, target string, body any
 		return answer, err
 	}
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+	limited := io.LimitReader(response.Body, maxAnswer)
+	if err := json.NewDecoder(limited).Decode(&answer); err != nil {
 		return answer, c.lost(ctx, err)
 	}
 	return answer, nil

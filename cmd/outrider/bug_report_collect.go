@@ -53,7 +53,12 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) a
 	var events strings.Builder
 	encoder := json.NewEncoder(&events)
 	if err := client.Events(ctx, 0, false,
-		func(event condition.Event) error { return encoder.Encode(event) }); err != nil {
+		func(event condition.Event) error {
+			if events.Len() > reportFileAtMost {
+				return fmt.Errorf("more than %d bytes", reportFileAtMost)
+			}
+			return encoder.Encode(event)
+		}); err != nil {
 		r.missing("agent/events.ndjson", err)
 	}
 	r.add("agent/events.ndjson", events.String())

@@ -15,18 +15,36 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// fileTime bounds reading one file, whose file system may not answer.
-const fileTime = 5 * time.Second
+// Bounds of what is read in folders that another user may fill, by names that it may choose.
+const (
+	fileTime     = 5 * time.Second // of one file, whose file system may not answer
+	filesTime    = 30 * time.Second
+	reportFiles  = 1000
+	reportAtMost = 256 << 20 // bytes of all files
+)
 
 // collectFiles adds configuration and bootstraps as they are on disk now, which may differ from
 // what the agent has read.
 func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
+	ctx, cancel := context.WithTimeoutCause(ctx, filesTime,
+		fmt.Errorf("the files take longer than %s", filesTime))
+	defer cancel()
 	paths, err := within(ctx, func() ([]string, error) { return a.reportedFiles(status), nil })
 	if err != nil {
 		r.missing("files", err)
 	}
-	for _, path := range paths {
+	if more := len(paths) - reportFiles; more > 0 {
+		r.missing(fmt.Sprintf("%d files", more), fmt.Errorf("only %d are read", reportFiles))
+		paths = paths[:reportFiles]
+	}
+	for left := reportAtMost; len(paths) > 0; paths = paths[1:] {
+		path := paths[0]
 		content, err := within(ctx, func() (string, error) { return a.readReported(path) })
+		if left -= len(content); left < 0 || ctx.Err() != nil {
+			r.missing(count(len(paths), "file", "files"), cmp.Or(context.Cause(ctx),
+				fmt.Errorf("the files have more than %d bytes", reportAtMost)))
+			return
+		}
 		if err == nil && strings.HasSuffix(path, ".toml") {
 			content, err = config.Redacted(content)
 		}
@@ -59,6 +77,9 @@ func (a *app) reportedFiles(status api.Status) []string {
 		for _, name := range namesIn(in.place, in.folder, in.pattern) {
 			paths = append(paths, filepath.Join(in.place, in.folder, name))
 		}
+	}
+	for i, path := range paths {
+		paths[i] = filepath.Clean(path) // one file has many spellings
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
@@ -112,6 +133,9 @@ func (a *app) readReported(path string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = file.Close() }()
+	if err := in.planted(file); err != nil {
+		return "", err
+	}
 	return readAtMost(file)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -112,6 +113,48 @@ func TestBugReport_HostileAgent(t *testing.T) {
 				t.Errorf("files %q, want only %s", got, want)
 			}
 		})
+	}
+}
+
+// TestBugReport_HostileAgentFillsNoDisk has the agent's user name one file in many ways, plant many
+// files, and one whose only name is a link to an earlier file of root.
+func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
+	m, _ := hostileMachine(t, func(m *machine, _ string) []string {
+		if err := os.Chown(m.write("run/envoy/envoy-rev0.json", "{}"), nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		m.write("run/envoy/envoy-rev1.json", shadow) // root's
+		var names []string
+		for i := range 1200 {
+			path := m.write(fmt.Sprintf("run/envoy/envoy-rev9%d.json", i), "{}")
+			if err := os.Chown(path, nobody, nobody); err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, m.dir+"/run/envoy/"+strings.Repeat("./", i%100)+"envoy-rev0.json")
+		}
+		return names
+	})
+	path := filepath.Join(m.dir, "r.tar.gz")
+	code, out, problems := m.outrider("bug-report", "-o", path)
+	if code != 0 || !strings.Contains(problems, " files: only 1000 are read") ||
+		!strings.Contains(problems, "envoy-rev1.json belongs to root, its folder does not") {
+		t.Errorf("exit %d: %s%s", code, out, problems)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for name, text := range readReport(t, content) {
+		if strings.HasPrefix(name, "files/") {
+			count++
+		}
+		if strings.Contains(text, "$y$") {
+			t.Errorf("%s discloses a file of root", name)
+		}
+	}
+	if count > 1000 {
+		t.Errorf("%d files", count)
 	}
 }
 

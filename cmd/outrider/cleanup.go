@@ -99,7 +99,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	lock, err := c.lock(keepers)
 	// After a crash the agent comes back, and fail = "closed" has to hold meanwhile.
 	if stop || err == nil && !afterCrash() {
-		if err := c.endCapture(ctx); err != nil {
+		if err := c.endCapture(ctx, agents); err != nil {
 			return err
 		}
 	} else if afterCrash() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +25,7 @@ func (c *cleaner) tellClosed() {
 }
 
 // endCapture ends outrider-capture, if it has settings, and removes its rules.
-func (c *cleaner) endCapture(ctx context.Context) error {
+func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	folder, failed := openFolder(c.capture)
 	if failed != nil { // its user's doing, which must not keep the rest from ending
 		c.tell("%v", failed)
@@ -38,7 +37,7 @@ func (c *cleaner) endCapture(ctx context.Context) error {
 		if !folder.has(capture.StateName) {
 			break
 		}
-		failed = capture.Stop(ctx, filepath.Join(c.runtime, "capture.sock"))
+		failed = stopCapture(ctx, agents)
 		if !folder.has(capture.StateName) {
 			c.tell("ended the interception")
 		}
@@ -57,4 +56,17 @@ func (c *cleaner) endCapture(ctx context.Context) error {
 		c.tell("removed the nftables table inet %s", name)
 	}
 	return errors.Join(failed, err)
+}
+
+// stopCapture ends the helper by its socket in a folder, which may be a link to another program's.
+func stopCapture(ctx context.Context, in *folder) error {
+	if in == nil {
+		return fs.ErrNotExist
+	}
+	socket, err := in.pin("capture.sock")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = socket.Close() }()
+	return capture.Stop(ctx, fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
 }

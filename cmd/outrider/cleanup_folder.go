@@ -126,6 +126,20 @@ func (f *folder) openRegular(name string) (*os.File, error) {
 	return file, nil
 }
 
+// planted returns an error for a file of root in a folder of another user: a link to a file that has
+// been replaced since is its only name.
+func (f *folder) planted(file *os.File) error {
+	folder, err := f.root.Stat(".")
+	if err != nil {
+		return err
+	}
+	info, err := file.Stat()
+	if err == nil && status(info).Uid == 0 && status(folder).Uid != 0 {
+		err = fmt.Errorf("%s belongs to root, its folder does not", file.Name())
+	}
+	return err
+}
+
 // pin opens an entry with O_PATH, so that its descriptor refers to it even if its name changes.
 func (f *folder) pin(name string) (*os.File, error) {
 	directory, err := f.root.Open(".")

@@ -34,10 +34,12 @@ func control(out io.Writer, sequence string) {
 	_, _ = io.WriteString(out, sequence)
 }
 
-// controls matches control characters and bytes that are not UTF-8, and before them the colours of
-// this program (style), which change no line that is shown.
+// controls matches control characters, those that change the direction of text, and bytes that are
+// not UTF-8, and before them the colours of this program (style), which change no line that is
+// shown.
 var controls = regexp.MustCompile(`\x1b\[(?:[012]|3[123])m|` +
-	`[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}\x{fffd}]`)
+	`[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{202a}-\x{202e}` +
+	`\x{2066}-\x{2069}\x{fffd}]`)
 
 // Write implements io.Writer. It writes control characters other than tab and newline as numbers.
 func (t terminal) Write(p []byte) (int, error) {

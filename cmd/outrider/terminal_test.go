@@ -28,6 +28,7 @@ func TestTerminal_EscapesControlCharacters(t *testing.T) {
 		"good\rbad, \x1b[1Fabove, \u009b31mx": `good\x0dbad, \x1b[1Fabove, \x9b31mx`,
 		"ä→\ufffd\xff":                        `ä→` + "\ufffd" + `\xff`,
 		"\x9b2J":                              `\x9b2J`,
+		"user\u202etxt.exe\u2066x":            `user\x202etxt.exe\x2066x`,
 	} {
 		var got bytes.Buffer
 		if n, err := (terminal{&got}).Write([]byte(written)); n != len(written) || err != nil {
