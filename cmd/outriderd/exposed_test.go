@@ -11,38 +11,48 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestMeshCheck_WarnsOfApplicationPastEnvoy has an application that listens on all addresses behind
-// a port that requires mutual TLS.
-func TestMeshCheck_WarnsOfApplicationPastEnvoy(t *testing.T) {
+// TestStrict_ApplicationPastEnvoy has an application that begins to listen on all addresses behind a
+// port that requires mutual TLS: the agent is not ready until it ends.
+func TestStrict_ApplicationPastEnvoy(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
 	i.issue()
-	application, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer application.Close()
+	port, ingress := parts.FreePort(t), parts.FreePort(t)
 	i.Write("mesh.d/strict.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default}
-spec: {ingress: [{port: {number: %d, protocol: HTTP, name: http}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}]}
+spec: {ingress: [{port: {number: %d, protocol: HTTP, name: http}, bind: 0.0.0.0, defaultEndpoint: "127.0.0.1:%d"}]}
 ---
 apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: default}
 spec: {mtls: {mode: STRICT}}
-`, parts.FreePort(t), application.Addr().(*net.TCPAddr).Port))
+`, ingress, port))
 	i.StartReady()
-	const warning = "where clients reach it without the mutual TLS that PeerAuthentication " +
-		"default/default"
-	rig.Eventually(t, time.Minute, "mesh check warns", func() bool {
-		return strings.Contains(i.Outrider("mesh", "check").Err, warning)
-	})
-	if checked := i.Outrider("mesh", "check", "--strict"); checked.Exit != 1 {
-		t.Errorf("mesh check --strict: %+v", checked)
-	}
-	_ = application.Close()
 	if checked := i.Outrider("mesh", "check", "--strict"); checked.Exit != 0 {
 		t.Errorf("without the application: %+v", checked)
+	}
+	application, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer application.Close()
+	want := fmt.Sprintf("other hosts reach port %d (0.0.0.0:%[1]d) over IPv4 without the mutual TLS "+
+		"that PeerAuthentication default/default", port)
+	rig.Eventually(t, time.Minute, "the agent is not ready", func() bool {
+		status := i.Outrider("status").Out
+		return strings.Contains(status, "not ready") && strings.Contains(status, "mutual-tls-bypassed")
+	})
+	checked := i.Outrider("mesh", "check")
+	if checked.Exit != 1 || !strings.Contains(checked.Err, want) ||
+		!strings.Contains(checked.Err, `set mode = "redirect" in [capture]`) {
+		t.Errorf("mesh check: %+v", checked)
+	}
+	_ = application.Close()
+	rig.Eventually(t, time.Minute, "the agent is ready", func() bool {
+		return i.Outrider("wait", "--timeout", "1s").Exit == 0
+	})
+	if checked := i.Outrider("mesh", "check", "--strict"); checked.Exit != 0 {
+		t.Errorf("the application has ended: %+v", checked)
 	}
 }
