@@ -3,17 +3,20 @@ package discovery
 import (
 	"bytes"
 	"slices"
+	"time"
 
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/meshfile"
 	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/part"
 )
 
 // persisted is the state stored in Options.LastGood. Run owns it.
 type persisted struct {
-	state   lastgood.State // as last written, or tried
-	stale   bool           // the file differs from state
-	failing bool           // the last write failed, and was logged
+	state lastgood.State // as last written, or tried
+	stale bool           // the file differs from state
+	// again receives when a failed write, which was logged, is tried again; nil: none failed
+	again <-chan time.Time
 }
 
 // readLastGood reads the versions that the previous server had in force although their files were
@@ -97,9 +100,8 @@ func (s *Server) persist() {
 		return
 	}
 	err := lastgood.Write(s.options.LastGood, now)
-	if err != nil && !s.persisted.failing {
+	if err != nil && s.persisted.again == nil {
 		s.options.Logger.Warn("cannot persist last-good mesh config", "error", err)
 	}
-	// after an error the next push tries again
-	s.persisted = persisted{state: now, stale: err != nil, failing: err != nil}
+	s.persisted = persisted{state: now, stale: err != nil, again: part.Retry(err)}
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/proto"
@@ -266,4 +268,33 @@ func TestLastGood_MissingFolder(t *testing.T) {
 		"wait for their files") {
 		t.Error(text)
 	}
+}
+
+// A disk that was full gets the last good versions once it has room, without a further change.
+func TestLastGood_IsWrittenAgainAfterAFailure(t *testing.T) {
+	directory := t.TempDir()
+	files, folder := filepath.Join(directory, "mesh.d"), filepath.Join(directory, "state")
+	if err := os.Mkdir(files, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(files, "web.yaml")
+	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+	synctest.Test(t, func(t *testing.T) {
+		server, changes := start(t, discovery.Options{Files: []string{files},
+			LastGood: filepath.Join(folder, "last-good.json")})
+		write(t, path, fmt.Sprintf(webEntry, "web", "nonsense"))
+		changes <- []string{path}
+		changes <- nil // taken once the one before is done
+		if len(server.Problems()) == 0 {
+			t.Fatal("the object is valid")
+		}
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if _, err := os.Stat(filepath.Join(folder, "last-good.json")); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -146,6 +146,7 @@ func (s *Server) Run(ctx context.Context) error {
 				s.read((*store.Store).Load, nil)
 			}
 		case <-s.unwritten:
+		case <-s.persisted.again:
 		case paths, ok := <-s.options.Changes:
 			if !ok {
 				s.options.Changes = nil

@@ -10,12 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/google/renameio/v2"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/part"
 )
 
 // stored is the last certificate that was sealed, and where.
@@ -30,10 +30,8 @@ func (m *Manager) store(ctx context.Context) {
 	var last stored
 	for {
 		err := m.storeOnce(&last)
-		var again <-chan time.Time
 		if err != nil {
 			m.options.Board.Raise(CodeNotStored, condition.Warning, err.Error())
-			again = time.After(recheck)
 		} else {
 			m.options.Board.Clear(CodeNotStored)
 		}
@@ -41,7 +39,7 @@ func (m *Manager) store(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-m.dirty:
-		case <-again:
+		case <-part.Retry(err):
 		}
 	}
 }

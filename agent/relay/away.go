@@ -2,11 +2,11 @@ package relay
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/repeat"
 )
 
 // conditionAway is active while an Envoy has no upstream server.
@@ -20,9 +20,6 @@ type away struct {
 	state   State
 }
 
-// numbers matches what differs between errors of a class: ports, times, lengths.
-var numbers = regexp.MustCompile(`[0-9]+`)
-
 // classOf returns the class of an error. A server that closes connections shows this at several
 // places of a handshake.
 func classOf(err error) string {
@@ -33,7 +30,7 @@ func classOf(err error) string {
 			return "closes connections"
 		}
 	}
-	return numbers.ReplaceAllString(text, "#")
+	return repeat.Class(text)
 }
 
 // showAway raises or clears the condition for the session that decides the status. Callers hold mu.

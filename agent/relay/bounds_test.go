@@ -242,7 +242,7 @@ func TestCache_IsReadWithoutACopy(t *testing.T) {
 	const size = 32 << 20
 	before.put("node", clusterType, "v", map[string]resource{
 		"a": {name: "a", body: make([]byte, size)}})
-	before.write()
+	_ = before.write()
 	var start, end runtime.MemStats
 	runtime.ReadMemStats(&start)
 	nodes, err := readFile(before.path)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
 )
 
 // secretType is never cached: it has private keys.
@@ -192,46 +193,46 @@ const (
 	writeInterval = 30 * time.Second
 )
 
-// run writes the file after changes, and at the end.
+// run writes the file after changes, and at the end. A write that failed is tried again.
 func (c *Cache) run(ctx context.Context) error {
 	pause := writeDelay
+	var again <-chan time.Time // nil: the last write did not fail
 	for {
 		select {
 		case <-c.dirty:
-		case <-ctx.Done():
 			select {
-			case <-c.dirty:
-				c.write()
-			default:
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		case <-again:
+		case <-ctx.Done():
+			if again != nil || len(c.dirty) > 0 {
+				_ = c.write() // the condition has the error
 			}
 			return nil
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		c.write()
+		again = part.Retry(c.write())
 		pause = writeInterval
 	}
 }
 
-// write saves the cache to its file and updates the conditions on the board.
-func (c *Cache) write() {
+// write saves the cache to its file and updates the conditions on the board. The error is that of
+// the file.
+func (c *Cache) write() error {
 	c.mu.Lock()
 	nodes, without := fit(c.nodes, c.most)
 	c.mu.Unlock()
-	err := writeFile(c.path, nodes)
-	if err == nil {
-		c.board.Clear(conditionRefused)
-		if without > 0 {
-			err = fmt.Errorf("%d extensions (Wasm) do not fit into %d MB", without, c.most>>20)
-		}
-	}
-	if err != nil {
+	if err := writeFile(c.path, nodes); err != nil {
 		c.unwritten(err)
-		return
+		return err
+	}
+	c.board.Clear(conditionRefused)
+	if without > 0 {
+		c.unwritten(fmt.Errorf("%d extensions (Wasm) do not fit into %d MB", without, c.most>>20))
+		return nil
 	}
 	c.board.Clear(conditionUnwritten)
+	return nil
 }
 
 func (c *Cache) unwritten(why error) {

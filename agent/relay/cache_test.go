@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -32,7 +33,7 @@ func written(t testing.TB) (*Cache, []byte) {
 	c.put("node", endpointType, "v2", held())
 	c.put("node", secretType, "v3", held("key"))
 	c.put("other", clusterType, "v4", held("c"))
-	c.write()
+	_ = c.write()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestCache_RefusesDamagedFiles(t *testing.T) {
 				t.Errorf("conditions %v", all)
 			}
 			c.put("node", clusterType, "v", held("a"))
-			c.write()
+			_ = c.write()
 			if len(board.Conditions()) > 0 {
 				t.Errorf("conditions after it was replaced: %v", board.Conditions())
 			}
@@ -127,7 +128,7 @@ func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
 	board := condition.NewBoard()
 	c := OpenCache(filepath.Join(t.TempDir(), "none", "cache"), board)
 	c.put("node", clusterType, "v", held("a"))
-	c.write()
+	_ = c.write()
 	if all := board.Conditions(); len(all) != 1 || all[0].Code != conditionUnwritten {
 		t.Errorf("conditions %v", all)
 	}
@@ -140,7 +141,7 @@ func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 	c.most = 10 << 10
 	c.put("old", clusterType, "v", map[string]resource{"a": {name: "a", body: make([]byte, 6<<10)}})
 	c.put("new", clusterType, "v", map[string]resource{"a": {name: "a", body: make([]byte, 6<<10)}})
-	c.write()
+	_ = c.write()
 	after := OpenCache(c.path, board)
 	if len(after.nodes) != 1 || after.nodes[0].identity != "new" || len(board.Conditions()) > 0 {
 		t.Errorf("%d nodes, %v", len(after.nodes), board.Conditions())
@@ -148,7 +149,7 @@ func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 	c.put("new", extensionType, "v", map[string]resource{
 		"small": {name: "small", body: []byte("\n\x01a")},
 		"large": {name: "large", body: make([]byte, 4<<10)}})
-	c.write()
+	_ = c.write()
 	after = OpenCache(c.path, board)
 	kept, _ := after.get("new", extensionType)
 	if clusters, _ := after.get("new", clusterType); len(clusters) != 1 || len(kept) != 1 ||
@@ -177,6 +178,33 @@ func TestCache_IsWrittenAtTheEnd(t *testing.T) {
 	if known, _ := OpenCache(c.path, c.board).get("node", clusterType); known == nil {
 		t.Error("the last change is lost")
 	}
+}
+
+// A disk that was full is written once it has room, without a further change.
+func TestCache_IsWrittenAgainAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "none")
+		c := OpenCache(filepath.Join(folder, "cache"), condition.NewBoard())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.run(ctx) }()
+		c.put("node", clusterType, "v", held("a"))
+		time.Sleep(2 * writeDelay)
+		synctest.Wait()
+		if len(c.board.Conditions()) != 1 {
+			t.Fatalf("without the folder: %v", c.board.Conditions())
+		}
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if _, err := os.Stat(c.path); err != nil || len(c.board.Conditions()) > 0 {
+			t.Errorf("%v, %v", err, c.board.Conditions())
+		}
+		cancel()
+		<-ended
+	})
 }
 
 func TestCache_IsWrittenSoonAfterAChange(t *testing.T) {
