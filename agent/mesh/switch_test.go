@@ -7,7 +7,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -73,5 +76,65 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 	if connection, err := net.Dial("unix", path); err == nil {
 		_ = connection.Close()
 		t.Error("the socket is still served")
+	}
+}
+
+// While no descriptor is left, connections wait, and are served afterwards.
+func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
+	path := filepath.Join(parts.ShortDir(t), "socket")
+	bound, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log parts.Log
+	s := &Switch{Embedded: greeter("embedded"), Relay: greeter("relay"),
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, bound) }()
+	client, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(client) }()
+
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	few := before
+	few.Cur = 64
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	var taken []int
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		taken = append(taken, fd)
+	}
+	free := sync.OnceFunc(func() {
+		for _, fd := range taken {
+			_ = unix.Close(fd)
+		}
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	})
+	defer free()
+	if err := unix.Connect(client, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	parts.Eventually(t, 20*time.Second, "the lack is logged", func() bool {
+		return strings.Contains(log.String(), "too many open files")
+	})
+	free()
+	answer := make([]byte, 8)
+	if n, err := unix.Read(client, answer); err != nil || string(answer[:n]) != "embedded" {
+		t.Errorf("%q, %v", answer[:n], err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
