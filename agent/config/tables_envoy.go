@@ -60,7 +60,8 @@ func envoyTable(c *Config) table {
 				"error that says so").
 			plays("statNameLength").must(between(60, math.MaxUint16)),
 		setting("max_connections", &e.MaxConnections, 0, Epoch,
-			"overload limit of downstream connections; 0 = none").
+			"overload limit of downstream connections; 0 = none, or twice [capture] max_connections "+
+				"where connections are captured").
 			must(between(0, math.MaxInt32)),
 		duration("drain_duration", &e.DrainDuration, "45s", Epoch,
 			"--drain-time-s of an epoch that is replaced, and of outrider drain: inbound connections are "+
