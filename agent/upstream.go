@@ -66,7 +66,9 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 	if c.Discovery.Cache {
 		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), a.board)
 	}
-	return relay.New(options)
+	server := relay.New(options)
+	server.SetCacheMaxAge(c.Discovery.CacheMaxAge)
+	return server
 }
 
 // applyCached uses what an earlier run of the agent received from the upstream server for itself.
@@ -86,6 +88,7 @@ func (a *Agent) offerUpstream(c *config.Config) {
 // useUpstream does the same for all streams of the relay.
 func (a *Agent) useUpstream(c *config.Config) {
 	a.offerUpstream(c)
+	a.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
 	if c.Discovery.Address == "" {
 		a.identity.SetTrustBundle(proxyConfigType, nil)
 		return

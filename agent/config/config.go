@@ -117,6 +117,7 @@ type Discovery struct {
 	ServerName       string
 	ConnectTimeout   time.Duration
 	Cache            bool
+	CacheMaxAge      time.Duration // 0: no limit
 	Delta            bool
 	DynamicBootstrap bool
 	PilotIdentity    string

@@ -35,6 +35,9 @@ func discoveryTable(d *Discovery) table {
 			must(atLeast(time.Millisecond)),
 		setting("cache", &d.Cache, true, Start,
 			"keep the last accepted resources on disk and serve them while upstream is away"),
+		duration("cache_max_age", &d.CacheMaxAge, "0s", Live,
+			`older resources of the cache are not served after a start; "0s" = no limit`).
+			must(atLeast(0)),
 		setting("delta", &d.Delta, true, Epoch,
 			"use incremental xDS with Envoy and, where it can, upstream").
 			plays("ISTIO_DELTA_XDS"),

@@ -51,6 +51,7 @@ func identityStart(address, id string) string {
 type snapshot struct {
 	identity identity
 	saved    time.Time // last change
+	restored bool      // read from the file; nothing was accepted since
 	types    map[string]accepted
 }
 
@@ -66,7 +67,8 @@ type Cache struct {
 	board *condition.Board
 	dirty chan struct{} // of capacity 1: the file must be written
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	maxAge time.Duration // of what was read from the file; 0: no limit
 	// nodes holds the last two nodes, the current one first: epochs of different nodes may overlap
 	nodes []*snapshot
 }
@@ -77,6 +79,7 @@ const maxNodes = 2
 const (
 	conditionRefused   = "discovery-cache-refused"   // until it is written
 	conditionUnwritten = "discovery-cache-unwritten" // until it is written
+	conditionExpired   = "discovery-cache-expired"   // until Envoy accepts something
 )
 
 // OpenCache reads the cache from a file. A file that is not valid is reported and not used.
@@ -89,8 +92,36 @@ func OpenCache(path string, board *condition.Board) *Cache {
 			err))
 		return c
 	}
+	for _, node := range nodes {
+		node.restored = true
+	}
 	c.nodes = nodes
 	return c
+}
+
+// setMaxAge sets the age beyond which nothing is served that was read from the file; 0: no limit.
+func (c *Cache) setMaxAge(age time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.maxAge = age
+}
+
+// expired reports whether a snapshot is too old to be served. Callers hold mu.
+func (c *Cache) expired(node *snapshot) bool {
+	return node.restored && c.maxAge > 0 && time.Since(node.saved) > c.maxAge
+}
+
+// reportExpired raises the condition if the resources of a node are too old to be served.
+func (c *Cache) reportExpired(of identity) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, node := range c.nodes {
+		if node.identity == of && c.expired(node) {
+			c.board.Raise(conditionExpired, condition.Error, fmt.Sprintf(
+				"the cached configuration is not served: Envoy accepted it at %s, longer ago than "+
+					"[discovery] cache_max_age (%v)", node.saved.Format(time.RFC3339), c.maxAge))
+		}
+	}
 }
 
 // put replaces the resources of a type. held is never modified afterwards.
@@ -105,6 +136,7 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 		maps.Copy(node.types, known.types)
 	}
 	node.saved = time.Now()
+	c.board.Clear(conditionExpired)
 	node.types[typeURL] = accepted{version, held}
 	nodes := []*snapshot{node}
 	for _, other := range c.nodes {
@@ -124,10 +156,10 @@ func (c *Cache) exceeded(most int64) {
 	c.unwritten(fmt.Errorf("it has more than %d MB", most>>20))
 }
 
-// node returns the snapshot of a node or nil. Callers hold mu.
+// node returns the snapshot of a node that may be served, or nil. Callers hold mu.
 func (c *Cache) node(of identity) *snapshot {
 	for _, node := range c.nodes {
-		if node.identity == of {
+		if node.identity == of && !c.expired(node) {
 			return node
 		}
 	}
@@ -152,7 +184,7 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	defer c.mu.Unlock()
 	for _, node := range c.nodes {
 		accepted, ok := node.types[typeURL]
-		if ok && strings.HasPrefix(string(node.identity), identityStart(address, id)) {
+		if ok && !c.expired(node) && strings.HasPrefix(string(node.identity), identityStart(address, id)) {
 			return slices.Collect(maps.Values(accepted.resources))
 		}
 	}

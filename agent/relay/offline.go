@@ -13,6 +13,9 @@ func (s *session) impatient() error {
 		return nil
 	}
 	s.offline = true
+	if cache := s.cache(); cache != nil && s.node != nil {
+		cache.reportExpired(identityOf(s.node, s.upstream.Address))
+	}
 	if s.opened {
 		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.nextPause())
 	} else {

@@ -136,6 +136,14 @@ func (s *Server) Configure(upstream Upstream) {
 	}
 }
 
+// SetCacheMaxAge sets the age beyond which resources of the cache are not served after a start; 0: no
+// limit.
+func (s *Server) SetCacheMaxAge(age time.Duration) {
+	if s.options.Cache != nil {
+		s.options.Cache.setMaxAge(age)
+	}
+}
+
 // Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
 func (s *Server) Serve(
 	ctx context.Context, listener net.Listener, more ...grpc.ServerOption,

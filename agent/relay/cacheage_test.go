@@ -1,0 +1,76 @@
+package relay
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// What was accepted too long before a start is not served; what is accepted afterwards is.
+func TestCache_MaxAge(t *testing.T) {
+	const hour = time.Hour
+	before, _ := written(t)
+	for _, node := range before.nodes {
+		node.saved = time.Now().Add(-hour)
+	}
+	if err := before.write(); err != nil {
+		t.Fatal(err)
+	}
+	for age, served := range map[time.Duration]bool{0: true, 2 * hour: true, hour / 2: false} {
+		after := OpenCache(before.path, condition.NewBoard())
+		after.setMaxAge(age)
+		known, _ := after.get("node", clusterType)
+		after.reportExpired("node")
+		if (known != nil) != served || after.savedAt("node").IsZero() == served ||
+			(len(after.board.Conditions()) == 0) != served {
+			t.Errorf("at most %v: %v, %v", age, known, after.board.Conditions())
+		}
+		after.put("node", endpointType, "v", held("new"))
+		endpoints, _ := after.get("node", endpointType)
+		clusters, _ := after.get("node", clusterType)
+		if len(endpoints) != 1 || (clusters != nil) != served || len(after.board.Conditions()) > 0 {
+			t.Errorf("at most %v, later: %v, %v, %v", age, endpoints, clusters,
+				after.board.Conditions())
+		}
+	}
+	before.setMaxAge(hour / 2) // accepted by this agent
+	if known, _ := before.get("node", clusterType); known == nil {
+		t.Error("what was accepted since the start is not served")
+	}
+}
+
+// An Envoy that starts while upstream is away gets nothing that is too old, and status says so.
+func TestSession_CacheTooOldIsNotServed(t *testing.T) {
+	for _, age := range []time.Duration{0, time.Minute} {
+		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+		cache.put(identityOf(testNode(t), "127.0.0.1:1"), clusterType, "v", held("a"))
+		cache.nodes[0].saved = time.Now().Add(-time.Hour)
+		if err := cache.write(); err != nil {
+			t.Fatal(err)
+		}
+		r := startRelay(t, Upstream{Address: "127.0.0.1:1"}, cache.path)
+		r.SetCacheMaxAge(age)
+		c := r.connect(t, false, false)
+		c.send(&discoveryv3.DiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+		if age == 0 {
+			c.next()
+			if r.condition(conditionExpired) != "" || r.Status().State != Cached {
+				t.Errorf("without limit: %+v", r.Status())
+			}
+			continue
+		}
+		parts.Eventually(t, 20*time.Second, "the age is reported", func() bool {
+			return strings.Contains(r.condition(conditionExpired), "cache_max_age (1m0s)")
+		})
+		if len(c.received) > 0 || r.Status().State != Connecting {
+			t.Errorf("%d responses, %+v", len(c.received), r.Status())
+		}
+		c.end(nil)
+	}
+}
