@@ -144,7 +144,7 @@ func (b *Backend) Measure(ctx context.Context) []api.Epoch {
 	all := b.Supervisor.Epochs()
 	for i, e := range all {
 		if figures, ok := measured[e.ID]; ok {
-			all[i].MemoryBytes, all[i].Connections = figures.MemoryBytes, figures.Connections
+			all[i].MemoryBytes, all[i].Connections = figures.MemoryBytes, figures.Downstream
 		}
 	}
 	return all

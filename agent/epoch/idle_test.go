@@ -81,7 +81,7 @@ func TestIdle_ReloadWaitsForClients(t *testing.T) {
 				if took < test.least || took > test.most {
 					t.Errorf("took %s, should take %s to %s", took, test.least, test.most)
 				}
-				if all := strings.Join(told, "\n"); !strings.Contains(all, "waiting for epoch 0 to finish draining, 50 connections left until 8s") {
+				if all := strings.Join(told, "\n"); !strings.Contains(all, "waiting for epoch 0 to finish draining, 50 client connections left until 8s") {
 					t.Errorf("told:\n%s", all)
 				}
 				if log := h.log.String(); strings.Count(log, "waiting for epoch 0 to finish draining") != 1 {

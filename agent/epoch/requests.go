@@ -148,9 +148,9 @@ func waitsFor(old *process) string {
 	why := fmt.Sprintf("waiting for epoch %d to finish draining", old.Number)
 	switch {
 	case old.left == 1:
-		why += ", 1 connection left"
+		why += ", 1 client connection left"
 	case old.left > 1:
-		why += fmt.Sprintf(", %d connections left", old.left)
+		why += fmt.Sprintf(", %d client connections left", old.left)
 	}
 	return why
 }

@@ -145,7 +145,7 @@ func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
 		})
 		h.wait(2 * time.Second)
 		if live, _, _ := h.s.Live(); live.Awaits != "waiting for epoch 0 to finish draining, 1 "+
-			"connection left" {
+			"client connection left" {
 			t.Errorf("readers are told %q", live.Awaits)
 		}
 		a := <-done

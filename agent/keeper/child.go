@@ -65,6 +65,10 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, err
 	}
 	defer func() { _ = write.Close() }()
+	// Its parent closes its listeners once the new Envoy is live.
+	if _, err := s.listened.look(); err != nil {
+		s.logf("list the listeners before a start: %v", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refusal := s.mayStart(spec); refusal != nil {

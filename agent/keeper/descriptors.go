@@ -102,14 +102,12 @@ func (o *openSockets) with(inode uint32, do func(descriptor int) error) error {
 	return do(descriptor)
 }
 
-// hasOption reports whether a socket has an option of SOL_SOCKET set, or cannot be examined.
-func (o *openSockets) hasOption(inode uint32, option int) bool {
-	value := 1
-	_ = o.with(inode, func(descriptor int) error {
-		if set, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, option); err == nil {
-			value = set
-		}
-		return nil
+// option reports whether a socket has an option of SOL_SOCKET set, and whether that is known.
+func (o *openSockets) option(inode uint32, option int) (set, known bool) {
+	err := o.with(inode, func(descriptor int) error {
+		value, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, option)
+		set = value != 0
+		return err
 	})
-	return value != 0
+	return set, err == nil
 }

@@ -98,7 +98,8 @@ type Process struct {
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"` // resident
 	// Connections counts established TCP connections, including upstream and admin ones.
 	Connections uint64 `json:"connections,omitempty"`
-	// Downstream counts connections of clients, TCP or Unix.
+	// Downstream counts connections of clients, TCP or Unix. It is the number that users see and
+	// that a reload or a stop waits for.
 	Downstream uint64 `json:"downstream,omitempty"`
 	// Listening: it has the socket of a TCP or UDP listener, so clients may connect.
 	Listening bool `json:"listening,omitempty"`

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -79,8 +80,9 @@ func (s *server) measure() ([]Process, error) {
 			pids = append(pids, p.PID)
 		}
 	}
-	found, err := countTraffic(pids, s.info.Folder)
-	if err != nil {
+	listened, missed := s.listened.look()
+	found, err := countTraffic(pids, s.info.Folder, listened)
+	if err = errors.Join(err, missed); err != nil {
 		s.logf("%v", err)
 	}
 	for i := range processes {

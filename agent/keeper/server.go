@@ -47,6 +47,7 @@ type server struct {
 	program  string // executed by reexecute
 
 	measured  measurement
+	listened  listenedPorts
 	attaching sync.Mutex // held while programs are attached to listeners
 
 	mu       sync.Mutex

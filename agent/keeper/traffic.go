@@ -3,7 +3,9 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -12,7 +14,7 @@ import (
 
 // traffic is what a process has open.
 type traffic struct {
-	established uint64 // TCP connections
+	established uint64 // TCP connections, those to upstreams included
 	downstream  uint64 // connections of clients, TCP or of a Unix socket; a doubtful one counts
 	listening   bool   // it has the socket of a TCP or UDP listener
 	udp         bool   // it has the socket of a UDP listener
@@ -22,9 +24,11 @@ type traffic struct {
 // are those of Envoy's admin interface. With an error, the counts may be too low.
 //
 // SO_REUSEADDR distinguishes a client's connection from one to an upstream, also when Envoy has
-// closed its listeners: Envoy sets it for listeners, and an accepted socket inherits it. Of UDP
-// sockets, only those of listeners have SO_REUSEPORT.
-func countTraffic(pids []int, folder string) (map[int]*traffic, error) {
+// closed its listeners: Envoy sets it for listeners, and an accepted socket inherits it. Where the
+// options of another process's socket cannot be read (a container's filter of system calls may
+// refuse pidfd_getfd), the local port decides: see maybeAccepted. Of UDP sockets, only those of
+// listeners have SO_REUSEPORT.
+func countTraffic(pids []int, folder string, listened map[uint16]bool) (map[int]*traffic, error) {
 	found := map[int]*traffic{}
 	for _, pid := range pids {
 		found[pid] = &traffic{}
@@ -50,14 +54,18 @@ func countTraffic(pids []int, folder string) (map[int]*traffic, error) {
 		if s.State == sockdiag.Established {
 			owner.established++
 		}
-		if open.hasOption(s.Inode, unix.SO_REUSEADDR) {
+		client, known := open.option(s.Inode, unix.SO_REUSEADDR)
+		if client || !known && maybeAccepted(s.Address.Port(), listened) {
 			owner.downstream++
 		}
 	}, sockdiag.Established, sockdiag.FinWait1, sockdiag.FinWait2, sockdiag.CloseWait,
 		sockdiag.Listen))
 	err = errors.Join(err, sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
 		holders := open.holders[s.Inode]
-		if len(holders) > 0 && open.hasOption(s.Inode, unix.SO_REUSEPORT) {
+		if len(holders) == 0 {
+			return
+		}
+		if listens, known := open.option(s.Inode, unix.SO_REUSEPORT); listens || !known {
 			for _, holder := range holders {
 				found[holder.pid].listening, found[holder.pid].udp = true, true
 			}
@@ -78,4 +86,35 @@ func countTraffic(pids []int, folder string) (map[int]*traffic, error) {
 		return found, fmt.Errorf("count connections: %w", err)
 	}
 	return found, nil
+}
+
+// firstChosen is the first port that the kernel chooses for a connection to an upstream unless
+// net.ipv4.ip_local_port_range says otherwise. The keeper's unit hides that file.
+const firstChosen = 32768
+
+// maybeAccepted reports whether a connection with a local port may be a client's: the kernel did
+// not choose the port, or a process has listened on it.
+func maybeAccepted(port uint16, listened map[uint16]bool) bool {
+	return port < firstChosen || listened[port]
+}
+
+// listenedPorts are the TCP ports of this network namespace that had a listener when look was
+// called. A port remains: clients of a listener that was closed may still be connected.
+type listenedPorts struct {
+	mu    sync.Mutex
+	ports map[uint16]bool
+}
+
+// look adds the present ports and returns all. With an error, ports may be missing.
+func (l *listenedPorts) look() (map[uint16]bool, error) {
+	listening, err := sockdiag.Listening()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ports == nil {
+		l.ports = map[uint16]bool{}
+	}
+	for _, socket := range listening {
+		l.ports[socket.Address.Port()] = true
+	}
+	return maps.Clone(l.ports), err
 }

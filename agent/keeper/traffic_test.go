@@ -23,7 +23,7 @@ func TestTraffic_Downstream(t *testing.T) {
 	admin := parts.ShortDir(t)
 	measure := func(pid int) traffic {
 		t.Helper()
-		found, err := countTraffic([]int{pid}, admin)
+		found, err := countTraffic([]int{pid}, admin, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,6 +86,33 @@ func TestTraffic_Downstream(t *testing.T) {
 	}
 }
 
+// Where descriptors of another process cannot be duplicated, the local port decides.
+func TestTraffic_UnknownOptions(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port that the kernel might choose
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listened listenedPorts
+	if _, err := listened.look(); err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close() // its clients may remain
+	ports, err := listened.look()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := uint16(listener.Addr().(*net.TCPAddr).Port)
+	if !ports[own] {
+		t.Errorf("port %d is forgotten", own)
+	}
+	ports = map[uint16]bool{own: true}
+	for port, client := range map[uint16]bool{own: true, 443: true, 8443: true, 65535: false} {
+		if got := maybeAccepted(port, ports); got != client {
+			t.Errorf("port %d: a client: %v", port, got)
+		}
+	}
+}
+
 // A hot restart shares the sockets of listeners: each process listens until it closes its own.
 func TestTraffic_Listening(t *testing.T) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -99,7 +126,7 @@ func TestTraffic_Listening(t *testing.T) {
 	pids := sharedWith(t, file)
 	_ = file.Close()
 	listening := func() (all []bool) {
-		found, err := countTraffic(pids, "")
+		found, err := countTraffic(pids, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +215,7 @@ func TestTraffic_DownstreamOfUDP(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		found, err := countTraffic([]int{os.Getpid(), heir.Process.Pid}, "")
+		found, err := countTraffic([]int{os.Getpid(), heir.Process.Pid}, "", nil)
 		now := found[os.Getpid()]
 		if err != nil || now.established == 0 || (now.downstream >= now.established) != test.all {
 			t.Errorf("%s: %+v, %v", name, now, err)

@@ -58,7 +58,7 @@ type Epoch struct {
 	ExitStatus    int       `json:"exit_status,omitempty"`
 	ExitSignal    string    `json:"exit_signal,omitempty"` // "SIGKILL"
 
-	Connections uint64 `json:"connections"`  // only where the keeper measured them for a reader
+	Connections uint64 `json:"connections"`  // of clients, where the keeper measured them
 	MemoryBytes uint64 `json:"memory_bytes"` // likewise
 
 	RestartEpoch int           `json:"-"`

@@ -122,7 +122,7 @@ termination_drain_duration = "8s"
 		reloaded <- err
 	}()
 	h.Eventually(20*time.Second, "STATUS says which epoch is waited for",
-		status("waiting for epoch 0 to finish draining, 1 connection left, until "))
+		status("waiting for epoch 0 to finish draining, 1 client connection left, until "))
 	if err := <-reloaded; err != nil {
 		t.Error(err)
 	}

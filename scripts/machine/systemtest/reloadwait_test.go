@@ -1,0 +1,115 @@
+package systemtest
+
+import (
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/machine"
+)
+
+// longDrain keeps an epoch that has clients for longer than any command of a test takes.
+const longDrain = "[envoy]\ndrain_duration = \"200s\"\nparent_shutdown_duration = \"300s\"\n"
+
+// soon is more than a reload takes on a busy machine, and much less than longDrain.
+const soon = 60 * time.Second
+
+// onBoth runs a test on a machine, and on one whose filter of system calls refuses the keeper
+// pidfd_getfd, like the default of systemd-nspawn and Docker.
+func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
+	t.Helper()
+	for name, calls := range map[string][]string{
+		"a machine": nil, "a container without pidfd_getfd": {"~pidfd_getfd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, machine.Options{SystemCalls: calls})
+			h.Write("/etc/outrider/conf.d/50-drain.toml", longDrain)
+			h.MustRun(t, "systemctl", "start", "outrider.service")
+			test(t, h)
+		})
+	}
+}
+
+// connections returns the connections of an epoch in the status, -1 if it does not run.
+func (h *Host) connections(number int) int {
+	h.t.Helper()
+	for _, e := range h.Status().Epochs {
+		if e.Number == number && e.State != api.EpochExited {
+			return int(e.Connections)
+		}
+	}
+	return -1
+}
+
+// connect opens a connection to a port from inside the machine, until the function that it returns.
+func (h *Host) connect(port int) (leave func()) {
+	h.t.Helper()
+	client := h.Command(h.t.Context(), "bash", "-c",
+		fmt.Sprintf("exec 3<>/dev/tcp/127.0.0.1/%d && cat", port))
+	input, err := client.StdinPipe()
+	if err == nil {
+		err = client.Start()
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	leave = func() { end(input, client) }
+	h.t.Cleanup(leave)
+	return leave
+}
+
+func end(input io.Closer, client *exec.Cmd) {
+	_ = input.Close()
+	_ = client.Wait()
+}
+
+// A reload waits for the clients of an earlier epoch, not for its idle connections to backends,
+// which no number that users see includes.
+func TestReload_WaitsForClientsOnly(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *Host) {
+		for number := range 3 {
+			for range 3 {
+				h.Serves()
+			}
+			if idle := h.Script("ss -Htn state established dport = :9000"); idle == "" {
+				t.Error("Envoy has no connection to the backend")
+			}
+			if left := h.connections(number); left != 0 {
+				t.Errorf("epoch %d has %d connections without a client", number, left)
+			}
+			began := time.Now()
+			h.MustRun(t, "outrider", "reload")
+			if took := time.Since(began); took > soon {
+				t.Errorf("reload %d took %v without a client", number, took)
+			}
+		}
+
+		leave := h.connect(81)
+		h.Eventually(soon, "the client is counted", func() bool { return h.connections(3) == 1 })
+		h.MustRun(t, "outrider", "reload")
+		reloaded := make(chan error, 1)
+		go func() {
+			_, err := h.Run(t.Context(), "outrider", "reload")
+			reloaded <- err
+		}()
+		h.Eventually(soon, "the reload says that it waits for the client", func() bool {
+			return strings.Contains(h.Status().Doing,
+				"waiting for epoch 3 to finish draining, 1 client connection left, until ")
+		})
+		select {
+		case err := <-reloaded:
+			t.Errorf("the reload has not waited for the client: %v", err)
+		default:
+		}
+		leave()
+		if err := <-reloaded; err != nil {
+			t.Error(err)
+		}
+		h.Eventually(soon, "epoch 5 is live", func() bool { return h.Live().Number == 5 })
+	})
+}
