@@ -36,30 +36,32 @@ const (
 // fetchImage fetches the module of an OCI or Docker image, HOST/PATH[:TAG][@DIGEST]: a layer of its
 // own, or a file of the last layer, if that is an archive. Its sums are those of the manifest and,
 // if there is one, of the index. secret is the configuration of Docker (JSON) with credentials, or
-// "". Registries on loopback are reached without TLS.
-func fetchImage(ctx context.Context, from, secret string) (m module, err error) {
+// "".
+func (m *modules) fetchImage(
+	ctx context.Context, from, secret string,
+) (found module, err error) {
 	repository, err := remote.NewRepository(from)
 	if err != nil {
-		return m, err
+		return found, err
 	}
 	store, err := credentials.NewMemoryStoreFromDockerConfig([]byte(cmp.Or(secret, "{}")))
 	if err != nil {
-		return m, fmt.Errorf("image pull secret: %w", err)
+		return found, fmt.Errorf("image pull secret: %w", err)
 	}
-	client := &auth.Client{Client: newModuleClient(), Cache: auth.NewCache(),
+	client := &auth.Client{Client: newModuleClient(m.local), Cache: auth.NewCache(),
 		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
 			if host == "registry-1.docker.io" {
 				host = "index.docker.io" // the name in Docker's configuration
 			}
 			return store.Get(ctx, host)
 		}}
-	if isLoopback(repository.Reference.Registry) {
+	if m.local && isLoopback(repository.Reference.Registry) {
 		repository.PlainHTTP, client.BlockedRealmPrefixes = true, []netip.Prefix{}
 	}
 	repository.Client = client
-	layers, err := manifest(ctx, repository, &m)
+	layers, err := manifest(ctx, repository, &found)
 	if err != nil {
-		return m, err
+		return found, err
 	}
 	layer := slices.IndexFunc(layers, func(of image.Descriptor) bool {
 		return slices.Contains(moduleTypes, of.MediaType)
@@ -69,19 +71,19 @@ func fetchImage(ctx context.Context, from, secret string) (m module, err error) 
 		layer = len(layers) - 1
 	}
 	if layer < 0 || archive && !slices.Contains(archiveTypes, layers[layer].MediaType) {
-		return m, fmt.Errorf("%s has no layer with a Wasm module", from)
+		return found, fmt.Errorf("%s has no layer with a Wasm module", from)
 	}
 	body, err := repository.Blobs().Fetch(ctx, layers[layer])
 	if err != nil {
-		return m, err
+		return found, err
 	}
-	if m.code, err = readAll(body, layers[layer], maxModuleBytes); err == nil && archive {
-		m.code, err = extract(m.code)
+	if found.code, err = readAll(body, layers[layer], maxModuleBytes); err == nil && archive {
+		found.code, err = extract(found.code)
 	}
 	if err != nil {
-		return m, fmt.Errorf("layer of %s: %w", from, err)
+		return found, fmt.Errorf("layer of %s: %w", from, err)
 	}
-	return m, nil
+	return found, nil
 }
 
 // manifest returns the layers of an image, and adds its sums to m. Of an index, it uses the first

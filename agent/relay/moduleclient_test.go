@@ -1,11 +1,16 @@
 package relay
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -13,6 +18,9 @@ import (
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // Servers of modules cannot redirect to plaintext or to this host. Their presigned URLs and
@@ -27,7 +35,7 @@ func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 		"image, metadata":  {"oci://first.test/m", "https://[fe80::1%25eth0]/m", "a local address"},
 		"localhost":        {"http://first.test/m", "https://localhost/m?sig=secret", "a local address"},
 		"mapped":           {"http://first.test/m", "http://[::ffff:127.0.0.1]/m", "a local address"},
-		"local to local":   {"http://127.0.0.1/m", "http://127.0.0.1:1/gone?sig=secret", "/gone"},
+		"local to local":   {"http://127.0.0.1/m", "http://127.0.0.1:1/gone?sig=secret", "a local address"},
 		"image, away":      {"oci://first.test/m", "https://192.0.2.1/gone?sig=secret", "/gone"},
 		"image, forbidden": {"oci://first.test/m", "https://192.0.2.1/403?sig=secret", "/403\": response"},
 		"password":         {"https://user:secret@first.test/404?sig=secret", "", "/404: 404"},
@@ -70,5 +78,58 @@ func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 				t.Errorf("got %v, want %s; log: %s", err, c.err, output.String())
 			}
 		})
+	}
+}
+
+// Modules are not fetched from this host, its link or metadata services, by whatever name, also after
+// a redirect. The server there is not even asked.
+func TestModules_LocalAddressesAreRefused(t *testing.T) {
+	var asked atomic.Int32
+	local := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte(emptyModule))
+	}))
+	defer local.Close()
+	_, port, err := net.SplitHostPort(local.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	redirect := httptest.NewServer(http.RedirectHandler(local.URL, http.StatusFound))
+	defer redirect.Close()
+	away := elsewhere(t, parts.NewOtherHost(t), redirect.Listener.Addr().String())
+	m := New(Options{Logger: slog.New(slog.DiscardHandler)}).modules
+	for _, from := range []string{"http://127.0.0.1:" + port, "http://localhost:" + port,
+		"http://0.0.0.0:" + port, "http://[::ffff:127.0.0.1]:" + port, "http://[::1]:" + port,
+		"http://169.254.169.254", "https://169.254.169.254", "http://[fd00:ec2::254]",
+		"http://192.0.0.192", "oci://127.0.0.1:" + port + "/p/m", "oci://localhost:" + port + "/p/m",
+		"oci://169.254.169.254/p/m", "http://" + away} {
+		vm := remoteVM(from, "", "")
+		if strings.HasSuffix(from, away) { // it connects, which may take its time
+			vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(moduleTime)
+		}
+		_, err := m.module(t.Context(), vm)
+		if err == nil || !strings.Contains(err.Error(), "local address") {
+			t.Errorf("%s: %v", from, err)
+		}
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// The error, which upstream receives, says nothing about what was fetched; the log does.
+func TestModules_WrongHashIsNotDisclosed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("credentials"))
+	}))
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	var output strings.Builder
+	m := New(Options{Logger: slog.New(slog.NewTextHandler(&output, nil))}).modules
+	m.local = true
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte("credentials")))
+	_, err := m.module(t.Context(), remoteVM(server.URL, strings.Repeat("0", 64), ""))
+	if err == nil || strings.Contains(err.Error(), sum) || !strings.Contains(output.String(), sum) {
+		t.Errorf("%v; log: %s", err, output.String())
 	}
 }

@@ -33,6 +33,7 @@ const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionCo
 // too.
 type modules struct {
 	log     *slog.Logger
+	local   bool               // servers may be on this host: of tests only
 	cache   *Cache             // with the modules of an earlier agent; nil: none
 	fetches singleflight.Group // by URL and pull secret
 
@@ -159,11 +160,13 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		limit = min(limit, timeout)
 	}
 	secret := vm.GetEnvironmentVariables().GetKeyValues()[pullSecret]
-	fetch := func(ctx context.Context) (module, error) { return get(ctx, from) }
+	fetch := func(ctx context.Context) (module, error) { return m.get(ctx, from) }
 	plain := false
 	switch scheme, rest, _ := strings.Cut(from, "://"); scheme {
 	case "oci":
-		fetch = func(ctx context.Context) (module, error) { return fetchImage(ctx, rest, secret) }
+		fetch = func(ctx context.Context) (module, error) {
+			return m.fetchImage(ctx, rest, secret)
+		}
 	case "http":
 		plain = true
 	case "https":
@@ -194,8 +197,11 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	}
 	switch {
 	case want != "" && !slices.Contains(found.sums, strings.ToLower(want)):
-		return nil, fmt.Errorf("Wasm module %s has the SHA-256 %s instead of %s", from,
-			strings.Join(found.sums, ", "), want)
+		// Upstream, which receives the error, must not learn what is at an address.
+		m.log.Warn("a Wasm module has another SHA-256", "url", withoutSecrets(from), "sha256",
+			strings.Join(found.sums, ", "), "want", want)
+		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
+			from, want)
 	case !bytes.HasPrefix(found.code, []byte("\x00asm")):
 		return nil, fmt.Errorf("%s is not a Wasm module", from)
 	}
@@ -228,24 +234,24 @@ func inAttempts(
 }
 
 // get fetches a module over HTTP.
-func get(ctx context.Context, from string) (m module, err error) {
+func (m *modules) get(ctx context.Context, from string) (found module, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
-		return m, err
+		return found, err
 	}
-	response, err := newModuleClient().Do(request)
+	response, err := newModuleClient(m.local).Do(request)
 	if err != nil {
-		return m, err
+		return found, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return m, fmt.Errorf("GET %s: %s", from, response.Status)
+		return found, fmt.Errorf("GET %s: %s", from, response.Status)
 	}
-	m.code, err = io.ReadAll(io.LimitReader(response.Body, maxModuleBytes+1))
-	if err == nil && len(m.code) > maxModuleBytes {
+	found.code, err = io.ReadAll(io.LimitReader(response.Body, maxModuleBytes+1))
+	if err == nil && len(found.code) > maxModuleBytes {
 		err = fmt.Errorf("%s has more than %d MB", from, maxModuleBytes>>20)
 	}
-	sum := sha256.Sum256(m.code)
-	m.sums = []string{hex.EncodeToString(sum[:])}
-	return m, err
+	sum := sha256.Sum256(found.code)
+	found.sums = []string{hex.EncodeToString(sum[:])}
+	return found, err
 }

@@ -72,7 +72,7 @@ spec: {wasm: {url: %q, sha256: %q}}
 			return e.Stat("wasm.envoy.wasm.runtime.v8.active") > 0
 		})
 		for from, want := range map[string]string{modules.URL + "/none": "404 Not Found",
-			modules.URL + "/good": "instead of 00", images + "none:v1": "none:v1: not found"} {
+			modules.URL + "/good": "not have the SHA-256 00", images + "none:v1": "none:v1: not found"} {
 			plugin(from, strings.Repeat("0", 64))
 			parts.Eventually(t, 20*time.Second, want+" is reported", func() bool {
 				return strings.Contains(r.condition(conditionRefusals), want)
@@ -141,7 +141,7 @@ func TestModules_AreBounded(t *testing.T) {
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	var output parts.Log
-	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)),
+	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)), local: true,
 		known: map[[sha256.Size]byte][]byte{}}
 	vm := remoteVM(server.URL, "", "")
 	vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(time.Hour)
