@@ -147,8 +147,8 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.meshPorts.Accepted = a.exposure.Wake
 	a.health = health.New(health.Options{Settings: healthSettings(c),
 		Proxy: captured{a.proxy, a.capture}, Report: a.reportHealth,
-		UnitState: systemd.Manager{}.ActiveState, Exec: a.execProbe, Board: a.board,
-		Logger: a.logOf("health")})
+		UnitState: systemd.Manager{}.ActiveState, Exec: execProbes(a.options.Config.InUnit),
+		Board: a.board, Logger: a.logOf("health")})
 	log := a.logOf("xds")
 	clients := a.newClients(c)
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{

@@ -28,17 +28,19 @@ func (a *Agent) reportHealth(healthy bool, reason string) {
 // probeSocket is where outrider-probe.socket listens, for all instances.
 const probeSocket = "/run/outrider/probe.sock"
 
-// execProbe runs the command of an exec probe: in outrider-probe@.service, in the foreground as the
-// agent's user.
-func (a *Agent) execProbe(ctx context.Context, arguments []string) error {
-	if a.options.Config.InUnit {
-		return execprobe.Run(ctx, probeSocket, arguments)
+// execProbes returns what runs the commands of exec probes: outrider-probe@.service, in the foreground
+// this process.
+func execProbes(inUnit bool) func(ctx context.Context, arguments []string) error {
+	if inUnit {
+		return execprobe.NewRunner(probeSocket).Run
 	}
-	path, err := execprobe.Find(arguments[0], 0, os.Geteuid())
-	if err != nil {
-		return err
+	return func(ctx context.Context, arguments []string) error {
+		path, err := execprobe.Find(arguments[0], 0, os.Geteuid())
+		if err != nil {
+			return err
+		}
+		return execprobe.Exec(ctx, path, arguments)
 	}
-	return execprobe.Exec(ctx, path, arguments)
 }
 
 // healthSettings returns the settings of the health that is reported to the upstream server.

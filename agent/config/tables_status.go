@@ -55,7 +55,7 @@ func healthTable(h *Health) table {
 			setting("exec", &h.Exec, nil, Live,
 				`["cmd", "arg"], run by outrider-probe@.service as a user without rights and `+
 					`network, with PATH, HOME, LANG; root alone may write the program and its `+
-					`folders`).conceals(concealAll),
+					`folders (not checked: files that arguments name)`).conceals(concealAll),
 			setting("unit", &h.Unit, "", Live,
 				`"myapp.service" (systemd's ActiveState over D-Bus)`).
 				must(optional(systemdUnit)),

@@ -78,8 +78,12 @@ func check(path string, info fs.FileInfo, owners []int) error {
 	case !ok:
 		return errors.New(path + ": its owner is unknown")
 	case !slices.Contains(owners, int(owner.Uid)):
+		chown := "chown"
+		if info.Mode()&fs.ModeSymlink != 0 {
+			chown = "chown -h" // the link, not what it leads to
+		}
 		return fmt.Errorf("%s: belongs to user %d, who could replace what is read from it; "+
-			"chown root %s", path, owner.Uid, path)
+			"%s root %s", path, owner.Uid, chown, path)
 	case info.Mode()&fs.ModeSymlink == 0 && info.Mode()&0o022 != 0 &&
 		(!info.IsDir() || info.Mode()&fs.ModeSticky == 0):
 		return fmt.Errorf("%s: other users may write to it and replace what is read from it; "+

@@ -74,6 +74,23 @@ func TestCheckPath_OfAnotherOwner(t *testing.T) {
 	}
 }
 
+// chown follows a link: the cure of its owner names the link.
+func TestCheckPath_OfAnothersLink(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/usr", link); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const another = 64999
+	if err := check(link, info, []int{another}); err == nil ||
+		!strings.HasSuffix(err.Error(), "; chown -h root "+link) {
+		t.Error(err)
+	}
+}
+
 func TestCheckPath_OfALoop(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "loop")
 	if err := os.Symlink("loop", link); err != nil {

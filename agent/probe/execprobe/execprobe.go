@@ -2,10 +2,10 @@
 //
 // Under systemd, outrider-probe@.service runs one command per connection, as a user without rights:
 //
-//	agent (Run) --- /run/outrider/probe.sock --- outrider-probe (Serve) --- command
+//	agent (Runner) --- /run/outrider/probe.sock --- outrider-probe (Serve) --- command
 //
-// The end of the connection ends outrider-probe, and systemd then kills what is left in the control
-// group of the service. In the foreground, the agent runs commands itself (Exec).
+// The end of the agent's part of the connection ends outrider-probe, and systemd then kills what is
+// left in the control group of the service. In the foreground, the agent runs commands itself (Exec).
 package execprobe
 
 import (
@@ -38,9 +38,30 @@ type response struct {
 	Error string // "" = the command succeeded
 }
 
-// Run has outrider-probe, behind a socket, run a command. At the end of ctx the command is killed.
-func Run(ctx context.Context, socket string, arguments []string) error {
-	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+// Runner has outrider-probe run commands, one at a time.
+type Runner struct {
+	socket  string
+	running chan struct{} // holds one while a service runs
+}
+
+// NewRunner returns a Runner that connects to a socket.
+func NewRunner(socket string) *Runner {
+	return &Runner{socket: socket, running: make(chan struct{}, 1)}
+}
+
+// Run runs a command. At the end of ctx the command is killed. While one cannot be killed, because it
+// waits for a file system, no other starts: the services that a host can run are limited.
+func (r *Runner) Run(ctx context.Context, arguments []string) error {
+	select {
+	case r.running <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("the command before has not ended: %w", ctx.Err())
+	}
+	address := &net.UnixAddr{Name: r.socket, Net: "unix"}
+	connection, err := net.DialUnix("unix", nil, address)
+	if err != nil {
+		<-r.running
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return errors.New("outrider-probe.socket is not active; " +
 			"systemctl start outrider-probe.socket")
@@ -48,18 +69,32 @@ func Run(ctx context.Context, socket string, arguments []string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = connection.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
-	defer stop()
-	if err := json.NewEncoder(connection).Encode(request{arguments}); err != nil {
+	answer := make(chan error, 1)
+	go func() {
+		defer func() { <-r.running }()
+		defer func() { _ = connection.Close() }()
+		answer <- ask(connection, arguments)
+		_ = connection.CloseWrite()
+		_, _ = io.Copy(io.Discard, connection) // until the service has ended
+	}()
+	select {
+	case err := <-answer:
 		return err
-	}
-	var got response
-	limited := io.LimitReader(connection, maxResponse)
-	switch err := json.NewDecoder(limited).Decode(&got); {
-	case ctx.Err() != nil:
+	case <-ctx.Done():
+		_ = connection.CloseWrite()
 		return ctx.Err()
-	case errors.Is(err, io.EOF):
+	}
+}
+
+// ask sends a request and returns the result of the command.
+func ask(connection *net.UnixConn, arguments []string) error {
+	var got response
+	err := json.NewEncoder(connection).Encode(request{arguments})
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(connection, maxResponse)).Decode(&got)
+	}
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return errors.New("outrider-probe@.service has ended, or too many probes run; " +
 			"journalctl -u 'outrider-probe*'")
 	case err != nil:

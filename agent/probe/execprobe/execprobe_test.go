@@ -3,12 +3,15 @@ package execprobe
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/scripts/parts"
 )
@@ -84,20 +87,26 @@ func TestFind_RefusesWhatOthersCouldReplace(t *testing.T) {
 	}
 }
 
-// serve serves one connection of a socket as outrider-probe does. The channel returned has its end.
-func serve(t *testing.T) (socket string, ended <-chan error) {
+func listen(t *testing.T) (listener *net.UnixListener, socket string) {
 	t.Helper()
 	socket = filepath.Join(parts.ShortDir(t), "p.sock")
-	listener, err := net.Listen("unix", socket)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
+	return listener, socket
+}
+
+// serve serves one connection of a socket as outrider-probe does. The channel returned has its end.
+func serve(t *testing.T) (socket string, ended <-chan error) {
+	t.Helper()
+	listener, socket := listen(t)
 	done := make(chan error, 1)
 	go func() {
-		connection, err := listener.Accept()
+		connection, err := listener.AcceptUnix()
 		if err == nil {
-			err = Serve(connection.(*net.UnixConn), os.Geteuid())
+			err = Serve(connection, os.Geteuid())
 			_ = connection.Close()
 		}
 		done <- err
@@ -118,7 +127,7 @@ func TestRun(t *testing.T) {
 		{nil, "outrider-probe@.service has ended"},
 	} {
 		socket, ended := serve(t)
-		if got := message(Run(t.Context(), socket, test.arguments)); test.want == "" && got != "" ||
+		if got := message(NewRunner(socket).Run(t.Context(), test.arguments)); test.want == "" && got != "" ||
 			!strings.HasPrefix(got, test.want) {
 			t.Errorf("%.50q: %q, want %q", test.arguments, got, test.want)
 		}
@@ -132,7 +141,7 @@ func TestRun_EndOfContextEndsTheCommand(t *testing.T) {
 	socket, ended := serve(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	err := Run(ctx, socket, []string{"sleep", "1000"})
+	err := NewRunner(socket).Run(ctx, []string{"sleep", "1000"})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
@@ -147,8 +156,75 @@ func TestRun_EndOfContextEndsTheCommand(t *testing.T) {
 }
 
 func TestRun_WithoutSocketNamesTheCure(t *testing.T) {
-	err := Run(t.Context(), filepath.Join(t.TempDir(), "p.sock"), []string{"true"})
+	err := NewRunner(filepath.Join(t.TempDir(), "p.sock")).Run(t.Context(), []string{"true"})
 	if err == nil || !strings.Contains(err.Error(), "systemctl start outrider-probe.socket") {
 		t.Error(err)
+	}
+}
+
+// A service that systemd refuses, or cannot start, reads nothing.
+func TestRun_NamesTheJournalOfAServiceThatReadsNothing(t *testing.T) {
+	listener, socket := listen(t)
+	go func() {
+		for {
+			connection, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			// Its request is there, and not read.
+			raw, _ := connection.SyscallConn()
+			_ = raw.Read(func(fd uintptr) bool {
+				n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK)
+				return n > 0 || err == nil
+			})
+			_ = connection.Close()
+		}
+	}()
+	err := NewRunner(socket).Run(t.Context(), []string{"true"})
+	if err == nil || !strings.Contains(err.Error(), "journalctl -u 'outrider-probe*'") {
+		t.Error(err)
+	}
+}
+
+// While a command cannot be killed, its agent starts no other.
+func TestRun_StartsNoCommandBesideOneThatDoesNotEnd(t *testing.T) {
+	listener, socket := listen(t)
+	accepted := make(chan *net.UnixConn, 10)
+	go func() {
+		for {
+			connection, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			accepted <- connection
+		}
+	}()
+	runner := NewRunner(socket)
+	run := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		return runner.Run(ctx, []string{"true"})
+	}
+	for range 5 {
+		if err := run(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a command that does not end: %v", err)
+		}
+	}
+	stuck := <-accepted
+	if more := len(accepted); more != 0 {
+		t.Errorf("%d commands run beside it", more)
+	}
+	// It is to end, which its connection says.
+	if _, err := io.Copy(io.Discard, stuck); err != nil {
+		t.Error(err)
+	}
+	_ = stuck.Close()
+	go func() {
+		connection := <-accepted
+		_ = Serve(connection, os.Geteuid())
+		_ = connection.Close()
+	}()
+	if err := runner.Run(t.Context(), []string{"true"}); err != nil {
+		t.Errorf("after its end: %v", err)
 	}
 }

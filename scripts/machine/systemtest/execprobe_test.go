@@ -42,7 +42,10 @@ for socket in keeper capture resolved outrider probe; do
 	test $? = 7 || echo "reaches $socket"
 done
 curl -s --max-time 1 http://127.0.0.1:80/ >/dev/null 2>&1 && echo "reaches the network"
-for folder in /etc /usr /run /var/lib; do touch $folder/x 2>/dev/null && echo "writes to $folder"; done
+for folder in /etc /usr /run /run/lock /var/lib; do
+	touch $folder/x 2>/dev/null && echo "writes to $folder"
+done
+touch /dev/shm/x
 test "$(id -u)" -lt 60000 && echo "is $(id -u)"
 test "$(id -G)" = "$(id -g)" || echo "has groups $(id -G)"
 exit 0
@@ -72,7 +75,7 @@ func (h probeHost) socket() string {
 func (h probeHost) run(limit time.Duration, arguments ...string) error {
 	ctx, cancel := context.WithTimeout(h.t.Context(), limit)
 	defer cancel()
-	return execprobe.Run(ctx, h.socket(), arguments)
+	return execprobe.NewRunner(h.socket()).Run(ctx, arguments)
 }
 
 const folder = "/usr/local/lib/probes"
@@ -98,10 +101,43 @@ func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
 		return h.Script("pgrep -f 'sleep 7777[1-4]' || true; "+
 			"systemctl list-units --all --no-legend 'outrider-probe@*'") == ""
 	})
+	if left := h.Script("ls /dev/shm /run/lock | grep x || true"); left != "" {
+		t.Errorf("files of a probe are left: %s", left)
+	}
 	if lines := h.Script(
 		"journalctl -q --no-pager -u 'outrider-probe@*' 2>/dev/null || true"); lines != "" {
 		t.Errorf("probes fill the journal:\n%s", lines)
 	}
+}
+
+// TestExecProbe_SaysWhyItFails breaks the service itself: the agent refers to the journal, which has
+// the reason, and few lines for each probe.
+func TestExecProbe_SaysWhyItFails(t *testing.T) {
+	t.Parallel()
+	h := newProbeHost(t)
+	h.Script("cp /usr/bin/false /usr/libexec/outrider/outrider-probe")
+	for range 3 {
+		if err := h.run(time.Minute, "true"); err == nil ||
+			!strings.Contains(err.Error(), "journalctl -u 'outrider-probe*'") {
+			t.Error(err)
+		}
+	}
+	const lines = "journalctl -q --no-pager -o cat -u 'outrider-probe@*'"
+	if got := strings.Split(h.Script(lines), "\n"); len(got) > 3 {
+		t.Errorf("lines of three probes that fail:\n%s", strings.Join(got, "\n"))
+	}
+	h.Script("install -m 0755 /opt/programs/outrider-probe /usr/libexec/outrider/outrider-probe")
+	connection, err := net.Dial("unix", h.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	if _, err := connection.Write([]byte("no request\n")); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually(30*time.Second, "outrider-probe has said what is wrong", func() bool {
+		return strings.Contains(h.Script(lines), "read the request")
+	})
 }
 
 func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
