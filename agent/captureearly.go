@@ -21,7 +21,7 @@ const closedName = "capture.json"
 // keepClosed persists settings that close inbound connections, and removes those of before if the
 // settings do not.
 func keepClosed(path string, s *capture.Settings) error {
-	if s == nil || !s.InboundClosed {
+	if s == nil || !s.ClosesInbound() {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -62,7 +62,7 @@ func CaptureEarly(ctx context.Context, options Options) error {
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
 	settings := captureSettings(loaded.Config, options.Config.Instance)
-	if settings == nil || !settings.FailClosed && !settings.InboundClosed {
+	if settings == nil || !settings.FailClosed && !settings.ClosesInbound() {
 		_, err := fmt.Fprintln(options.Output, `nothing is refused: [capture] mode is "none", or `+
 			`neither fail nor fail_inbound closes connections`)
 		return err

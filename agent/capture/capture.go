@@ -92,8 +92,8 @@ func (s *Settings) dnsPort() uint16 {
 // closesOutbound reports whether outbound connections are rejected instead of going direct.
 func (s *Settings) closesOutbound() bool { return s.FailClosed && !s.InboundOnly }
 
-// closesInbound reports whether inbound connections are rejected instead of going direct.
-func (s *Settings) closesInbound() bool { return s.InboundClosed && s.Inbound.any() }
+// ClosesInbound reports whether inbound connections are rejected instead of going direct.
+func (s *Settings) ClosesInbound() bool { return s.InboundClosed && s.Inbound.any() }
 
 // Users are those whose connections are never captured as outbound ones. They are arguments of the
 // helper, not settings: the agent cannot choose whose listener receives connections.

@@ -36,7 +36,7 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 				[]Rule{rule(ruleRedirected, Direct, port{own}, redirected{})},
 				reject(keyFail, b.outbound(s, users)))})
 	}
-	if s.closesInbound() {
+	if s.ClosesInbound() {
 		b.table.Chains = append(b.table.Chains, Chain{Name: "input", Type: "filter", Hook: "input",
 			// What another program redirects is never captured.
 			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, redirected{}),
@@ -51,7 +51,7 @@ func (h *helper) closes() (outbound, inbound bool) {
 	if h.Settings == nil || h.Withdrawn || h.Expired {
 		return false, false
 	}
-	return h.Settings.closesOutbound(), h.Settings.closesInbound()
+	return h.Settings.closesOutbound(), h.Settings.ClosesInbound()
 }
 
 // settleClosed keeps the table that rejects connections, which anyone may delete.

@@ -85,7 +85,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		changed := f.Envoy.Changed()
-		if live, _ := f.Envoy.Serves(); !live && !f.hasState() && !f.Settings.closesInbound() {
+		if live, _ := f.Envoy.Serves(); !live && !f.hasState() && !f.Settings.ClosesInbound() {
 			wait(ctx, changed, nil)
 			continue
 		}
@@ -128,7 +128,7 @@ func (f *Follower) follow(ctx context.Context) error {
 			now = leaving // nothing was captured yet: outbound connections go on
 		}
 		if now != applied && live ||
-			first && (live || status.Closed || f.Settings.closesInbound()) {
+			first && (live || status.Closed || f.Settings.ClosesInbound()) {
 			request := f.request(now)
 			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
@@ -185,7 +185,7 @@ func (f *Follower) set(client *Client, status Status) {
 		}
 	}
 	severity := condition.Warning
-	if f.Settings != nil && (f.Settings.FailClosed || f.Settings.closesInbound()) {
+	if f.Settings != nil && (f.Settings.FailClosed || f.Settings.ClosesInbound()) {
 		severity = condition.Error
 	}
 	raise(ConditionWithdrawn, severity,

@@ -33,7 +33,7 @@ func (f *Follower) phase() (live bool, now phase, ended <-chan time.Time) {
 	switch rest := time.Until(ends); {
 	case ends.IsZero():
 		return live, staying, nil
-	case f.Settings.closesInbound():
+	case f.Settings.ClosesInbound():
 		return live, leaving, nil
 	case rest > 0 && f.inbound():
 		return live, leaving, time.After(rest)

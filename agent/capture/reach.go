@@ -38,20 +38,22 @@ func hostHas(ipv6 bool) bool {
 	return false
 }
 
-// Reaches reports whether a connection of another host to an address of this host is neither
-// captured nor rejected now; why, and what to do.
-func (f *Follower) Reaches(to netip.AddrPort) (direct bool, why, cure string) {
+// Reach returns a function that reports whether a connection of another host to an address of this
+// host is neither captured nor rejected by the rules that are in force now; why, and what to do.
+func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, cure string) {
 	if f.Settings == nil {
-		return true, `[capture] mode is "none"`,
-			`set mode = "redirect" in [capture], or let it listen on 127.0.0.1`
+		return func(netip.AddrPort) (direct bool, why, cure string) {
+			return true, `[capture] mode is "none"`,
+				`set mode = "redirect" in [capture], or let it listen on 127.0.0.1`
+		}
 	}
 	_, phase, _ := f.phase()
-	settings, now := f.settings(phase), f.State()
+	settings, now, connected := f.settings(phase), f.State(), f.connected()
 	users := f.Users
 	if now.PID != 0 {
 		users = now.Users
 	}
-	connection := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: to}
+	wanted := Rules(settings, users, Families{true, true}, nil)
 	var tables []*Table
 	if now.State.InForce() {
 		tables = append(tables, Rules(settings, users, now.Families, nil))
@@ -59,24 +61,25 @@ func (f *Follower) Reaches(to netip.AddrPort) (direct bool, why, cure string) {
 	if now.ClosedInbound {
 		tables = append(tables, closedRules(settings, users, nil))
 	}
-	found := Explain(connection, tables...)
-	if found.Verdict != Direct {
-		return false, "", ""
+	return func(to netip.AddrPort) (direct bool, why, cure string) {
+		connection := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: to}
+		found := Explain(connection, tables...)
+		switch {
+		case found.Verdict != Direct:
+			return false, "", ""
+		case Explain(connection, wanted).Verdict == Direct:
+			return true, "[capture] inbound_ports does not contain it",
+				"add it to inbound_ports, or let it listen on 127.0.0.1"
+		case found.Key == ruleFamily:
+			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
+				"the other family"
+		case connected || now.Reason == "":
+			return true, fmt.Sprintf("capture is %s%s", now.State, because(now.Reason)),
+				`set fail_inbound = "closed" in [capture], or let it listen on 127.0.0.1`
+		}
+		return true, "outrider-capture does not answer" + because(now.Reason),
+			`run "systemctl status outrider-capture.service"`
 	}
-	wanted := Explain(connection, Rules(settings, users, Families{true, true}, nil))
-	switch {
-	case wanted.Verdict == Direct:
-		return true, "[capture] inbound_ports does not contain it",
-			"add it to inbound_ports, or let it listen on 127.0.0.1"
-	case found.Key == ruleFamily:
-		return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
-			"the other family"
-	case f.connected() || now.Reason == "":
-		return true, fmt.Sprintf("capture is %s%s", now.State, because(now.Reason)),
-			`set fail_inbound = "closed" in [capture], or let it listen on 127.0.0.1`
-	}
-	return true, "outrider-capture does not answer" + because(now.Reason),
-		`run "systemctl status outrider-capture.service"`
 }
 
 // connected reports whether there is a connection to the helper.

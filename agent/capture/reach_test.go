@@ -9,7 +9,7 @@ import (
 )
 
 // What other hosts reach follows from the rules in force, not from the configuration.
-func TestFollower_Reaches(t *testing.T) {
+func TestFollower_Reach(t *testing.T) {
 	some := captureSome
 	some.InboundClosed = true
 	for _, test := range []struct {
@@ -55,7 +55,7 @@ func TestFollower_Reaches(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := follower(condition.NewBoard(), Settings{})
 			f.Settings, f.status, f.client = test.settings, test.status, test.client
-			direct, why, cure := f.Reaches(netip.MustParseAddrPort(test.to))
+			direct, why, cure := f.Reach()(netip.MustParseAddrPort(test.to))
 			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
 				!strings.Contains(cure, test.cure) {
 				t.Errorf("%t, %q, %q", direct, why, cure)

@@ -32,9 +32,9 @@ type Policy = func(port uint16) (by resource.Origin, strict, own bool)
 
 // Rules are those of the interception.
 type Rules interface {
-	// Reaches reports whether other hosts reach an address of this host past Envoy, why and what to
-	// do about it.
-	Reaches(to netip.AddrPort) (direct bool, why, cure string)
+	// Reach returns a function that reports whether other hosts reach an address of this host past
+	// Envoy now, why and what to do about it.
+	Reach() func(to netip.AddrPort) (direct bool, why, cure string)
 	Changed() <-chan struct{} // closed at the next change
 }
 
@@ -95,6 +95,7 @@ type Checker struct {
 	part.Readiness
 	wake     chan struct{}
 	checking sync.Mutex
+	counting sync.Mutex // of Older, which lists all connections
 	report   atomic.Pointer[Report]
 }
 
@@ -183,6 +184,7 @@ func (c *Checker) Check() {
 func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Addr) Report {
 	ports := map[uint16]*Exposed{}
 	outside := map[uint16]Outside{}
+	reach := c.Rules.Reach()
 	for _, s := range sockets {
 		port := s.Address.Port()
 		by, counts := c.counts(policy, s)
@@ -197,7 +199,7 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 			continue
 		}
 		for _, to := range reached(s, host) {
-			direct, why, cure := c.Rules.Reaches(netip.AddrPortFrom(to, port))
+			direct, why, cure := reach(netip.AddrPortFrom(to, port))
 			if !direct {
 				continue
 			}
@@ -211,6 +213,8 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 	}
 	var r Report
 	for _, e := range ports {
+		slices.SortFunc(e.Addresses, netip.AddrPort.Compare) // else the sentence would change
+		slices.Sort(e.Families)
 		r.Exposed = append(r.Exposed, *e)
 	}
 	for _, o := range outside {

@@ -17,8 +17,10 @@ import (
 // rules reach what they name, an address or a family.
 type rules map[string]bool
 
-func (r rules) Reaches(to netip.AddrPort) (direct bool, why, cure string) {
-	return r[to.Addr().String()] || r[familyOf(to.Addr())], "the rules", "cure"
+func (r rules) Reach() func(to netip.AddrPort) (direct bool, why, cure string) {
+	return func(to netip.AddrPort) (direct bool, why, cure string) {
+		return r[to.Addr().String()] || r[familyOf(to.Addr())], "the rules", "cure"
+	}
 }
 
 func (rules) Changed() <-chan struct{} { return nil }

@@ -18,6 +18,8 @@ type Older struct {
 
 // Older returns the connections past mutual TLS, by port and peer.
 func (c *Checker) Older() []Older {
+	c.counting.Lock()
+	defer c.counting.Unlock()
 	policy := c.Policy()
 	if policy == nil {
 		return nil
