@@ -1,0 +1,63 @@
+package main_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// A client with Envoy's user that invents a node is refused, and the status says so. Envoy, whose
+// node the agent reads in its bootstrap, connects after a restart of the agent, too.
+func TestXDSSocket_RefusesInventedNodes(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	socket := filepath.Join(r.Dir, "run", "envoy", "xds.sock")
+	invented := func() error {
+		t.Helper()
+		connection, err := grpc.NewClient("unix:"+socket,
+			grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = connection.Close() }()
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
+			DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			Node:    &corev3.Node{Id: "sidecar~10.0.0.1~vm.invented~invented.svc.cluster.local"},
+			TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"})
+		_, err = stream.Recv()
+		return err
+	}
+	if err := invented(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("an invented node: %v", err)
+	}
+	if told := r.Outrider("status"); !strings.Contains(told.Out, mesh.ConditionClient) &&
+		!strings.Contains(told.Out, "clients of the xDS socket were refused") {
+		t.Errorf("status: %s", told.Out)
+	}
+	before := current(t, r)
+	r.KillAgent()
+	r.StartReady()
+	follows := follower(t, r, ", namespace: default", "")
+	follows("after a restart of the agent")
+	if now := current(t, r); now.PID != before.PID {
+		t.Errorf("epoch %+v", now)
+	}
+	if err := invented(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("an invented node after a restart: %v", err)
+	}
+}
