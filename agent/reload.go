@@ -106,6 +106,7 @@ type prepared struct {
 type reload struct {
 	reason    string
 	ifChanged bool
+	abort     []int    // draining epochs that a new one does not wait for: they are killed
 	first     bool     // the start of the agent: its configuration has just been read
 	files     []string // changed files that triggered the reload
 	progress  func(api.Progress)
@@ -157,11 +158,12 @@ func (r *reloader) Run(ctx context.Context) error {
 }
 
 // Reload requests a reload and waits for its outcome. The end of ctx ends the waiting, not the
-// reload. With ifChanged, a new epoch starts only if a change requires one. progress may be nil.
+// reload. progress may be nil.
 func (r *reloader) Reload(
-	ctx context.Context, reason string, ifChanged bool, progress func(api.Progress),
+	ctx context.Context, reason string, request api.ReloadRequest, progress func(api.Progress),
 ) (api.ReloadResult, error) {
-	return r.do(ctx, &reload{reason: reason, ifChanged: ifChanged, progress: progress})
+	return r.do(ctx, &reload{reason: reason, ifChanged: request.IfChanged, abort: request.Abort,
+		progress: progress})
 }
 
 // do submits a request and waits for its outcome.

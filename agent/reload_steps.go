@@ -149,6 +149,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// Called by the owner, so that the supervisor receives the requests in order.
 	wait := r.supervisor.Ask(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
+		Abort: request.abort,
 		OnWait: func(until time.Time, why string) {
 			request.progress(api.Progress{Phase: why, Until: until})
 		},

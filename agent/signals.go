@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/part"
@@ -49,7 +50,7 @@ func (a *signalHandler) Run(ctx context.Context) error {
 			case unix.SIGHUP:
 				// The reloader logs the outcome.
 				a.discovery.Proceed()
-				running.Go(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", false, nil) })
+				running.Go(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", api.ReloadRequest{}, nil) })
 			case unix.SIGUSR1:
 				running.Go(func() { a.reopenLogs(ctx) })
 			default:

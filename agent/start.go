@@ -87,6 +87,7 @@ func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
 	}
 	if now, err := config.Load(a.options.Config); err != nil || now.Hash != started.Hash {
 		// The reloader logs the outcome and raises a condition if it refuses the configuration.
-		_, _ = a.reloader.Reload(ctx, "changed while outriderd started", true, nil)
+		_, _ = a.reloader.Reload(ctx, "changed while outriderd started",
+			api.ReloadRequest{IfChanged: true}, nil)
 	}
 }

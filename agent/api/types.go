@@ -163,6 +163,9 @@ type LastReload struct {
 type ReloadRequest struct {
 	// IfChanged starts a new epoch only if a change requires one.
 	IfChanged bool `json:"if_changed,omitempty"`
+	// Abort names draining epochs that are killed, with the connections of their clients, if the
+	// reload starts an epoch, so that it does not wait for them.
+	Abort []int `json:"abort,omitempty"`
 	// Systemctl marks requests of ExecReload=, which are logged as systemctl reload.
 	Systemctl bool `json:"systemctl,omitempty"`
 }

@@ -73,8 +73,8 @@ type Agent interface {
 type Reloader interface {
 	Reloads
 	// Reload returns the outcome. The end of ctx ends the waiting, not the reload.
-	Reload(ctx context.Context, reason string, ifChanged bool, progress func(api.Progress)) (
-		api.ReloadResult, error)
+	Reload(ctx context.Context, reason string, request api.ReloadRequest,
+		progress func(api.Progress)) (api.ReloadResult, error)
 	// Begin returns the ID of a reload once it is accepted.
 	Begin(ctx context.Context, reason string, ifChanged bool) (id uint64, err error)
 }
@@ -168,7 +168,7 @@ func (b *Backend) Reload(
 		reason = "systemctl reload"
 	}
 	b.Discovery.Proceed()
-	result, err := b.Reloader.Reload(ctx, reason, request.IfChanged, progress)
+	result, err := b.Reloader.Reload(ctx, reason, request, progress)
 	for _, c := range b.Board.Conditions() {
 		if c.Code == discovery.ConditionProblems {
 			result.Mesh = c.Sentence

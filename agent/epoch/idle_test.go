@@ -167,3 +167,32 @@ func TestIdle_Adopted(t *testing.T) {
 		}
 	})
 }
+
+// A request aborts the draining epochs that it names, and no other.
+func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
+	for name, test := range map[string]struct {
+		abort []int
+		waits bool
+	}{
+		"the draining one": {[]int{0}, false}, "the live one, and none": {[]int{1, 7}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				old := h.newest()
+				h.do(func() { old.idle, h.w.allowed = 50, !test.waits })
+				h.must(specOf("b"))
+				h.wait(2 * time.Second)
+				begun := time.Now()
+				_, err := h.s.Apply(h.t.Context(),
+					Request{Spec: specOf("c"), Reason: "test", Abort: test.abort})
+				if took := time.Since(begun); err != nil || (took > 4*time.Second) != test.waits {
+					t.Errorf("took %s: %v", took, err)
+				}
+				if h.outage() != 0 {
+					t.Errorf("nobody served for %s", h.outage())
+				}
+			})
+		})
+	}
+}

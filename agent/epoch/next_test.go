@@ -138,7 +138,7 @@ func exitOf(id string, signal syscall.Signal) processExited {
 // TestNext is the diagrams of the package comment as a table.
 func TestNext(t *testing.T) {
 	wants := func(hash string, ifChanged bool) requested {
-		return requested{call{id: 9, ifChanged: ifChanged}, specOf(hash), "test"}
+		return requested{call{id: 9, ifChanged: ifChanged}, specOf(hash), "test", nil}
 	}
 	gone := errors.New("connection refused")
 	for _, row := range []struct {

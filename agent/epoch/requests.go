@@ -32,9 +32,13 @@ type requested struct {
 	call   call
 	spec   *Spec
 	reason string
+	abort  []int
 }
 
 func (e requested) apply(m *machine) {
+	if m.stop == nil {
+		m.abortDraining(e.abort)
+	}
 	a := m.attempt
 	switch {
 	case m.stop != nil:
@@ -186,6 +190,15 @@ func (e abortRequested) apply(m *machine) {
 		}
 	}
 	m.reply([]call{e.call}, answer{err: err})
+}
+
+// abortDraining kills the draining epochs among numbers.
+func (m *machine) abortDraining(numbers []int) {
+	for _, p := range m.older() {
+		if p.State == Draining && p.killed.IsZero() && slices.Contains(numbers, p.Number) {
+			m.kill(p, ErrAborted.Error())
+		}
+	}
 }
 
 // renewed is the event of Renew.

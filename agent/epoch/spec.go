@@ -50,6 +50,9 @@ type Request struct {
 	Spec      *Spec
 	Reason    string // for people: "reload", "file changed: /etc/…"
 	IfChanged bool   // a live epoch of the same hash suffices
+	// Abort names draining epochs to kill, with the connections of their clients, so that the
+	// request does not wait for them. Others are left alone.
+	Abort []int
 
 	// OnWait, if not nil, is called when the request has to wait, with the end of the wait at the
 	// latest (zero: not known yet) and its reason; again whenever that changes. It must return at

@@ -158,7 +158,7 @@ func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error)
 func (s *Supervisor) Ask(request Request) (wait func(context.Context) (Result, error)) {
 	c := s.executor.call(request.OnWait, func(c call) trigger {
 		c.ifChanged = request.IfChanged
-		return requested{c, request.Spec, request.Reason}
+		return requested{c, request.Spec, request.Reason, request.Abort}
 	})
 	return func(ctx context.Context) (Result, error) {
 		a := s.executor.await(ctx, c)

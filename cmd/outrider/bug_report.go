@@ -31,7 +31,7 @@ func (a *app) bugReportCommand() *cobra.Command {
 			if file == "" {
 				file = "outrider-report-" + a.now().UTC().Format("20060102T150405Z") + ".tar.gz"
 			}
-			shown := a.startProgress("collecting")
+			shown := a.startProgress("collecting", "")
 			defer shown.end()
 			report, err := a.writeReport(command.Context(), file, shown)
 			shown.end()

@@ -25,7 +25,7 @@ func (a *app) drainCommand() *cobra.Command {
 			drain := func(ctx context.Context, tell func(api.Progress)) (api.DrainResult, error) {
 				return client.Drain(ctx, request, tell)
 			}
-			result, err := withProgress(ctx, a, "draining", drain)
+			result, err := withProgress(ctx, a, "draining", "", drain)
 			if err != nil {
 				return err
 			}

@@ -16,7 +16,8 @@ import (
 )
 
 func (a *app) envoyUseCommand() *cobra.Command {
-	return &cobra.Command{
+	var flags nowFlags
+	command := &cobra.Command{
 		Use:   "use VERSION",
 		Short: "Run an installed Envoy: by hot restart, or side by side",
 		Long: "Use points /usr/lib/outrider/envoy to an installed version, and has every\n" +
@@ -25,7 +26,9 @@ func (a *app) envoyUseCommand() *cobra.Command {
 			"request: by hot restart, or side by side where the versions cannot hot-restart\n" +
 			"each other. Use returns once the new epochs are live.\n\n" +
 			"If an agent refuses, the link points to what it did before and agents that had\n" +
-			"changed go back; the reasons are on standard error, and the exit code is 1.",
+			"changed go back; the reasons are on standard error, and the exit code is 1.\n\n" +
+			"With --now no agent waits for the clients of an epoch that still drains, see\n" +
+			"outrider-reload(1).",
 		Example: "  outrider envoy use 1.39.3",
 		Args:    cobra.ExactArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string,
@@ -34,9 +37,11 @@ func (a *app) envoyUseCommand() *cobra.Command {
 			return versions, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(command *cobra.Command, arguments []string) error {
-			return forRoot(a.useEnvoy(command.Context(), arguments[0]))
+			return forRoot(a.useEnvoy(command.Context(), arguments[0], flags))
 		},
 	}
+	flags.addTo(command)
+	return command
 }
 
 // findEnvoy returns the Envoy of agents whose configuration names none.
@@ -56,7 +61,7 @@ type agentUses struct {
 	Envoy  string           `json:"envoy"` // the path of the running Envoy
 }
 
-func (a *app) useEnvoy(ctx context.Context, version string) error {
+func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) error {
 	store := a.store()
 	unlock, err := store.Lock()
 	if err != nil {
@@ -67,13 +72,23 @@ func (a *app) useEnvoy(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
+	sockets := a.agentSockets()
+	aborts := map[string][]int{}
+	for _, socket := range sockets {
+		if flags.now && len(sockets) > 1 {
+			fmt.Fprintln(a.err, socket+":")
+		}
+		if aborts[socket], err = a.abortsAt(ctx, socket, flags); err != nil {
+			return err
+		}
+	}
 	if err := store.Select(version); err != nil {
 		return err
 	}
 	result := used{Version: version, Before: before, Agents: []agentUses{}}
 	refused := false
-	for _, socket := range a.agentSockets() {
-		agent, err := a.reloadAt(ctx, socket)
+	for _, socket := range sockets {
+		agent, err := a.reloadAt(ctx, socket, aborts[socket])
 		if _, gone := errors.AsType[*api.NotRunningError](err); gone {
 			continue // the socket of an agent that does not run
 		}
@@ -107,7 +122,7 @@ func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) err
 		if agent.Reload.Outcome != api.OutcomeRestarted {
 			continue
 		}
-		back, err := a.reloadAt(ctx, agent.Socket)
+		back, err := a.reloadAt(ctx, agent.Socket, nil)
 		if err == nil && back.Reload.Outcome == api.OutcomeRefused {
 			err = errors.New(strings.Join(back.Reload.Reasons, "; "))
 		}
@@ -133,13 +148,25 @@ func (a *app) agentSockets() []string {
 	return sockets
 }
 
-// reloadAt reloads the agent of a socket if something changed.
-func (a *app) reloadAt(ctx context.Context, socket string) (agentUses, error) {
+// abortsAt is aborts for the agent of a socket, none if it does not run.
+func (a *app) abortsAt(ctx context.Context, socket string, flags nowFlags) ([]int, error) {
 	client := api.NewClient(socket)
 	defer client.Close()
-	shown := a.startProgress("reloading")
+	numbers, err := a.aborts(ctx, client, flags)
+	if _, gone := errors.AsType[*api.NotRunningError](err); gone {
+		return nil, nil
+	}
+	return numbers, err
+}
+
+// reloadAt reloads the agent of a socket if something changed. It aborts draining epochs.
+func (a *app) reloadAt(ctx context.Context, socket string, aborts []int) (agentUses, error) {
+	client := api.NewClient(socket)
+	defer client.Close()
+	shown := a.startProgress("reloading", leaves("reload"))
 	defer shown.end()
-	reload, err := client.Reload(ctx, api.ReloadRequest{IfChanged: true}, shown.tell)
+	request := api.ReloadRequest{IfChanged: true, Abort: aborts}
+	reload, err := client.Reload(ctx, request, shown.tell)
 	if err != nil {
 		return agentUses{}, err
 	}

@@ -48,7 +48,7 @@ func TestJSON_EveryCommand(t *testing.T) {
 		"events": {"--no-follow"}, "import istio": {vmFiles}, "mesh explain": {"a.test"},
 		"bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
 	}
-	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {
+	for _, path := range commandPaths(newApp(os.Stdin, os.Stdout, os.Stderr).root()) {
 		if noJSON[path] {
 			continue
 		}

@@ -31,7 +31,7 @@ var exits = []struct {
 // TestManPages compares the manual pages with the tree of commands: one page per command.
 func TestManPages(t *testing.T) {
 	folder := filepath.Join("..", "..", "packaging", "man")
-	root := newApp(os.Stdout, os.Stderr).root()
+	root := newApp(os.Stdin, os.Stdout, os.Stderr).root()
 	pages := map[string]string{}
 	addPages(pages, root)
 

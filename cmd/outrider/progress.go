@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -19,6 +20,7 @@ type progress struct {
 	out  io.Writer
 	now  func() time.Time
 	stop func()
+	hint string // printed once, before the first phase that has a deadline
 
 	mu    sync.Mutex
 	last  api.Progress
@@ -26,19 +28,25 @@ type progress struct {
 	shown bool
 }
 
-// withProgress sends a long request and shows its progress until the answer.
-func withProgress[T any](ctx context.Context, a *app, first string,
+// withProgress sends a long request and shows its progress until the answer. A hint is for one that
+// the agent continues when the user interrupts the command.
+func withProgress[T any](ctx context.Context, a *app, first, hint string,
 	request func(ctx context.Context, progress func(api.Progress)) (T, error),
 ) (T, error) {
-	shown := a.startProgress(first)
+	shown := a.startProgress(first, hint)
 	defer shown.end()
-	return request(ctx, shown.tell)
+	result, err := request(ctx, shown.tell)
+	if err != nil && hint != "" && errors.Is(ctx.Err(), context.Canceled) {
+		err = errors.New("interrupted; the agent continues, see \"outrider status\"")
+	}
+	return result, err
 }
 
-// startProgress shows the progress that tell reports, from showAfter on until end.
-func (a *app) startProgress(first string) *progress {
+// startProgress shows the progress that tell reports, from showAfter on until end. hint says what
+// the user may do while the agent waits; "": nothing.
+func (a *app) startProgress(first, hint string) *progress {
 	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first},
-		stop: func() {}}
+		hint: hint, stop: func() {}}
 	if !a.terminal {
 		p.out = io.Discard
 		return p
@@ -79,6 +87,11 @@ func (p *progress) show() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shown = true
+	if p.hint != "" && !p.last.Until.IsZero() {
+		control(p.out, clearLine)
+		fmt.Fprintln(p.out, p.hint)
+		p.hint = ""
+	}
 	line := p.last.Phase
 	if p.last.Connections != nil {
 		line += fmt.Sprintf(", %s left", count(int(*p.last.Connections), "connection",

@@ -17,6 +17,7 @@ import (
 
 func (a *app) reloadCommand() *cobra.Command {
 	request := api.ReloadRequest{Systemctl: runBySystemd()}
+	var flags nowFlags
 	command := &cobra.Command{
 		Use:   "reload",
 		Short: "Reload the configuration and start a new epoch; returns once it is live",
@@ -24,13 +25,23 @@ func (a *app) reloadCommand() *cobra.Command {
 			"live, and prints what changed. A reload that is refused changes nothing: the\n" +
 			"reasons are on standard error, and the exit code is 1.\n\n" +
 			"A broken file of the mesh does not refuse a reload: its objects stay as they\n" +
-			"were, and the result and the journal name it. \"outrider mesh check\" fails.",
-		Args: cobra.NoArgs,
+			"were, and the result and the journal name it. \"outrider mesh check\" fails.\n\n" +
+			"While clients are connected to the epoch before the live one, a new epoch waits\n" +
+			"for them, at most until parent_shutdown_duration is over. ^C leaves the reload to\n" +
+			"the agent. With --now it aborts that epoch, once the configuration is read and\n" +
+			"valid, and first says how many client connections that ends; on a terminal it\n" +
+			"asks, elsewhere it needs --yes.",
+		Example: "  outrider reload --now --yes",
+		Args:    cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			reload := func(ctx context.Context, tell func(api.Progress)) (api.ReloadResult, error) {
 				return client.Reload(ctx, request, tell)
 			}
-			result, err := withProgress(ctx, a, "reloading", reload)
+			var err error
+			if request.Abort, err = a.aborts(ctx, client, flags); err != nil {
+				return err
+			}
+			result, err := withProgress(ctx, a, "reloading", leaves("reload"), reload)
 			if err != nil {
 				return err
 			}
@@ -40,8 +51,12 @@ func (a *app) reloadCommand() *cobra.Command {
 	}
 	command.Flags().BoolVar(&request.IfChanged, "if-changed", false,
 		"start an epoch only if something that needs one changed")
+	flags.addTo(command)
 	return command
 }
+
+// leaves says what ^C does while a command waits for an older epoch.
+func leaves(what string) string { return "^C leaves the " + what + " to the agent" }
 
 // runBySystemd reports whether the command is ExecReload= of a unit (systemd.exec(5)).
 func runBySystemd() bool {

@@ -19,6 +19,7 @@ import (
 
 // app is one call of the command line.
 type app struct {
+	in       io.Reader // the terminal to ask on; nil: standard input is none
 	out, err io.Writer
 	now      func() time.Time
 	colour   bool // standard output is a terminal with colour
@@ -49,8 +50,8 @@ type places struct {
 	hosts         string // /etc/hosts
 }
 
-func newApp(out, err *os.File) *app {
-	return &app{
+func newApp(in, out, err *os.File) *app {
+	a := &app{
 		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(),
 		unit:     askSystemd,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
@@ -60,6 +61,10 @@ func newApp(out, err *os.File) *app {
 			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected),
 			capture: "/run/outrider-capture", state: "/var/lib/outrider", hosts: "/etc/hosts"},
 	}
+	if isTerminal(in) && a.terminal {
+		a.in = in
+	}
+	return a
 }
 
 // usageError is a wrong call (exit code 2).

@@ -82,7 +82,7 @@ func TestTerminal_WrapsOnlyTerminals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	a := newApp(pty, file)
+	a := newApp(os.Stdin, pty, file)
 	if _, ok := a.out.(terminal); !ok {
 		t.Error("standard output on a terminal can be controlled by texts")
 	}

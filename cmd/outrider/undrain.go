@@ -19,7 +19,8 @@ func (a *app) undrainCommand() *cobra.Command {
 			"is live. An undrain that fails changes nothing: the epoch continues to drain.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
-			r, err := withProgress(ctx, a, "starting a new epoch", client.Undrain)
+			r, err := withProgress(ctx, a, "starting a new epoch", leaves("undrain"),
+				client.Undrain)
 			if err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ func (a *app) waitCommand() *cobra.Command {
 			wait := func(ctx context.Context, tell func(api.Progress)) (api.WaitResult, error) {
 				return untilReady(ctx, client, tell)
 			}
-			result, err := withProgress(ctx, a, "waiting for the agent", wait)
+			result, err := withProgress(ctx, a, "waiting for the agent", "", wait)
 			switch {
 			case err != nil:
 				return err

@@ -113,3 +113,44 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 		h.Eventually(soon, "epoch 5 is live", func() bool { return h.Live().Number == 5 })
 	})
 }
+
+// With --now a reload ends the connections that it would wait for and says how many; without --yes
+// a script is refused and nothing happens. An interrupted reload is the agent's.
+func TestReload_Now(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, machine.Options{})
+	h.Write("/etc/outrider/conf.d/50-drain.toml", longDrain)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.connect(81)
+	h.Eventually(soon, "the client is counted", func() bool { return h.connections(0) == 1 })
+	h.MustRun(t, "outrider", "reload")
+	h.Eventually(soon, "epoch 0 has closed its listeners", func() bool {
+		out, err := h.Run(t.Context(), "timeout", "--signal=INT", "3", "outrider", "reload")
+		return err != nil && strings.Contains(out, "interrupted; the agent continues")
+	})
+	if doing := h.Status().Doing; !strings.Contains(doing, "waiting for epoch 0") {
+		t.Errorf("after the interruption: %q", doing)
+	}
+	out, err := h.Run(t.Context(), "outrider", "reload", "--now")
+	if err == nil || !strings.Contains(out, "add --yes") || h.connections(0) != 1 {
+		t.Errorf("without --yes: %v: %s; %d connections", err, out, h.connections(0))
+	}
+	h.Write("/etc/outrider/conf.d/60-broken.toml", "[envoy]\nnonsense = 1\n")
+	if out, err := h.Run(t.Context(), "outrider", "reload", "--now", "--yes"); err == nil ||
+		h.connections(0) != 1 {
+		t.Errorf("a broken configuration: %v: %s; %d connections", err, out, h.connections(0))
+	}
+	h.MustRun(t, "rm", "/etc/outrider/conf.d/60-broken.toml")
+	began := time.Now()
+	out, err = h.Run(t.Context(), "outrider", "reload", "--now", "--yes")
+	const costs = "epoch 0 still drains: --now ends 1 client connection"
+	if took := time.Since(began); err != nil || !strings.Contains(out, costs) || took > soon {
+		t.Errorf("took %v: %v: %s", took, err, out)
+	}
+	if left := h.connections(0); left != -1 {
+		t.Errorf("epoch 0 still has %d connections", left)
+	}
+	h.Serves()
+	h.MustRun(t, "outrider", "reload") // the epoch whose parent was killed is a good parent
+	h.Serves()
+}
