@@ -19,6 +19,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // deadline is generous: what is awaited takes milliseconds on an idle machine.
@@ -147,21 +148,11 @@ func (r *rig) awaitChain(name string, chain []byte) {
 // awaitCondition returns once a condition stands and its sentence has a text.
 func (r *rig) awaitCondition(code, text string) {
 	r.t.Helper()
-	events, stop := r.board.Watch(1)
-	defer stop()
-	end := time.After(deadline)
-	for {
-		if slices.ContainsFunc(r.board.Conditions(), func(c condition.Condition) bool {
+	parts.Eventually(r.t, deadline, "condition "+code+" with "+text, func() bool {
+		return slices.ContainsFunc(r.board.Conditions(), func(c condition.Condition) bool {
 			return c.Code == code && strings.Contains(c.Sentence, text)
-		}) {
-			return
-		}
-		select {
-		case <-events:
-		case <-end:
-			r.t.Fatalf("no condition %s with %q; conditions: %v", code, text, r.board.Conditions())
-		}
-	}
+		})
+	})
 }
 
 // checkPair fails the test if what is published under a name does not match.
