@@ -88,10 +88,10 @@ func TestServer_FailuresOfAClassAreOneEvent(t *testing.T) {
 	if n := len(events); n != 2 {
 		t.Errorf("another class: %d events", n)
 	}
-	for _, one := range sessions { // the next one decides
+	for _, one := range sessions {
 		s.report(one, state{connected: true})
 	}
-	if n := len(events); n != 5 || len(board.Conditions()) > 0 {
-		t.Errorf("connected: %d events, %v", n, board.Conditions())
+	if all := board.Conditions(); len(all) > 0 {
+		t.Errorf("connected: %v", all)
 	}
 }
