@@ -60,8 +60,10 @@ func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
 		}},
 		b.untranslated(s, users, families),
 	}
-	if s.Transparent {
+	if s.Transparent { // decides about each SYN
 		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)
+	} else {
+		b.table.Chains = append(b.table.Chains, b.unredirected(s, families))
 	}
 	return b.table
 }

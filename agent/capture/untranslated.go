@@ -29,6 +29,26 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 
 const chainUntranslated = "untranslated"
 
+// ruleUnredirected is the name of the rule that drops inbound SYNs that the kernel did not redirect.
+const ruleUnredirected = "inbound connection that was not redirected"
+
+// unredirected returns the chain that drops inbound SYNs that Rules redirects and the kernel did
+// not, which would reach the application: those of a port of which it remembers a segment without
+// an answer, such as one that it dropped, and those that it takes for invalid. Clients can send
+// both.
+func (b *builder) unredirected(s *Settings, families Families) Chain {
+	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}),
+		rule(ruleLoopback, Direct, loopback{arriving: true}))
+	for _, r := range b.inbound(s) {
+		if r.Verdict != Direct {
+			r.Key, r.Action = ruleUnredirected, drop{}
+			r.Matches = append(r.Matches, isNew{orInvalid: true})
+		}
+		rules = append(rules, r)
+	}
+	return Chain{Name: "unredirected", Type: "filter", Hook: "input", Rules: rules, Priority: -1}
+}
+
 // drop discards a packet.
 type drop struct{}
 
@@ -36,16 +56,24 @@ func (drop) text() string { return "drop" }
 
 func (drop) exprs() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
 
-// isNew holds for packets of connections without an answer.
-type isNew struct{}
+// isNew holds for packets of connections without an answer, and of none that the kernel knows.
+type isNew struct{ orInvalid bool }
 
-func (isNew) text() string { return "ct state new" }
+func (m isNew) text() string {
+	if m.orInvalid {
+		return "ct state invalid,new"
+	}
+	return "ct state new"
+}
 
-func (isNew) exprs() []expr.Any {
-	const stateNew = 1 << (2 + 1) // NF_CT_STATE_BIT(IP_CT_NEW)
+func (m isNew) exprs() []expr.Any {
+	states := uint32(1 << (2 + 1)) // NF_CT_STATE_BIT(IP_CT_NEW)
+	if m.orInvalid {
+		states |= 1 << 0 // NF_CT_STATE_INVALID_BIT
+	}
 	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: register},
 		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(stateNew), Xor: make([]byte, 4)},
+			Mask: binaryutil.NativeEndian.PutUint32(states), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
