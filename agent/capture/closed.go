@@ -20,7 +20,10 @@ const (
 // in the directions that the settings close.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
-	start := append(b.start(Families{true, true}), rule(ruleRedirected, Direct, transparent{}))
+	start := b.start(Families{true, true})
+	if s.Transparent {
+		start = append(start, rule(ruleRedirected, Direct, transparent{}))
+	}
 	reject := func(key string, rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Verdict != Direct {
@@ -58,7 +61,7 @@ func (h *helper) closes() (outbound, inbound bool) {
 func (h *helper) settleClosed(now time.Time) error {
 	name := closedName(h.instance)
 	if outbound, inbound := h.closes(); !outbound && !inbound {
-		if h.installed.closed == closedRemoved {
+		if h.installed.closed == closedRemoved || h.installed.closed == closedLeft && h.Settings == nil {
 			return nil
 		}
 		err := h.plain.remove(name)

@@ -216,3 +216,53 @@ func TestHelper_OtherVersions(t *testing.T) {
 	}
 	r.inboundIs("refused")
 }
+
+// A helper that cannot read its settings leaves refused what an earlier one refused, until the
+// agent sends them or stops it.
+func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	for _, end := range []func(){
+		func() { r.apply(captureAll) },
+		func() {
+			if err := r.client.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		r.apply(closedInbound(captureAll))
+		r.inboundIs("refused")
+		r.kill(r.helper)
+		if err := os.WriteFile(filepath.Join(r.folder, StateName), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		r.captures(Off) // after a tick
+		if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
+			t.Errorf("without settings: %q", got)
+		}
+		end()
+		r.inboundIs("here 80")
+	}
+}
+
+// A socket that accepts connections to any address is Envoy's only with TPROXY.
+func TestHelper_ClosedForTransparentSockets(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	acceptAnyAddress(t, serve(t, 9090, "here 9090"))
+	r.apply(closedInbound(captureAll))
+	r.inboundIs("refused")
+	r.other.Do(t, func() {
+		for _, address := range here {
+			to := netip.AddrPortFrom(netip.MustParseAddr(address), 9090)
+			if got := dial(t, "tcp", netip.Addr{}, to); got != "refused" {
+				t.Errorf("%v: %q", to, got)
+			}
+		}
+	})
+}

@@ -58,7 +58,7 @@ type helper struct {
 // installed says from what the tables were made.
 type installed struct {
 	generation, nat int // 0: not installed
-	closed          int // or closedUnknown, closedRemoved
+	closed          int // or one of the constants below
 	families        Families
 	table           *Table
 }
@@ -67,6 +67,7 @@ type installed struct {
 const (
 	closedUnknown = 0 // an earlier helper may have left one
 	closedRemoved = -1
+	closedLeft    = -2 // by an earlier helper, whose settings are lost
 )
 
 // call is a request of a connection.
@@ -87,6 +88,7 @@ func newHelper(o options) (*helper, error) {
 	}
 	if err := h.memory.load(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		h.logf("cannot read the state: %v", err)
+		h.installed.closed = closedLeft // what was refused may have to be
 	}
 	// What an earlier helper on an older kernel left: a table with an owner cannot be made from it.
 	h.plain.owned = false
@@ -292,7 +294,7 @@ func (h *helper) stop() {
 	}
 	_, closed := h.closes()
 	settings := h.Settings
-	h.memory = memory{}
+	h.memory, h.installed.closed = memory{}, closedUnknown
 	h.dropDNS()
 	if err := h.settleClosed(time.Now()); err != nil {
 		h.logf("connections may still be refused: %v", err)
