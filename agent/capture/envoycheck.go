@@ -36,7 +36,7 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 	// Of a time in which this process did not run either, little counts.
 	passed := min(now.Sub(c.looked), 2*checkEvery)
 	c.looked = now
-	sockets, err := sockdiag.Listening()
+	sockets, err := listeners()
 	if err != nil { // this process lacks descriptors or memory
 		if c.stall.waited += passed; c.stall.waited >= stallLimit {
 			c.serves = Families{}
@@ -57,6 +57,18 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 		return c.serves, fmt.Sprintf("Envoy does not accept connections on port %d", OutboundPort)
 	}
 	return families, reason
+}
+
+// listeners returns the sockets that listen on Envoy's ports. Users may have many others.
+func listeners() (all []sockdiag.Socket, err error) {
+	for _, port := range []uint16{OutboundPort, InboundPort} {
+		if err := sockdiag.EachAt(sockdiag.TCP, port, func(s sockdiag.Socket) {
+			all = append(all, s)
+		}, sockdiag.Listen); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // judge returns the families in which Envoy listens. A socket of another user voids the families
