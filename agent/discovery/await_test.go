@@ -14,11 +14,16 @@ import (
 // A path that does not exist at the start may have a PeerAuthentication, on a file system that is
 // not mounted yet: nothing is served until it exists, or a person decides to serve without it.
 func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
-	for _, end := range []string{"appears", "appears empty", "proceed"} {
+	for _, end := range []string{"appears", "appears empty", "proceed", "becomes readable"} {
 		t.Run(end, func(t *testing.T) {
 			folder := t.TempDir()
 			missing, file := filepath.Join(folder, "mount"), filepath.Join(folder, "mesh.yaml")
 			write(t, file, fmt.Sprintf(nodePorts, "PERMISSIVE", "10.0.0.1"))
+			wrong := "does not exist"
+			if end == "becomes readable" { // root may list all folders, but follows no circle of links
+				must(t, os.Symlink(missing, missing))
+				wrong = "cannot be read"
+			}
 			server, _ := start(t, discovery.Options{Files: []string{file, missing},
 				Namespace: "shop", OwnAddresses: true, Await: true})
 			feed := feedOf(t, server, "REDIRECT identity")
@@ -29,7 +34,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 			if n := served(); n > 0 {
 				t.Errorf("%d listeners", n)
 			}
-			for _, want := range []string{missing + ":1: does not exist", `run "outrider reload"`} {
+			for _, want := range []string{missing + ":1: " + wrong, `run "outrider reload"`} {
 				if why := server.Closed(); !strings.Contains(why, want) {
 					t.Errorf("closed: %q lacks %q", why, want)
 				}
@@ -43,6 +48,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 					"kind: PeerAuthentication\nmetadata: {name: default, "+
 					"namespace: istio-system}\nspec: {mtls: {mode: STRICT}}\n")
 			default:
+				must(t, os.RemoveAll(missing))
 				must(t, os.Mkdir(missing, 0o700))
 			}
 			eventually(t, "listeners are served", func() (bool, string) {

@@ -29,8 +29,8 @@ type Options struct {
 	// share all resources, and such listeners must name their bind address.
 	OwnAddresses bool
 
-	// Await serves nothing while one of Files has not existed since the start, until Proceed is
-	// called: it may have access policies.
+	// Await serves nothing while one of Files has not existed, or could not be listed, since the
+	// start, until Proceed is called: it may have access policies.
 	Await bool
 
 	// LastGood is the file (0600) that stores versions in force whose files are invalid now, or

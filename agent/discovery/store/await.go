@@ -1,25 +1,41 @@
 package store
 
-import "os"
+import (
+	"cmp"
+	"os"
+)
 
-// Awaits reports whether a path of Options.Await does not exist, and whether one of them exists now.
+// Awaits reports whether a path of Options.Await could not be listed, and whether one of them can
+// be now.
 func (s *Store) Awaits() (awaits, appeared bool) {
 	for path := range s.awaited {
 		if _, problem := s.roots[path]; !problem {
 			continue // not read yet
 		}
-		_, err := os.Stat(path)
-		awaits, appeared = true, appeared || err == nil
+		awaits, appeared = true, appeared || rootError(path) == nil
 	}
 	return awaits, appeared
 }
 
-// Proceed ends the wait for paths: those that do not exist have no objects.
+// rootError returns why a configured path does not exist or, a directory, cannot be listed.
+func rootError(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return err
+	}
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return directory.Close()
+}
+
+// Proceed ends the wait for paths: those that cannot be listed have no objects.
 func (s *Store) Proceed() {
 	for path := range s.awaited {
 		delete(s.awaited, path)
 		if _, problem := s.roots[path]; problem {
-			s.roots[path] = s.unreadableRoot(path, os.ErrNotExist)
+			s.roots[path] = s.unreadableRoot(path, cmp.Or(rootError(path), os.ErrNotExist))
 		}
 	}
 }

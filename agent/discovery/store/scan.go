@@ -138,9 +138,13 @@ func (s *Store) unreadableRoot(path string, err error) object.Problem {
 		Message: fmt.Sprintf("cannot be read: %v", err),
 		Cure:    "create it or take it out of [discovery] files"}
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && s.awaited[path]:
-		p.Severity, p.Message = condition.Error, "does not exist: it may have access policies and "+
-			"be on a file system that is not mounted yet, so nothing is served"
+	case s.awaited[path]:
+		p.Severity = condition.Error
+		if errors.Is(err, fs.ErrNotExist) {
+			p.Message = "does not exist"
+		}
+		p.Message += ": it may have access policies and be on a file system that is not mounted yet, " +
+			"so nothing is served"
 		p.Cure = "mount or create it, take it out of [discovery] files, or run \"outrider reload\" " +
 			"to serve without it"
 	case errors.Is(err, fs.ErrNotExist):

@@ -26,8 +26,9 @@ type Options struct {
 	// validation
 	Validate func(*object.Object) []object.Finding
 
-	// Await makes each path that does not exist an error, which restricts access, until it exists or
-	// Proceed is called: it may be on a file system that is not mounted yet.
+	// Await makes each path that does not exist, or cannot be listed, an error, which restricts
+	// access, until it can be or Proceed is called: it may be on a file system that is not mounted
+	// yet.
 	Await bool
 
 	// LastGood holds the objects that an earlier store held (Held). Those without a namespace have
@@ -44,7 +45,7 @@ type Store struct {
 	// objects with the same key, oldest first; the first one is in force
 	candidates map[object.Key][]*object.Object
 	roots      map[string]object.Problem // unreadable Options.Paths
-	awaited    map[string]bool           // Options.Paths that have not existed yet, with Await
+	awaited    map[string]bool           // Options.Paths that could not be listed yet, with Await
 	// file systems of Options.Paths at their last scan
 	devices    map[string]uint64
 	duplicates map[object.Key][]object.Problem
@@ -186,11 +187,11 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 			s.devices[path] = fingerprintOf(info).device
 		}
 	}
+	if isRoot && !errors.Is(err, fs.ErrNotExist) && rootError(path) == nil {
+		delete(s.awaited, path)
+	}
 	if err != nil && isRoot {
 		s.roots[path] = s.unreadableRoot(path, err)
-	}
-	if isRoot && !errors.Is(err, fs.ErrNotExist) {
-		delete(s.awaited, path)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return changed, nil, s.unseen(path, present)
