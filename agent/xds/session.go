@@ -229,7 +229,8 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 		w.note(name, held, now, false)
 	}
 	w.wildcard = true
-	w.answer = w.answer || len(versions) == 0
+	// An empty answer, too, tells by its ACK that the client has the listeners of an earlier stream.
+	w.answer = w.answer || len(versions) == 0 || w.typeURL == resource.ListenerType
 }
 
 func (s *session) endWildcard(w *watch) {

@@ -166,6 +166,16 @@ func TestReconnect_SendsNothingToCurrentClient(t *testing.T) {
 	p.sends("CDS a=2")
 }
 
+// The ACK of an answer without listeners says that the client has those of an earlier stream.
+func TestReconnect_AsksAboutListeners(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(made(lds, "a=1"))
+	p.ask(&request{typeURL: lds, versions: map[string]string{"a": made(lds, "a=1").Version}})
+	p.sends("LDS")
+	p.ack(lds)
+	p.sends()
+}
+
 func TestStateOfTheWorld_Subscriptions(t *testing.T) {
 	start := func(t *testing.T) *table {
 		p := newTable(t, false)

@@ -48,6 +48,11 @@ spec: {mtls: {mode: STRICT}}
 		!strings.Contains(checked.Err, `set mode = "redirect" in [capture]`) {
 		t.Errorf("mesh check: %+v", checked)
 	}
+	i.KillAgent() // Envoy keeps its listeners, which the next agent does not send again
+	i.Start()
+	rig.Eventually(t, time.Minute, "the next agent is not ready", func() bool {
+		return strings.Contains(i.Outrider("status").Out, "mutual-tls-bypassed")
+	})
 	_ = application.Close()
 	rig.Eventually(t, time.Minute, "the agent is ready", func() bool {
 		return i.Outrider("wait", "--timeout", "1s").Exit == 0
