@@ -62,7 +62,7 @@ func rpmWithFaults(t *testing.T, folder, version, target string) {
 	scripts := t.TempDir()
 	text := string(settings)
 	for script, path := range map[string]string{
-		"pre": folder + ".work/rpm-pre", "post": "packaging/rpm/post",
+		"pre": folder + ".work/rpm-pre", "post": folder + ".work/rpm-post",
 		"preun":  "packaging/rpm/preun",
 		"postun": "packaging/rpm/postun", "posttrans": "packaging/rpm/posttrans",
 	} {
