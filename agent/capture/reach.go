@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -73,6 +74,9 @@ func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, cure strin
 		case found.Key == ruleFamily:
 			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
+		case connected && settings.ClosesInbound(): // else it would be closed
+			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
+				`run "outrider capture confirm"`
 		case connected || now.Reason == "":
 			return true, fmt.Sprintf("capture is %s%s", now.State, because(now.Reason)),
 				`set fail_inbound = "closed" in [capture], or let it listen on 127.0.0.1`

@@ -40,7 +40,7 @@ func TestFollower_Reach(t *testing.T) {
 		{name: "closed, but not in force", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: Withdrawn, Reason: "the trial ended"}, why: "the trial ended",
-			cure: "fail_inbound"},
+			cure: "outrider capture confirm"},
 		{name: "a port that is not captured", settings: &some, client: &Client{},
 			to: "192.0.2.1:80", status: Status{State: On, Families: Families{true, true},
 				ClosedInbound: true}, why: "inbound_ports does not contain it", cure: "add it"},
