@@ -15,7 +15,8 @@ type reloadSource struct{ *Agent }
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options.Config) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
-	if err := blueprint.CheckExecProbe(loaded, s.options.Config.InUnit); err != nil {
+	before := s.reloader.InForce().Config.Health.Exec // at a start, of this configuration
+	if err := blueprint.CheckExecProbe(loaded, before, s.options.Config.InUnit); err != nil {
 		return config.Errors{err}
 	}
 	return s.checkClaims(ctx, loaded)

@@ -71,7 +71,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	}
 	defer place.remove()
 	how.readable(loaded, &report)
-	if err := CheckExecProbe(loaded, options.InUnit); err != nil {
+	if err := CheckExecProbe(loaded, nil, options.InUnit); err != nil {
 		report.Errors = append(report.Errors, err)
 	}
 	var binary *envoy.Binary

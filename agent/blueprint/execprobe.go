@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/probe/execprobe"
@@ -12,10 +13,12 @@ import (
 
 // CheckExecProbe returns an error if another user could replace the program of [health] exec: in a
 // unit any but root, in the foreground any but root and the user of this process. A program that
-// does not exist is none: it may be installed later.
-func CheckExecProbe(loaded *config.Loaded, inUnit bool) *config.Error {
+// does not exist is none: it may be installed later. before is the command in force, nil in a check
+// without an agent: an unchanged one fails as a probe, and refuses neither a start nor another
+// change, so that the owner of an application's files does not decide whether Envoy runs.
+func CheckExecProbe(loaded *config.Loaded, before []string, inUnit bool) *config.Error {
 	command := loaded.Config.Health.Exec
-	if len(command) == 0 {
+	if len(command) == 0 || slices.Equal(command, before) {
 		return nil
 	}
 	owners := []int{0}

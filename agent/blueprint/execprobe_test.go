@@ -39,10 +39,13 @@ func TestCheckExecProbe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		failed := CheckExecProbe(loaded, false)
+		failed := CheckExecProbe(loaded, []string{"another"}, false)
 		if (failed == nil) != (c.want == "") ||
 			failed != nil && !strings.Contains(failed.Error(), c.want) {
 			t.Errorf("%s %o: %v, want %q", c.program, c.mode, failed, c.want)
+		}
+		if err := CheckExecProbe(loaded, []string{c.program}, false); err != nil {
+			t.Errorf("%s %o, unchanged: %v", c.program, c.mode, err)
 		}
 	}
 }
