@@ -71,7 +71,7 @@ func TestInstances(t *testing.T) {
 			"/var/lib/outrider":                      "710 root outrider",
 			"/var/lib/outrider/outrider":             "700 outrider outrider",
 			"/run/outrider/" + name:                  "1775 root root",
-			"/run/outrider/" + name + "/envoy":       "2750 outrider outrider-envoy",
+			"/run/outrider/" + name + "/envoy":       "2751 outrider outrider-envoy",
 			"/run/outrider/" + name + "/keeper.sock": "600 outrider outrider",
 			"/run/outrider-envoy/" + name:            "1770 root outrider-envoy",
 			"/var/lib/outrider/" + name:              "700 outrider outrider",
