@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/accept"
+	"outrider.org/outrider/agent/unixpeer"
 )
 
 const (
@@ -40,14 +41,14 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 		if err != nil {
 			return
 		}
-		user, err := peerUser(socket)
-		if err != nil || !slices.Contains(users, user) {
-			h.logf("refused a connection of user %d", user)
+		peer, err := unixpeer.Of(socket)
+		if err != nil || !slices.Contains(users, uint32(peer.UID)) {
+			h.logf("refused a connection of user %d", peer.UID)
 			_ = socket.Close()
 			continue
 		}
 		client := &connection{socket, make(chan response, queuedAnswers)}
-		if user == 0 {
+		if peer.UID == 0 {
 			go h.serve(ctx, client)
 			continue
 		}

@@ -3,13 +3,9 @@ package capture
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The protocol: JSON lines over a Unix stream socket. The client sends requests. The helper answers
@@ -78,21 +74,4 @@ func readLine(lines *bufio.Scanner, message any) error {
 		return fmt.Errorf("decode a message: %w", err)
 	}
 	return nil
-}
-
-// peerUser returns the user of the process at the other end.
-func peerUser(socket *net.UnixConn) (uint32, error) {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var credentials *unix.Ucred
-	var failure error
-	err = raw.Control(func(fd uintptr) {
-		credentials, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err := errors.Join(err, failure); err != nil {
-		return 0, fmt.Errorf("credentials of the peer: %w", err)
-	}
-	return credentials.Uid, nil
 }
