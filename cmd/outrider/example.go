@@ -20,13 +20,21 @@ func (a *app) exampleListCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return a.print(examples.All(), func() {
-				t := &table{head: []string{"NAME", "WHAT IT DOES"}}
-				for _, example := range examples.All() {
-					t.add(example.Name, example.Summary)
+				for _, group := range examples.Groups {
+					a.writeExamples(group)
 				}
-				a.write(t, "")
 			})
 		},
+	}
+}
+
+// nameWidth is the width of the column of names, so that the groups are aligned.
+const nameWidth = 16
+
+func (a *app) writeExamples(group examples.Group) {
+	fmt.Fprintf(a.out, "%s: %s\n", a.paint(cell{group.Name, bold}), group.Summary)
+	for _, example := range group.Examples() {
+		fmt.Fprintf(a.out, "  %-*s %s\n", nameWidth, example.Name, example.Summary)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package examples embeds the configurations that the packages install in
 // /usr/share/doc/outrider/examples. Each folder mirrors /etc/outrider; the first line of
-// mesh.d/NAME.yaml says what the example does.
+// mesh.d/NAME.yaml says what the example does. Groups lists them all.
 package examples
 
 import (
@@ -8,17 +8,32 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
-//go:embed canary internal-api outbound-proxy retries reverse-proxy sni
+//go:embed */*
 var files embed.FS
+
+// Group is a heading of the list of examples.
+type Group struct {
+	Name    string
+	Summary string
+	names   []string // of its examples
+}
+
+// Groups are all groups, with every example of this folder, in the order of the list.
+var Groups = []Group{
+	{"edge", "a proxy of its own, in front of servers or clients", []string{
+		"reverse-proxy", "canary", "retries", "internal-api", "sni", "outbound-proxy"}},
+}
 
 // Example is one example configuration, installed with the package.
 type Example struct {
 	Name    string `json:"name"`
+	Group   string `json:"group"`
 	Summary string `json:"summary"`
-	Files   []File `json:"files"` // the mesh first, then the files of conf.d
+	Files   []File `json:"files"` // mesh.d/NAME.yaml first
 }
 
 // File is one file of an example.
@@ -27,15 +42,22 @@ type File struct {
 	Text string `json:"text"`
 }
 
-// All returns every example, sorted by name.
+// All returns every example, in the order of the list.
 func All() []Example {
-	entries, err := fs.ReadDir(files, ".")
-	if err != nil {
-		panic(err) // the files are part of the program
-	}
 	var all []Example
-	for _, entry := range entries {
-		all = append(all, load(entry.Name()))
+	for _, group := range Groups {
+		all = append(all, group.Examples()...)
+	}
+	return all
+}
+
+// Examples returns the examples of a group.
+func (g Group) Examples() []Example {
+	var all []Example
+	for _, name := range g.names {
+		example := load(name)
+		example.Group = g.Name
+		all = append(all, example)
 	}
 	return all
 }
@@ -52,21 +74,25 @@ func Find(name string) (Example, error) {
 	return Example{}, fmt.Errorf("no example %q; there are: %s", name, strings.Join(names, ", "))
 }
 
+// load reads the folder of an example. mesh.d/NAME.yaml comes first.
 func load(name string) Example {
 	example := Example{Name: name}
-	for _, pattern := range []string{"mesh.d/*.yaml", "conf.d/*.toml"} {
-		paths, err := fs.Glob(files, path.Join(name, pattern))
-		if err != nil {
-			panic(err)
+	main := path.Join(name, "mesh.d", name+".yaml")
+	err := fs.WalkDir(files, name, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
 		}
-		for _, file := range paths {
-			text, err := files.ReadFile(file)
-			if err != nil {
-				panic(err)
-			}
-			example.Files = append(example.Files,
-				File{Path: strings.TrimPrefix(file, name+"/"), Text: string(text)})
+		text, err := files.ReadFile(file)
+		found := File{Path: strings.TrimPrefix(file, name+"/"), Text: string(text)}
+		if file == main {
+			example.Files = slices.Insert(example.Files, 0, found)
+		} else {
+			example.Files = append(example.Files, found)
 		}
+		return err
+	})
+	if err != nil {
+		panic(err) // the files are part of the program
 	}
 	first, _, _ := strings.Cut(example.Files[0].Text, "\n")
 	example.Summary = strings.TrimPrefix(first, "# ")

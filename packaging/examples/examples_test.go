@@ -65,6 +65,6 @@ func TestExamples_AreAllDocumentedAndTested(t *testing.T) {
 	}
 	folders, err := filepath.Glob("*/mesh.d")
 	if err != nil || len(folders) != len(All()) {
-		t.Errorf("%d examples of %d folders are embedded (%v)", len(All()), len(folders), err)
+		t.Errorf("%d examples of %d folders are in groups (%v)", len(All()), len(folders), err)
 	}
 }
