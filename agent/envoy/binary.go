@@ -68,6 +68,9 @@ var ErrKilled = errors.New("it was killed from outside")
 // Selected is the symbolic link to the Envoy selected with "outrider envoy use".
 const Selected = "/usr/lib/outrider/envoy"
 
+// ServicePath is systemd's default $PATH of services.
+const ServicePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // Find returns the path of the Envoy to run: binary, or if that is "" the first one among Selected,
 // /usr/local/bin, /usr/bin and $PATH. For Selected it returns the link's target, so that a later
 // change of the link has no effect. The error wraps ErrNotFound and lists the paths tried.
@@ -78,26 +81,41 @@ func Find(binary string) (string, error) {
 		}
 		return binary, nil
 	}
-	return FindAt(Selected)
+	return FindAt(Selected, os.Getenv("PATH"))
 }
 
-// FindAt is Find without a configured binary, and with selected in place of Selected.
-func FindAt(selected string) (string, error) {
+// FindAt is Find without a configured binary, with selected in place of Selected and search in
+// place of $PATH.
+func FindAt(selected, search string) (string, error) {
 	candidates := []string{selected, "/usr/local/bin/envoy", "/usr/bin/envoy"}
-	for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
+	for _, folder := range filepath.SplitList(search) {
 		if filepath.IsAbs(folder) {
 			candidates = append(candidates, filepath.Join(folder, "envoy"))
 		}
 	}
-	path, err := firstExecutable(candidates)
-	if path == selected {
+	path, tried := firstExecutable(candidates)
+	switch path {
+	case "":
+		return "", fmt.Errorf("%w: tried %s; %s, or set [envoy] binary", ErrNotFound, tried,
+			installCure(filepath.Dir(selected)))
+	case selected:
 		return filepath.EvalSymlinks(path)
 	}
-	return path, err
+	return path, nil
 }
 
-func firstExecutable(candidates []string) (string, error) {
-	var tried []string
+// installCure says how to get an Envoy into the folder of installed ones selected.
+func installCure(folder string) string {
+	if versions, err := Installed(folder); err == nil && len(versions) > 0 {
+		return fmt.Sprintf("Envoy %[1]s is installed but not selected: "+
+			"run \"outrider envoy use %[1]s\" as root", versions[0])
+	}
+	return "run \"outrider envoy install\" as root"
+}
+
+// firstExecutable returns the first candidate that can be executed, or "" and why none can.
+func firstExecutable(candidates []string) (path, tried string) {
+	var reasons []string
 	seen := map[string]bool{}
 	for _, path := range candidates {
 		if seen[path] {
@@ -106,17 +124,15 @@ func firstExecutable(candidates []string) (string, error) {
 		seen[path] = true
 		err := executable(path)
 		if err == nil {
-			return path, nil
+			return path, ""
 		}
 		why := "there is none"
 		if !errors.Is(err, os.ErrNotExist) {
 			why = err.Error()
 		}
-		tried = append(tried, fmt.Sprintf("%s (%s)", path, why))
+		reasons = append(reasons, fmt.Sprintf("%s (%s)", path, why))
 	}
-	return "", fmt.Errorf("%w: tried %s; "+
-		"run \"outrider envoy install\" as root, or set [envoy] binary", ErrNotFound,
-		strings.Join(tried, ", "))
+	return "", strings.Join(reasons, ", ")
 }
 
 func executable(path string) error {

