@@ -103,6 +103,7 @@ type Agent struct {
 // carries the exit code of the program. When ctx ends, Envoy continues serving, as after a crash;
 // only a stop ends Envoy.
 func Run(ctx context.Context, options Options) (err error) {
+	options.Config.Unreadable = unreadable
 	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{},
 		board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	// Memory has private keys: no other process of this user may read it, and no core is dumped.

@@ -51,6 +51,7 @@ func lastClosed(path string) *capture.Settings {
 // connections are closed as at the last start, if it closed them.
 func CaptureEarly(ctx context.Context, options Options) error {
 	options.Config.CheckOnly = true // credentials belong to the agent's unit
+	options.Config.Unreadable = unreadable
 	loaded, err := config.Load(options.Config)
 	if err != nil {
 		folder := options.environment()("STATE_DIRECTORY")

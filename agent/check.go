@@ -13,6 +13,7 @@ import (
 // bootstrap and conflicts with other instances on this host. It writes warnings and the result to
 // out. The error is an *ExitError with the exit code of such a start.
 func Check(ctx context.Context, options Options, out io.Writer) error {
+	options.Config.Unreadable = unreadable
 	report := blueprint.Check(ctx, options.Config, blueprint.Checker{Maker: blueprint.ThisHost()})
 	if len(report.Files) > 0 { // otherwise the configuration could not be read
 		clashes, err := checkNeighbours(ctx, options.Config)

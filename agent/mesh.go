@@ -20,6 +20,7 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 		// The path may have policies that need the identity.
 		Await:    c.Identity.Provider != "none" && c.Discovery.Address == "",
 		Settings: mesh.Settings(c), Here: true, MaxViews: mesh.MaxViews, Denied: a.deniedToEnvoy,
+		DeniedHere: unreadable,
 		Namespaces: a.namespaces, TrustBundle: a.trust,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
@@ -54,10 +55,7 @@ func (a *Agent) envoyMayNotHave(file *os.File) string {
 }
 
 // unreadable returns why this process cannot read a path, and the cure; see blueprint.Reader.
-func unreadable(path string) string {
-	groups, _ := os.Getgroups() // without them the advice is the same
-	return blueprint.RunningReader(os.Geteuid(), append(groups, os.Getegid())...).Denied(path)
-}
+func unreadable(path string) string { return blueprint.ThisUser().Denied(path) }
 
 // envoyUser returns the user of the keeper and Envoy, nil while the keeper is not connected.
 func (a *Agent) envoyUser() *blueprint.Reader {

@@ -37,7 +37,8 @@ func (b *Backend) CheckConfig(ctx context.Context, path string) ([]string, error
 	options := b.Options
 	if path != "" {
 		options = config.Options{Directory: options.Directory,
-			Environment: options.Environment, InUnit: options.InUnit}.Of(path)
+			Environment: options.Environment, InUnit: options.InUnit,
+			Unreadable: options.Unreadable}.Of(path)
 	}
 	checker := b.Checker
 	checker.Folder = b.Reloader.InForce().Config.Envoy.ConfigDir

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		cure = "create it, or remove the key"
 	case errors.Is(err, fs.ErrPermission):
 		cure = "let the agent's user read it"
+		if _, command, found := strings.Cut(ThisUser().Denied(path), path+": "); found {
+			cure = command
+		}
 	}
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
 		err = wrong.Err // the message has the path

@@ -73,6 +73,12 @@ func RunningReader(uid int, groups ...int) *Reader {
 	return r
 }
 
+// ThisUser returns the user of this process.
+func ThisUser() *Reader {
+	groups, _ := os.Getgroups() // without them the advice is the same
+	return RunningReader(os.Geteuid(), append(groups, os.Getegid())...)
+}
+
 // Denied returns why the user cannot read a file or directory and, after "; ", how to fix it. It
 // returns "" if the modes of the file and its parent directories allow reading, or if that cannot
 // be determined, for example because of an access control list.
@@ -90,11 +96,18 @@ func (r *Reader) Denied(path string) string {
 	if r.uid == 0 {
 		return ""
 	}
-	final, err := filepath.EvalSymlinks(path)
+	path, err := filepath.Abs(path)
 	if err != nil {
 		return ""
 	}
-	return r.denied(path, final, final, false)
+	to, ok := r.follow(path)
+	switch {
+	case !ok:
+		return ""
+	case to.closed != "":
+		return r.barred(path, to)
+	}
+	return r.denied(path, to.final, to.final, false)
 }
 
 // DeniedOpen is Denied for the decision whether the user may have the content of an open file: it
@@ -112,6 +125,17 @@ func (r *Reader) DeniedOpen(file *os.File) string {
 		return fmt.Sprintf("cannot find out whether user %s can read %s: %v", r.name, file.Name(),
 			err)
 	}
+	for folder := filepath.Dir(final); ; folder = filepath.Dir(folder) {
+		switch allowed, known := r.may(folder, 1); {
+		case !known:
+			return r.unknown(file.Name(), folder)
+		case !allowed:
+			return r.barred(file.Name(), followed{final, folder})
+		}
+		if folder == filepath.Dir(folder) {
+			break
+		}
+	}
 	return r.denied(file.Name(), final, opened, true)
 }
 
@@ -128,28 +152,16 @@ func sameFile(one, other string) error {
 	return err
 }
 
-// denied judges the directories of final and the file at opened, which have no links any more. path
-// is what the user knows the file as. If strict, what cannot be determined is denied.
+// unknown says that a file has an access control list.
+func (r *Reader) unknown(path, at string) string {
+	return fmt.Sprintf("cannot find out whether user %s can read %s: %s has an access control "+
+		"list, which is not evaluated; use chgrp and chmod instead, after setfacl -b %s",
+		r.name, path, at, at)
+}
+
+// denied judges the file at opened. path is what the user knows it as, final its path without links.
+// If strict, what cannot be determined is denied.
 func (r *Reader) denied(path, final, opened string, strict bool) string {
-	unknown := func(at string) string {
-		return fmt.Sprintf("cannot find out whether user %s can read %s: %s has an access control "+
-			"list, which is not evaluated; use chgrp and chmod instead, after setfacl -b %s",
-			r.name, path, at, at)
-	}
-	for folder := filepath.Dir(final); ; folder = filepath.Dir(folder) {
-		allowed, known := r.may(folder, 1)
-		if !known && strict {
-			return unknown(folder)
-		}
-		if known && !allowed {
-			return fmt.Sprintf("user %s cannot read %s: it may not enter %s; "+
-				"move the file to a folder that everyone may enter, such as /etc/outrider", r.name,
-				path, folder)
-		}
-		if folder == filepath.Dir(folder) {
-			break
-		}
-	}
 	needs := uint32(4)
 	info, err := os.Stat(opened)
 	if err == nil && info.IsDir() {
@@ -157,11 +169,11 @@ func (r *Reader) denied(path, final, opened string, strict bool) string {
 	}
 	allowed, known := r.may(opened, needs)
 	if !known && strict {
-		return unknown(path)
+		return r.unknown(path, path)
 	}
 	if known && !allowed && err == nil {
 		return fmt.Sprintf("user %s cannot read %s: %s", r.name, path,
-			r.cure(path, info, path == final, strict))
+			r.cure(path, final, info, strict))
 	}
 	return ""
 }
@@ -170,9 +182,10 @@ func (r *Reader) denied(path, final, opened string, strict bool) string {
 // and tokens, which are for one user.
 var configuration = []string{".toml", ".yaml", ".yml", ".json"}
 
-// cure returns the commands that let the user read a file or directory. direct is false if path
-// leads to it through a symbolic link. If open, the agent has opened the file for the user.
-func (r *Reader) cure(path string, info fs.FileInfo, direct, open bool) string {
+// cure returns the commands that let the user read a file or directory; path leads to final. If
+// open, the agent has opened the file for the user.
+func (r *Reader) cure(path, final string, info fs.FileInfo, open bool) string {
+	direct := path == final
 	owner := info.Sys().(*syscall.Stat_t)
 	share := func(group, mode string) string {
 		return fmt.Sprintf("chgrp %s %s; chmod %s %s", group, path, mode, path)
@@ -189,9 +202,7 @@ func (r *Reader) cure(path string, info fs.FileInfo, direct, open bool) string {
 	case direct && (owner.Uid == 0 || owner.Uid == r.uid) && info.Mode()&0o077 == 0:
 		return fmt.Sprintf("chown %s %s; chmod 400 %s", r.name, path, path)
 	}
-	// Others use the file, or replace what the link leads to.
-	return fmt.Sprintf("install -o %s -m 400 %s /etc/outrider/%s, also after each change, and "+
-		"name the copy", r.name, path, filepath.Base(path))
+	return r.copyOf(path, final) // others use the file, or replace what the link leads to
 }
 
 // groupOf returns the primary group of another user than root if the reader is a member; else "".

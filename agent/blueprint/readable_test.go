@@ -44,6 +44,12 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	intoClosed := filepath.Join(open, "into")
+	if err := os.Symlink("../"+filepath.Base(filepath.Dir(hidden))+"/hidden", intoClosed); err != nil {
+		t.Fatal(err)
+	}
+	const copied = "install a copy, also after each change, and name it: install -o envoy -m 400 "
+	const hook = " (\"outrider example show certbot\" has a deploy hook for certbot)"
 	stranger := &Reader{name: "envoy", group: "envoys", uid: 64321, groups: []uint32{64321}}
 	member := &Reader{name: "envoy", group: "envoys", uid: 64321,
 		groups: []uint32{64321, uint32(os.Getgid())}}
@@ -60,12 +66,12 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 			"; chmod 400 " + private},
 		{stranger, yaml, "user envoy cannot read " + yaml + ": chgrp envoys " + yaml +
 			"; chmod 640 " + yaml},
-		{stranger, link, "user envoy cannot read " + link + ": install -o envoy -m 400 " + link +
-			" /etc/outrider/link, also after each change, and name the copy"},
+		{stranger, link, "user envoy cannot read " + link + ": " + copied + link +
+			" /etc/outrider/link" + hook},
 		{stranger, folder, "user envoy cannot read " + folder + ": chgrp envoys " + folder +
 			"; chmod 750 " + folder},
-		{stranger, shared, "user envoy cannot read " + shared + ": install -o envoy -m 400 " +
-			shared + " /etc/outrider/shared, also after each change, and name the copy"},
+		{stranger, shared, "user envoy cannot read " + shared + ": " + copied + shared +
+			" /etc/outrider/shared" + hook},
 		{member, shared, ""},
 		{member, private, "user envoy cannot read " + private + ": chown envoy " + private +
 			"; chmod 400 " + private},
@@ -73,8 +79,11 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 		{&Reader{name: "outrider", group: "outrider", uid: 64322, groups: []uint32{64322, 65534}},
 			nobodys, "user outrider cannot read " + nobodys + ": chgrp nogroup " + nobodys +
 				"; chmod 440 " + nobodys},
-		{stranger, hidden, "user envoy cannot read " + hidden + ": it may not enter " + closed +
-			"; move the file to a folder that everyone may enter, such as /etc/outrider"},
+		{stranger, hidden, "user envoy cannot read " + hidden + ": the user may not enter " + closed +
+			"; " + copied + hidden + " /etc/outrider/hidden" + hook},
+		{stranger, intoClosed, "user envoy cannot read " + intoClosed + ": it leads to " + hidden +
+			", and the user may not enter " + closed + "; " + copied + intoClosed +
+			" /etc/outrider/into" + hook},
 	} {
 		if got := c.reader.Denied(c.path); got != c.want {
 			t.Errorf("%s: %q, want %q", c.path, got, c.want)
@@ -195,5 +204,27 @@ func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 	}
 	if got := agent.Shared(filepath.Join(folder, "missing")); got != "" {
 		t.Errorf("missing: %q", got)
+	}
+}
+
+// Copies replace links in Outrider's folder alone, and no other folder is opened.
+func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
+	r := &Reader{name: "outrider"}
+	const hook = " (\"outrider example show certbot\" has a deploy hook for certbot)"
+	link, key := ownFolder+"/credentials/c/tls.key", "/etc/letsencrypt/live/c/privkey.pem"
+	for _, c := range []struct{ path, final, closed, want string }{
+		{link, key, "/etc/letsencrypt/live", "it leads to " + key + ", and the user may not enter " +
+			"/etc/letsencrypt/live; replace the link by a copy, also after each change: " +
+			"install -o outrider -m 400 " + key + " " + link + hook},
+		{key, key, "/etc/letsencrypt/live", "the user may not enter /etc/letsencrypt/live; install " +
+			"a copy, also after each change, and name it: install -o outrider -m 400 " + key + " " +
+			ownFolder + "/privkey.pem" + hook},
+		{link, link, ownFolder + "/credentials", "the user may not enter " + ownFolder +
+			"/credentials; chmod o+x " + ownFolder + "/credentials"},
+	} {
+		want := "user outrider cannot read " + c.path + ": " + c.want
+		if got := r.barred(c.path, followed{c.final, c.closed}); got != want {
+			t.Errorf("%s: %q, want %q", c.path, got, want)
+		}
 	}
 }

@@ -33,6 +33,9 @@ type Options struct {
 	// CheckOnly is set where the configuration is inspected but not run. References to credentials
 	// are not resolved.
 	CheckOnly bool
+	// Unreadable returns why this process may not read a path, and the cure: "user a cannot read
+	// /x: chgrp a /x"; "" if that is unknown. nil: always unknown.
+	Unreadable func(path string) string
 }
 
 // Loaded is a valid configuration with the source of each value.
@@ -59,7 +62,7 @@ func Load(options Options) (*Loaded, error) {
 	if p != nil {
 		return nil, Errors{p}
 	}
-	sources, errs := readSources(place)
+	sources, errs := readSources(place, options.Unreadable)
 	loaded, more := build(sources, len(errs) == 0, place, options)
 	errs = append(errs, more...)
 	if len(errs) > 0 {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -303,5 +304,21 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 		`decides under systemd; remove the key, or set User= in a drop-in of outrider-envoy.service`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// The cure for a file that may not be read is a command.
+func TestFileError_HasTheCommandThatLetsTheAgentRead(t *testing.T) {
+	refused := &fs.PathError{Op: "open", Path: "/x.toml", Err: fs.ErrPermission}
+	for want, unreadable := range map[string]func(string) string{
+		"let the agent's user read it": nil,
+		"chgrp agents /x.toml; chmod 640 /x.toml": func(path string) string {
+			return "user agent cannot read " + path + ": chgrp agents /x.toml; chmod 640 /x.toml"
+		},
+	} {
+		got := fileError(place{}, "/x.toml", refused, unreadable).Error()
+		if want := "/x.toml: cannot be read: permission denied; " + want; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -113,13 +113,13 @@ func (o Options) place() (place, *Error) {
 
 // readSources reads the main file and then the drop-ins in name order. It skips hidden files, which
 // editors create.
-func readSources(p place) ([]source, Errors) {
+func readSources(p place, unreadable func(string) string) ([]source, Errors) {
 	var sources []source
 	var errs Errors
 	read := func(path string) {
 		text, err := readFile(path)
 		if err != nil {
-			errs = append(errs, fileError(p, path, err))
+			errs = append(errs, fileError(p, path, err, unreadable))
 			return
 		}
 		sources = append(sources, source{path, text})
@@ -127,7 +127,7 @@ func readSources(p place) ([]source, Errors) {
 	read(p.main)
 	entries, err := os.ReadDir(p.dropIns) // sorted by name
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, fileError(p, p.dropIns, err))
+		errs = append(errs, fileError(p, p.dropIns, err, unreadable))
 	}
 	for _, entry := range entries {
 		name := entry.Name()
@@ -160,8 +160,8 @@ func readFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// fileError converts an error from reading path.
-func fileError(p place, path string, err error) *Error {
+// fileError converts an error from reading path; see Options.Unreadable.
+func fileError(p place, path string, err error, unreadable func(string) string) *Error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
 		err = pathError.Err // Position has the path
@@ -174,6 +174,12 @@ func fileError(p place, path string, err error) *Error {
 		e.Cure = "create it (an empty file is a valid configuration) or name another with --config FILE"
 	case errors.Is(err, fs.ErrPermission):
 		e.Cure = "let the agent's user read it"
+		if unreadable == nil {
+			break
+		}
+		if _, cure, found := strings.Cut(unreadable(path), path+": "); found {
+			e.Cure = cure
+		}
 	case errors.Is(err, fs.ErrNotExist):
 		e.Cure = "it was removed just now, or is a dangling symbolic link"
 	}

@@ -30,6 +30,7 @@ const (
 // only the secrets with its files. A nil value follows nothing: the proxies are on other hosts.
 type certificates struct {
 	denied Denied        // nil: unknown
+	agents Denied        // the same of the agent, which reads credentials
 	wait   time.Duration // longest wait for inspections
 	signal chan struct{} // there are changed files
 
@@ -39,8 +40,8 @@ type certificates struct {
 	ended   bool
 }
 
-func newCertificates(denied Denied, wait time.Duration) *certificates {
-	return &certificates{denied: denied, wait: wait, signal: make(chan struct{}, 1),
+func newCertificates(denied, agents Denied, wait time.Duration) *certificates {
+	return &certificates{denied: denied, agents: agents, wait: wait, signal: make(chan struct{}, 1),
 		files: map[string]*certificateFile{}}
 }
 
@@ -80,7 +81,8 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	return found
 }
 
-// credential returns which files of a credential are missing. Callers hold mu.
+// credential returns which files of a credential are missing, or denied to the agent. Callers hold
+// mu.
 func (c *certificates) credential(files credential.Files) (held view.Held) {
 	required, because := files.Required(), ""
 	if own := c.files[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
@@ -94,6 +96,8 @@ func (c *certificates) credential(files credential.Files) (held view.Held) {
 				add(&held.Unread, path)
 			} else if file != nil && file.missing {
 				missing++
+			} else if file != nil && file.denied != "" {
+				add(&held.Denied, file.denied)
 			}
 		}
 		if missing == len(choice) {

@@ -27,6 +27,8 @@ type CheckOptions struct {
 
 	Here   bool   // certificate files are on this host; missing ones are reported
 	Denied Denied // reports those that the proxy cannot read; nil: unknown
+	// DeniedHere reports files of credentials that the agent cannot read; nil: unknown.
+	DeniedHere Denied
 }
 
 // Check reads files and directories as the server does and returns the problems, sorted by place.
@@ -63,7 +65,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	world := model.NewWorld(o.Domain, m)
 	var files *certificates
 	if options.Here {
-		files = newCertificates(options.Denied, checkWait)
+		files = newCertificates(options.Denied, options.DeniedHere, checkWait)
 		defer files.stop()
 	}
 	v, err := view.New(world, node, view.NewCache(), files.look)

@@ -20,10 +20,16 @@ spec:
     hosts: ["*"]
     tls: {mode: MUTUAL, credentialName: web}
 `)
+	denied := ""
 	check := func() string {
 		t.Helper()
 		problems, err := discovery.Check([]string{directory}, discovery.CheckOptions{Type: "router",
-			Namespace: "shop", Here: true, Credentials: discovery.Credentials{Folder: folder}})
+			Namespace: "shop", DeniedHere: func(path string) string {
+				if filepath.Base(path) == "tls.key" {
+					return denied
+				}
+				return ""
+			}, Here: true, Credentials: discovery.Credentials{Folder: folder}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,6 +56,11 @@ spec:
 	if got := check(); got != "" {
 		t.Errorf("with the files: %s", got)
 	}
+	denied = "the agent may not read it"
+	if got := check(); got != "error edge.yaml:1: Gateway shop/edge: "+denied {
+		t.Errorf("with a key that the agent may not read: %s", got)
+	}
+	denied = ""
 	own := filepath.Join(folder, "web-cacert")
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)

@@ -15,16 +15,24 @@ import (
 // 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
 type Denied func(path string) string
 
-// access reports whether a file is missing, and otherwise what d says of it and of its folder,
-// which Envoy watches and therefore must be able to list.
-func (d Denied) access(path string) (missing bool, why string) {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+// of returns "" if d is nil.
+func (d Denied) of(path string) string {
+	if d == nil {
+		return ""
+	}
+	return d(path)
+}
+
+// reach reports whether a file is missing, and otherwise why its reader is denied it, or denied the
+// list of its folder, which Envoy watches.
+func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
+	if _, err := os.Stat(file.Path); errors.Is(err, fs.ErrNotExist) {
 		return true, ""
 	}
-	if d == nil {
-		return false, ""
+	if file.credential {
+		return false, c.agents.of(file.Path)
 	}
-	return false, cmp.Or(d(path), d(filepath.Dir(path)))
+	return false, cmp.Or(c.denied.of(file.Path), c.denied.of(filepath.Dir(file.Path)))
 }
 
 // certificateFile is a followed file with the result of its last inspection.
@@ -102,11 +110,7 @@ func (c *certificates) run(file *certificateFile) {
 		if done == nil && held == file.held && file.denied == "" {
 			continue
 		}
-		reader := c.denied
-		if file.credential {
-			reader = nil
-		}
-		missing, denied := reader.access(file.Path)
+		missing, denied := c.reach(file)
 		c.mu.Lock()
 		first := !file.inspected
 		// Envoy reads the file again once it may, though only its folder has changed.

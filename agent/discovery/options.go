@@ -60,6 +60,8 @@ type Options struct {
 
 	Here   bool   // proxies are on this host: the server follows their certificate files
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
+	// DeniedHere reports files of credentials that the agent cannot read; nil: unknown.
+	DeniedHere Denied
 
 	Board  *condition.Board // nil: problems are only returned
 	Logger *slog.Logger     // nil: nothing is logged

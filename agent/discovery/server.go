@@ -88,7 +88,7 @@ func New(options Options) (*Server, error) {
 		refusals: map[resource.Key]refusal{},
 	}
 	if options.Here {
-		s.certificates = newCertificates(options.Denied, inspectWait)
+		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait)
 	}
 	s.restoreMesh(lastGood.Mesh)
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))

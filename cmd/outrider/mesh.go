@@ -110,6 +110,9 @@ func (a *app) checkOptions(ctx context.Context,
 		a.instance)+".service").reader(); reader != nil {
 		options.Denied = reader.Denied
 	}
+	if reader := a.unit(ctx, a.unitName()+".service").reader(); reader != nil {
+		options.DeniedHere = reader.Denied
+	}
 	return options, from.Files, nil
 }
 
