@@ -21,7 +21,9 @@ func TestInstall(t *testing.T) {
 		{"deb/install", debInstall},
 		{"deb/start and reload", startAndReload},
 		{"deb/upgrade", func(h *host) {
-			h.upgrade(func() { h.script(endOldLayout + installDeb + deb(newPlace, newVersion)) })
+			h.upgrade(func() {
+				h.quiet(h.script(endOldLayout + installDeb + deb(newPlace, newVersion) + " 2>&1"))
+			})
 			// a modified configuration stays
 			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml")
 			h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/outrider.toml")
@@ -37,8 +39,8 @@ func TestInstall(t *testing.T) {
 		{"rpm/start and reload", startAndReload},
 		{"rpm/upgrade", func(h *host) {
 			h.upgrade(func() {
-				h.script(endOldLayout + "rpm --force-debian -U --nodeps " +
-					rpm(newPlace, newVersion))
+				h.quiet(h.script(endOldLayout + "rpm --force-debian -U --nodeps " +
+					rpm(newPlace, newVersion) + " 2>&1"))
 			})
 		}},
 		{"rpm/remove", rpmRemove},
@@ -56,9 +58,20 @@ func debInstall(h *host) {
 		"warning") {
 		h.t.Errorf("dpkg says:\n%s", out)
 	}
+	h.saysFirstSteps(out)
 	h.installedState()
 	h.expect("", "dpkg --verify outrider")
 	h.script("echo '# mine' >>/etc/outrider/outrider.toml")
+}
+
+// quiet fails the test if an upgrade speaks of a unit that does not run, or of first steps.
+func (h *host) quiet(out string) {
+	h.t.Helper()
+	for _, noise := range []string{"cannot reload", "not active", "nothing runs yet"} {
+		if strings.Contains(out, noise) {
+			h.t.Errorf("an upgrade says:\n%s", out)
+		}
+	}
 }
 
 func startAndReload(h *host) {
@@ -111,7 +124,7 @@ func debPurge(h *host) {
 
 // The machine is the rpm's root: it has its own database, without dependencies.
 func rpmInstall(h *host) {
-	h.script("rpm --force-debian -i --nodeps " + rpm(oldPlace, oldVersion))
+	h.saysFirstSteps(h.script("rpm --force-debian -i --nodeps " + rpm(oldPlace, oldVersion)))
 	h.installedState()
 	if out := h.script("rpm --force-debian -V --nodeps outrider || true"); out != "" {
 		h.t.Errorf("rpm -V: %s", out)

@@ -61,7 +61,7 @@ func TestExample_MatchesPackage(t *testing.T) {
 func TestExample_UnknownName(t *testing.T) {
 	m := newMachine(t, nil)
 	for want, arguments := range map[string][]string{
-		`no example "canry"; there are: reverse-proxy, canary,`: {"example", "show", "canry"},
+		`no example "canry"; there are: hello, reverse-proxy, canary,`: {"example", "show", "canry"},
 		`the example canary has no file "conf.d/x"`: {"example", "show", "canary",
 			"conf.d/x"},
 	} {

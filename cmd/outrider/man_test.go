@@ -99,7 +99,11 @@ func page(command *cobra.Command) string {
 	p.Usage(synopsis(command))
 	p.Section("DESCRIPTION")
 	for paragraph := range strings.SplitSeq(firstOf(command.Long, command.Short+"."), "\n\n") {
-		if !isRoot || !strings.HasPrefix(paragraph, "Exit codes:") { // a section of its own here
+		switch {
+		case isRoot && strings.HasPrefix(paragraph, "Exit codes:"): // a section of its own here
+		case strings.HasPrefix(paragraph, "  "):
+			p.Example(strings.ReplaceAll("\n"+paragraph, "\n  ", "\n"))
+		default:
 			p.Text(paragraph)
 		}
 	}
@@ -108,8 +112,15 @@ func page(command *cobra.Command) string {
 	}
 	if children := shown(command); len(children) > 0 {
 		p.Section("COMMANDS")
-		for _, child := range children {
-			p.Term(man.Bold(child.Name()), child.Short+". See `"+pageName(child)+"`(1).")
+		for _, group := range append(command.Groups(), &cobra.Group{}) {
+			if group.Title != "" {
+				p.Subsection(strings.TrimSuffix(group.Title, ":"))
+			}
+			for _, child := range children {
+				if child.GroupID == group.ID {
+					p.Term(man.Bold(child.Name()), child.Short+". See `"+pageName(child)+"`(1).")
+				}
+			}
 		}
 	}
 	p.Section("OPTIONS")
@@ -133,11 +144,15 @@ func page(command *cobra.Command) string {
 	see := []string{"outriderd(8)", "outrider.toml(5)"}
 	if isRoot {
 		p.Section("FILES")
+		p.Term(man.Italic("/etc/outrider"), "The configuration, see `outrider.toml`(5) and "+
+			"`outrider-mesh`(5).")
+		p.Term(man.Italic("/usr/share/doc/outrider/examples"), "Tested configurations, see "+
+			"`outrider-example`(1).")
 		p.Term(man.Italic("/run/outrider/outrider.sock"),
 			"The agent's private socket; that of an instance is in `/run/outrider/`NAME.")
 		p.Section("ENVIRONMENT")
 		p.Term(man.Bold("NO_COLOR"), "Anything but nothing: no colour on a terminal either.")
-		see = append(see, "outrider-mesh(5)", "org.outrider.Agent1(5)")
+		see = append(see, "outrider-mesh(5)", "outrider-example(1)", "org.outrider.Agent1(5)")
 	} else {
 		parent := []string{pageName(command.Parent()) + "(1)"}
 		if command.Parent() != root {

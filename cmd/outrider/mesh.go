@@ -18,9 +18,14 @@ import (
 )
 
 func (a *app) meshCommand() *cobra.Command {
-	return group("mesh", "Check and explain the mesh configuration",
+	command := group("mesh", "Check and explain the mesh configuration",
 		a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"),
 		a.meshExplainCommand())
+	command.Long = "The mesh configuration says what Envoy serves: /etc/outrider/mesh.d, in Istio's YAML.\n" +
+		"outrider-mesh(5) describes it, with examples:\n\n" +
+		"  man 5 outrider-mesh\n\n" +
+		"The commands below check it and explain what happens to a request."
+	return command
 }
 
 // analyzeCommand is istioctl's spelling of `mesh check`.

@@ -108,7 +108,13 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrider",
 		Short: "Inspect and control the Outrider agent and its Envoy",
-		Long: "outrider talks to the agent (outriderd) over its private socket. Every user may\n" +
+		Long: "Outrider runs Envoy under systemd: as a reverse proxy, a gateway, or the sidecar of\n" +
+			"a service mesh. As root, from an installed package to the first answer:\n\n" +
+			firstSteps + "\n\n" +
+			"What Envoy serves is in /etc/outrider/mesh.d, see outrider-mesh(5). More to begin\n" +
+			"with: \"outrider example list\" and README.Debian (on other systems README) in\n" +
+			"/usr/share/doc/outrider.\n\n" +
+			"outrider talks to the agent (outriderd) over its private socket. Every user may\n" +
 			"read the state; root, the agent's own user and members of group outrider may\n" +
 			"also read the configuration and make changes.\n\n" +
 			"Exit codes: 0 success, 1 the agent refused (the reason is on standard error), 2\n" +
@@ -139,13 +145,40 @@ func (a *app) root() *cobra.Command {
 		"the agent's private socket (default "+filepath.Join(a.places.runtime,
 			"[NAME/]"+api.SocketName)+")")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
-	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(),
-		a.undrainCommand(), a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(),
-		a.analyzeCommand(), a.proxyCommand(), a.proxyStatusAlias(), a.certsCommand(),
-		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(),
-		a.captureCommand(), a.exampleCommand(), a.importCommand(), a.completionCommand(),
-		a.versionCommand())
+	a.addCommands(root)
 	return root
+}
+
+// firstSteps are the commands from an installed package to the first answer.
+const firstSteps = `  outrider envoy install
+  cp -r /usr/share/doc/outrider/examples/hello/* /etc/outrider/
+  systemctl enable --now outrider
+  curl -i http://127.0.0.1:8080/`
+
+// addCommands adds all commands in the groups of the help.
+func (a *app) addCommands(root *cobra.Command) {
+	for _, group := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"begin", "Getting started:", []*cobra.Command{a.envoyCommand(), a.exampleCommand(),
+			a.importCommand()}},
+		{"daily", "Every day:", []*cobra.Command{a.statusCommand(), a.meshCommand(),
+			a.configCommand(), a.reloadCommand(), a.certsCommand(), a.drainCommand(),
+			a.undrainCommand()}},
+		{"look", "Looking into it:", []*cobra.Command{a.proxyCommand(), a.proxyStatusAlias(),
+			a.analyzeCommand(), a.epochsCommand(), a.eventsCommand(), a.logLevelCommand(),
+			a.captureCommand(), a.bugReportCommand()}},
+		{"scripts", "In scripts and units:", []*cobra.Command{a.waitCommand(),
+			a.cleanupCommand(), a.completionCommand(), a.versionCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, command := range group.commands {
+			command.GroupID = group.id
+			root.AddCommand(command)
+		}
+	}
+	root.SetHelpCommandGroupID("scripts")
 }
 
 // needsCommand is the RunE of a command that only groups others.

@@ -25,7 +25,7 @@ type Group struct {
 // Groups are all groups, with every example of this folder, in the order of the list.
 var Groups = []Group{
 	{"edge", "a proxy of its own, in front of servers or clients", []string{
-		"reverse-proxy", "canary", "retries", "internal-api", "sni", "outbound-proxy"}},
+		"hello", "reverse-proxy", "canary", "retries", "internal-api", "sni", "outbound-proxy"}},
 }
 
 // Example is one example configuration, installed with the package.

@@ -12,6 +12,27 @@ import (
 	"time"
 )
 
+// TestHello also makes the change that the comments of the example propose.
+func TestHello(t *testing.T) {
+	s := newSandbox(t, "hello")
+	s.backend("127.0.0.1:3000", nil, named("app"))
+	s.start()
+	first := request{url: "http://127.0.0.1:8080/", to: "127.0.0.1:8080"}
+	if got := s.get(first); got.status != 200 || got.body != "Outrider serves.\n" {
+		t.Errorf("%+v", got)
+	}
+	text, err := os.ReadFile(filepath.Join(s.etc, "outrider/mesh.d/hello.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, entry, _ := strings.Cut(string(text), "# ---\n")
+	objects, _, _ = strings.Cut(objects, "  - directResponse:")
+	s.write("outrider/mesh.d/hello.yaml", objects+
+		"  - route:\n    - destination: {host: app.internal}\n---\n"+
+		strings.ReplaceAll("\n"+entry, "\n# ", "\n"))
+	s.eventually("the server answers", func() bool { return s.get(first).from() == "app" })
+}
+
 func TestReverseProxy(t *testing.T) {
 	s := newSandbox(t, "reverse-proxy")
 	ca := newAuthority(t)
