@@ -3,7 +3,6 @@ package backend
 import (
 	"cmp"
 	"context"
-	"net"
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,12 +56,12 @@ func (b *Backend) CaptureExplain(
 		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
 			State: string(capture.Off)}, nil
 	}
-	local, err := ofThisHost(to.Addr())
+	local, loopback, err := capture.Route(to.Addr(), r.UID)
 	if err != nil {
 		return api.CaptureExplanation{}, err
 	}
 	found := capture.Explain(capture.Connection{Inbound: r.Inbound, Protocol: protocol,
-		Destination: to, Local: local, UID: r.UID, CGroup: group}, tables...)
+		Destination: to, Local: local, Loopback: loopback, UID: r.UID, CGroup: group}, tables...)
 	now := b.Interception.State()
 	explained := api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key,
 		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
@@ -70,23 +69,6 @@ func (b *Backend) CaptureExplain(
 		explained.State = string(cmp.Or(now.DNS.State, capture.Off))
 	}
 	return explained, nil
-}
-
-// ofThisHost reports whether this host has an address.
-func ofThisHost(address netip.Addr) (bool, error) {
-	if address.IsLoopback() {
-		return true, nil
-	}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return false, err
-	}
-	for _, a := range all {
-		if network, ok := a.(*net.IPNet); ok && network.IP.Equal(address.AsSlice()) {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // CaptureTry puts the rules in force for a time.

@@ -294,7 +294,7 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	}
 	got := Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
 		Destination: to, UID: uint32(d.user),
-		Local: local}, tables...)
+		Local: local, Loopback: local}, tables...)
 	if got.Verdict != d.want || got.Key != d.key {
 		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Verdict, got.Key, got.Rule, d.want,
 			d.key)

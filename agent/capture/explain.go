@@ -12,6 +12,7 @@ type Connection struct {
 	Source      netip.Addr
 	Destination netip.AddrPort
 	Local       bool   // Destination is an address of this host
+	Loopback    bool   // of this host: routed over lo, as all to Local are
 	UID         uint32 // of the caller, on this host
 	CGroup      string // of the caller, without a leading slash
 }
@@ -23,6 +24,9 @@ type Explanation struct {
 	Rule    string  `json:"rule,omitempty"` // nft text; "" if no rule matches
 	Chain   string  `json:"chain,omitempty"`
 }
+
+// keyRoute is the key of ruleLoopback for an address of another host.
+const keyRoute = "routed over lo"
 
 // Explain evaluates the chains of tables that the first packet of a connection passes, in order.
 func Explain(c Connection, tables ...*Table) Explanation {
@@ -38,6 +42,9 @@ func Explain(c Connection, tables ...*Table) Explanation {
 			}
 			r := chain.Rules[at]
 			found := Explanation{r.Verdict, r.Key, r.String(), chain.Name}
+			if r.Key == ruleLoopback && !c.Local {
+				found.Key = keyRoute
+			}
 			if r.Verdict != Direct {
 				return found
 			}

@@ -96,8 +96,8 @@ func (m user) holds(c *Connection) bool {
 	return m.set.has(binaryutil.NativeEndian.PutUint32(c.UID))
 }
 
-// loopback matches what this host sends to addresses of its own; arriving in chains that see it
-// arrive.
+// loopback matches what this host sends over lo, to addresses of its own or by a route of an
+// administrator's; arriving in chains that see it arrive.
 type loopback struct{ arriving bool }
 
 func (l loopback) text() string {
@@ -116,7 +116,7 @@ func (l loopback) exprs() []expr.Any {
 		equal(binaryutil.NativeEndian.PutUint32(loopbackIndex)...)}
 }
 
-func (l loopback) holds(c *Connection) bool { return c.Local && !c.Inbound }
+func (l loopback) holds(c *Connection) bool { return c.Loopback && !c.Inbound }
 
 // toHost matches packets to an address of this host, not for those that it forwards.
 type toHost struct{}

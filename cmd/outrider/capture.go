@@ -103,7 +103,8 @@ func (a *app) captureExplainCommand() *cobra.Command {
 		Short: "Say whether a connection is captured, by which rule and key",
 		Long: "Explain evaluates the rules of the configuration for a TCP connection (with --udp, a\n" +
 			"UDP packet, such as a DNS query) that a program on this host sends, or, with\n" +
-			"--inbound, that another host sends.",
+			"--inbound, that another host sends. What this host routes over lo is not captured,\n" +
+			"whatever its address.",
 		Example: "  outrider capture explain 192.0.2.1:443 --user www-data\n" +
 			"  outrider capture explain 192.0.2.53:53 --udp --unit web.service",
 		Args: cobra.ExactArgs(1),
