@@ -18,13 +18,14 @@ import (
 
 func (a *app) cleanupCommand() *cobra.Command {
 	var stop bool
-	var runtimeDir, keeperDir string
+	var runtimeDir, keeperDir, unit string
 	command := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove leftover sockets and shared memory; needs no configuration and no agent",
 		Long: "Cleanup removes what an agent, a keeper or an Envoy that is gone has left\n" +
 			"behind. It touches nothing of a keeper that lives, unless --stop says that\n" +
-			"everything is to end: then the keeper and its Envoys are ended first.",
+			"everything is to end: then the keeper and its Envoys are ended first. With --unit\n" +
+			"the same applies while systemd stops that unit, as opposed to a restart or a crash.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {
@@ -43,6 +44,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 			if keeperDir != "" {
 				c.keeper = keeperDir
 			}
+			stop = stop || unit != "" && stopping(command.Context(), unit)
 			err := c.clean(command.Context(), stop)
 			if a.json {
 				err = errors.Join(a.printJSON(c.done), err)
@@ -55,6 +57,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&stop, "stop", false, "end a keeper that lives, and its Envoys")
+	command.Flags().StringVar(&unit, "unit", "", "do what --stop does if systemd stops this `unit`")
 	command.Flags().StringVar(&runtimeDir, "runtime-dir", "",
 		"the agent's runtime `folder` (default "+a.places.runtime+"[/NAME])")
 	command.Flags().StringVar(&keeperDir, "keeper-dir", "",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,6 +64,19 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	hide("ProtectHome", "no", "/home", "/root", "/run/user")
 	hide("PrivateTmp", "no", "/tmp", "/var/tmp")
 	return state
+}
+
+// jobTime bounds a request to a systemd that may be shutting down.
+const jobTime = 30 * time.Second
+
+// stopping reports whether systemd has a job that stops a unit. It needs no bus, which may have
+// ended.
+func stopping(ctx context.Context, unit string) bool {
+	ctx, cancel := context.WithTimeout(ctx, jobTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--no-legend", "--plain",
+		unit).Output()
+	return err == nil && slices.Contains(strings.Fields(string(out)), "stop") // JOB UNIT TYPE STATE
 }
 
 // reader returns the user of the unit and what it can read; nil if that is unknown.

@@ -40,6 +40,12 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 				unit, policy)
 		}
 	}
+	for _, unit := range []string{"outrider.service", "outrider@web.service"} {
+		if out := h.MustRun(t, "systemctl", "show", "--property=ExecStopPost",
+			unit); strings.Contains(out, "/sh") || !strings.Contains(out, "cleanup --unit "+unit) {
+			t.Errorf("systemctl status shows a script and not what it does:\n%s", out)
+		}
+	}
 	exposure := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
 	for unit, most := range map[string]float64{
 		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7,
