@@ -13,9 +13,15 @@ import (
 
 // ask decodes a request, calls the backend and sends the answer.
 func ask[In, Out any](call func(context.Context, In) (Out, error)) http.HandlerFunc {
+	return askUpTo(maximumBody, call)
+}
+
+// askUpTo is ask with another limit of the request in bytes.
+func askUpTo[In, Out any](limit int64,
+	call func(context.Context, In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var request In
-		if err := decode(w, r, &request); err != nil {
+		if err := decode(w, r, limit, &request); err != nil {
 			fail(w, err)
 			return
 		}
@@ -34,7 +40,7 @@ func begin[In, Out any](
 ) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var request In
-		if err := decode(w, r, &request); err != nil {
+		if err := decode(w, r, maximumBody, &request); err != nil {
 			fail(w, err)
 			return
 		}

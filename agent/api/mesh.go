@@ -46,6 +46,44 @@ type MeshOrigin struct {
 	Origins     []resource.Origin `json:"origins"` // the deciding one first
 }
 
+// MaxMeshFiles is the largest size of all files of MeshFiles, in bytes.
+const MaxMeshFiles = 16 << 20
+
+// MeshFiles are files to compare with the mesh configuration in force. Paths are absolute.
+type MeshFiles struct {
+	Files   []MeshFile `json:"files"`
+	Folders []string   `json:"folders,omitempty"` // of which Files has all files
+}
+
+// MeshFile is a file as the caller reads it: the agent may not be allowed to.
+type MeshFile struct {
+	Path    string `json:"path"`
+	Content []byte `json:"content"`
+}
+
+// MeshComparison is what MeshFiles would change.
+type MeshComparison struct {
+	Changes []MeshChange `json:"changes"`
+	// Problems are those of the files, and those of others because of them.
+	Problems []MeshProblem `json:"problems"`
+}
+
+// MeshChange is a resource of Envoy that would be another one. File, Line and Object name the
+// object that causes the change, if that is known.
+type MeshChange struct {
+	Change string `json:"change"` // added, changed, removed
+	Type   string `json:"type"`   // Cluster, Listener, RouteConfiguration, …
+	Name   string `json:"name"`
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Object string `json:"object,omitempty"` // Kind namespace/name
+}
+
+// MeshCompare returns what files would change. It needs the rights to see the configuration.
+func (c *Client) MeshCompare(ctx context.Context, files MeshFiles) (MeshComparison, error) {
+	return call[MeshComparison](ctx, c, http.MethodPost, "/mesh/compare", files)
+}
+
 // MeshExplain predicts how the live epoch would handle a request.
 func (c *Client) MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error) {
 	return call[MeshExplanation](ctx, c, http.MethodPost, "/mesh/explain", request)

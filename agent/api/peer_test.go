@@ -18,15 +18,16 @@ import (
 )
 
 // askAsAnotherUser runs in a copy of the test program as another user: it reads the status, changes
-// something, reads the configuration, and prints the exit codes and errors.
+// something, reads the configuration, compares files with it, and prints the exit codes and errors.
 func askAsAnotherUser(socket string) {
 	client := api.NewClient(socket)
 	_, readErr := client.Status(context.Background())
 	_, changeErr := client.Undrain(context.Background(), nil)
 	_, showErr := client.Config(context.Background())
 	_, diffErr := client.ConfigDiff(context.Background())
-	fmt.Printf("%d %d %d %d\n%v\n%v\n", api.ExitCode(readErr), api.ExitCode(changeErr),
-		api.ExitCode(showErr), api.ExitCode(diffErr), changeErr, showErr)
+	_, compareErr := client.MeshCompare(context.Background(), api.MeshFiles{})
+	fmt.Printf("%d %d %d %d %d\n%v\n%v\n", api.ExitCode(readErr), api.ExitCode(changeErr),
+		api.ExitCode(showErr), api.ExitCode(diffErr), api.ExitCode(compareErr), changeErr, showErr)
 }
 
 // program is a copy of the test program that every user may execute.
@@ -95,9 +96,10 @@ func TestWhoMayChange(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %s", err, output)
 			}
-			want := fmt.Sprintf("0 %d %d %d\n", test.change, test.change, test.change)
+			want := fmt.Sprintf("0 %d %d %d %d\n", test.change, test.change, test.change,
+				test.change)
 			if !strings.HasPrefix(string(output), want) {
-				t.Errorf("want read, change, config and diff %s got %s", want, output)
+				t.Errorf("want read, change, config, diff and comparison %s got %s", want, output)
 			}
 			const who = "root, the agent's own user and members of group outrider may"
 			for _, does := range []string{"changes the proxy; ", "shows the configuration; "} {

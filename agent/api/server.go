@@ -21,6 +21,8 @@ const (
 	lineTime    = 10 * time.Second // to send one line of a stream
 	adminTime   = 2 * time.Minute  // to send a response of Envoy's admin interface
 	maximumBody = 64 << 10
+	// maximumFiles limits the body of a request with files, which are in base64.
+	maximumFiles = MaxMeshFiles*4/3 + 1<<20
 )
 
 // Options configure a Server.
@@ -39,11 +41,13 @@ type Server struct {
 	handler http.Handler
 	gate    *gate
 	ending  chan struct{} // closed when Run ends, to end streams
+	files   chan struct{} // filled while a request with files is received and answered
 }
 
 // NewServer returns a server. Call Run to serve.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, gate: newGate(options.Rule), ending: make(chan struct{})}
+	s := &Server{options: options, gate: newGate(options.Rule), ending: make(chan struct{}),
+		files: make(chan struct{}, 1)}
 	s.handler = s.routes()
 	return s
 }
@@ -85,6 +89,8 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET "+Prefix+"/mesh/origins", read(backend.MeshOrigins))
 	// a request to explain does not fit into a URL
 	mux.HandleFunc("POST "+Prefix+"/mesh/explain", ask(backend.MeshExplain))
+	mux.Handle("POST "+Prefix+"/mesh/compare", s.entitled(shows,
+		s.one(askUpTo(maximumFiles, backend.MeshCompare))))
 	mux.Handle("GET "+Prefix+"/report", read(backend.Report))
 	mux.HandleFunc("GET "+Prefix+"/admin/{path...}", s.admin)
 	mux.HandleFunc("GET "+Prefix+"/events", s.events)
@@ -141,6 +147,18 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 	})
 }
 
+// one forwards one request with files at a time, as they need memory.
+func (s *Server) one(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s.files <- struct{}{}:
+			defer func() { <-s.files }()
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	})
+}
+
 // read returns a handler that encodes the result of a method of the backend.
 func read[T any](method func(context.Context) (T, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -173,13 +191,13 @@ func fail(w http.ResponseWriter, err error) {
 }
 
 // decode reads a request's JSON body, if any, within the limits of size and time.
-func decode(w http.ResponseWriter, r *http.Request, into any) error {
+func decode(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
 	if r.ContentLength == 0 {
 		return nil
 	}
 	controller := http.NewResponseController(w)
 	_ = controller.SetReadDeadline(time.Now().Add(bodyTime))
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maximumBody))
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
 		return &Error{Status: http.StatusBadRequest,

@@ -96,10 +96,7 @@ const measureTime = 2 * time.Second
 func (b *Backend) Status(ctx context.Context) (api.Status, error) {
 	status := b.State(ctx)
 	status.Epochs = b.Measure(ctx)
-	problems := b.Discovery.Problems()
-	if status.Ready && b.Discovery.Stats().Services <= mostCounted {
-		problems = b.problems(ctx)
-	}
+	problems := b.problems(ctx, b.Discovery.Stats().Services <= mostCounted)
 	status.Discovery = b.discoveryStatus(problems)
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
 	b.addOutside(&status)

@@ -55,20 +55,20 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 	return all
 }
 
-// problems returns all problems of the mesh configuration, including those that only the statistics
-// of a running Envoy show.
-func (b *Backend) problems(ctx context.Context) []discovery.Problem {
+// problems returns all problems of the mesh configuration, including, if live is set, those that
+// only the statistics of a running Envoy show.
+func (b *Backend) problems(ctx context.Context, live bool) []discovery.Problem {
 	found := append(b.Discovery.Problems(), b.exposed()...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	node := b.Ports.LastNode()
-	if node == nil {
+	if node == nil || !live {
 		return found
 	}
-	live, err := b.Discovery.LiveProblems(node, b.counted(ctx))
-	if err != nil || len(live) == 0 {
+	shown, err := b.Discovery.LiveProblems(node, b.counted(ctx))
+	if err != nil || len(shown) == 0 {
 		return found
 	}
-	found = append(found, live...)
+	found = append(found, shown...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	return found
 }

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -11,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // rescanTime bounds how long the embedded discovery server may take to reread its files.
@@ -26,7 +28,7 @@ func (b *Backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 			rescanTime))
 	}
 	b.Exposure.Check()
-	return problemsForAPI(b.problems(ctx)), nil
+	return problemsForAPI(b.problems(ctx, true)), nil
 }
 
 func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
@@ -49,6 +51,37 @@ func (b *Backend) meshNode() (*corev3.Node, error) {
 	}
 	return nil, api.Refuse(
 		"no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
+}
+
+// MeshCompare returns what files would change for the Envoy that last accepted listeners.
+func (b *Backend) MeshCompare(ctx context.Context,
+	files api.MeshFiles) (api.MeshComparison, error) {
+	ctx, cancel := context.WithTimeout(ctx, rescanTime)
+	defer cancel()
+	node, err := b.meshNode()
+	if err != nil {
+		return api.MeshComparison{}, err
+	}
+	texts := make([]discovery.Text, len(files.Files))
+	for i, file := range files.Files {
+		texts[i] = discovery.Text(file)
+	}
+	found, err := b.Discovery.Compare(ctx, node, texts, files.Folders,
+		sockdiag.ListeningAddresses())
+	if err != nil {
+		return api.MeshComparison{}, api.Refuse(err.Error())
+	}
+	comparison := api.MeshComparison{Changes: []api.MeshChange{},
+		Problems: problemsForAPI(found.Problems)}
+	for _, c := range found.Changes {
+		change := api.MeshChange{Change: c.Change, Name: c.Name,
+			Type: c.Type[strings.LastIndexByte(c.Type, '.')+1:], File: c.By.File, Line: c.By.Line}
+		if c.By.Kind != "" {
+			change.Object = c.By.Object()
+		}
+		comparison.Changes = append(comparison.Changes, change)
+	}
+	return comparison, nil
 }
 
 // MeshExplain returns how the Envoy that last accepted listeners would route a request.

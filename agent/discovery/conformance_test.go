@@ -38,6 +38,10 @@ func TestConformance(t *testing.T) {
 				t.Errorf("unexpected problem: %s", p)
 			}
 		}
+		if changes, problems := compared(t, server, nodeOf(t, kind), directory); len(
+			changes) > 0 {
+			t.Errorf("the same files would change %q; problems: %q", changes, problems)
+		}
 		explainer := newExplainer(t, server, kind, s.variables)
 		for _, c := range cases {
 			t.Run(kind+"/"+c.name, func(t *testing.T) {

@@ -303,17 +303,22 @@ func (r *realm) refusedObjects() []lastgood.Refused {
 func (r *realm) refusedProblems() []Problem {
 	var all []Problem
 	for _, refused := range r.refused {
-		o := refused.Newest()
-		cure := "correct it; the version before stays in use"
-		switch {
-		case refused.Version == nil:
-			cure = "restore it, or change what depends on it; it stays in use"
-		case refused.InForce == nil:
-			cure = "correct it; it is not in use"
-		}
-		all = append(all, Problem{File: o.File, Line: o.Line, Object: o.String(),
-			Severity: condition.Error, Message: refused.Message,
-			Cure: cure + " until it changes, or a reload tries it again"})
+		all = append(all, refusedObject(refused))
 	}
 	return all
+}
+
+// refusedObject returns the problem of a version that Envoy refused.
+func refusedObject(refused lastgood.Refused) Problem {
+	o := refused.Newest()
+	cure := "correct it; the version before stays in use"
+	switch {
+	case refused.Version == nil:
+		cure = "restore it, or change what depends on it; it stays in use"
+	case refused.InForce == nil:
+		cure = "correct it; it is not in use"
+	}
+	return Problem{File: o.File, Line: o.Line, Object: o.String(),
+		Severity: condition.Error, Message: refused.Message,
+		Cure: cure + " until it changes, or a reload tries it again"}
 }

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"outrider.org/outrider/agent/discovery/store"
@@ -25,6 +26,21 @@ func (s *Server) Rescan(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// inRun calls a function in the goroutine of Run, which owns the stores. It returns an error if ctx
+// or Run ends first.
+func (s *Server) inRun(ctx context.Context, call func()) error {
+	done := make(chan struct{})
+	select {
+	case s.calls <- func() { call(); close(done) }:
+		<-done
+		return nil
+	case <-s.ended:
+		return errors.New("the discovery server has ended")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // scan serves all pending calls of Rescan with one scan, and returns how long it took. Only Run may

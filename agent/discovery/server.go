@@ -37,6 +37,7 @@ type Server struct {
 	certificates *certificates
 	persisted    persisted
 	rescan       chan chan struct{} // closed once it is done
+	calls        chan func()        // see inRun
 	joining      chan struct{}      // a realm is to be filled
 	proceed      chan struct{}      // see Proceed
 
@@ -80,6 +81,7 @@ func New(options Options) (*Server, error) {
 		persisted: persisted{state: lastGood, stale: stale},
 		ended:     make(chan struct{}),
 		rescan:    make(chan chan struct{}), joining: make(chan struct{}, 1),
+		calls:     make(chan func()),
 		proceed:   make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
@@ -137,6 +139,8 @@ func (s *Server) Run(ctx context.Context) error {
 			rescan, rested = nil, time.After(took)
 		case <-rested:
 			rescan, rested = s.rescan, nil
+		case call := <-s.calls:
+			call()
 		case <-s.joining:
 			s.join()
 		case <-s.proceed:

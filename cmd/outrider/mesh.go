@@ -44,6 +44,14 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			"Envoy refused of them too; without an\n" +
 			"agent [discovery] files are checked. The MeshConfig is that of --mesh-config, or of " +
 			"[discovery] mesh_config_file.\n\n" +
+			"With a path and a running agent, valid files are also compared with what the agent " +
+			"serves: each resource of Envoy that would be added, changed or removed is a line, " +
+			"with the object that causes it. Nothing is sent to Envoy. Root and the group " +
+			"outrider may compare; others only validate.\n\n" +
+			"A path in [discovery] files, or below it, replaces what is there now. Another " +
+			"folder stands for all [discovery] files: what it lacks is removed. Another file is " +
+			"added to them, and its objects replace those with the same kind, namespace and " +
+			"name. Problems are those of the result.\n\n" +
 			"Problems are printed on standard error with file, line, object and field. The exit " +
 			"code is 1 if one is an error, with --strict also if one is a warning.",
 		RunE: func(command *cobra.Command, paths []string) error {
@@ -52,7 +60,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
 					return a.printProblems([]string{"the mesh configuration in effect"},
-						problemsOf(found), strict)
+						problemsOf(found), nil, strict)
 				}
 				if _, absent := errors.AsType[*api.NotRunningError](err); !absent {
 					return err
@@ -78,7 +86,20 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printProblems(paths, problems, strict)
+			if !named {
+				return a.printProblems(paths, problems, nil, strict)
+			}
+			compared := comparison{not: errors.New("--mesh-config is given")}
+			switch {
+			case withSeverity(problems, condition.Error) > 0:
+				compared.not = errors.New("correct the errors first")
+			case meshConfig == "":
+				compared = a.compare(command.Context(), paths)
+			}
+			if compared.not == nil {
+				problems = compared.problems
+			}
+			return a.printProblems(paths, problems, &compared, strict)
 		},
 	}
 	command.Flags().BoolVar(&strict, "strict", false, "warnings are errors for the exit code")
@@ -131,20 +152,28 @@ func problemsOf(found []api.MeshProblem) []discovery.Problem {
 	return problems
 }
 
-func (a *app) printProblems(paths []string, problems []discovery.Problem, strict bool) error {
-	bad, warnings := 0, 0
+// withSeverity counts the problems of a severity.
+func withSeverity(problems []discovery.Problem, severity condition.Severity) int {
+	n := 0
 	for _, p := range problems {
-		switch p.Severity {
-		case condition.Error:
-			bad++
-		case condition.Warning:
-			warnings++
+		if p.Severity == severity {
+			n++
 		}
 	}
-	if problems == nil {
-		problems = []discovery.Problem{}
+	return n
+}
+
+// printProblems prints the problems of paths and, unless it is nil, their comparison with what the
+// agent serves.
+func (a *app) printProblems(paths []string, problems []discovery.Problem, compared *comparison,
+	strict bool) error {
+	bad := withSeverity(problems, condition.Error)
+	warnings := withSeverity(problems, condition.Warning)
+	var changes []api.MeshChange
+	if compared != nil {
+		changes = compared.changes
 	}
-	err := a.print(problems, func() {
+	err := a.print(findings(problems, changes), func() {
 		for _, p := range problems {
 			fmt.Fprintf(a.err, "%s: %s\n", p.Severity, p)
 		}
@@ -156,5 +185,8 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem, strict
 			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict)
 		}
 	})
+	if compared != nil {
+		a.printComparison(*compared)
+	}
 	return errors.Join(err, refusedIf(bad > 0 || strict && warnings > 0))
 }

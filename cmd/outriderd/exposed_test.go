@@ -48,6 +48,9 @@ spec: {mtls: {mode: STRICT}}
 		!strings.Contains(checked.Err, `set mode = "redirect" in [capture]`) {
 		t.Errorf("mesh check: %+v", checked)
 	}
+	if status := i.Outrider("status").Out; !strings.Contains(status, "1 error; run ") {
+		t.Errorf("status has not the problem of mesh check: %s", status)
+	}
 	i.KillAgent() // Envoy keeps its listeners, which the next agent does not send again
 	i.Start()
 	rig.Eventually(t, time.Minute, "the next agent is not ready", func() bool {

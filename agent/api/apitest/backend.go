@@ -23,6 +23,7 @@ type Backend struct {
 	Levels       api.LogLevels
 	Types        []api.ResourceType
 	Problems     []api.MeshProblem
+	Comparison   api.MeshComparison
 	Explanation  api.MeshExplanation
 	Origins      []api.MeshOrigin
 	Pieces       []api.ReportPiece
@@ -41,6 +42,7 @@ type Backend struct {
 	Err              error
 	reloads          []api.ReloadRequest
 	explained        []api.MeshRequest
+	compared         []api.MeshFiles
 	connections      []api.CaptureRequest
 	drains           int
 	undrains         int
@@ -202,6 +204,22 @@ func (b *Backend) UpstreamDebug(_ context.Context, name string) (json.RawMessage
 // MeshProblems implements api.Backend.
 func (b *Backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
 	return b.Problems, b.Err
+}
+
+// Compared returns the requests of MeshCompare.
+func (b *Backend) Compared() []api.MeshFiles {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]api.MeshFiles(nil), b.compared...)
+}
+
+// MeshCompare implements api.Backend.
+func (b *Backend) MeshCompare(_ context.Context,
+	files api.MeshFiles) (api.MeshComparison, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.compared = append(b.compared, files)
+	return b.Comparison, b.Err
 }
 
 // MeshExplain implements api.Backend.

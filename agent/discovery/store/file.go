@@ -65,6 +65,13 @@ func readFile(path string, previous *file, options Options) *file {
 		next.problems = []object.Problem{p}
 		return next
 	}
+	next.parse(path, content, previous, options)
+	return next
+}
+
+// parse sets the documents and objects of a file to those of its content. previous is its former
+// content, or nil.
+func (f *file) parse(path string, content []byte, previous *file, options Options) {
 	known := map[[sha256.Size]byte]readDocument{}
 	if previous != nil {
 		for _, d := range previous.documents {
@@ -79,10 +86,9 @@ func readFile(path string, previous *file, options Options) *file {
 			d = readDocument{sum: sha256.Sum256(part), first: first[i],
 				document: r.read(part, first[i])}
 		}
-		next.documents = append(next.documents, d.moved(first[i]))
+		f.documents = append(f.documents, d.moved(first[i]))
 	}
-	next.collect(previous)
-	return next
+	f.collect(previous)
 }
 
 func readAll(path string, into *file) ([]byte, error) {

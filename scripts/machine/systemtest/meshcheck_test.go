@@ -1,9 +1,13 @@
 package systemtest
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/agent/api"
 )
 
 // refusedMesh has a Gateway with certificate files, and an EnvoyFilter that only Envoy can refuse:
@@ -99,8 +103,98 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 		t.Error("the Gateway no longer serves")
 	}
 	h.MustRun(t, "rm", file)
-	h.Eventually(time.Minute, "mesh check is content again", func() bool {
-		_, err := h.Run(t.Context(), "outrider", "mesh", "check")
-		return err == nil
-	})
+	content := func() bool {
+		out, err := h.Run(t.Context(), "outrider", "mesh", "check", "--strict")
+		return err == nil && !strings.Contains(out, "error: ")
+	}
+	h.Eventually(time.Minute, "mesh check is content again", content)
+
+	for _, fault := range []struct{ name, cause, cure, says string }{
+		{"a port that cannot be bound", "systemd-run -q --unit=holder " + programs +
+			"/backend -http 127.0.0.1:8500 -tcp 127.0.0.1:8501; sed s/8443/8500/ " +
+			"/etc/outrider/mesh.d/web.yaml | sed s/edge/busy/ >/etc/outrider/mesh.d/busy.yaml",
+			"rm /etc/outrider/mesh.d/busy.yaml; systemctl stop holder", "8500"},
+		{"a secret that Envoy refuses", "cd /etc/outrider/tls; cp -p a.key old.key; openssl ecparam " +
+			"-genkey -name prime256v1 -noout -out a.key 2>/dev/null",
+			"cd /etc/outrider/tls; mv old.key a.key", "/etc/outrider/tls/a.key"},
+		{"changes that are held back", "printf 'apiVersion: security.istio.io/v1\nkind: " +
+			"AuthorizationPolicy\nmetadata: {name: closed}\nspec: {}\n' " +
+			">/etc/outrider/mesh.d/closed.yaml", "rm /etc/outrider/mesh.d/closed.yaml",
+			"no change of the mesh configuration takes effect"},
+		{"a folder that cannot be read", "chmod 000 /etc/outrider/mesh.d",
+			"chmod 755 /etc/outrider/mesh.d", "/etc/outrider/mesh.d"},
+	} {
+		h.Script(fault.cause)
+		h.Eventually(time.Minute, fault.name+" is a problem of both", func() bool {
+			checked, says := h.meshProblems()
+			status, _ := json.Marshal(h.Status().Problems)
+			return slices.ContainsFunc(checked, func(p string) bool {
+				return strings.Contains(p, fault.says)
+			}) && says == string(status)
+		})
+		h.Script(fault.cure)
+		h.Eventually(time.Minute, "no problem without "+fault.name, content)
+	}
+	if !serves() {
+		t.Error("the Gateway no longer serves")
+	}
+}
+
+// meshProblems returns the messages of the errors and warnings of mesh check, and all of its JSON.
+func (h *Host) meshProblems() (messages []string, all string) {
+	h.t.Helper()
+	out, _ := h.Run(h.t.Context(), "outrider", "mesh", "check", "--json")
+	var found []api.MeshProblem
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+	for _, p := range found {
+		if p.Severity != "info" {
+			messages = append(messages, p.File+": "+p.Message)
+		}
+	}
+	encoded, err := json.Marshal(found)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return messages, string(encoded)
+}
+
+// A file beside the mesh configuration is compared with what Envoy has, for root and not for others,
+// and changes nothing.
+func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
+	t.Parallel()
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	h.Script("sed s/9000/9002/ /etc/outrider/mesh.d/web.yaml >/root/web.yaml; mkdir -m 755 /srv/new; " +
+		"sed s/web/news/ /etc/outrider/mesh.d/web.yaml >/srv/new/news.yaml")
+	out := h.MustRun(t, "sh", "-c", "cd /root && outrider mesh check web.yaml")
+	for _, want := range []string{"web.yaml: valid\n", "0 added, 1 changed, 0 removed\n",
+		"ClusterLoadAssignment  outbound|80||web.test  web.yaml:1 ServiceEntry default/web"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+	for _, path := range []string{"/etc/outrider/mesh.d", "/etc/outrider/mesh.d/web.yaml"} {
+		if out := h.MustRun(t, "outrider", "mesh", "check", path); !strings.HasSuffix(out,
+			"no resource would change") {
+			t.Errorf("%s: %s", path, out)
+		}
+	}
+	out = h.MustRun(t, "outrider", "mesh", "check", "/srv/new")
+	for _, want := range []string{"added    Cluster ", "outbound|80||news.test ",
+		"/srv/new/news.yaml:1 ServiceEntry default/news\n", "removed  Cluster ",
+		"/etc/outrider/mesh.d/web.yaml:1 ServiceEntry default/web"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+	out = h.MustRun(t, "setpriv", "--reuid", "nobody", "--clear-groups", "outrider", "mesh", "check",
+		"/srv/new")
+	if !strings.Contains(out, "/srv/new: valid") || strings.Contains(out, "outbound|") ||
+		!strings.Contains(out, "not compared with what the agent serves: not authorised: ") {
+		t.Errorf("as another user: %s", out)
+	}
+	h.Serves()
 }

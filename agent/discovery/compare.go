@@ -1,0 +1,231 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Text is the content of a file.
+type Text = store.Text
+
+// ReadTexts reads files and directories as Check does. It returns an error if they have more than
+// limit bytes.
+func ReadTexts(paths []string, limit int) ([]Text, error) { return store.ReadTexts(paths, limit) }
+
+// Comparison is what other files would change for a proxy.
+type Comparison struct {
+	Changes  []ResourceChange // sorted
+	Problems []Problem        // in these files, or in others because of these
+}
+
+// ResourceChange is a resource that differs from the one that is served.
+type ResourceChange struct {
+	Change string          // added, changed, removed
+	Type   string          // type URL
+	Name   string          // of the resource
+	By     resource.Origin // the changed object that causes it; zero: unknown
+}
+
+// proposed is the state of a realm with other files.
+type proposed struct {
+	before, after map[object.Key]*object.Object
+	problems      []Problem
+	refused       []Problem // of objects of after that Envoy refused; the versions before are used
+	domain        string
+	mesh          *mesh.Config
+	served        *resource.Snapshot
+	hosts         []view.HostOrigin
+}
+
+// Compare returns what files would change for a proxy, without publishing anything. store.Store.With
+// says what they replace. listening has the host's listening addresses, see CheckOptions.
+func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, folders []string,
+	listening []netip.AddrPort) (Comparison, error) {
+	v, err := s.viewOf(node)
+	if err != nil {
+		return Comparison{}, err
+	}
+	proposal := store.Propose(texts, folders, store.Options{Namespace: v.realm.namespace,
+		Validate: validate.Object})
+	var p proposed
+	if asked := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); asked != nil {
+		return Comparison{}, asked
+	}
+	if err != nil {
+		return Comparison{}, err
+	}
+	world := model.NewWorld(p.domain, p.mesh)
+	changes := make([]object.Change, 0, len(p.after))
+	for _, o := range p.after {
+		changes = append(changes, object.Change{New: o})
+	}
+	slices.SortFunc(changes, object.Change.Compare)
+	made, err := view.New(world, v.Node(), view.NewCache(), s.certificates.look)
+	if err != nil {
+		return Comparison{}, err
+	}
+	touched := world.Apply(changes)
+	made.Update(touched)
+	next, _ := made.Feed().Current()
+	refs, views := references{}, map[string]*served{"": {View: made}}
+	refs.update(world, touched)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropCertificates()
+	for key, r := range s.refusals {
+		if now := next.Get(key); now != nil && now.Version == r.version {
+			p.refused = append(p.refused, r.problem)
+		}
+	}
+	known := map[Problem]bool{}
+	for _, problem := range s.problems {
+		known[problem] = true
+	}
+	problems := gather(p.problems, slices.Concat(refs.problems(), unselected(world, views),
+		made.Exposed(listening)), views, nil)
+	problems = slices.DeleteFunc(slices.Clone(problems), func(problem Problem) bool {
+		return known[problem] && !proposal.Has(problem.File)
+	})
+	return Comparison{Changes: p.changes(next, made.Hosts()),
+		Problems: gather(problems, p.refused, nil, nil)}, nil
+}
+
+// propose returns the state of a view's realm with other files. Only Run may call it.
+func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := v.realm
+	if !r.loaded {
+		return proposed{}, errors.New("the mesh configuration has not been read yet")
+	}
+	if s.settings.Unused {
+		return proposed{}, errors.New("the upstream server decides what Envoy gets")
+	}
+	next := r.store.With(proposal)
+	if next.Restricted(r.restricted) {
+		why := "no change of the mesh configuration takes effect"
+		for _, problem := range next.Problems() {
+			if problem.Severity == condition.Error {
+				return proposed{}, fmt.Errorf("%s: %s", why, problem)
+			}
+		}
+		return proposed{}, errors.New(why)
+	}
+	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
+		problems: next.Problems(), domain: s.options.Domain, mesh: r.world.Mesh(),
+		hosts: v.Hosts()}
+	p.served, _ = v.Feed().Current()
+	for _, o := range r.inForce() {
+		p.before[o.Key] = o
+	}
+	for _, o := range next.Objects() {
+		p.after[o.Key] = o
+	}
+	for key, refused := range r.refused {
+		if !object.Equal(refused.Version, p.after[key]) {
+			continue
+		}
+		p.refused = append(p.refused, refusedObject(refused))
+		if p.after[key] = refused.InForce; refused.InForce == nil {
+			delete(p.after, key)
+		}
+	}
+	return p, nil
+}
+
+// changes returns the differences between the resources that are served and those of a snapshot,
+// whose virtual hosts are given.
+func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []ResourceChange {
+	cause := p.cause()
+	now, then := originsOf(hosts), originsOf(p.hosts)
+	var all []ResourceChange
+	add := func(change string, r *resource.Resource, origins []resource.Origin) {
+		all = append(all, ResourceChange{change, r.Type, r.Name, cause(origins)})
+	}
+	for _, kind := range next.Types() {
+		for name, r := range next.Set(kind) {
+			switch old := p.served.Set(kind)[name]; {
+			case old == nil:
+				add("added", r, now.of(r))
+			case old.Version != r.Version:
+				add("changed", r, slices.Concat(now.of(r), then.of(old)))
+			}
+		}
+	}
+	for _, kind := range p.served.Types() {
+		for name, r := range p.served.Set(kind) {
+			if next.Set(kind)[name] == nil {
+				add("removed", r, then.of(r))
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b ResourceChange) int {
+		return cmp.Or(cmp.Compare(a.Change, b.Change), cmp.Compare(a.Type, b.Type),
+			cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// cause returns a function for the first of origins that is an object that changes. If only one
+// does, it is the cause of everything.
+func (p proposed) cause() func(origins []resource.Origin) resource.Origin {
+	changed := map[object.Key]object.Change{}
+	for _, objects := range []map[object.Key]*object.Object{p.before, p.after} {
+		for key := range objects {
+			c := object.Change{Old: p.before[key], New: p.after[key]}
+			if !object.Equal(c.Old, c.New) {
+				changed[key] = c
+			}
+		}
+	}
+	var only resource.Origin
+	for _, c := range changed {
+		if len(changed) == 1 {
+			only = c.Newest().Origin()
+		}
+	}
+	return func(origins []resource.Origin) resource.Origin {
+		for _, o := range origins {
+			key := object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}
+			if _, ok := changed[key]; ok {
+				return o
+			}
+		}
+		return only
+	}
+}
+
+// hostOrigins has the origins of virtual hosts by the name of their route configuration.
+type hostOrigins map[string][]resource.Origin
+
+func originsOf(hosts []view.HostOrigin) hostOrigins {
+	all := hostOrigins{}
+	for _, h := range hosts {
+		all[h.Routes] = append(all[h.Routes], h.Origins...)
+	}
+	return all
+}
+
+// of returns the origins of a resource and of its virtual hosts.
+func (h hostOrigins) of(r *resource.Resource) []resource.Origin {
+	if r.Type != resource.RouteType {
+		return r.Origins
+	}
+	return slices.Concat(r.Origins, h[r.Name])
+}

@@ -1,0 +1,99 @@
+package store
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Text is the content of a file.
+type Text struct {
+	Path    string
+	Content []byte
+}
+
+// ReadTexts reads files, and the files of directories that a store would read. It returns an error
+// if they have more than limit bytes.
+func ReadTexts(paths []string, limit int) ([]Text, error) {
+	var texts []Text
+	left := int64(limit)
+	for _, root := range paths {
+		var found []string
+		err := scan(filepath.Clean(root), func(path string, info fs.FileInfo) {
+			found = append(found, path)
+			left -= info.Size()
+		})
+		if err != nil {
+			return nil, err
+		}
+		if left < 0 {
+			return nil, fmt.Errorf("the files have more than %d MiB", limit>>20)
+		}
+		for _, path := range found {
+			content, err := readAll(path, &file{})
+			if err != nil {
+				return nil, err
+			}
+			texts = append(texts, Text{Path: path, Content: content})
+		}
+	}
+	return texts, nil
+}
+
+// Proposal holds files that may replace those of a store.
+type Proposal struct {
+	files   map[string]*file
+	folders []string
+	objects map[object.Key]bool
+}
+
+// Propose parses files. A folder is one whose files are all among them; paths are absolute. Only
+// Namespace and Validate of the options count.
+func Propose(texts []Text, folders []string, options Options) Proposal {
+	p := Proposal{files: map[string]*file{}, objects: map[object.Key]bool{}}
+	for _, folder := range folders {
+		p.folders = append(p.folders, filepath.Clean(folder))
+	}
+	for _, text := range texts {
+		path := filepath.Clean(text.Path)
+		next := &file{}
+		next.parse(path, text.Content, nil, options)
+		p.files[path] = next
+		for _, o := range next.objects {
+			p.objects[o.Key] = true
+		}
+	}
+	return p
+}
+
+// Has reports whether a file is among those of the proposal.
+func (p Proposal) Has(path string) bool { return p.files[path] != nil }
+
+// With returns a store with the files of a proposal. A folder at or below one of Options.Paths, or
+// a file there, replaces what s has of it. Any other folder replaces all files. The objects of any
+// other file replace those with the same key.
+func (s *Store) With(p Proposal) *Store {
+	options := s.options
+	options.LastGood, options.Await = nil, false
+	other := New(options)
+	before := map[object.Key]*object.Object{}
+	all := slices.ContainsFunc(p.folders, func(folder string) bool { return s.rootOf(folder) == "" })
+	for path, known := range s.files {
+		if all || p.files[path] != nil || slices.ContainsFunc(p.folders,
+			func(folder string) bool { return within(folder, path) }) {
+			continue
+		}
+		rest := *known
+		rest.objects = slices.DeleteFunc(slices.Clone(known.objects),
+			func(o *object.Object) bool { return p.objects[o.Key] })
+		other.replace(path, &rest, before)
+	}
+	for path, next := range p.files {
+		other.replace(path, next, before)
+	}
+	other.settle(before)
+	return other
+}
