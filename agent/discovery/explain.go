@@ -49,6 +49,11 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		defer s.mu.Unlock()
 		return v.HostOrigins(routes, domain)
 	}
+	proxy.Filters = func(listener, filter string) []resource.Origin {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return v.FilterOrigins(listener, filter)
+	}
 	proxy.Refused = func(key resource.Key) string { return refusals[key].reason }
 	proxy.Peer = func(cluster, endpoint string) explain.Peer {
 		s.mu.Lock()
@@ -68,6 +73,7 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	}
 	proxy := proxyOf(c.view)
 	proxy.Origins, proxy.Peer = c.view.HostOrigins, peerOf(c.world, c.view.Node())
+	proxy.Filters = c.view.FilterOrigins
 	proxy.Idle, proxy.IdleCure = idleGateway(c.world, c.view.Node(), request.Port)
 	why, cure := lostGateway(c.world, request.Host)
 	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))

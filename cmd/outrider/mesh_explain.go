@@ -26,9 +26,10 @@ func (a *app) meshExplainCommand() *cobra.Command {
 		Use:   "explain HOST[:PORT][/PATH]",
 		Short: "Explain what happens to a request, and which objects decide it",
 		Long: "Explain follows a request through the configuration that Envoy has: listener,\n" +
-			"filter chain, virtual host, route, clusters, endpoints. It prints the file and\n" +
-			"line behind each step, which certificates the sides of a TLS connection present\n" +
-			"and expect, and what the command line leaves open, such as weights.\n" +
+			"filter chain, filters of EnvoyFilters, virtual host, route, clusters, endpoints.\n" +
+			"It prints the file and line behind each step, which certificates the sides of a\n" +
+			"TLS connection present and expect, and what the command line leaves open, such\n" +
+			"as weights.\n" +
 			"It sends no request. If nothing accepts the request, the last lines are the\n" +
 			"reason and the cure, and the exit code is 1.\n\n" +
 			"The port is 80, or 443 with --tls or https://. With --files it needs no agent,\n" +

@@ -133,8 +133,12 @@ func (e *explanation) sendWords(r *routev3.Route, to *routev3.RouteAction) []str
 		}
 		facts = append(facts, text)
 	}
-	if len(to.HashPolicy) > 0 {
-		facts = append(facts, "keeps to an endpoint by hash")
+	for _, by := range to.HashPolicy {
+		fact := "keeps to an endpoint by hash"
+		if cookie := by.GetCookie().GetName(); cookie != "" {
+			fact += " of cookie " + cookie
+		}
+		facts = append(facts, fact)
 	}
 	if n := len(r.RequestHeadersToAdd) + len(r.RequestHeadersToRemove); n > 0 {
 		facts = append(facts, "changes "+count(n, "header")+" of the request")

@@ -234,13 +234,16 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
 					"ask without --tls, or give the port the protocol TLS or HTTPS")
 				return
 			}
+			e.patched("network filter", f.Name, d, managerWords(manager)...)
 			e.manager(manager, d)
 			return
 		}
 		if proxy, ok := unpack(f.GetTypedConfig(), &tcpproxyv3.TcpProxy{}); ok {
+			e.patched("network filter", f.Name, d)
 			e.pass(proxy, d)
 			return
 		}
+		e.patched("network filter", f.Name, d)
 		e.unknown("what network filter %s does with the connection", f.Name)
 	}
 	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")

@@ -71,6 +71,14 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 			facts = append(facts, "leaves out endpoints with errors (outlier detection)")
 		}
 	}
+	for _, check := range c.HealthChecks {
+		what := "with a connection"
+		if path := check.GetHttpHealthCheck().GetPath(); path != "" {
+			what = "at " + path
+		}
+		facts = append(facts, fmt.Sprintf("checks endpoints every %v %s",
+			check.GetInterval().AsDuration(), what))
+	}
 	live, counted := e.proxy.Live[name]
 	if found := live.Untrusting(c); found != nil {
 		e.unknown("whether requests get through: %s; %s", found.Message, found.Cure)

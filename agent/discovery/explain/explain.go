@@ -47,6 +47,8 @@ type Proxy struct {
 	// Origins returns the origins of a virtual host, the deciding one first; nil if they are not
 	// known separately. May be nil.
 	Origins func(routes, domain string) []resource.Origin
+	// Filters returns the EnvoyFilters that added or changed a filter of a listener. May be nil.
+	Filters func(listener, filter string) []resource.Origin
 	// Refused returns why Envoy refused a resource, "" if it did not. May be nil.
 	Refused func(resource.Key) string
 	// Live has the counters of the running Envoy, by cluster; nil if unknown.

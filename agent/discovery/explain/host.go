@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"outrider.org/outrider/agent/resource"
@@ -13,6 +14,11 @@ import (
 // manager follows a request through an HTTP connection manager.
 func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 	for _, f := range m.HttpFilters {
+		var facts []string
+		if f.Disabled {
+			facts = []string{"is disabled, except where a route enables it"}
+		}
+		e.patched("filter", f.Name, d, facts...)
 		if f.Name != faultFilter && f.Name != corsFilter && f.Name != routerFilter && !f.Disabled {
 			e.unknown("what HTTP filter %s of listener %s does with the request", f.Name, d.Name)
 		}
@@ -57,6 +63,24 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 	}
 	e.step("virtual host", host.Name, origins, "has the domain "+domain)
 	e.routes(host, origins)
+}
+
+// managerWords describes the settings of a connection manager that requests notice.
+func managerWords(m *hcmv3.HttpConnectionManager) []string {
+	var facts []string
+	if n := m.XffNumTrustedHops; n > 0 {
+		facts = append(facts, fmt.Sprintf(
+			"takes the client's address from x-forwarded-for (trusted proxies: %d)", n))
+	}
+	if n := len(m.GetLocalReplyConfig().GetMappers()); n > 0 {
+		facts = append(facts, "changes answers of its own, by "+count(n, "rule"))
+	}
+	for _, log := range m.AccessLog {
+		if file, ok := unpack(log.GetTypedConfig(), &filelogv3.FileAccessLog{}); ok {
+			facts = append(facts, "logs requests to "+file.Path)
+		}
+	}
+	return facts
 }
 
 // isFallback reports whether a virtual host is the one for unknown hosts.

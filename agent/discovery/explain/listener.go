@@ -47,7 +47,23 @@ func (e *explanation) listen(d *door) {
 	}
 	e.step("listener", d.Name, d.resource.Origins,
 		append(facts, e.refusal(resource.Key{Type: d.resource.Type, Name: d.resource.Name})...)...)
+	for _, f := range d.ListenerFilters {
+		if !disabled(f.FilterDisabled, e.request.Port) {
+			e.patched("listener filter", f.Name, d)
+		}
+	}
 	e.chain(d)
+}
+
+// patched adds the step of a filter if an EnvoyFilter added or changed it, or if there are facts.
+func (e *explanation) patched(what, name string, d *door, facts ...string) {
+	var origins []resource.Origin
+	if e.proxy.Filters != nil {
+		origins = e.proxy.Filters(d.Name, name)
+	}
+	if len(origins)+len(facts) > 0 {
+		e.step(what, name, origins, facts...)
+	}
 }
 
 // doors returns all listeners with an IP address, sorted by name.

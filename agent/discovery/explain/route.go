@@ -2,9 +2,12 @@ package explain
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -27,7 +30,8 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 			e.unknown("%s, which route %s asks for", open, routeName(r))
 		}
 		if m.certain() {
-			e.step("route", routeName(r), origins, "matches "+matchWords(r.Match))
+			e.step("route", routeName(r), origins,
+				append([]string{"matches " + matchWords(r.Match)}, settingWords(host, r)...)...)
 			e.action(host, r, origins)
 			return
 		}
@@ -37,6 +41,21 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 	e.end(Answered, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name,
 		e.request.Method, e.request.Path),
 		"add a route without a match to the end of the VirtualService")
+}
+
+// settingWords lists the filters that have settings of a route or its virtual host, but for those
+// that have a step of their own.
+func settingWords(host *routev3.VirtualHost, r *routev3.Route) []string {
+	var facts []string
+	for _, by := range []map[string]*anypb.Any{host.TypedPerFilterConfig, r.TypedPerFilterConfig} {
+		for _, name := range slices.Sorted(maps.Keys(by)) {
+			fact := "has settings for filter " + name
+			if name != faultFilter && name != corsFilter && !slices.Contains(facts, fact) {
+				facts = append(facts, fact)
+			}
+		}
+	}
+	return facts
 }
 
 func routeName(r *routev3.Route) string {

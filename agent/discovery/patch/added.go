@@ -65,6 +65,28 @@ type Entry struct {
 	Index  int
 }
 
+// Filter returns the name of the filter that a patch adds or changes; "" if it concerns something
+// else.
+func (e Entry) Filter() string {
+	in := e.Object.Spec.(*networking.EnvoyFilter).ConfigPatches[e.Index]
+	match := in.GetMatch().GetListener()
+	var matched string
+	switch in.ApplyTo {
+	case networking.EnvoyFilter_LISTENER_FILTER:
+		matched = match.GetListenerFilter()
+	case networking.EnvoyFilter_NETWORK_FILTER:
+		matched = match.GetFilterChain().GetFilter().GetName()
+	case networking.EnvoyFilter_HTTP_FILTER:
+		matched = match.GetFilterChain().GetFilter().GetSubFilter().GetName()
+	default:
+		return ""
+	}
+	if name := in.GetPatch().GetValue().GetFields()["name"].GetStringValue(); name != "" {
+		return name
+	}
+	return matched
+}
+
 // Unused reports patches for this proxy that had no effect, with the reason if it is known.
 func (s *Set) Unused(used map[Entry]bool) []object.Problem {
 	var problems []object.Problem

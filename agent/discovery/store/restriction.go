@@ -31,19 +31,21 @@ type restriction struct {
 	group     string
 	spec      func() proto.Message
 	restricts func(spec proto.Message) bool // also called with an empty spec
+	example   string                        // with an EnvoyFilter for the purpose
 }
 
 // restrictions maps Istio's kinds that can restrict access.
 var restrictions = map[string]restriction{
 	"AuthorizationPolicy": {securityGroup,
-		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
+		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts,
+		"allow-addresses"},
 	string(object.PeerAuthentication): {group: securityGroup}, // supported
 	"RequestAuthentication": {securityGroup,
-		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts},
+		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts, "jwt"},
 	"WasmPlugin": {extensionsGroup,
-		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
+		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts, ""},
 	"TrafficExtension": {extensionsGroup,
-		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
+		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts, ""},
 }
 
 // securityKinds lists the kinds of security.istio.io, for suggestions.
@@ -104,10 +106,14 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		return
 	}
 	found.restricts = true
+	cure := "remove it: no change of the mesh configuration takes effect while it is there"
+	if kind.example != "" {
+		cure += fmt.Sprintf("; for an EnvoyFilter in its place see \"outrider example show %s\"",
+			kind.example)
+	}
 	d.refuse(node, nil,
 		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider",
-			h.kind),
-		"remove it: no change of the mesh configuration takes effect while it is there")
+			h.kind), cure)
 }
 
 // authorizationRestricts: ALLOW denies whatever no rule matches, and an empty rule matches

@@ -30,6 +30,19 @@ func (v *View) HostOrigins(routes, domain string) []resource.Origin {
 	return origins
 }
 
+// FilterOrigins returns the EnvoyFilters that added or changed a filter of a listener, the last one
+// first.
+func (v *View) FilterOrigins(listener, filter string) []resource.Origin {
+	var origins []resource.Origin
+	key := resource.Key{Type: resource.ListenerType, Name: listener}
+	for _, entry := range slices.Backward(v.patches.used[key]) {
+		if o := entry.Object.Origin(); entry.Filter() == filter && !slices.Contains(origins, o) {
+			origins = append(origins, o)
+		}
+	}
+	return origins
+}
+
 // HostOrigin is the origin of a virtual host.
 type HostOrigin struct {
 	Routes, VirtualHost string // names

@@ -67,8 +67,8 @@ type Target struct {
 
 // Step is one decision.
 type Step struct {
-	// What is listener, filter chain, routes, virtual host, route, fault, CORS, action, cluster or
-	// endpoints.
+	// What is listener, filter chain, listener filter, network filter, filter, routes, virtual host,
+	// route, fault, CORS, action, cluster or endpoints.
 	What    string            `json:"what"`
 	Name    string            `json:"name,omitempty"`    // of the resource or the part of it
 	Facts   []string          `json:"facts,omitempty"`   // human-readable
