@@ -17,25 +17,21 @@ func TestExample_MatchesPackage(t *testing.T) {
 	if code != api.ExitDone {
 		t.Errorf("list: exit %d", code)
 	}
-	folders, err := filepath.Glob("../../packaging/examples/*/mesh.d/*.yaml")
-	if err != nil || len(folders) < 6 {
-		t.Fatalf("%v, %v", folders, err)
-	}
-	for _, path := range folders {
-		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+	for _, example := range examples.All() {
+		name, file := example.Name, example.Files[0].Path
 		if !strings.Contains(list, "\n  "+name+" ") {
 			t.Errorf("%s is not listed:\n%s", name, list)
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(filepath.Join("../../packaging/examples", name, file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		code, all, _ := m.outrider("example", "show", name)
-		first := "==> /etc/outrider/mesh.d/" + name + ".yaml <==\n" + string(text)
+		first := "==> /etc/outrider/" + file + " <==\n" + string(text)
 		if code != api.ExitDone || !strings.HasPrefix(all, first) {
 			t.Errorf("show %s: exit %d:\n%s", name, code, all)
 		}
-		code, one, _ := m.outrider("example", "show", name, "mesh.d/"+name+".yaml")
+		code, one, _ := m.outrider("example", "show", name, file)
 		if code != api.ExitDone || one != string(text) {
 			t.Errorf("show %s FILE: exit %d:\n%s", name, code, one)
 		}
@@ -52,7 +48,7 @@ func TestExample_MatchesPackage(t *testing.T) {
 	}
 	_, text, _ := m.outrider("example", "list", "--json")
 	var listed []examples.Example
-	if err := json.Unmarshal([]byte(text), &listed); err != nil || len(listed) != len(folders) ||
+	if err := json.Unmarshal([]byte(text), &listed); err != nil || len(listed) != len(examples.All()) ||
 		listed[0].Group != "edge" {
 		t.Errorf("--json: %v, %d examples: %s", err, len(listed), text)
 	}
@@ -61,7 +57,7 @@ func TestExample_MatchesPackage(t *testing.T) {
 func TestExample_UnknownName(t *testing.T) {
 	m := newMachine(t, nil)
 	for want, arguments := range map[string][]string{
-		`no example "canry"; there are: hello, reverse-proxy, canary,`: {"example", "show", "canry"},
+		`no example "canry"; there are: hello, reverse-proxy, two-hosts,`: {"example", "show", "canry"},
 		`the example canary has no file "conf.d/x"`: {"example", "show", "canary",
 			"conf.d/x"},
 	} {

@@ -1,13 +1,12 @@
 // Package examples embeds the configurations that the packages install in
 // /usr/share/doc/outrider/examples. Each folder mirrors /etc/outrider; the first line of
-// mesh.d/NAME.yaml says what the example does. Groups lists them all.
+// mesh.d/NAME.yaml, or else of conf.d/60-NAME.toml, says what the example does. Groups lists them.
 package examples
 
 import (
 	"embed"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 )
@@ -25,7 +24,12 @@ type Group struct {
 // Groups are all groups, with every example of this folder, in the order of the list.
 var Groups = []Group{
 	{"edge", "a proxy of its own, in front of servers or clients", []string{
-		"hello", "reverse-proxy", "canary", "retries", "internal-api", "sni", "outbound-proxy"}},
+		"hello", "reverse-proxy", "two-hosts", "canary", "retries", "internal-api", "sni",
+		"outbound-proxy"}},
+	{"extra", "for an edge, beside one of the above", []string{
+		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
+		"error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",
+		"json-log"}},
 }
 
 // Example is one example configuration, installed with the package.
@@ -33,7 +37,7 @@ type Example struct {
 	Name    string `json:"name"`
 	Group   string `json:"group"`
 	Summary string `json:"summary"`
-	Files   []File `json:"files"` // mesh.d/NAME.yaml first
+	Files   []File `json:"files"` // the one with the instructions first
 }
 
 // File is one file of an example.
@@ -74,27 +78,36 @@ func Find(name string) (Example, error) {
 	return Example{}, fmt.Errorf("no example %q; there are: %s", name, strings.Join(names, ", "))
 }
 
-// load reads the folder of an example. mesh.d/NAME.yaml comes first.
+// load reads the folder of an example.
 func load(name string) Example {
 	example := Example{Name: name}
-	main := path.Join(name, "mesh.d", name+".yaml")
 	err := fs.WalkDir(files, name, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		text, err := files.ReadFile(file)
-		found := File{Path: strings.TrimPrefix(file, name+"/"), Text: string(text)}
-		if file == main {
-			example.Files = slices.Insert(example.Files, 0, found)
-		} else {
-			example.Files = append(example.Files, found)
-		}
+		example.Files = append(example.Files,
+			File{Path: strings.TrimPrefix(file, name+"/"), Text: string(text)})
 		return err
 	})
 	if err != nil {
 		panic(err) // the files are part of the program
 	}
+	slices.SortStableFunc(example.Files, func(a, b File) int {
+		return rank(name, a) - rank(name, b)
+	})
 	first, _, _ := strings.Cut(example.Files[0].Text, "\n")
 	example.Summary = strings.TrimPrefix(first, "# ")
 	return example
+}
+
+// rank orders the files of an example: the one with the instructions is the first.
+func rank(name string, file File) int {
+	switch file.Path {
+	case "mesh.d/" + name + ".yaml":
+		return 0
+	case "conf.d/60-" + name + ".toml":
+		return 1
+	}
+	return 2
 }

@@ -37,8 +37,8 @@ func TestReverseProxy(t *testing.T) {
 	s := newSandbox(t, "reverse-proxy")
 	ca := newAuthority(t)
 	www := ca.issue("www.example.com")
-	s.write("outrider/tls/www.crt", www.cert)
-	s.write("outrider/tls/www.key", www.key)
+	s.write("outrider/credentials/www/tls.crt", www.cert)
+	s.write("outrider/credentials/www/tls.key", www.key)
 	s.backend("127.0.0.1:3000", nil, named("web"))
 	s.backend("127.0.0.1:4000", nil, named("api0"))
 	s.backend("127.0.0.1:4001", nil, named("api1"))
@@ -76,8 +76,8 @@ func TestReverseProxy(t *testing.T) {
 
 	// A renewed certificate is used once both files are replaced.
 	renewed := ca.issue("www.example.com")
-	s.write("outrider/tls/www.crt", renewed.cert)
-	s.write("outrider/tls/www.key", renewed.key)
+	s.write("outrider/credentials/www/tls.crt", renewed.cert)
+	s.write("outrider/credentials/www/tls.key", renewed.key)
 	s.eventually("the renewed certificate is used", func() bool {
 		conn, err := s.dial("127.0.0.1:443")
 		if err != nil {

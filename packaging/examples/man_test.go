@@ -52,7 +52,10 @@ var kinds = []struct{ name, text string }{
 	{"PeerAuthentication", "Whether connections to the application need mutual TLS: STRICT, " +
 		"PERMISSIVE\n(both are accepted) or DISABLE; see MUTUAL TLS."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
-		"kinds cannot say. BOOTSTRAP is refused: use `bootstrap_override` in [envoy]."},
+		"kinds cannot say: compression, limits, passwords, tokens, networks, error pages,\n" +
+		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +
+		"`auth_basic`, `allow`, `error_page`. Its apiVersion is networking.istio.io/v1alpha3.\n" +
+		"BOOTSTRAP is refused: use `bootstrap_override` in [envoy]."},
 	{"WorkloadGroup", "Is checked and has no effect yet."},
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }
@@ -280,7 +283,14 @@ belongs to one server of a port, and a TCP port to one server.`)
 Each comes with conf.d/10-router.toml, which sets the type.`)
 	for _, example := range All() {
 		p.Subsection(example.Name + ": " + lowerFirst(example.Summary))
-		p.Example(withoutHeader(example.Files[0].Text))
+		for i, file := range example.Files {
+			if i > 0 && file.Path != "conf.d/10-router.toml" {
+				p.Text("and in /etc/outrider/" + file.Path + ":")
+			}
+			if file.Path != "conf.d/10-router.toml" {
+				p.Example(withoutHeader(file.Text))
+			}
+		}
 	}
 	p.Section("RESPONSE FLAGS")
 	p.Text(`An access log (` + "`" + `access_log_file` + "`" +
@@ -303,8 +313,10 @@ whose certificate is not trusted.`)
 
 // withoutHeader is the text of a file without the comments that it begins with.
 func withoutHeader(text string) string {
-	_, objects, _ := strings.Cut(text, "\napiVersion:")
-	return "apiVersion:" + objects
+	for strings.HasPrefix(text, "#") {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	return text
 }
 
 func lowerFirst(s string) string {

@@ -62,20 +62,59 @@ func newSandbox(t *testing.T, name string) *sandbox {
 		t.Fatal(err)
 	}
 	s.enterNetwork()
-	example, err := Find(name)
-	if err != nil {
-		t.Fatal(err)
-	}
 	stub, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "outrider.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.write("outrider/outrider.toml", string(stub))
 	s.write("outrider/conf.d/99-test.toml", testSettings)
+	s.install(name)
+	return s
+}
+
+// install copies the files of an example.
+func (s *sandbox) install(name string) Example {
+	s.t.Helper()
+	example, err := Find(name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	for _, file := range example.Files {
 		s.write(filepath.Join("outrider", file.Path), file.Text)
 	}
-	return s
+	return example
+}
+
+// remove removes the files of an example, but for the one that all share.
+func (s *sandbox) remove(example Example) {
+	s.t.Helper()
+	for _, file := range example.Files {
+		if file.Path == "conf.d/10-router.toml" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.etc, "outrider", file.Path)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// outrider runs the command line.
+func (s *sandbox) outrider(arguments ...string) (string, error) {
+	s.t.Helper()
+	socket := filepath.Join(s.dir, "run", "outrider.sock")
+	command := exec.CommandContext(s.t.Context(), rig.Build(s.t, false).Path("outrider"),
+		append([]string{"--socket", socket}, arguments...)...)
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// check fails the test if the mesh configuration has a problem.
+func (s *sandbox) check() {
+	s.t.Helper()
+	out, err := s.outrider("mesh", "check")
+	if err != nil || !strings.HasSuffix(strings.TrimSpace(out), "valid") {
+		s.t.Errorf("outrider mesh check: %v: %s", err, out)
+	}
 }
 
 // enterNetwork starts the goroutine whose thread is in the sandbox's network.
@@ -126,7 +165,6 @@ func (s *sandbox) write(name, text string) {
 func (s *sandbox) start() {
 	s.t.Helper()
 	programs := rig.Build(s.t, false)
-	socket := filepath.Join(s.dir, "run", "outrider.sock")
 	inEtc := []string{"--mount", "sh", "-ec", etcScript, "sh", s.etc, s.logs}
 	command := exec.Command("unshare", append(inEtc, programs.Path("outriderd"))...)
 	command.Env = []string{
@@ -152,24 +190,17 @@ func (s *sandbox) start() {
 			s.t.Logf("outriderd's log:\n%s", log.String())
 		}
 	})
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
-	defer cancel()
+	deadline := time.Now().Add(time.Minute)
 	for {
-		wait := exec.CommandContext(ctx, programs.Path("outrider"), "--socket", socket,
-			"wait", "--timeout", "50s")
-		out, err := wait.CombinedOutput()
+		out, err := s.outrider("wait", "--timeout", "50s")
 		if err == nil {
 			break
 		}
-		if !bytes.Contains(out, []byte("not running")) || ctx.Err() != nil {
+		if !strings.Contains(out, "not running") || time.Now().After(deadline) {
 			s.t.Fatalf("outrider wait: %v: %s", err, out)
 		}
 	}
-	check := exec.CommandContext(ctx, programs.Path("outrider"), "--socket", socket, "mesh",
-		"check")
-	if out, err := check.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
-		s.t.Errorf("outrider mesh check: %v: %s", err, out)
-	}
+	s.check()
 }
 
 // listen opens a port in the sandbox. The listener is closed after the test.
@@ -205,8 +236,14 @@ func (s *sandbox) backend(address string, config *tls.Config, handler http.Handl
 }
 
 // dial connects to an address in the sandbox.
-func (s *sandbox) dial(address string) (conn net.Conn, err error) {
-	s.do(func() { conn, err = net.DialTimeout("tcp", address, 10*time.Second) })
+func (s *sandbox) dial(address string) (net.Conn, error) { return s.dialFrom("", address) }
+
+func (s *sandbox) dialFrom(from, address string) (conn net.Conn, err error) {
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	if from != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
+	s.do(func() { conn, err = dialer.Dial("tcp", address) })
 	return conn, err
 }
 
@@ -222,6 +259,8 @@ type request struct {
 	method, url, to string
 	header          http.Header
 	body            string
+	preface         string // sent before TLS and HTTP
+	from            string // the client's IP address; "": any
 	tls             *tls.Config
 	proxy           bool // the request line has the whole URL
 }
@@ -231,10 +270,14 @@ func (s *sandbox) send(r request) (answer, error) {
 	s.t.Helper()
 	transport := &http.Transport{
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return s.dial(r.to)
+			conn, err := s.dialFrom(r.from, r.to)
+			if err == nil && r.preface != "" {
+				_, err = io.WriteString(conn, r.preface)
+			}
+			return conn, err
 		},
 		TLSClientConfig:   r.tls,
-		DisableKeepAlives: true,
+		DisableKeepAlives: true, DisableCompression: true,
 	}
 	defer transport.CloseIdleConnections()
 	var body io.Reader

@@ -128,9 +128,9 @@ func TestInternalAPI(t *testing.T) {
 	s := newSandbox(t, "internal-api")
 	servers, clients := newAuthority(t), newAuthority(t)
 	api := servers.issue("api.internal")
-	s.write("outrider/tls/api.crt", api.cert)
-	s.write("outrider/tls/api.key", api.key)
-	s.write("outrider/tls/clients-ca.crt", clients.pem())
+	s.write("outrider/credentials/api/tls.crt", api.cert)
+	s.write("outrider/credentials/api/tls.key", api.key)
+	s.write("outrider/credentials/api/ca.crt", clients.pem())
 	s.backend("127.0.0.1:3000", nil, named("application"))
 	s.start()
 

@@ -1,0 +1,163 @@
+package examples
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// edge is the example reverse-proxy with servers for /api/ and none for other paths, to which the
+// extra examples are added one after the other.
+type edge struct {
+	*sandbox
+	ca   *authority
+	sick atomic.Bool // the second server fails its health check
+}
+
+const www, api = "https://www.example.com/", "https://www.example.com/api/"
+
+// stranger is an address of the sandbox that is not one of loopback.
+const stranger = "192.0.2.1"
+
+func newEdge(t *testing.T) *edge {
+	e := &edge{sandbox: newSandbox(t, "reverse-proxy"), ca: newAuthority(t)}
+	for _, name := range []string{"www", "shop", "blog"} {
+		issued := e.ca.issue(name + ".example.com")
+		e.write("outrider/credentials/"+name+"/tls.crt", issued.cert)
+		e.write("outrider/credentials/"+name+"/tls.key", issued.key)
+	}
+	for name, address := range map[string]string{"api0": "127.0.0.1:4000",
+		"api1": "127.0.0.1:4001", "shop": "127.0.0.1:3100", "blog": "127.0.0.1:3200"} {
+		e.backend(address, nil, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/healthz" && name == "api1" && e.sick.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				return
+			}
+			named(name)(w, r)
+			w.Header().Set("Content-Type", "text/plain")
+			_, _ = io.WriteString(w, strings.Repeat("all work and no play ", 100))
+		})
+	}
+	e.install("json-log")
+	e.do(func() {
+		out, err := exec.Command("ip", "addr", "add", stranger+"/32", "dev", "lo").CombinedOutput()
+		if err != nil {
+			t.Errorf("ip addr add: %v: %s", err, out)
+		}
+	})
+	e.start()
+	return e
+}
+
+// ask sends a request over TLS, by default to /api/. Without an answer the status is 0.
+func (e *edge) ask(r request) answer {
+	e.t.Helper()
+	if r.url == "" {
+		r.url = api
+	}
+	r.to, r.tls = "127.0.0.1:443", e.ca.trust(parsed(e.t, r.url).Hostname())
+	got, err := e.send(r)
+	if err != nil {
+		return answer{body: err.Error()}
+	}
+	return got
+}
+
+// headers returns a request with headers.
+func headers(pairs ...string) request {
+	r := request{header: http.Header{}}
+	for i := 0; i < len(pairs); i += 2 {
+		r.header.Set(pairs[i], pairs[i+1])
+	}
+	return r
+}
+
+// extra is an example that is added to an edge.
+type extra struct {
+	name     string
+	acts     func(*edge) bool // reports whether the example has an effect
+	shows    func(*testing.T, *edge)
+	url      string // that mesh explain is asked about; "": /api/
+	explains string // its answer, beside the file
+}
+
+func (x extra) try(t *testing.T, e *edge) {
+	if x.acts(e) {
+		t.Fatal("it acts before it is installed")
+	}
+	example := e.install(x.name)
+	defer func() {
+		e.remove(example)
+		if !t.Failed() {
+			e.eventually(x.name+" no longer acts", func() bool { return !x.acts(e) })
+		}
+	}()
+	e.eventually(x.name+" acts", func() bool { return x.acts(e) })
+	e.check()
+	if x.shows != nil {
+		x.shows(t, e)
+	}
+	if x.url == "" {
+		x.url = api
+	}
+	out, err := e.outrider("mesh", "explain", x.url)
+	where := "from /etc/outrider/" + example.Files[0].Path + ":"
+	if strings.HasSuffix(example.Files[0].Path, ".toml") {
+		where = ""
+	}
+	if err != nil || !strings.Contains(out, x.explains) || !strings.Contains(out, where) {
+		t.Errorf("mesh explain does not say %q and %q: %v\n%s", x.explains, where, err, out)
+	}
+}
+
+// Each extra example takes effect as soon as its files are there, and ends with them. All have one
+// agent and one Envoy.
+func TestExtras(t *testing.T) {
+	e := newEdge(t)
+	for _, x := range extras {
+		t.Run(x.name, func(t *testing.T) {
+			was := e.t
+			e.t = t
+			defer func() { e.t = was }()
+			x.try(t, e)
+		})
+	}
+	t.Run("json-log", func(t *testing.T) { showJSONLog(t, e) })
+}
+
+func showJSONLog(t *testing.T, e *edge) {
+	type line struct {
+		Method, Path, Client, Protocol string
+		Status, Ms                     *int
+		BytesSent                      *int `json:"bytes_sent"`
+	}
+	parts.Eventually(t, time.Minute, "the log is written", func() bool {
+		text, err := os.ReadFile(filepath.Join(e.logs, "access.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for row := range bytes.Lines(text) {
+			var l line
+			if err := json.Unmarshal(row, &l); err != nil {
+				t.Fatalf("%s: %v", row, err)
+			}
+			if l.Path == "/api/" && l.Method == http.MethodGet && l.Client == "127.0.0.1" &&
+				*l.Status == 200 && *l.BytesSent > 0 && l.Ms != nil {
+				return true
+			}
+		}
+		return false
+	})
+}

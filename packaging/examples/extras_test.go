@@ -1,0 +1,266 @@
+package examples
+
+import (
+	"compress/gzip"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// extras are in the order of their tests.
+var extras = []extra{
+	{name: "two-hosts", url: "https://blog.example.com/",
+		explains: "server name blog.example.com", acts: func(e *edge) bool {
+			return e.ask(request{url: "https://shop.example.com/"}).from() == "shop" &&
+				e.ask(request{url: "https://blog.example.com/"}).from() == "blog"
+		}, shows: showTwoHosts},
+	{name: "compression", explains: "filter envoy.filters.http.compressor.brotli",
+		acts: func(e *edge) bool {
+			got := e.ask(headers("Accept-Encoding", "gzip, br"))
+			return got.header.Get("Content-Encoding") == "br"
+		}, shows: showCompression},
+	{name: "rate-limit", explains: "filter envoy.filters.http.local_ratelimit",
+		acts: func(e *edge) bool {
+			for range 40 {
+				if e.ask(request{}).status == http.StatusTooManyRequests {
+					return true
+				}
+			}
+			return false
+		}, shows: func(t *testing.T, e *edge) {
+			if got := e.ask(request{from: stranger}); got.status != 200 {
+				t.Errorf("another client: %+v", got)
+			}
+		}},
+	{name: "request-size", explains: "filter envoy.filters.http.buffer",
+		acts: func(e *edge) bool { return e.post(10_000_001) == http.StatusRequestEntityTooLarge },
+		shows: func(t *testing.T, e *edge) {
+			if got := e.post(10_000_000); got != 200 {
+				t.Errorf("10 MB: %d", got)
+			}
+		}},
+	{name: "basic-auth", explains: "filter envoy.filters.http.basic_auth",
+		acts: func(e *edge) bool {
+			e.writeUser("alice", "secret")
+			return e.ask(request{}).status == 401
+		}, shows: showBasicAuth},
+	{name: "jwt", explains: "filter envoy.filters.http.jwt_authn",
+		acts: func(e *edge) bool {
+			e.writeKeys(e.ca.key)
+			return e.ask(request{}).status == 401
+		},
+		shows: showJWT},
+	{name: "allow-addresses", explains: "filter envoy.filters.http.rbac",
+		acts: func(e *edge) bool {
+			return e.ask(request{}).status == 200 && e.ask(request{from: stranger}).status == 403
+		}},
+	{name: "error-pages", explains: "changes answers of its own, by 1 rule",
+		acts: func(e *edge) bool {
+			got := e.ask(request{url: www})
+			return got.status == 503 && strings.Contains(got.body, "<p>503, request ") &&
+				got.header.Get("Content-Type") == "text/html; charset=utf-8"
+		}},
+	{name: "health-checks", explains: "checks endpoints every 2s at /healthz",
+		acts: func(e *edge) bool {
+			e.sick.Store(true)
+			return e.servers(20) == "api0"
+		}, shows: showHealthChecks},
+	{name: "sticky-sessions", explains: "keeps to an endpoint by hash of cookie server",
+		acts: func(e *edge) bool {
+			cookie, _, _ := strings.Cut(e.ask(request{}).header.Get("Set-Cookie"), ";")
+			if cookie == "" {
+				return false
+			}
+			first := e.ask(headers("Cookie", cookie)).from()
+			for range 20 {
+				if e.ask(headers("Cookie", cookie)).from() != first {
+					return false
+				}
+			}
+			return true
+		}, shows: func(t *testing.T, e *edge) {
+			if got := e.servers(40); got != "api0 api1" {
+				t.Errorf("clients without a cookie reach %s", got)
+			}
+		}},
+	{name: "trusted-proxies", explains: "(trusted proxies: 1)", acts: func(e *edge) bool {
+		got := e.ask(headers("X-Forwarded-For", "203.0.113.9, 198.51.100.7"))
+		return got.header.Get("Saw-X-Envoy-External-Address") == "198.51.100.7"
+	}},
+	{name: "proxy-protocol", explains: "listener filter envoy.filters.listener.proxy_protocol",
+		acts: func(e *edge) bool { return e.ask(request{}).status == 0 },
+		shows: func(t *testing.T, e *edge) {
+			v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + // PROXY, TCP over IPv4, 12 bytes
+				"\xc6\x33\x64\x07\x7f\x00\x00\x01\x15\xb3\x01\xbb"
+			for _, header := range []string{
+				"PROXY TCP4 198.51.100.7 127.0.0.1 5555 443\r\n", v2} {
+				got := e.ask(request{preface: header})
+				if got.header.Get("Saw-X-Forwarded-For") != "198.51.100.7" {
+					t.Errorf("with %q: %+v", header, got)
+				}
+			}
+		}},
+}
+
+// post sends a request with a body of n bytes and returns the status.
+func (e *edge) post(n int) int {
+	e.t.Helper()
+	return e.ask(request{method: "POST", body: strings.Repeat("x", n)}).status
+}
+
+// servers returns the names of the servers that answer n requests.
+func (e *edge) servers(n int) string {
+	e.t.Helper()
+	seen := map[string]bool{}
+	for range n {
+		seen[e.ask(request{}).from()] = true
+	}
+	var names []string
+	for _, name := range []string{"", "api0", "api1"} {
+		if seen[name] {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func showTwoHosts(t *testing.T, e *edge) {
+	plain := e.get(request{url: "http://blog.example.com/x", to: "127.0.0.1:80"})
+	if plain.status != 301 || plain.header.Get("Location") != "https://blog.example.com/x" {
+		t.Errorf("http: %+v", plain)
+	}
+	if got := e.ask(request{url: "https://other.example.com/"}); got.status != 0 {
+		t.Errorf("another name: %+v", got)
+	}
+	out, err := e.outrider("certs")
+	for _, name := range []string{"shop", "blog", "www"} {
+		if err != nil || !strings.Contains(out, "CN="+name+".example.com") {
+			t.Errorf("outrider certs has no %s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+func showCompression(t *testing.T, e *edge) {
+	plain := e.ask(request{})
+	if plain.header.Get("Content-Encoding") != "" || len(plain.body) < 500 {
+		t.Errorf("without Accept-Encoding: %+v", plain)
+	}
+	zipped := e.ask(headers("Accept-Encoding", "gzip"))
+	if zipped.header.Get("Content-Encoding") != "gzip" {
+		t.Fatalf("%+v", zipped)
+	}
+	reader, err := gzip.NewReader(strings.NewReader(zipped.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(reader); err != nil || string(text) != plain.body {
+		t.Errorf("gzip: %q, %v", text, err)
+	}
+	curl := exec.CommandContext(t.Context(), "curl", "-sS", "-k", "--compressed", "--resolve",
+		"www.example.com:443:127.0.0.1", "-H", "Accept-Encoding: br", api)
+	var out []byte
+	e.do(func() { out, err = curl.CombinedOutput() })
+	if err != nil || string(out) != plain.body {
+		t.Errorf("brotli: %v: %s", err, out)
+	}
+}
+
+// writeUser writes the file of users of the example basic-auth.
+func (e *edge) writeUser(name, password string) {
+	e.t.Helper()
+	sum := sha1.Sum([]byte(password))
+	e.write("outrider/users", name+":{SHA}"+base64.StdEncoding.EncodeToString(sum[:])+"\n")
+}
+
+func showBasicAuth(t *testing.T, e *edge) {
+	as := func(name, password string) answer {
+		return e.ask(headers("Authorization",
+			"Basic "+base64.StdEncoding.EncodeToString([]byte(name+":"+password)), "X-User", "root"))
+	}
+	if got := as("alice", "secret"); got.status != 200 || got.header.Get("Saw-X-User") != "alice" {
+		t.Errorf("alice: %+v", got)
+	}
+	if got := as("alice", "wrong"); got.status != 401 {
+		t.Errorf("a wrong password: %+v", got)
+	}
+	e.writeUser("bob", "new")
+	if out, err := e.outrider("reload"); err != nil {
+		t.Fatalf("outrider reload: %v: %s", err, out)
+	}
+	if got := as("bob", "new"); got.status != 200 {
+		t.Errorf("bob after a reload: %+v", got)
+	}
+	if got := as("alice", "secret"); got.status != 401 {
+		t.Errorf("alice, who is gone: %+v", got)
+	}
+}
+
+var unpadded = base64.RawURLEncoding.EncodeToString
+
+// writeKeys writes the key of an issuer for the example jwt.
+func (e *edge) writeKeys(key *ecdsa.PrivateKey) {
+	e.t.Helper()
+	point, err := key.PublicKey.Bytes()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.write("outrider/jwks.json", fmt.Sprintf(
+		`{"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "1", "x": %q, "y": %q}]}`,
+		unpadded(point[1:33]), unpadded(point[33:])))
+}
+
+// token issues a token.
+func token(t *testing.T, key *ecdsa.PrivateKey, audience string, until time.Duration) request {
+	t.Helper()
+	claims, err := json.Marshal(map[string]any{"iss": "https://login.example.com/",
+		"sub": "alice", "aud": audience, "exp": time.Now().Add(until).Unix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := unpadded([]byte(`{"alg":"ES256","kid":"1"}`)) + "." + unpadded(claims)
+	sum := sha256.Sum256([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, key, sum[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature := append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
+	return headers("Authorization", "Bearer "+text+"."+unpadded(signature))
+}
+
+func showJWT(t *testing.T, e *edge) {
+	good := e.ask(token(t, e.ca.key, "www.example.com", time.Hour))
+	payload, err := base64.RawURLEncoding.DecodeString(good.header.Get("Saw-X-Jwt-Payload"))
+	if good.status != 200 || err != nil || !strings.Contains(string(payload), `"sub":"alice"`) {
+		t.Errorf("a token: %+v, %v", good, err)
+	}
+	for who, bad := range map[string]request{
+		"for another audience": token(t, e.ca.key, "other.example.com", time.Hour),
+		"expired":              token(t, e.ca.key, "www.example.com", -time.Hour),
+		"forged":               token(t, newAuthority(t).key, "www.example.com", time.Hour),
+	} {
+		if got := e.ask(bad); got.status != 401 && got.status != 403 {
+			t.Errorf("a token %s: %d", who, got.status)
+		}
+	}
+}
+
+func showHealthChecks(t *testing.T, e *edge) {
+	out, err := e.outrider("proxy", "endpoints", "outbound|80||api.internal")
+	if err != nil || !strings.Contains(out, "failed health check") {
+		t.Errorf("outrider proxy endpoints: %v\n%s", err, out)
+	}
+	e.sick.Store(false)
+	e.eventually("the server that is well again gets requests", func() bool {
+		return e.servers(20) == "api0 api1"
+	})
+}
