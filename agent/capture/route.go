@@ -30,12 +30,11 @@ func Route(to netip.Addr, uid uint32) (local, loopback bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	header := make([]byte, routeHeader)
-	header[0], header[1] = unix.AF_INET, uint8(to.BitLen())
+	header := [routeHeader]byte{unix.AF_INET, uint8(to.BitLen())} // family, length of RTA_DST
 	if to.Is6() {
 		header[0] = unix.AF_INET6
 	}
-	answers, err := conn.Execute(netlink.Message{Data: append(header, encoded...),
+	answers, err := conn.Execute(netlink.Message{Data: append(header[:], encoded...),
 		Header: netlink.Header{Type: unix.RTM_GETROUTE, Flags: netlink.Request}})
 	if withoutRoute(err) {
 		return false, false, nil

