@@ -25,6 +25,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/exposure"
@@ -88,6 +89,7 @@ type Agent struct {
 	watched    *configWatch        // nil if disabled
 	capture    *capture.Follower
 	exposure   *exposure.Checker
+	endpoints  *endpoints.Tracker
 	optional   []part.Part // those of them that are not disabled
 
 	grpcNode  atomic.Pointer[corev3.Node]    // of applications; nil: none are served
@@ -183,12 +185,12 @@ func (a *Agent) runParts(
 	group.Start(notifier, &signalHandler{Agent: a, signals: signals}, a.keeper, a.api, a.reloader,
 		&journal.Events{Board: a.board, Log: a.logOf("agent"), Logs: a.logs, Epochs: a.proxy,
 			Elsewhere: []string{conditionRefused, discovery.ConditionProblems,
-				epoch.ConditionGaveUp, mesh.ConditionRefused("")}},
+				epoch.ConditionGaveUp, mesh.ConditionRefused(""), endpoints.ConditionFailing}},
 		supervisor)
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
 		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.capture,
-			a.exposure, a.health)
+			a.exposure, a.endpoints, a.health)
 		group.Start(a.optional...)
 		group.Start(&keyRights{agent: a})
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})

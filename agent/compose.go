@@ -144,6 +144,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.relay = a.newRelay(c)
 	a.capture = a.newCapture(c)
 	a.exposure = a.newExposure(c)
+	a.endpoints = a.newEndpoints()
 	a.meshPorts.Accepted = a.exposure.Wake
 	a.health = health.New(health.Options{Settings: healthSettings(c),
 		Proxy: captured{a.proxy, a.capture}, Report: a.reportHealth,
@@ -155,6 +156,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
 		Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
 		Logger:   log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
+		Also: a.receiveFailures(c),
 	}))
 	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay, Logger: log}
 	a.xdsSwitch.UseRelay(c.Discovery.Address != "")
@@ -200,7 +202,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
 		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, DNS: a.dns,
 		View:         a.view,
-		Interception: a.capture, Exposure: a.exposure,
+		Interception: a.capture, Exposure: a.exposure, Endpoints: a.endpoints,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),

@@ -115,6 +115,7 @@ func (e reloadEffects) Enact(
 		e.dns.Configure(dnsSettings(c))
 		e.publishNames()
 	}
+	e.endpoints.Wake()
 	step("watch of the configuration")
 	if e.watched != nil {
 		e.watched.configure(won.loaded, won.wanted.files)

@@ -69,6 +69,8 @@ type Status struct {
 	OutsideMutualTLS []OutsidePort `json:"outside_mutual_tls,omitempty"`
 	// OlderConnections bypass mutual TLS because they were established before the rules.
 	OlderConnections []OlderConnections `json:"older_connections,omitempty"`
+	// FailingBackends are endpoints that have failed and had no success since.
+	FailingBackends []FailingBackend `json:"failing_backends,omitempty"`
 	// Problems holds at most MaxMeshProblems problems; Discovery counts all.
 	Problems []MeshProblem `json:"mesh_problems,omitempty"`
 }
@@ -84,6 +86,16 @@ type OlderConnections struct {
 	Port  uint16     `json:"port"`
 	Peer  netip.Addr `json:"peer,omitzero"` // invalid: peers that are not listed
 	Count int        `json:"count"`
+}
+
+// FailingBackend is an endpoint that refuses connections or does not answer.
+type FailingBackend struct {
+	Cluster  string    `json:"cluster"`
+	Host     string    `json:"host"`
+	Address  string    `json:"address,omitempty"` // empty: the cluster has no healthy endpoint
+	Cause    string    `json:"cause"`             // of the last failure
+	Since    time.Time `json:"since"`
+	Failures uint64    `json:"failures"`
 }
 
 // MaxMeshProblems is the maximum number of problems in Status.

@@ -19,6 +19,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/exposure"
@@ -59,6 +60,7 @@ type Backend struct {
 	View         *status.View
 	Interception *capture.Follower
 	Exposure     *exposure.Checker
+	Endpoints    *endpoints.Tracker
 	Presence     *neighbour.Presence
 }
 
@@ -100,6 +102,11 @@ func (b *Backend) Status(ctx context.Context) (api.Status, error) {
 	status.Discovery = b.discoveryStatus(problems)
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
 	b.addOutside(&status)
+	for _, p := range b.Endpoints.Problems() {
+		status.FailingBackends = append(status.FailingBackends, api.FailingBackend{
+			Cluster: p.Cluster, Host: p.Host(), Address: p.Address, Cause: p.Cause, Since: p.Since,
+			Failures: p.Requests})
+	}
 	return status, nil
 }
 

@@ -57,6 +57,11 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 		}
 		return float64(refused)
 	})
+	gauge("backends_failing", "Endpoints that have failed and had no success since.",
+		func() float64 { return float64(len(b.Endpoints.Problems())) })
+	counter("backend_failures_total",
+		"Requests and connections that an endpoint refused or did not answer, as far as known.",
+		func() float64 { return float64(b.Endpoints.Failures()) })
 	counter("upstream_streams_lost_total", "Streams of the upstream xDS server that ended.",
 		func() float64 { return float64(b.Relay.Lost()) })
 	gauge("upstream_connected", "1 if each Envoy has a stream of the upstream xDS server.",

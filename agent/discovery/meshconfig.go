@@ -59,6 +59,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
 	}
+	m.AccessLog.Failures = s.settings.AccessLog.Failures
 	return &m
 }
 

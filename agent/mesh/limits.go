@@ -2,16 +2,17 @@ package mesh
 
 import (
 	"net"
+	"runtime"
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/xds"
 )
 
 // Limits of an agent's xDS server, which serves the epochs of one Envoy. Each epoch has one
-// connection with one ADS stream. When an Envoy with 50,000 resources reconnects, its request has
+// connection with one ADS stream, and one for each worker that reports failed requests. When an Envoy with 50,000 resources reconnects, its request has
 // about 5 MB.
 const (
-	xdsConnections       = 64 // of Envoys, the agent and root, on all sockets
+	xdsConnections       = 64 // of Envoys' main threads, the agent and root, on all sockets
 	otherConnections     = 32 // of all other users
 	userConnections      = 16 // of one of them
 	xdsStreams           = 64 // half of them are reserved for Envoys, the agent and root
@@ -38,9 +39,13 @@ type connections struct {
 
 func newConnections(own func(uid uint32) bool) *connections {
 	return &connections{own: own,
-		ours:  admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections}),
+		ours:  admission.NewPool(admission.Limits{Total: ownConnections(), PerKey: ownConnections()}),
 		other: admission.NewPool(admission.Limits{Total: otherConnections, PerKey: userConnections})}
 }
+
+// ownConnections is the limit for Envoys, the agent and root: that of the main threads, and the
+// workers of four Envoys.
+func ownConnections() int { return xdsConnections + 4*runtime.NumCPU() }
 
 // limit limits the connections to a socket. Connections are never evicted: a stream may be silent
 // for days.

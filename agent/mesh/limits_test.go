@@ -74,7 +74,7 @@ func open(t *testing.T, socket string) (net.Conn, bool) {
 func TestXDS_ConnectionsHaveALimitForAllSockets(t *testing.T) {
 	sockets := serveXDS(t)
 	var first net.Conn
-	for i := range xdsConnections {
+	for i := range ownConnections() {
 		c, ok := open(t, sockets[i%2])
 		if !ok {
 			t.Fatalf("connection %d was refused", i)

@@ -23,8 +23,25 @@ func Settings(c *config.Config) discovery.Settings {
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		Unused: c.Discovery.Address != "",
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
-			Format: c.Telemetry.AccessLogFormat},
+			Format: c.Telemetry.AccessLogFormat, Failures: failures(c)},
 	}
+}
+
+// discoveryCluster is the bootstrap's cluster of the agent's xDS server.
+const discoveryCluster = "xds-grpc"
+
+// failures returns the cluster that listeners send failed requests to; "" for bootstraps of users,
+// which may not have it.
+func failures(c *config.Config) string {
+	if c.Envoy.CustomConfigFile != "" || c.Envoy.TemplateFile != "" {
+		return ""
+	}
+	return discoveryCluster
+}
+
+// ReportsFailures reports whether Envoy's listeners send failed requests to the agent.
+func ReportsFailures(c *config.Config) bool {
+	return c.Discovery.Address == "" && failures(c) != ""
 }
 
 func credentials(c *config.Config) discovery.Credentials {

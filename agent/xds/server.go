@@ -75,6 +75,8 @@ type Options struct {
 	// MaxSubscriptionBytes bounds the names that one stream subscribes to; 0: 16 MiB.
 	MaxSubscriptionBytes int
 	MaxConnectionAge     time.Duration // connections are closed after about this time; 0: never
+	// Also registers further services; nil: none.
+	Also func(grpc.ServiceRegistrar)
 }
 
 // Defaults of Options, and fixed bounds.
@@ -173,10 +175,13 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Register adds both services to a gRPC server.
+// Register adds both services, and further ones of Options, to a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(registrar, s)
 	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
+	if s.options.Also != nil {
+		s.options.Also(registrar)
+	}
 }
 
 // Serve serves on the listener until the context ends (nil) or the listener fails. It closes the

@@ -35,6 +35,7 @@ type hostStatus struct {
 		Excluded    bool   `json:"excluded_via_immediate_hc_fail"`
 		Timeout     bool   `json:"active_hc_timeout"`
 	} `json:"health_status"`
+	failing string // why it failed its last requests; "": it did not
 }
 
 func (h hostStatus) healthy() bool { return h.words() == "healthy" }
@@ -60,6 +61,9 @@ func (h hostStatus) words() string {
 	if eds := h.Health.EDS; eds != "" && eds != "HEALTHY" && eds != "UNKNOWN" {
 		why = append(why, strings.ToLower(eds)+" by discovery")
 	}
+	if h.failing != "" {
+		why = append(why, "fails: "+h.failing)
+	}
 	if len(why) == 0 {
 		return "healthy"
 	}
@@ -75,10 +79,30 @@ func (h hostStatus) stat(name string) string {
 	return "0"
 }
 
+// clusterStatuses returns the clusters of Envoy. Their endpoints know what the agent has seen fail.
 func clusterStatuses(ctx context.Context, client *api.Client) (statuses, error) {
 	var all statuses
-	err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &all)
-	return all, err
+	if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &all); err != nil {
+		return all, err
+	}
+	return all, all.markFailing(ctx, client)
+}
+
+func (s statuses) markFailing(ctx context.Context, client *api.Client) error {
+	status, err := client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, failing := range status.FailingBackends {
+		for _, c := range s.Clusters {
+			for i, h := range c.Hosts {
+				if c.Name == failing.Cluster && h.Address.String() == failing.Address {
+					c.Hosts[i].failing = failing.Cause
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []string) error {
@@ -97,6 +121,9 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []str
 	var all statuses
 	if err := json.Unmarshal(raw, &all); err != nil {
 		return fmt.Errorf("read Envoy's clusters: %w", err)
+	}
+	if err := all.markFailing(ctx, client); err != nil {
+		return err
 	}
 	t := &table{
 		head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS",

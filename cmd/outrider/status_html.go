@@ -110,11 +110,11 @@ func htmlClusters(ctx context.Context, client *api.Client) ([]htmlCluster, error
 	for _, c := range status.Clusters {
 		shown := htmlCluster{Name: c.Name, Total: len(c.Hosts), Class: "good"}
 		for _, host := range c.Hosts {
-			endpoint := htmlEndpoint{Address: host.Address.String(), Health: "healthy"}
+			endpoint := htmlEndpoint{Address: host.Address.String(), Health: host.words()}
 			if host.healthy() {
 				shown.Healthy++
 			} else {
-				endpoint.Health, endpoint.Class = "unhealthy", "bad"
+				endpoint.Class = "bad"
 			}
 			shown.Endpoints = append(shown.Endpoints, endpoint)
 		}

@@ -37,8 +37,8 @@ var more = map[string][]string{
 	"agent/bus": {"agent/api", "packaging/dbus"},
 	// operations over several parts
 	"agent/backend": {"agent/api", "agent/blueprint", "agent/capture",
-		"agent/discovery/...", "agent/dns", "agent/driver", "agent/envoy", "agent/epoch",
-		"agent/exposure", "agent/health",
+		"agent/discovery/...", "agent/dns", "agent/driver", "agent/endpoints", "agent/envoy",
+		"agent/epoch", "agent/exposure", "agent/health",
 		"agent/identity", "agent/mesh",
 		"agent/neighbour", "agent/relay", "agent/status", "agent/sts", "agent/systemd",
 		"agent/xds"},

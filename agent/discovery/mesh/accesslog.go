@@ -14,6 +14,9 @@ type AccessLog struct {
 	File   string // "": none
 	Format string // text or a JSON object of texts; "": the default
 	JSON   bool   // with an empty Format: Istio's fields as a JSON object
+	// Failures is the static cluster of the service (envoy.service.accesslog.v3) that receives the
+	// requests and connections that a backend failed; "": none. It does not depend on File.
+	Failures string
 }
 
 // Validate checks the format, and that the path is absolute.

@@ -153,7 +153,7 @@ func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChai
 
 // passOn returns a TCP proxy to a cluster.
 func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
-	logs, err := loggers(m.AccessLog)
+	logs, err := loggers(m.AccessLog, ofConnections)
 	if err != nil {
 		return nil, err
 	}

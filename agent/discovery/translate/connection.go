@@ -34,7 +34,7 @@ type Connection struct {
 
 // Filter returns the TCP proxy filter.
 func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
-	logs, err := loggers(log)
+	logs, err := loggers(log, ofConnections)
 	if err != nil {
 		return nil, err
 	}

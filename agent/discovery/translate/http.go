@@ -3,10 +3,8 @@ package translate
 import (
 	"fmt"
 
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -18,9 +16,6 @@ import (
 
 	"outrider.org/outrider/agent/discovery/mesh"
 )
-
-// AccessLog is where listeners write a line for each request or connection.
-type AccessLog = mesh.AccessLog
 
 // serverName is the server header of Istio's proxies.
 const serverName = "istio-envoy"
@@ -56,7 +51,7 @@ const managerFilter = "envoy.filters.network.http_connection_manager"
 
 // newManager returns the common settings of all HTTP connection managers.
 func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager, error) {
-	logs, err := loggers(m.AccessLog)
+	logs, err := loggers(m.AccessLog, ofRequests)
 	if err != nil {
 		return nil, err
 	}
@@ -109,21 +104,4 @@ func networkFilter(name string, config validated) (*listenerv3.Filter, error) {
 	}
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{
 		TypedConfig: typed(config)}}, nil
-}
-
-// loggers returns the access loggers, none if the log has no file.
-func loggers(l AccessLog) ([]*accesslogv3.AccessLog, error) {
-	if l.File == "" {
-		return nil, nil
-	}
-	log := &filelogv3.FileAccessLog{Path: l.File}
-	format, err := l.Substitution()
-	if err != nil {
-		return nil, err
-	}
-	if format != nil {
-		log.AccessLogFormat = &filelogv3.FileAccessLog_LogFormat{LogFormat: format}
-	}
-	return []*accesslogv3.AccessLog{{Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(log)}}}, nil
 }

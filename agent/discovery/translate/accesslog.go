@@ -1,0 +1,73 @@
+package translate
+
+import (
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+)
+
+// AccessLog is where listeners write a line for each request or connection.
+type AccessLog = mesh.AccessLog
+
+// logged is what a filter writes to its access log.
+type logged int
+
+const (
+	ofRequests logged = iota
+	ofConnections
+)
+
+// loggers returns the access loggers. That of failures is the last: an EnvoyFilter may have the
+// index of another.
+func loggers(l AccessLog, what logged) ([]*accesslogv3.AccessLog, error) {
+	var all []*accesslogv3.AccessLog
+	if l.File != "" {
+		log := &filelogv3.FileAccessLog{Path: l.File}
+		format, err := l.Substitution()
+		if err != nil {
+			return nil, err
+		}
+		if format != nil {
+			log.AccessLogFormat = &filelogv3.FileAccessLog_LogFormat{LogFormat: format}
+		}
+		all = append(all, &accesslogv3.AccessLog{Name: "envoy.access_loggers.file",
+			ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(log)}})
+	}
+	if l.Failures != "" {
+		all = append(all, failures(l.Failures, what))
+	}
+	return all, nil
+}
+
+// failureFlags are the response flags of a backend that refuses or does not answer: connection
+// failure, connection termination, time-out, no healthy host.
+var failureFlags = []string{"UF", "UC", "UT", "UH"}
+
+// failureBuffer is what a worker of Envoy keeps, in bytes, while the service reads slowly. It drops
+// and counts the rest.
+const failureBuffer = 4 << 10
+
+// failures returns the logger that sends what a backend failed to a cluster.
+func failures(cluster string, what logged) *accesslogv3.AccessLog {
+	common := &grpclogv3.CommonGrpcAccessLogConfig{LogName: "failures",
+		TransportApiVersion: corev3.ApiVersion_V3,
+		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}}},
+		BufferSizeBytes: wrapperspb.UInt32(failureBuffer)}
+	name, config := "envoy.access_loggers.http_grpc",
+		proto.Message(&grpclogv3.HttpGrpcAccessLogConfig{CommonConfig: common})
+	if what == ofConnections {
+		name, config = "envoy.access_loggers.tcp_grpc",
+			&grpclogv3.TcpGrpcAccessLogConfig{CommonConfig: common}
+	}
+	return &accesslogv3.AccessLog{Name: name,
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(config)},
+		Filter: &accesslogv3.AccessLogFilter{
+			FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+				ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: failureFlags}}}}
+}

@@ -1,0 +1,56 @@
+package endpoints
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"net/netip"
+)
+
+// Parse reads Envoy's /clusters?format=json (envoy.admin.v3.Clusters).
+func Parse(body []byte, epoch int) (Snapshot, error) {
+	var answer struct {
+		Clusters []struct {
+			Name  string `json:"name"`
+			Hosts []struct {
+				Address struct {
+					Socket struct {
+						Address string `json:"address"`
+						Port    uint16 `json:"port_value"`
+					} `json:"socket_address"`
+					Pipe struct {
+						Path string `json:"path"`
+					} `json:"pipe"`
+				} `json:"address"`
+				Stats []struct {
+					Name  string `json:"name"`
+					Value string `json:"value"`
+				} `json:"stats"`
+			} `json:"host_statuses"`
+		} `json:"cluster_statuses"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return Snapshot{}, fmt.Errorf("read Envoy's clusters: %w", err)
+	}
+	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{}}
+	for _, cluster := range answer.Clusters {
+		for _, host := range cluster.Hosts {
+			address := host.Address.Pipe.Path
+			if ip, err := netip.ParseAddr(host.Address.Socket.Address); err == nil {
+				address = netip.AddrPortFrom(ip, host.Address.Socket.Port).String()
+			}
+			var c Counters
+			fields := map[string]*uint64{"rq_total": &c.Requests, "rq_success": &c.Success,
+				"rq_timeout": &c.Timeouts, "cx_total": &c.Connects,
+				"cx_connect_fail": &c.ConnectFails, "cx_active": &c.Connections}
+			for _, stat := range host.Stats {
+				if field := fields[stat.Name]; field != nil {
+					*field, _ = strconv.ParseUint(stat.Value, 10, 64) // absent: 0
+				}
+			}
+			found.Hosts[Key{cluster.Name, address}] = c
+		}
+	}
+	return found, nil
+}

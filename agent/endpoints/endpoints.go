@@ -1,0 +1,210 @@
+// Package endpoints tracks the endpoints of the mesh's clusters that refuse connections or do not
+// answer.
+//
+//	Envoy's access log of failures → Service ─┐
+//	                                          Tracker → journal, condition, status, metrics
+//	Envoy's counters (/clusters) ─────────────┘
+//
+// With the embedded discovery server each failed request is reported at once, with its cause. With
+// an upstream server, whose listeners have no such log, the counters show failures. In both cases
+// the counters show the first success, which ends a problem. Everything is bounded: the rate at
+// which failures are read, the endpoints that are kept, and the lines in the journal.
+package endpoints
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/repeat"
+)
+
+// ConditionFailing is active while endpoints fail.
+const ConditionFailing = "backend-failing"
+
+// Times and limits of a Tracker.
+const (
+	// confirmAfter is how long an endpoint that failed has no success before it is a problem.
+	confirmAfter = 2 * time.Second
+	// openPeriod is the time between two looks for a success of a problem.
+	openPeriod = 10 * time.Second
+	// blindPeriod is the time between two looks for failures that nobody reports.
+	blindPeriod = time.Minute
+	// forgetAfter ends a problem without a failure, because nothing was sent to the endpoint or
+	// because all of it was answered, if only with errors.
+	forgetAfter = 5 * time.Minute
+	// costFactor bounds the share of time that Envoy spends on the counters of a large mesh.
+	costFactor = 50
+	maxFailing = 100 // endpoints that are kept; failures of more are counted
+)
+
+// logLimits bound the lines about failures in a minute: of one endpoint and cause, and of all.
+var logLimits = repeat.Limits{Class: 1, All: 10}
+
+// Key identifies an endpoint. Address is "" if a cluster had no healthy endpoint.
+type Key struct{ Cluster, Address string }
+
+// Host returns the host of the mesh configuration that the cluster is for, or the cluster's name.
+func (k Key) Host() string {
+	if parts := strings.Split(k.Cluster, "|"); len(parts) == 4 {
+		return cmp.Or(parts[3], "the application on port "+parts[1])
+	}
+	return k.Cluster
+}
+
+// Failure is a request or connection that an endpoint failed.
+type Failure struct {
+	Key   // empty: a cluster had no healthy endpoint, and is unknown
+	Cause string
+	Count uint64 // of requests or connections
+}
+
+// Problem is an endpoint that has failed and had no success since.
+type Problem struct {
+	Key
+	Cause    string // the last one
+	Since    time.Time
+	Last     time.Time
+	Requests uint64 // failed requests and connections
+}
+
+// Counters are Envoy's counters of an endpoint.
+type Counters struct {
+	Requests, Success, Timeouts         uint64 // rq_total, rq_success, rq_timeout
+	Connects, ConnectFails, Connections uint64 // cx_total, cx_connect_fail, cx_active
+}
+
+// succeeded reports whether there was a success since earlier counters: a response other than 5xx,
+// or for a protocol other than HTTP a connection that was established and is closed.
+func (c Counters) succeeded(since Counters) bool {
+	return c.Success > since.Success || c.Requests == 0 && c.closed() > since.closed()
+}
+
+func (c Counters) closed() int64 {
+	return int64(c.Connects) - int64(c.ConnectFails) - int64(c.Connections)
+}
+
+// Snapshot is the counters of all endpoints of an epoch.
+type Snapshot struct {
+	Epoch int
+	Hosts map[Key]Counters
+}
+
+// Options configure a Tracker.
+type Options struct {
+	// Read reads the counters of the live epoch.
+	Read func(ctx context.Context) (Snapshot, error)
+	// Empty returns by cluster how often the live epoch found no healthy endpoint in it.
+	Empty func(ctx context.Context) (map[string]uint64, error)
+	// Blind reports whether failures are not reported, so that the counters must show them.
+	Blind  func() bool
+	Board  *condition.Board
+	Logger *slog.Logger
+}
+
+// Tracker tracks failing endpoints. It is safe for concurrent use.
+type Tracker struct {
+	part.Readiness
+	options Options
+	wake    chan struct{}
+
+	mu      sync.Mutex
+	failing map[Key]*failing
+	total   uint64 // failures
+	unkept  uint64 // of them: of endpoints beyond maxFailing
+	limiter repeat.Limiter
+	before  *Snapshot // in blind mode: the last counters
+	nowhere bool      // a cluster without a healthy endpoint failed; Envoy does not name it
+	empty   map[string]uint64
+}
+
+type failing struct {
+	Problem
+	confirmed bool
+	base      *Snapshot // counters at the failure; nil: not read yet
+}
+
+// New returns a Tracker.
+func New(o Options) *Tracker {
+	return &Tracker{options: o, wake: make(chan struct{}, 1), failing: map[Key]*failing{}}
+}
+
+// Name returns the name of the part.
+func (t *Tracker) Name() string { return "endpoints" }
+
+// Wake makes Run look again, because Blind may have changed. It never blocks.
+func (t *Tracker) Wake() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Report records a failure and logs it, within the limits.
+func (t *Tracker) Report(f Failure) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.report(f, time.Now())
+}
+
+func (t *Tracker) report(f Failure, now time.Time) {
+	if f.Cluster == "" {
+		t.nowhere = true
+		t.Wake()
+		return
+	}
+	t.total += f.Count
+	p := t.failing[f.Key]
+	if p == nil {
+		if len(t.failing) >= maxFailing {
+			t.unkept += f.Count
+			return
+		}
+		p = &failing{Problem: Problem{Key: f.Key, Since: now}}
+		t.failing[f.Key] = p
+		t.Wake()
+	}
+	p.Cause, p.Last, p.Requests = f.Cause, now, p.Requests+f.Count
+	omitted, ok := t.limiter.Allow(now, "failure", f.Cluster+" "+f.Address+" "+f.Cause, logLimits)
+	if !ok {
+		return
+	}
+	fields := []any{"host", f.Host(), "address", f.Address, "cause", f.Cause, "cluster", f.Cluster}
+	if omitted > 0 {
+		fields = append(fields, "omitted", omitted)
+	}
+	t.options.Logger.Warn("backend fails", fields...)
+}
+
+// Problems returns the endpoints that are problems, by cluster and address.
+func (t *Tracker) Problems() []Problem {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.problems()
+}
+
+func (t *Tracker) problems() []Problem {
+	var all []Problem
+	for _, p := range t.failing {
+		if p.confirmed {
+			all = append(all, p.Problem)
+		}
+	}
+	slices.SortFunc(all, func(x, y Problem) int {
+		return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), cmp.Compare(x.Address, y.Address))
+	})
+	return all
+}
+
+// Failures returns the number of failures since the start of the agent.
+func (t *Tracker) Failures() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total
+}
