@@ -117,6 +117,11 @@ func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 // returns only errors of the connection to the scraper.
 func (m *merged) write(source string, family *dto.MetricFamily) error {
 	key := m.key(family)
+	if _, ok := m.written[key]; ok && m.openMetrics && family.GetType() == dto.MetricType_COUNTER {
+		// Envoy has both upstream_rq, by code, and upstream_rq_total.
+		family = untyped(family)
+		key = m.key(family)
+	}
 	if _, ok := m.written[key]; ok {
 		m.dropped(source, dropRepeated, 1)
 		return nil
@@ -129,6 +134,18 @@ func (m *merged) write(source string, family *dto.MetricFamily) error {
 	}
 	m.written[key] = struct{}{}
 	return m.encode(source, family)
+}
+
+// untyped returns a counter as a family without a type, whose name keeps its _total in OpenMetrics.
+func untyped(counter *dto.MetricFamily) *dto.MetricFamily {
+	out := &dto.MetricFamily{Name: counter.Name, Help: counter.Help,
+		Type: dto.MetricType_UNTYPED.Enum()}
+	for _, metric := range counter.Metric {
+		out.Metric = append(out.Metric, &dto.Metric{Label: metric.Label,
+			TimestampMs: metric.TimestampMs,
+			Untyped:     &dto.Untyped{Value: metric.Counter.Value}})
+	}
+	return out
 }
 
 // rest writes the held families that no streamed family has included.

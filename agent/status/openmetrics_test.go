@@ -72,3 +72,25 @@ func FuzzOpenMetrics(f *testing.F) {
 		}
 	})
 }
+
+// Envoy counts cluster responses by code in upstream_rq, beside upstream_rq_total.
+func TestMergedMetrics_OpenMetricsKeepsTotalBesideItsPrefix(t *testing.T) {
+	envoy := &proxy{}
+	envoy.set(answering(map[string]string{"/stats/prometheus": `# TYPE envoy_rq counter
+envoy_rq{code="200"} 1
+# TYPE envoy_rq_total counter
+envoy_rq_total{} 2
+`}), 1, "")
+	_, url := startServer(t, Options{Proxy: envoy})
+	_, body, _ := ask(t, "GET", url+"/stats/prometheus", "Accept",
+		"application/openmetrics-text;version=1.0.0")
+	for _, want := range []string{"# TYPE envoy_rq unknown\nenvoy_rq{code=\"200\"} 1.0\n",
+		"# TYPE envoy_rq_total unknown\nenvoy_rq_total 2.0\n"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if strings.Contains(body, dropRepeated) {
+		t.Error(body)
+	}
+}
