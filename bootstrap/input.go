@@ -37,6 +37,7 @@ type Input struct {
 	Prometheus string // host:port of the metrics listener; "" = none
 	Ready      Ready
 
+	Stats            Stats
 	StatsdAddress    string   // IP:port, UDP; "" = none
 	MetricsService   *Service // nil = none
 	AccessLogService *Service // nil = none
@@ -87,6 +88,13 @@ type Discovery struct {
 type Ready struct {
 	Address string // host:port, without host all addresses; "" = no listener
 	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
+}
+
+// Stats selects Envoy's statistics: the default ones, and those that start or end with a string or
+// match an expression (RE2, the whole name); or all.
+type Stats struct {
+	All                         bool
+	Prefixes, Suffixes, Regexps []string
 }
 
 // Service is a server that Envoy connects to.

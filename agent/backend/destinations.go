@@ -46,7 +46,7 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 			continue
 		}
 		count := func(field string) uint64 { return stats[cluster+"."+field] }
-		all[strings.TrimPrefix(cluster, "cluster.")] = explain.Live{
+		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.Live{
 			Endpoints: endpoints, Resolved: count("update_success")+count("update_failure") > 0,
 			Handshakes: count("ssl.handshake"), Untrusted: count("ssl.fail_verify_error"),
 			OtherName: count("ssl.fail_verify_san"), Faulty: count("ssl.connection_error"),

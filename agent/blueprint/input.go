@@ -46,6 +46,9 @@ func (m Maker) input(
 		DNSRefreshRate: c.Envoy.DNSRefreshRate,
 		MaxConnections: uint64(c.Envoy.MaxConnections),
 		Prometheus:     c.Telemetry.PrometheusAddress,
+		Stats: bootstrap.Stats{All: c.Telemetry.Stats == "all",
+			Prefixes: c.Telemetry.StatsPrefixes, Suffixes: c.Telemetry.StatsSuffixes,
+			Regexps: c.Telemetry.StatsRegexps},
 		OutlierLogPath: c.Envoy.OutlierLogPath,
 		SystemRoots:    systemRoots(),
 		Template: bootstrap.TemplateInput{

@@ -110,6 +110,14 @@ func notEmpty(value any) *problem {
 	return text("a text that is not empty", func(s string) bool { return s != "" })(value)
 }
 
+// expression checks a regular expression of Envoy's (RE2, as Go's).
+func expression(value any) *problem {
+	if _, err := regexp.Compile(value.(string)); err != nil || value == "" {
+		return problemf("write a regular expression (RE2)", "%s is not valid", brief(value))
+	}
+	return nil
+}
+
 // nodeWord checks a part of Envoy's service node, which is separated by ~.
 func nodeWord(value any) *problem {
 	return text("a text without spaces and ~",

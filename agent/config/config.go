@@ -268,6 +268,10 @@ type Telemetry struct {
 	AccessLogService    string
 	DisableInternal     bool
 	PrometheusAddress   string // "" = off
+	Stats               string // default, all
+	StatsPrefixes       []string
+	StatsSuffixes       []string
+	StatsRegexps        []string // RE2
 	AccessLogFile       string
 	AccessLogFormat     string
 	MetricsServiceTLS   TLSSettings

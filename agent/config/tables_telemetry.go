@@ -17,6 +17,14 @@ func telemetryTable(t *Telemetry) table {
 		setting("prometheus_address", &t.PrometheusAddress, "127.0.0.1:15090", Epoch,
 			`Envoy's own metrics listener; "" = off; 0.0.0.0 in Istio`).
 			must(optional(envoyListenAddress)),
+		setting("stats", &t.Stats, "default", Epoch,
+			"Envoy's statistics: default = what dashboards, alerts and `outrider` use | all").
+			must(oneOf("default", "all")),
+		setting("stats_prefixes", &t.StatsPrefixes, nil, Epoch, "more of them").
+			plays("proxyStatsMatcher").must(each(notEmpty)),
+		setting("stats_suffixes", &t.StatsSuffixes, nil, Epoch, "").must(each(notEmpty)),
+		setting("stats_regexps", &t.StatsRegexps, nil, Epoch, "RE2").
+			must(each(expression)),
 		setting("access_log_file", &t.AccessLogFile, "", Live,
 			`embedded server only: "" = none; /dev/stdout or a path in /var/log/outrider`).
 			plays("accessLogFile").must(optional(absolutePath)),

@@ -44,6 +44,7 @@ func assignment(name string, address *corev3.Address) *endpointv3.ClusterLoadAss
 func (b *builder) pipeCluster(name, path string, timeout time.Duration) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
+		AltStatName:          statName(name),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(timeout),
 		LoadAssignment:       assignment(name, b.pipe(path, 0)),
@@ -84,6 +85,7 @@ func (b *builder) serviceCluster(name string, service *bootstrap.Service,
 	}
 	cluster := &clusterv3.Cluster{
 		Name:           name,
+		AltStatName:    statName(name),
 		ConnectTimeout: durationpb.New(b.connectTimeout()),
 		LoadAssignment: assignment(name, socketAddress(corev3.SocketAddress_TCP, host, port)),
 	}

@@ -29,6 +29,7 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	selected := b.selectedStats()
 	data := map[string]any{
 		"nodeID": in.Node.ServiceNode(), "nodeType": in.Node.Type,
 		"cluster":       in.Node.ServiceCluster,
@@ -59,9 +60,9 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		"envoy_status_port":             readyPort(in.Ready),
 		"envoy_prometheus_port":         "",
 		"workload_identity_socket_file": in.SDSSocket,
-		"inclusionPrefix":               []string(nil),
-		"inclusionSuffix":               []string(nil),
-		"inclusionRegexps":              []string(nil),
+		"inclusionPrefix":               selected.Prefixes,
+		"inclusionSuffix":               selected.Suffixes,
+		"inclusionRegexps":              selected.Regexps,
 		"extraStatTags":                 []string(nil),
 	}
 	if in.Discovery.Delta {

@@ -41,6 +41,7 @@ func TestTracing_SendsSampledSpans(t *testing.T) {
 			dir := parts.ShortDir(t)
 			in := input(inputs["minimal"])
 			in.AdminSocket = filepath.Join(dir, "admin.sock")
+			in.Stats.All = true
 			in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Sampling: test.sampling,
 				Service: bootstrap.Service{Address: strings.TrimPrefix(collector.URL, "http://")}}
 			port := parts.FreePort(t)

@@ -3,9 +3,12 @@ package patch
 import (
 	"fmt"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
@@ -27,7 +30,7 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 				"write value.name"))
 			continue
 		}
-		out, err := resource.New(name, p.value, p.object.Origin())
+		out, err := resource.New(name, withStatName(p.value), p.object.Origin())
 		if err != nil {
 			problems = append(problems, p.problem(condition.Error,
 				"Envoy would refuse the added resource: "+err.Error(), "correct the value"))
@@ -44,6 +47,18 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 		resources = append(resources, out)
 	}
 	return resources, problems
+}
+
+// withStatName gives an added cluster without a name for its statistics the one that translated
+// clusters have.
+func withStatName(value proto.Message) proto.Message {
+	c, ok := value.(*clusterv3.Cluster)
+	if !ok || c.AltStatName != "" {
+		return value
+	}
+	c = proto.CloneOf(c)
+	c.AltStatName = mesh.StatName(c.Name)
+	return c
 }
 
 // adds reports whether a patch adds a resource for this proxy. Without a context, listeners and

@@ -48,6 +48,7 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	var out []*resource.Resource
 	for _, c := range []*clusterv3.Cluster{outbound, inbound, nowhere} {
 		c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
+		c.AltStatName = mesh.StatName(c.Name)
 		if c != nowhere {
 			d := &draft{Cluster: c, mesh: m, protocol: model.Auto}
 			d.applyPool()

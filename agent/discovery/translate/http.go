@@ -56,7 +56,7 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 		return nil, err
 	}
 	manager := &hcmv3.HttpConnectionManager{
-		StatPrefix: statPrefix,
+		StatPrefix: mesh.StatName(statPrefix),
 		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}),
 			httpFilter(corsFilter, &corsv3.CorsPolicy{}),
 			httpFilter(routerFilter, &routerv3.Router{})},
