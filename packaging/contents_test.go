@@ -60,6 +60,9 @@ var installed = map[string]string{
 	"/usr/sbin/outriderd":                      "-rwxr-xr-x root root",
 	"/usr/share/doc/outrider":                  "drwxr-xr-x root root",
 	"/usr/share/licenses/outrider":             "drwxr-xr-x root root",
+	"/usr/share/outrider":                      "drwxr-xr-x root root",
+	"/usr/share/outrider/grafana":              "drwxr-xr-x root root",
+	"/usr/share/outrider/prometheus":           "drwxr-xr-x root root",
 }
 
 func TestContents_Rpm(t *testing.T) {
@@ -188,6 +191,8 @@ func files(t *testing.T) []string {
 	for pattern, place := range map[string]string{
 		"units/*":                         "/usr/lib/systemd/system/",
 		"packaging/dbus/interfaces/*.xml": "/usr/share/dbus-1/interfaces/",
+		"packaging/prometheus/*.yml":      "/usr/share/outrider/prometheus/",
+		"packaging/grafana/*.json":        "/usr/share/outrider/grafana/",
 		"packaging/man/*.1":               "/usr/share/man/man1/",
 		"packaging/man/*.5":               "/usr/share/man/man5/",
 		"packaging/man/*.8":               "/usr/share/man/man8/",

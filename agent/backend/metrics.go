@@ -30,15 +30,21 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 		ConstLabels: prometheus.Labels{"version": b.Version}}, func() float64 { return 1 }))
 	gauge("current_epoch", "Number of the live epoch, -1 if there is none.",
 		func() float64 { return float64(b.Proxy.Number()) })
-	gauge("epochs_running", "Epochs whose process lives.", func() float64 {
-		running := 0
-		for _, e := range b.Supervisor.Epochs() {
-			if e.State != epoch.Exited {
-				running++
-			}
+	gauge("ready", "1 if the proxy is ready, as /healthz/ready reports.", func() float64 {
+		if ready, _ := b.Proxy.Ready(); ready {
+			return 1
 		}
-		return float64(running)
+		return 0
 	})
+	gauge("epochs_running", "Epochs whose process lives.", func() float64 {
+		return float64(b.epochs(func(e epoch.Epoch) bool { return e.State != epoch.Exited }))
+	})
+	gauge("epochs_draining", "Epochs that drain: replaced ones, and a live one on request.",
+		func() float64 {
+			return float64(b.epochs(func(e epoch.Epoch) bool {
+				return e.State == epoch.Draining || e.State == epoch.Live && e.Drained
+			}))
+		})
 	gauge("conditions", "Degraded states that stand.",
 		func() float64 { return float64(len(b.Board.Conditions())) })
 	gauge("pending_restart_keys",
@@ -102,8 +108,20 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(b.Started.UnixMilli()) / 1000 }))
 	registry.MustRegister(mesh.Metrics{Discovery: b.Discovery, XDS: b.XDS}, connections,
-		identity.Metrics{Manager: b.Identity}, captureMetrics{b.Interception})
+		identity.Metrics{Manager: b.Identity}, captureMetrics{b.Interception},
+		conditionMetrics{b.Board})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",
 		collectors.NewGoCollector()))
 	return registry
+}
+
+// epochs counts the epochs of a kind.
+func (b *Backend) epochs(ofKind func(epoch.Epoch) bool) int {
+	count := 0
+	for _, e := range b.Supervisor.Epochs() {
+		if ofKind(e) {
+			count++
+		}
+	}
+	return count
 }

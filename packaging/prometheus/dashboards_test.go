@@ -1,0 +1,163 @@
+package prometheus_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// panel is a panel of a dashboard, or a row of panels.
+type panel struct {
+	Title   string
+	Panels  []panel
+	Rows    []panel
+	Targets []struct{ Expr string }
+}
+
+// query is one query of a panel.
+type query struct{ dashboard, panel, expression string }
+
+func queries(t *testing.T, dashboard string, text []byte) []query {
+	t.Helper()
+	var root panel
+	if err := json.Unmarshal(text, &root); err != nil {
+		t.Fatalf("%s: %v", dashboard, err)
+	}
+	var all []query
+	var walk func(panel)
+	walk = func(p panel) {
+		for _, target := range p.Targets {
+			if target.Expr != "" {
+				all = append(all, query{dashboard, p.Title, target.Expr})
+			}
+		}
+		for _, inner := range append(p.Panels, p.Rows...) {
+			walk(inner)
+		}
+	}
+	walk(root)
+	if len(all) == 0 {
+		t.Fatalf("%s has no queries", dashboard)
+	}
+	return all
+}
+
+// variable matches Grafana's variables.
+var variable = regexp.MustCompile(`\$\{?\w+\}?`)
+
+// fill replaces variables as Grafana does, with "All" for those of the dashboard.
+func fill(expression string) string {
+	return variable.ReplaceAllStringFunc(expression, func(name string) string {
+		if strings.Contains(name, "__rate_interval") {
+			return "5m"
+		}
+		return ".*"
+	})
+}
+
+func TestDashboards_HaveData(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.prometheus(t)
+	text, err := os.ReadFile("../grafana/outrider.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := queries(t, "outrider.json", text)
+	without := map[query]string{} // reasons
+	used := map[string]bool{}
+	known := readReasons(t)
+	for _, q := range published(t) {
+		reason := known.apply(&q, used)
+		if reason != "" {
+			without[q] = reason
+		}
+		all = append(all, q)
+	}
+	for line := range known.all() {
+		if !used[line] {
+			t.Errorf("testdata/published.yaml: nothing matches %s", line)
+		}
+	}
+	t.Logf("%d queries, %d of them without data by reason", len(all), len(without))
+	pending := map[query]bool{}
+	for _, q := range all {
+		pending[q] = without[q] == ""
+	}
+	// Rates need two scrapes of a counter that exists.
+	deadline := time.Now().Add(2 * time.Minute)
+	for left := true; left; {
+		s.exercise(t)
+		left = false
+		for q, wanted := range pending {
+			if !wanted {
+				continue
+			}
+			found, err := p.query(fill(q.expression))
+			if err != nil {
+				t.Fatalf("%s, %s: %s: %v", q.dashboard, q.panel, q.expression, err)
+			}
+			pending[q] = found == 0
+			left = left || found == 0
+		}
+		if left && time.Now().After(deadline) {
+			for q, wanted := range pending {
+				if wanted {
+					t.Errorf("%s, %s: no data for %s", q.dashboard, q.panel, q.expression)
+				}
+			}
+			return
+		}
+	}
+	for q, reason := range without {
+		if found, err := p.query(fill(q.expression)); err != nil || found > 0 {
+			t.Errorf("%s, %s: %s: %d samples, %v, though %s", q.dashboard, q.panel, q.expression,
+				found, err, reason)
+		}
+	}
+	checkMetrics(t, p)
+}
+
+// published returns the queries of the dashboards in scripts/get-dashboards.
+func published(t *testing.T) []query {
+	t.Helper()
+	folders := script(t, "get-dashboards")
+	paths, err := filepath.Glob(filepath.Join(folders[0],
+		"charts/gateway-addons-helm/dashboards/*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []query
+	for _, path := range paths {
+		if name := filepath.Base(path); !strings.HasPrefix(name, "jsonnetfile") {
+			text, err := os.ReadFile(path) //nolint:gosec // of a module
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, queries(t, "gateway/"+name, text)...)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(folders[1], "examples/grafana/dashboards.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
+	for {
+		var document struct{ Data map[string]string }
+		if decoder.Decode(&document) != nil {
+			break
+		}
+		for name, dashboard := range document.Data {
+			if strings.HasSuffix(name, ".json") {
+				all = append(all, queries(t, "contour/"+name, []byte(dashboard))...)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,59 @@
+package prometheus_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestRules_Promtool(t *testing.T) {
+	t.Parallel()
+	promtool(t, ".", "check", "rules", "outrider.rules.yml")
+	promtool(t, ".", "check", "config", configuration(t))
+	promtool(t, "testdata", "test", "rules", "rules.yml")
+	tested, err := os.ReadFile("testdata/rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`alertname(?:: |=")(\w+)`).FindAllStringSubmatch(string(tested), -1)
+	for _, rule := range rules(t) {
+		if !slices.ContainsFunc(named, func(n []string) bool { return n[1] == rule.Alert }) {
+			t.Errorf("testdata/rules.yml does not test %s", rule.Alert)
+		}
+	}
+}
+
+type rule struct{ Alert, Expr string }
+
+func rules(t *testing.T) []rule {
+	t.Helper()
+	text, err := os.ReadFile("outrider.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Groups []struct{ Rules []rule } }
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Groups[0].Rules
+}
+
+// checkMetrics fails for a metric of the alerts that Prometheus does not have.
+func checkMetrics(t *testing.T, p server) {
+	t.Helper()
+	metric := regexp.MustCompile(`\b((?:outrider|envoy)_[a-z_]+)(?:[{\[ )]|$)`)
+	for _, rule := range rules(t) {
+		for _, found := range metric.FindAllStringSubmatch(rule.Expr, -1) {
+			parts.Eventually(t, time.Minute, "there is "+found[1], func() bool {
+				samples, err := p.query(found[1])
+				return err == nil && samples > 0
+			})
+		}
+	}
+}
