@@ -29,7 +29,7 @@ var Groups = []Group{
 	{"extra", "for an edge, beside one of the above", []string{
 		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
 		"error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",
-		"json-log"}},
+		"plain-headers", "json-log"}},
 }
 
 // Example is one example configuration, installed with the package.

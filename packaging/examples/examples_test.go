@@ -14,7 +14,8 @@ func named(name string) http.HandlerFunc {
 		w.Header().Set("X-Backend", name)
 		for _, header := range []string{
 			"X-Forwarded-For", "X-Forwarded-Proto", "X-Request-Id", "X-Forwarded-Client-Cert",
-			"X-Envoy-External-Address", "X-User", "X-Jwt-Payload",
+			"X-Envoy-External-Address", "X-Envoy-Attempt-Count", "X-Envoy-Expected-Rq-Timeout-Ms",
+			"X-User", "X-Jwt-Payload",
 		} {
 			w.Header().Set("Saw-"+header, r.Header.Get(header))
 		}

@@ -93,6 +93,26 @@ var extras = []extra{
 				t.Errorf("clients without a cookie reach %s", got)
 			}
 		}},
+	{name: "plain-headers", explains: "filter envoy.filters.http.router",
+		acts: func(e *edge) bool {
+			got := e.ask(request{from: stranger})
+			if got.from() == "" {
+				e.t.Fatalf("no server answers: %+v", got)
+			}
+			for name, values := range got.header {
+				if strings.Contains(name, "X-Envoy") && values[0] != "" || name == "Server" {
+					return false
+				}
+			}
+			return true
+		},
+		shows: func(t *testing.T, e *edge) {
+			got := e.ask(request{from: stranger})
+			if got.header.Get("Saw-X-Request-Id") == "" ||
+				got.header.Get("Saw-X-Forwarded-For") != stranger {
+				t.Errorf("what servers need: %v", got.header)
+			}
+		}},
 	{name: "trusted-proxies", explains: "(trusted proxies: 1)", acts: func(e *edge) bool {
 		got := e.ask(headers("X-Forwarded-For", "203.0.113.9, 198.51.100.7"))
 		return got.header.Get("Saw-X-Envoy-External-Address") == "198.51.100.7"

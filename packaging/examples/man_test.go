@@ -102,6 +102,18 @@ var directions = []struct{ name, text string }{
 		"PeerAuthentication."},
 }
 
+// addedHeaders are those that Envoy adds, in the order of the page.
+var addedHeaders = []struct{ name, text string }{
+	{"server: istio-envoy", "In responses, instead of that of the server behind."},
+	{"x-envoy-upstream-service-time", "In responses: milliseconds that the server needed."},
+	{"x-request-id, x-forwarded-for, x-forwarded-proto", "In requests: an identifier, the\n" +
+		"client's address and the scheme. See the example trusted-proxies for the first two\n" +
+		"behind another proxy."},
+	{"x-envoy-external-address", "In requests of clients whose address is no private one: it."},
+	{"x-envoy-attempt-count", "In requests: 1, and more with each retry."},
+	{"x-envoy-expected-rq-timeout-ms", "In requests of routes with a timeout: it."},
+}
+
 // TestManPage compares outrider-mesh(5) with the kinds above and the examples.
 func TestManPage(t *testing.T) {
 	file := filepath.Join(parts.Root(), "packaging", "man", "outrider-mesh.5")
@@ -169,11 +181,16 @@ Every object has apiVersion "networking.istio.io/v1", a kind, a name and a
 spec; of PeerAuthentication it is "security.istio.io/v1". The namespace may be
 left out. Every field is documented in Istio's
 reference, networking.istio.io; what this version does not support is refused
-or warned about by name.
-
-Responses have the header "server: istio-envoy", as with Istio. An EnvoyFilter
-that sets server_header_transformation: PASS_THROUGH in the connection manager
-(applyTo NETWORK_FILTER, operation MERGE) leaves the header of the server behind.`)
+or warned about by name.`)
+	p.Section("HEADERS")
+	p.Text("Envoy adds to requests and responses, as with Istio:")
+	for _, header := range addedHeaders {
+		p.Term(man.Bold(header.name), header.text)
+	}
+	p.Text("The example plain-headers leaves out those that begin with x-envoy, and\n" +
+		"`istio-envoy`; `headers` of a VirtualService sets and removes others. Envoy calls\n" +
+		"itself istio-proxy (--service-cluster), for example in traces: set `service_cluster`\n" +
+		"in [node].")
 	p.Section("CREDENTIALS")
 	p.Text("`credentialName` of Gateways and DestinationRules is the name of a folder\n" +
 		`in credentials_dir (/etc/outrider/credentials, see outrider.toml(5))
