@@ -176,7 +176,7 @@ type ReloadRequest struct {
 	// IfChanged starts a new epoch only if a change requires one.
 	IfChanged bool `json:"if_changed,omitempty"`
 	// Abort names draining epochs that are killed, with the connections of their clients, if the
-	// reload starts an epoch, so that it does not wait for them.
+	// reload starts an epoch and Envoy accepts its configuration, so that it does not wait for them.
 	Abort []int `json:"abort,omitempty"`
 	// Systemctl marks requests of ExecReload=, which are logged as systemctl reload.
 	Systemctl bool `json:"systemctl,omitempty"`
@@ -225,6 +225,9 @@ type DrainRequest struct {
 type DrainResult struct {
 	Connections uint64 `json:"connections"`       // left
 	Unknown     string `json:"unknown,omitempty"` // reason why connections cannot be counted
+	// Until is when the listeners close, and no new connection is accepted; zero: they have closed,
+	// or it is not known.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // UndrainResult is the result of an undrain. Epoch equals Previous if no epoch was draining.

@@ -15,6 +15,7 @@ type stage string
 
 const (
 	preparing stage = "preparing" // bootstrap, validation; no process yet
+	clearing  stage = "clearing"  // the draining epochs to abort are being killed; no process yet
 	launching stage = "launching" // the keeper creates the process
 	polling   stage = "polling"   // the process runs and is polled until it is live
 	killing   stage = "killing"   // the attempt failed; its process is being killed
@@ -25,16 +26,17 @@ type attempt struct {
 	spec    *Spec
 	reason  string
 	calls   []call
-	repair  bool // started by the supervisor, not by a request
-	undrain bool // for Undrain
-	adopted bool // begun by an earlier agent; the spec has no functions
+	abort   []int // draining epochs to kill once Envoy has accepted the configuration
+	repair  bool  // started by the supervisor, not by a request
+	undrain bool  // for Undrain
+	adopted bool  // begun by an earlier agent; the spec has no functions
 
 	stage   stage
 	process *process
 	parent  *process // takes over from it; nil: from nobody
 	mode    Mode
 	liveBy  time.Time
-	killBy  time.Time // killing: the exit is not awaited longer
+	killBy  time.Time // killing, clearing: exits are not awaited longer
 
 	tries      int   // of this mode
 	sideBySide bool  // hot restart was given up
@@ -53,6 +55,7 @@ var (
 	errSilent     = errors.New("the epoch before it does not answer, so a hot restart would hang")
 	errHandshake  = errors.New("the hot restart hung in its handshake with the epoch before it")
 	errOrphan     = errors.New("the epoch it was to take over from died")
+	errLingers    = errors.New("an aborted epoch does not exit on SIGKILL")
 )
 
 // begin plans the attempt's next process and prepares it.
@@ -71,8 +74,8 @@ func (m *machine) begin(a *attempt) {
 	if a.mode == Hot && a.parent != nil {
 		p.parent, p.parentAdmin = a.parent.ID, a.parent.AdminAddress
 	}
-	p.validate = m.live() != nil && a.spec.Validation != nil && a.tries == 0 && !a.sideBySide &&
-		!a.repair
+	p.validate = m.live() != nil && a.spec.Validation != nil && a.tries == 0 && !a.repair &&
+		(!a.sideBySide || len(a.abort) > 0)
 	m.do(p)
 }
 
@@ -101,15 +104,26 @@ func (e prepared) apply(m *machine) {
 		m.fail(a, e.err)
 		return
 	}
+	a.process.command, a.process.sum = e.command, e.sum
+	if m.abortDraining(a.abort) {
+		a.stage, a.killBy = clearing, m.now.Add(killTimeout)
+		return
+	}
+	m.launch(a)
+}
+
+// launch has the keeper create the process of a prepared attempt.
+func (m *machine) launch(a *attempt) {
 	p := a.process
-	a.stage, a.started = launching, true
-	p.Started, p.command, p.sum = m.now, e.command, e.sum
+	a.stage, a.started, a.abort = launching, true, nil
+	p.Started = m.now
 	if a.tries == 0 { // validation is not part of live_timeout
 		a.liveBy = m.now.Add(a.spec.LiveTimeout)
 	}
 	m.processes = append(m.processes, p)
 	m.do(launch{StartSpec{ID: p.ID, Number: p.Number, RestartEpoch: p.RestartEpoch,
-		Lineage: p.Lineage, HotRestart: p.hot, Command: e.command, Note: noteOf(p)}, a.mode == Hot})
+		Lineage: p.Lineage, HotRestart: p.hot, Command: p.command, Note: noteOf(p),
+		Own: a.spec.Own}, a.mode == Hot})
 }
 
 // launched is the event of a process that the keeper has created or could not create.
@@ -188,7 +202,7 @@ func (m *machine) abort(cause error) {
 	a := m.attempt
 	switch {
 	case a == nil || a.failure != nil:
-	case a.stage == preparing:
+	case a.stage == preparing || a.stage == clearing:
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.fail(a, cause)
 	default: // whether the process exists, and whether it is live by now, comes first
@@ -222,6 +236,10 @@ func (m *machine) settleAttempt() {
 	case a.stage == killing && m.due(a.killBy):
 		m.lingers(a.process)
 		m.conclude(a)
+	case a.stage == clearing && len(m.older()) == 0:
+		m.launch(a)
+	case a.stage == clearing && m.due(a.killBy):
+		m.fail(a, errLingers)
 	case a.stage == polling && a.parentGone && a.failure == nil && m.due(a.orphanBy):
 		m.abort(errOrphan)
 	}

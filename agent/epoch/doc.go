@@ -21,7 +21,8 @@
 //	    │                └─request in an overlap─▶ waiting (older epoch idle or gone)
 //	keeper lost ◀── any state              any state ──Stop──▶ stopping ──▶ finished
 //
-// An attempt (stage) is preparing, launching, polling, and killing if it failed.
+// An attempt (stage) is preparing, launching, polling, and killing if it failed. Between the first
+// two it is clearing if it aborts epochs that still drain.
 //
 // # Numbers and lineages
 //

@@ -1,7 +1,9 @@
 package epoch
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +195,80 @@ func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
 					t.Errorf("nobody served for %s", h.outage())
 				}
 			})
+		})
+	}
+}
+
+// A request that Envoy does not accept aborts no epoch, and the next one still may.
+func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
+	for name, change := range map[string]func(h *harness, bad *Spec){
+		"by validation": func(h *harness, _ *Spec) { h.w.behaviour["bad"] = behaviour{invalid: true} },
+		"without a bootstrap": func(_ *harness, bad *Spec) {
+			bad.Bootstrap = func(Launch) ([]byte, error) { return nil, errors.New("template: line 3") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				old := h.newest()
+				h.do(func() { old.idle = 50 })
+				h.must(specOf("b"))
+				h.wait(2 * time.Second)
+				bad := specOf("bad")
+				change(h, bad)
+				_, err := h.s.Apply(h.t.Context(), Request{Spec: bad, Reason: "test", Abort: []int{0}})
+				if refused, ok := errors.AsType[*Refused](err); !ok || refused.Remaining != 1 {
+					t.Errorf("%v", err)
+				}
+				h.do(func() {
+					if old.exit != nil {
+						t.Errorf("the epoch that drains was ended: %+v", old.exit)
+					}
+					h.w.allowed = true
+				})
+				begun := time.Now()
+				if _, err := h.s.Apply(h.t.Context(), Request{Spec: specOf("c"), Reason: "test",
+					Abort: []int{0}}); err != nil || time.Since(begun) > 4*time.Second {
+					t.Errorf("took %s: %v", time.Since(begun), err)
+				}
+				if h.outage() != 0 {
+					t.Errorf("nobody served for %s", h.outage())
+				}
+			})
+		})
+	}
+}
+
+// An attempt does not wait for ever for an aborted epoch to exit.
+func TestIdle_AbortedEpochThatDoesNotExit(t *testing.T) {
+	for name, test := range map[string]struct {
+		do    func(m *machine)
+		cause error
+	}{
+		"for long": {func(m *machine) { m.now = m.now.Add(killTimeout + 1) }, errLingers},
+		"an abort": {func(m *machine) { m.abort(ErrAborted) }, ErrAborted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			was := host("0 draining, 1 live", starts(preparing))
+			was.attempt.abort, was.attempt.calls = []int{0}, []call{{id: 7}}
+			now, actions := next(was, event{noon, prepared{id: "next"}})
+			if now.attempt == nil || now.attempt.stage != clearing {
+				t.Fatalf("%+v", now.attempt)
+			}
+			for _, a := range actions {
+				if _, ok := a.(launch); ok {
+					t.Error("launched beside an epoch that has not exited")
+				}
+			}
+			m := &machine{state: now.clone(), now: noon}
+			test.do(m)
+			m.settle()
+			if m.attempt != nil || !slices.ContainsFunc(m.actions, func(a action) bool {
+				r, ok := a.(reply)
+				return ok && r.call == 7 && errors.Is(r.answer.err, test.cause)
+			}) {
+				t.Errorf("%+v: %+v", m.attempt, m.actions)
+			}
 		})
 	}
 }

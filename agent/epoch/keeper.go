@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"encoding/json"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -62,6 +63,7 @@ type StartSpec struct {
 	HotRestart   bool // as in Launch
 	Command      Command
 	Note         json.RawMessage
+	Own          []netip.AddrPort // as in Spec
 }
 
 // Process is one Envoy as its keeper sees it.

@@ -181,6 +181,7 @@ func (m *machine) requeue(a *attempt) {
 		m.pending = &pending{spec: a.spec, reason: a.reason}
 	}
 	m.pending.calls = append(a.calls, m.pending.calls...)
+	m.pending.abort = slices.Concat(a.abort, m.pending.abort)
 }
 
 // refuse answers the callers of a failed attempt.

@@ -2,6 +2,7 @@ package epoch
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -84,6 +85,13 @@ func (m *machine) mayStart(spec *Spec, live *process) bool {
 	parent := m.endedByLive()
 	return parent != nil && parent.idle &&
 		spec.HotRestartVersion == live.spec.HotRestartVersion
+}
+
+// mayAbort reports whether no epoch is in the way of a start once draining ones among numbers are
+// killed.
+func (m *machine) mayAbort(numbers []int) bool {
+	return !slices.ContainsFunc(m.older(),
+		func(p *process) bool { return !slices.Contains(numbers, p.Number) })
 }
 
 // endedByLive returns the only older epoch if it is the live one's parent in a hot restart, which

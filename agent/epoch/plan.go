@@ -32,10 +32,10 @@ func (m *machine) startNext() {
 			return
 		}
 	}
-	if m.pending != nil && m.mayStart(m.pending.spec, live) {
+	if m.pending != nil && (m.mayStart(m.pending.spec, live) || m.mayAbort(m.pending.abort)) {
 		next := m.pending
 		m.pending = nil
-		m.begin(&attempt{spec: next.spec, reason: next.reason, calls: next.calls})
+		m.begin(&attempt{spec: next.spec, reason: next.reason, calls: next.calls, abort: next.abort})
 		return
 	}
 	undrain := len(m.drain.undrains) > 0

@@ -25,6 +25,7 @@ type pending struct {
 	spec   *Spec
 	reason string
 	calls  []call
+	abort  []int // of the requests: draining epochs that it does not wait for
 }
 
 // requested is the event of a request for an epoch.
@@ -36,9 +37,6 @@ type requested struct {
 }
 
 func (e requested) apply(m *machine) {
-	if m.stop == nil {
-		m.abortDraining(e.abort)
-	}
 	a := m.attempt
 	switch {
 	case m.stop != nil:
@@ -47,10 +45,11 @@ func (e requested) apply(m *machine) {
 		e.call.ifChanged && a.spec.Hash == e.spec.Hash:
 		a.calls = append(a.calls, e.call) // the same epoch is being started
 	case m.pending == nil:
-		m.pending = &pending{spec: e.spec, reason: e.reason, calls: []call{e.call}}
+		m.pending = &pending{spec: e.spec, reason: e.reason, calls: []call{e.call}, abort: e.abort}
 	default:
 		m.pending.spec, m.pending.reason = e.spec, e.reason
 		m.pending.calls = append(m.pending.calls, e.call)
+		m.pending.abort = slices.Concat(m.pending.abort, e.abort)
 	}
 }
 
@@ -140,6 +139,8 @@ func (a *attempt) doing() string {
 		format = "preparing epoch %d"
 	case launching:
 		format = "waiting for the keeper to start epoch %d"
+	case clearing:
+		format = "waiting for aborted epochs to exit before epoch %d"
 	case killing:
 		format = "waiting for epoch %d, which failed, to exit"
 	case polling:
@@ -192,13 +193,17 @@ func (e abortRequested) apply(m *machine) {
 	m.reply([]call{e.call}, answer{err: err})
 }
 
-// abortDraining kills the draining epochs among numbers.
-func (m *machine) abortDraining(numbers []int) {
+// abortDraining kills the draining epochs among numbers, and reports whether there are some.
+func (m *machine) abortDraining(numbers []int) bool {
+	found := false
 	for _, p := range m.older() {
-		if p.State == Draining && p.killed.IsZero() && slices.Contains(numbers, p.Number) {
-			m.kill(p, ErrAborted.Error())
+		if slices.Contains(numbers, p.Number) {
+			if found = true; p.killed.IsZero() {
+				m.kill(p, ErrAborted.Error())
+			}
 		}
 	}
+	return found
 }
 
 // renewed is the event of Renew.

@@ -3,6 +3,7 @@ package epoch
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -38,6 +39,8 @@ type Spec struct {
 
 	Namespace string // of the mesh, as the proxy reports it; "": not known
 
+	Own []netip.AddrPort // Outrider's own listeners: their connections are not clients'
+
 	LiveTimeout    time.Duration // an epoch that is not live by then is aborted
 	Drain          time.Duration // --drain-time-s: of this epoch once it is replaced
 	ParentShutdown time.Duration // --parent-shutdown-time-s: after it was live, it ends its parent
@@ -51,7 +54,8 @@ type Request struct {
 	Reason    string // for people: "reload", "file changed: /etc/…"
 	IfChanged bool   // a live epoch of the same hash suffices
 	// Abort names draining epochs to kill, with the connections of their clients, so that the
-	// request does not wait for them. Others are left alone.
+	// request does not wait for them. They are killed once Envoy has accepted the configuration
+	// (Validation), and if no other epoch drains.
 	Abort []int
 
 	// OnWait, if not nil, is called when the request has to wait, with the end of the wait at the

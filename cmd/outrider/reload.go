@@ -28,9 +28,9 @@ func (a *app) reloadCommand() *cobra.Command {
 			"were, and the result and the journal name it. \"outrider mesh check\" fails.\n\n" +
 			"While clients are connected to the epoch before the live one, a new epoch waits\n" +
 			"for them, at most until parent_shutdown_duration is over. ^C leaves the reload to\n" +
-			"the agent. With --now it aborts that epoch, once the configuration is read and\n" +
-			"valid, and first says how many client connections that ends; on a terminal it\n" +
-			"asks, elsewhere it needs --yes.",
+			"the agent. With --now it aborts that epoch, once Envoy has accepted the new\n" +
+			"configuration (see [reload] validate), and first says how many client connections\n" +
+			"that ends; on a terminal it asks, elsewhere it needs --yes.",
 		Example: "  outrider reload --now --yes",
 		Args:    cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
