@@ -142,6 +142,7 @@ func (m *specMaker) spec(
 		AdminAddress:      func(l epoch.Launch) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion: binary.HotRestartVersion,
 		Namespace:         c.Node.Namespace,
+		Own:               c.OwnListeners(),
 		LiveTimeout:       c.Envoy.LiveTimeout,
 		Drain:             c.Envoy.DrainDuration,
 		ParentShutdown:    c.Envoy.ParentShutdownDuration,

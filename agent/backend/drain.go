@@ -11,7 +11,11 @@ import (
 )
 
 // drainPoll is the polling interval of a drain with wait.
-const drainPoll = 200 * time.Millisecond
+const drainPoll = 500 * time.Millisecond
+
+// listenersClose is how long after the end of a drain a count includes every client. The count may
+// be 250 ms old.
+const listenersClose = 500 * time.Millisecond
 
 // drainBlind bounds how long the connection count of the draining epoch may be unavailable before
 // the wait fails.
@@ -32,7 +36,7 @@ func (b *Backend) Drain(
 	if err := b.BeginDrain(ctx); err != nil {
 		return api.DrainResult{}, err
 	}
-	return drainWait{b.Proxy, progress}.until(ctx, request.Wait)
+	return drainWait{clients{b.Proxy, b.Keeper}, progress}.until(ctx, request.Wait)
 }
 
 // Undrain ends a drain and returns the epoch that serves.
@@ -71,7 +75,7 @@ type drainWait struct {
 // drained is the draining proxy.
 type drained interface {
 	Epoch() (live epoch.Epoch, ok bool)
-	// Connections returns the number of open connections of an epoch.
+	// Connections returns the number of clients' connections of an epoch.
 	Connections(ctx context.Context, e epoch.Epoch) (uint64, error)
 }
 
@@ -94,7 +98,7 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 				e.Number)}, nil
 		}
 		// Envoy's workers close their listeners a moment after the end of the drain.
-		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > drainPoll
+		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > listenersClose
 		left, err := w.proxy.Connections(ctx, e)
 		if err == nil || w.replaced(e) {
 			counted = time.Now()
@@ -106,8 +110,10 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 		case err != nil && time.Since(counted) > drainBlind:
 			return api.DrainResult{},
 				fmt.Errorf("cannot count the connections of draining epoch %d: %w", e.Number, err)
-		case err == nil && (!wait || closed && left == 0):
+		case err == nil && closed && (!wait || left == 0):
 			return api.DrainResult{Connections: left}, nil
+		case err == nil && !wait:
+			return api.DrainResult{Connections: left, Until: e.DrainEnds}, nil
 		case err == nil:
 			now := api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left}
 			if !closed {

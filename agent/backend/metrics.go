@@ -109,7 +109,7 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 		func() float64 { return float64(b.Started.UnixMilli()) / 1000 }))
 	registry.MustRegister(mesh.Metrics{Discovery: b.Discovery, XDS: b.XDS}, connections,
 		identity.Metrics{Manager: b.Identity}, captureMetrics{b.Interception},
-		conditionMetrics{b.Board})
+		conditionMetrics{b.Board}, clientMetrics{b})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",
 		collectors.NewGoCollector()))
 	return registry

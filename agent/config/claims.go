@@ -99,6 +99,19 @@ func (c *Config) Claims() []Claim {
 	return claims
 }
 
+// OwnListeners returns the addresses of Outrider's own listeners in Envoy, of readiness and metrics.
+func (c *Config) OwnListeners() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, claim := range c.listening() {
+		if claim.Envoy && claim.Key != "capture.mode" {
+			for _, address := range claim.addresses() {
+				all = append(all, netip.AddrPortFrom(address, uint16(claim.Port)))
+			}
+		}
+	}
+	return all
+}
+
 // hostAgent is the base name of the main file of the agent without an instance name.
 const hostAgent = "outrider"
 

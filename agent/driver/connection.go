@@ -26,7 +26,7 @@ func (c *Connection) Start(ctx context.Context, spec epoch.StartSpec) (int, erro
 	process, err := c.Client.Start(ctx, keeper.StartSpec{
 		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage,
 		Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
-		HotRestart: spec.HotRestart, Note: spec.Note,
+		HotRestart: spec.HotRestart, Note: spec.Note, Own: spec.Own,
 	})
 	return process.PID, err
 }

@@ -245,6 +245,20 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	return measured
 }
 
+// Clients returns the present number of clients' connections of a process.
+func (l *Link) Clients(ctx context.Context, id string) (uint64, error) {
+	processes, err := l.Get().Client.Measure(ctx, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range processes {
+		if p.ID == id && p.Exit == nil {
+			return p.Downstream, nil
+		}
+	}
+	return 0, errors.New("the process has ended")
+}
+
 // Shutdown ends the keeper and all its Envoys.
 func (l *Link) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)

@@ -155,13 +155,6 @@ func (p *Proxy) NotLive() string {
 	return "no epoch was started yet"
 }
 
-// Connections returns the number of open connections of an epoch, without those of Outrider's own
-// listeners.
-func (p *Proxy) Connections(ctx context.Context, e epoch.Epoch) (uint64, error) {
-	activity, err := NewAdmin(e.AdminAddress).Activity(ctx)
-	return activity.Connections, err
-}
-
 // readyPoll is the polling interval of WaitReady: Envoy's readiness changes without an event.
 const readyPoll = 100 * time.Millisecond
 

@@ -85,7 +85,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	c := &child{
 		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage,
 			PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(),
-			Note: spec.Note},
+			Note: spec.Note, Own: spec.Own},
 		pipe: newLogPipe(origin{spec.ID, spec.Number}, read, s.lines),
 	}
 	s.children = append(s.children, c)
@@ -94,6 +94,9 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	s.reap() // it may have exited before it was known here
 	return c.view(), nil
 }
+
+// maxOwn bounds StartSpec.Own.
+const maxOwn = 16
 
 func checkStart(spec *StartSpec) error {
 	switch {
@@ -108,6 +111,9 @@ func checkStart(spec *StartSpec) error {
 			Lineages-1)
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
+	case len(spec.Own) > maxOwn:
+		return refuse(CodeInvalid, "start: %d addresses of own listeners: at most %d are kept",
+			len(spec.Own), maxOwn)
 	case len(spec.Note) > MaxNote:
 		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are kept", len(spec.Note),
 			MaxNote)

@@ -10,6 +10,7 @@ package keeper
 
 import (
 	"encoding/json"
+	"net/netip"
 	"time"
 )
 
@@ -76,6 +77,9 @@ type StartSpec struct {
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
 	Note       json.RawMessage `json:"note,omitempty"`
+	// Own are the addresses of Outrider's own listeners in this Envoy, of metrics and readiness.
+	// Their connections are not those of clients.
+	Own []netip.AddrPort `json:"own,omitempty"`
 }
 
 // Process is an Envoy that lives, or that exited and was not forgotten.
@@ -92,14 +96,15 @@ type Process struct {
 	LastLines  []string        `json:"last_lines,omitempty"` // oldest first, without line ends
 	Note       json.RawMessage `json:"note,omitempty"`
 	// Rescued: the keeper acts as its parent, which died too early.
-	Rescued bool `json:"rescued,omitempty"`
+	Rescued bool             `json:"rescued,omitempty"`
+	Own     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
 	// Only from Measure, and only while it lives.
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"` // resident
 	// Connections counts established TCP connections, including upstream and admin ones.
 	Connections uint64 `json:"connections,omitempty"`
-	// Downstream counts connections of clients, TCP or Unix. It is the number that users see and
-	// that a reload or a stop waits for.
+	// Downstream counts connections of clients, TCP or Unix, without those of Own. It is the number
+	// that users see and that a reload or a stop waits for.
 	Downstream uint64 `json:"downstream,omitempty"`
 	// Listening: it has the socket of a TCP or UDP listener, so clients may connect.
 	Listening bool `json:"listening,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -74,14 +75,14 @@ func (s *sample) expired(maxAge time.Duration) bool {
 // kernel tables may take long.
 func (s *server) measure() ([]Process, error) {
 	processes := s.list()
-	var pids []int
+	own := map[int][]netip.AddrPort{}
 	for _, p := range processes {
 		if p.Exit == nil {
-			pids = append(pids, p.PID)
+			own[p.PID] = p.Own
 		}
 	}
 	listened, missed := s.listened.look()
-	found, err := countTraffic(pids, s.info.Folder, listened)
+	found, err := countTraffic(own, s.info.Folder, listened)
 	if err = errors.Join(err, missed); err != nil {
 		s.logf("%v", err)
 	}

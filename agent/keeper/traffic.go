@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -16,31 +18,35 @@ import (
 type traffic struct {
 	established uint64 // TCP connections, those to upstreams included
 	downstream  uint64 // connections of clients, TCP or of a Unix socket; a doubtful one counts
+	own         uint64 // established TCP connections to Outrider's own listeners
 	listening   bool   // it has the socket of a TCP or UDP listener
 	udp         bool   // it has the socket of a UDP listener
 }
 
-// countTraffic returns what each process has open. It ignores the Unix sockets in a folder, which
-// are those of Envoy's admin interface. With an error, the counts may be too low.
+// countTraffic returns what each process has open. own has the processes, each with the addresses of
+// Outrider's own listeners, whose connections are not clients'. It ignores the Unix sockets in a
+// folder, which are those of Envoy's admin interface. With an error, the counts may be too low.
 //
 // SO_REUSEADDR distinguishes a client's connection from one to an upstream, also when Envoy has
 // closed its listeners: Envoy sets it for listeners, and an accepted socket inherits it. Where the
 // options of another process's socket cannot be read (a container's filter of system calls may
 // refuse pidfd_getfd), the local port decides: see maybeAccepted. Of UDP sockets, only those of
 // listeners have SO_REUSEPORT.
-func countTraffic(pids []int, folder string, listened map[uint16]bool) (map[int]*traffic, error) {
+func countTraffic(own map[int][]netip.AddrPort, folder string,
+	listened map[uint16]bool) (map[int]*traffic, error) {
 	found := map[int]*traffic{}
-	for _, pid := range pids {
+	for pid := range own {
 		found[pid] = &traffic{}
 	}
-	open, err := findSockets(pids)
+	open, err := findSockets(slices.Sorted(maps.Keys(own)))
 	defer open.close()
 	if len(open.holders) == 0 {
 		return found, err
 	}
 	seen := map[uint32]bool{} // a socket may come twice
 	err = errors.Join(err, sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
-		owner := found[open.owner(s.Inode)]
+		pid := open.owner(s.Inode)
+		owner := found[pid]
 		if owner == nil || seen[s.Inode] {
 			return
 		}
@@ -53,6 +59,12 @@ func countTraffic(pids []int, folder string, listened map[uint16]bool) (map[int]
 		}
 		if s.State == sockdiag.Established {
 			owner.established++
+		}
+		if isOwn(s.Address, own[pid]) {
+			if s.State == sockdiag.Established {
+				owner.own++
+			}
+			return
 		}
 		client, known := open.option(s.Inode, unix.SO_REUSEADDR)
 		if client || !known && maybeAccepted(s.Address.Port(), listened) {
@@ -79,13 +91,21 @@ func countTraffic(pids []int, folder string, listened map[uint16]bool) (map[int]
 	}))
 	for _, its := range found {
 		if its.udp { // the kernel does not know what is in flight
-			its.downstream = max(its.downstream, its.established)
+			its.downstream = max(its.downstream, its.established-its.own)
 		}
 	}
 	if err != nil {
 		return found, fmt.Errorf("count connections: %w", err)
 	}
 	return found, nil
+}
+
+// isOwn reports whether a connection's local address is one of Outrider's own listeners.
+func isOwn(local netip.AddrPort, own []netip.AddrPort) bool {
+	return slices.ContainsFunc(own, func(o netip.AddrPort) bool {
+		return o.Port() == local.Port() &&
+			(o.Addr().IsUnspecified() || o.Addr() == local.Addr().Unmap())
+	})
 }
 
 // firstChosen is the first port that the kernel chooses for a connection to an upstream unless

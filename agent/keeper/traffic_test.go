@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,9 +22,12 @@ import (
 // when it does not any more.
 func TestTraffic_Downstream(t *testing.T) {
 	admin := parts.ShortDir(t)
+	metrics, ready := parts.FreePort(t), parts.FreePort(t)
+	own := []netip.AddrPort{netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", metrics)),
+		netip.MustParseAddrPort(fmt.Sprintf("0.0.0.0:%d", ready))}
 	measure := func(pid int) traffic {
 		t.Helper()
-		found, err := countTraffic([]int{pid}, admin, nil)
+		found, err := countTraffic(map[int][]netip.AddrPort{pid: own}, admin, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +44,10 @@ func TestTraffic_Downstream(t *testing.T) {
 		"one within, IPv6": {"tcp", "[::1]:0", 2, 1},
 		"a Unix socket": {"unix",
 			filepath.Join(parts.ShortDir(t), "a socket"), 0, 1},
-		"an abstract one": {"unix", "@" + parts.ShortDir(t), 0, 1},
+		"an abstract one":             {"unix", "@" + parts.ShortDir(t), 0, 1},
+		"Outrider's own":              {"tcp", fmt.Sprintf("127.0.0.1:%d", metrics), 2, 0},
+		"its own, on all addresses":   {"tcp", fmt.Sprintf("127.0.0.1:%d", ready), 2, 0},
+		"its port, another's address": {"tcp", fmt.Sprintf("127.0.0.2:%d", metrics), 2, 1},
 		"the admin's": {"unix", filepath.Join(admin, "admin-1.sock"), 0,
 			0},
 	} {
@@ -126,7 +133,7 @@ func TestTraffic_Listening(t *testing.T) {
 	pids := sharedWith(t, file)
 	_ = file.Close()
 	listening := func() (all []bool) {
-		found, err := countTraffic(pids, "", nil)
+		found, err := countTraffic(map[int][]netip.AddrPort{pids[0]: nil, pids[1]: nil}, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +222,8 @@ func TestTraffic_DownstreamOfUDP(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		found, err := countTraffic([]int{os.Getpid(), heir.Process.Pid}, "", nil)
+		found, err := countTraffic(map[int][]netip.AddrPort{os.Getpid(): nil, heir.Process.Pid: nil},
+			"", nil)
 		now := found[os.Getpid()]
 		if err != nil || now.established == 0 || (now.downstream >= now.established) != test.all {
 			t.Errorf("%s: %+v, %v", name, now, err)

@@ -205,8 +205,8 @@ func TestDrainAndUndrain(t *testing.T) {
 		UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",
 			Duration: 150 * time.Millisecond}})
 	for _, test := range []struct{ arguments, out string }{
-		{"drain", "draining; 3 connections are left\n"},
-		{"drain --wait", "draining; no connection is left\n"},
+		{"drain", "draining; 3 client connections are left\n"},
+		{"drain --wait", "draining; no client connection is left\n"},
 		{"undrain", "no longer draining; epoch 3 → 4 (hot-restart, 0.15 s)\n"},
 	} {
 		if code, out, errors := m.outrider(strings.Fields(test.arguments)...); code != 0 ||

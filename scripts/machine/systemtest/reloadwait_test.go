@@ -67,11 +67,13 @@ func end(input io.Closer, client *exec.Cmd) {
 	_ = client.Wait()
 }
 
-// A reload waits for the clients of an earlier epoch, not for its idle connections to backends,
-// which no number that users see includes.
+// A reload waits for the clients of an earlier epoch, not for its idle connections to backends or
+// for those to Outrider's own listeners, which no number that users see includes.
 func TestReload_WaitsForClientsOnly(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *Host) {
+		h.connect(15021)
+		h.connect(15090)
 		for number := range 3 {
 			for range 3 {
 				h.Serves()
@@ -111,6 +113,18 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 			t.Error(err)
 		}
 		h.Eventually(soon, "epoch 5 is live", func() bool { return h.Live().Number == 5 })
+
+		h.connect(81)
+		h.connect(15090)
+		h.Eventually(soon, "the client is counted", func() bool { return h.connections(5) == 1 })
+		for _, command := range []string{"outrider epochs | grep -E '^5 +live +[0-9]+ +[^ ]+ +1 '",
+			"curl -s 127.0.0.1:15020/stats/prometheus | " +
+				"grep -x 'outrider_client_connections{epoch=\"5\"} 1'",
+			"outrider drain | grep 'draining; 1 client connection is left; new ones are accepted until '"} {
+			if out, err := h.Run(t.Context(), "sh", "-c", command); err != nil {
+				t.Errorf("%s: %v: %s", command, err, out)
+			}
+		}
 	})
 }
 
@@ -139,6 +153,15 @@ func TestReload_Now(t *testing.T) {
 	if out, err := h.Run(t.Context(), "outrider", "reload", "--now", "--yes"); err == nil ||
 		h.connections(0) != 1 {
 		t.Errorf("a broken configuration: %v: %s; %d connections", err, out, h.connections(0))
+	}
+	// What only Envoy refuses ends no connection either.
+	h.Write("/etc/outrider/override.yaml", "static_resources: {clusters: [{name: none, type: EDS, "+
+		"connect_timeout: 1s}]}\n")
+	h.Write("/etc/outrider/conf.d/60-broken.toml",
+		"[envoy]\nbootstrap_override = \"/etc/outrider/override.yaml\"\n")
+	if out, err := h.Run(t.Context(), "outrider", "reload", "--now", "--yes"); err == nil ||
+		!strings.Contains(out, "Envoy does not accept") || h.connections(0) != 1 {
+		t.Errorf("a refused bootstrap: %v: %s; %d connections", err, out, h.connections(0))
 	}
 	h.MustRun(t, "rm", "/etc/outrider/conf.d/60-broken.toml")
 	began := time.Now()
