@@ -51,13 +51,14 @@ func (a *Agent) emptyClusters(ctx context.Context) (map[string]uint64, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	const suffix = ".upstream_cx_none_healthy"
+	const suffix = ".upstream_cx_none_healthy" // after the semicolon that ends a cluster's name
 	stats, err := driver.NewAdmin(live.AdminAddress).Stats(ctx,
 		`^cluster\.(in|out)bound\|.*\`+suffix+"$")
 	found := map[string]uint64{}
 	for name, count := range stats {
 		if count > 0 {
-			found[strings.TrimSuffix(strings.TrimPrefix(name, "cluster."), suffix)] = count
+			cluster := strings.TrimSuffix(strings.TrimPrefix(name, "cluster."), suffix)
+			found[strings.TrimSuffix(cluster, ";")] = count
 		}
 	}
 	return found, err

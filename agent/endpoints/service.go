@@ -100,8 +100,9 @@ func (s *Service) pause(ctx context.Context) error {
 	}
 }
 
+// report takes an entry of the access log, in which a cluster has its name in the statistics.
 func (s *Service) report(entry *accesslogv3.AccessLogCommon) {
-	cluster, cause := entry.GetUpstreamCluster(), causeOf(entry)
+	cluster, cause := strings.TrimSuffix(entry.GetUpstreamCluster(), ";"), causeOf(entry)
 	if cause == "" || cluster != "" && ignored(cluster) || cluster == "" && cause != causeEmpty {
 		return
 	}

@@ -38,7 +38,7 @@ func (f flood) Recv() (*alsv3.StreamAccessLogsMessage, error) {
 }
 
 func refusedEntry(cluster string) *accesslogv3.AccessLogCommon {
-	return &accesslogv3.AccessLogCommon{UpstreamCluster: cluster,
+	return &accesslogv3.AccessLogCommon{UpstreamCluster: cluster + ";",
 		ResponseFlags:                  &accesslogv3.ResponseFlags{UpstreamConnectionFailure: true},
 		UpstreamTransportFailureReason: "delayed connect error: Connection refused",
 		UpstreamRemoteAddress: &corev3.Address{Address: &corev3.Address_SocketAddress{
