@@ -16,7 +16,7 @@ const most = 300
 
 // named matches parts of names that the scene's hosts, ports, listeners and certificates have.
 var named = regexp.MustCompile(
-	`\d{2}|example|backend|host_\d|web|edge|tls_(crt|key)|tmp|_ssl_.*TLS|outbound_(_|\d)|credential`)
+	`\d{2}|example|backend_\d|host_\d|web|edge|tls_(crt|key)|tmp|_ssl_.*TLS|outbound_(_|\d)|credential`)
 
 func families(text string) []string {
 	found := map[string]bool{}
@@ -66,8 +66,8 @@ func TestMetrics_FamiliesHoldNoNames(t *testing.T) {
 					s.Ports.HTTP),
 				fmt.Sprintf(`envoy_tcp_downstream_cx_total{tcp_prefix="outbound|%d||web.test"} `,
 					s.Ports.TCP),
-				fmt.Sprintf(`envoy_sds_update_success{envoy_xds_resource_name="file-cert%[1]s/tls/`+
-					`tls.crt~%[1]s/tls/tls.key"} `, s.Dir),
+				fmt.Sprintf(`envoy_sds_update_success{envoy_xds_resource_name="file-cert_%s/tls/`+
+					`tls.crt~%s/tls/tls.key"} `, s.Dir[1:], s.Dir),
 				fmt.Sprintf(`envoy_listener_ssl_certificate_expiration_unix_time_seconds{`+
 					`envoy_tls_certificate="kubernetes://edge",listener_address="0.0.0.0_%d"} `,
 					s.credential),
