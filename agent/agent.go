@@ -70,6 +70,7 @@ type Agent struct {
 	discovery  *discovery.Server
 	meshWatch  *mesh.Watch
 	meshPorts  *mesh.Ports
+	unbound    *mesh.Unbound
 	xds        *xds.Server
 	relay      *relay.Server
 	health     *health.Checker
@@ -189,8 +190,8 @@ func (a *Agent) runParts(
 		supervisor)
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
-		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.capture,
-			a.exposure, a.endpoints, a.health)
+		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.unbound,
+			a.capture, a.exposure, a.endpoints, a.health)
 		group.Start(a.optional...)
 		group.Start(&keyRights{agent: a})
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})

@@ -23,6 +23,7 @@ import (
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/systemd"
@@ -118,6 +119,12 @@ func (a *Agent) composeEpochs(c *config.Config) {
 	a.keeper.Supervise(a.supervisor)
 }
 
+// livePID returns the process of the live Envoy.
+func (a *Agent) livePID() (pid int, live bool) {
+	e, live := a.proxy.Epoch()
+	return e.PID, live
+}
+
 func epochSettings(c *config.Config) epoch.Settings {
 	return epoch.Settings{BackoffMin: c.Envoy.RestartBackoffMin,
 		BackoffMax: c.Envoy.RestartBackoffMax, Limit: c.Envoy.RestartLimit,
@@ -146,6 +153,11 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.exposure = a.newExposure(c)
 	a.endpoints = a.newEndpoints()
 	a.meshPorts.Accepted = a.exposure.Wake
+	a.unbound = mesh.NewUnbound(mesh.UnboundOptions{Host: neighbourhood(a.options.Config),
+		Source: a.discovery, Live: a.livePID, Epochs: a.proxy.Changed, Board: a.board,
+		Retry: func(ctx context.Context, stream uint64, names []string) {
+			a.xds.Retry(ctx, stream, resource.ListenerType, names)
+		}})
 	a.health = health.New(health.Options{Settings: healthSettings(c),
 		Proxy: captured{a.proxy, a.capture}, Report: a.reportHealth,
 		UnitState: systemd.Manager{}.ActiveState, Exec: execProbes(a.options.Config.InUnit),
@@ -154,7 +166,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	clients := a.newClients(c)
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
-		Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts),
+		Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.unbound),
 		Logger:   log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 		Also: a.receiveFailures(c),
 	}))
@@ -202,7 +214,8 @@ func (a *Agent) composeViews(c *config.Config) error {
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
 		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, DNS: a.dns,
 		View:         a.view,
-		Interception: a.capture, Exposure: a.exposure, Endpoints: a.endpoints,
+		Interception: a.capture, Exposure: a.exposure, Unbound: a.unbound,
+		Endpoints: a.endpoints,
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),

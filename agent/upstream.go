@@ -136,13 +136,12 @@ func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
 // upstream server is in use.
 type embeddedMesh struct{ *Agent }
 
-// Closed returns why the embedded server serves nothing, or which port is reachable past mutual TLS;
-// "" if neither is so.
+// Closed returns why the embedded server serves nothing, why the live Envoy serves nothing of it, or
+// which port is reachable past mutual TLS; "" if nothing of this is so.
 func (m embeddedMesh) Closed() string {
+	why := ""
 	if m.reloader.InForce().Config.Discovery.Address == "" {
-		if why := m.discovery.Closed(); why != "" {
-			return why
-		}
+		why = cmp.Or(m.discovery.Closed(), m.unbound.Closed())
 	}
-	return m.exposure.Closed()
+	return cmp.Or(why, m.exposure.Closed())
 }

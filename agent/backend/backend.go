@@ -61,6 +61,7 @@ type Backend struct {
 	Interception *capture.Follower
 	Exposure     *exposure.Checker
 	Endpoints    *endpoints.Tracker
+	Unbound      *mesh.Unbound
 	Presence     *neighbour.Presence
 }
 
@@ -174,7 +175,8 @@ func (b *Backend) Reload(
 	b.Discovery.Proceed()
 	result, err := b.Reloader.Reload(ctx, reason, request, progress)
 	for _, c := range b.Board.Conditions() {
-		if c.Code == discovery.ConditionProblems {
+		if c.Code == discovery.ConditionProblems || c.Code == mesh.ConditionUnbound &&
+			result.Mesh == "" {
 			result.Mesh = c.Sentence
 		}
 	}

@@ -58,7 +58,7 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 // problems returns all problems of the mesh configuration, including, if live is set, those that
 // only the statistics of a running Envoy show.
 func (b *Backend) problems(ctx context.Context, live bool) []discovery.Problem {
-	found := append(b.Discovery.Problems(), b.exposed()...)
+	found := slices.Concat(b.Discovery.Problems(), b.exposed(), b.Unbound.Problems())
 	slices.SortFunc(found, discovery.Problem.Compare)
 	node := b.Ports.LastNode()
 	if node == nil || !live {

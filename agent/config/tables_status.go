@@ -17,8 +17,8 @@ func statusTable(s *Status) table {
 			"off | loopback: every local user may end the proxy, as in Istio").
 			must(oneOf("off", "loopback")).
 			below(
-				" GET /healthz/ready       200 once Envoy is live and has its configuration, "+
-					"else 503 with the reason",
+				" GET /healthz/ready       200, else 503 with the reason: Envoy is not live, has none of the "+
+					"listeners, or a port is reachable past mutual TLS",
 				" GET /app-health/NAME     runs the probe NAME below (NAME may hold a /: app/livez)   "+
 					"ISTIO_KUBE_APP_PROBERS",
 				" GET /stats/prometheus    metrics of the agent, Envoy and the application, merged",

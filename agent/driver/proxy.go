@@ -21,7 +21,8 @@ type Proxy struct {
 	without    func() (ready bool, reason string)
 }
 
-// Mesh is the mesh configuration. Closed returns why it is not served; "" if it is.
+// Mesh is the mesh configuration. Closed returns why the proxy is not ready although Envoy is live:
+// nothing or none of its listeners is served, or it is not in force where it restricts access.
 type Mesh interface{ Closed() string }
 
 // NewProxy returns the Proxy of a supervisor's epochs.
@@ -90,48 +91,16 @@ func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
 	if !ok {
 		return false, p.NotLive()
 	}
-	if why := p.mesh.Closed(); why != "" {
-		return false, why
+	s := state{epoch: e, mesh: p.mesh.Closed()}
+	if s.mesh == "" && asks(e) {
+		ctx, cancel := context.WithTimeout(ctx, readyTime)
+		defer cancel()
+		s.ready, s.says, s.err = NewAdmin(e.AdminAddress).Ready(ctx)
+		now, still := p.Epoch()
+		s.gone = !still
+		s.replaced = !still || now.ID != e.ID || now.AdminLost || now.State == epoch.HandingOver
 	}
-	if ready, reason, known := readyWithoutRequest(e); known {
-		return ready, reason
-	}
-	ctx, cancel := context.WithTimeout(ctx, readyTime)
-	defer cancel()
-	ready, state, err := NewAdmin(e.AdminAddress).Ready(ctx)
-	switch {
-	case err != nil:
-		if now, still := p.Epoch(); !still || now.ID != e.ID || now.AdminLost ||
-			now.State == epoch.HandingOver {
-			// The old admin interface closes when the new epoch starts, but the old listeners
-			// continue serving.
-			return still, "an epoch is being replaced"
-		}
-		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, err)
-	case !ready:
-		return false, fmt.Sprintf("epoch %d is %s", e.Number, state)
-	}
-	return true, ""
-}
-
-// readyWithoutRequest reports whether the live epoch is ready where the supervisor knows it without
-// a request to Envoy. A drain takes precedence, even if Envoy could not be notified. An epoch whose
-// listeners may have closed is not ready; its admin interface does not show that.
-func readyWithoutRequest(e epoch.Epoch) (ready bool, reason string, known bool) {
-	switch {
-	case e.Drained:
-		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
-			e.Number), true
-	case e.MayRefuse:
-		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
-			"it is being replaced", e.Number), true
-	case e.AdminLost:
-		return true, "", true // its data plane serves
-	case e.Silent:
-		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer",
-			e.Number), true
-	}
-	return false, "", false
+	return s.readiness()
 }
 
 // NotLive returns why no epoch is live.

@@ -1,32 +1,38 @@
 package driver
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"outrider.org/outrider/agent/epoch"
 )
 
-func TestProxy_ReadinessWithoutRequest(t *testing.T) {
+func TestReadiness(t *testing.T) {
+	silent := errors.New("no answer")
 	for name, test := range map[string]struct {
-		epoch        epoch.Epoch
-		ready, known bool
-		reason       string
+		state
+		reason string // "": ready
 	}{
-		"it serves":             {},
-		"it has lost its admin": {epoch: epoch.Epoch{AdminLost: true}, ready: true, known: true},
-		"it has lost its admin, and drains": {epoch: epoch.Epoch{AdminLost: true, Drained: true},
-			known: true, reason: "drains"},
-		"it drains": {epoch: epoch.Epoch{Drained: true}, known: true, reason: "drains"},
-		"its listeners may have closed": {epoch: epoch.Epoch{AdminLost: true, MayRefuse: true},
-			known: true, reason: "may have closed"},
-		"it is silent": {epoch: epoch.Epoch{Silent: true}, known: true, reason: "does not answer"},
+		"it serves":             {state: state{ready: true}},
+		"Envoy is not live yet": {state{says: "PRE_INITIALIZING"}, "PRE_INITIALIZING"},
+		"it does not answer":    {state{err: silent}, "no answer"},
+		"it is silent":          {state{epoch: epoch.Epoch{Silent: true}}, "does not answer"},
+		"it is being replaced":  {state: state{err: silent, replaced: true}},
+		"it has gone":           {state{err: silent, replaced: true, gone: true}, "replaced"},
+		"it has lost its admin": {state: state{epoch: epoch.Epoch{AdminLost: true}}},
+		"it has lost its admin, and drains": {state{epoch: epoch.Epoch{AdminLost: true,
+			Drained: true}}, "drains"},
+		"it drains":                     {state{epoch: epoch.Epoch{Drained: true}}, "drains"},
+		"its listeners may have closed": {state{epoch: epoch.Epoch{AdminLost: true, MayRefuse: true}}, "may have closed"},
+		"of the mesh nothing is served": {state{ready: true, mesh: "no listener"}, "no listener"},
+		"a policy is bypassed, and it has lost its admin": {state{mesh: "STRICT",
+			epoch: epoch.Epoch{AdminLost: true}}, "STRICT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ready, reason, known := readyWithoutRequest(test.epoch)
-			if ready != test.ready || known != test.known || !strings.Contains(reason,
-				test.reason) || (reason == "") != (test.reason == "") {
-				t.Errorf("%t %q %t", ready, reason, known)
+			ready, reason := test.readiness()
+			if ready != (test.reason == "") || !ready && !strings.Contains(reason, test.reason) {
+				t.Errorf("%t %q", ready, reason)
 			}
 		})
 	}

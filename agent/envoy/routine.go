@@ -27,7 +27,12 @@ func (r *Routine) Is(line LogLine) bool {
 			return strings.Contains(line.Message, " rejected: ")
 		}
 	}
-	if strings.HasPrefix(line.Message, "Expected cgroup v1 files not accessible") {
+	if strings.HasPrefix(line.Message, "listener '") &&
+		strings.Contains(line.Message, " failed to bind or apply socket options: cannot bind '") {
+		return true
+	}
+	if strings.HasPrefix(line.Message, "[source/server/cgroup_cpu_util.cc:") &&
+		strings.Contains(line.Message, "] Expected cgroup v1 files not accessible") {
 		return true // the host has cgroup v2, and Envoy looks for v1 first
 	}
 	return r.ending && strings.Contains(line.Message, " gRPC config stream to ")

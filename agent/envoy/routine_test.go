@@ -16,7 +16,9 @@ func TestRoutine(t *testing.T) {
 		{"delta config for type.googleapis.com/envoy.config.listener.v3.Listener rejected: Error adding", true},
 		{"lds: listener '0.0.0.0_80' config rejected: cannot bind '0.0.0.0:80': Address already in use", true},
 		{"lds: listener '0.0.0.0_80' added", false},
-		{"Expected cgroup v1 files not accessible at /sys/fs/cgroup/", true},
+		{"listener '0.0.0.0_80' failed to bind or apply socket options: cannot bind '0.0.0.0:80': Address already in use", true},
+		{"listener '0.0.0.0_80' failed to bind or apply socket options: setsockopt", false},
+		{"[source/server/cgroup_cpu_util.cc:293] Expected cgroup v1 files not accessible at /sys/fs/cgroup/", true},
 		{closed, false}, // the agent may have died
 		{"caught ENVOY_SIGTERM", true},
 		{closed, true},

@@ -22,14 +22,15 @@ type Observer struct {
 	log     *slog.Logger
 	mesh    Server
 	refused *refusals
-	ports   *Ports // may be nil
+	ports   *Ports   // may be nil
+	unbound *Unbound // may be nil
 }
 
 // NewObserver returns an Observer.
 func NewObserver(
-	board *condition.Board, log *slog.Logger, server Server, ports *Ports,
+	board *condition.Board, log *slog.Logger, server Server, ports *Ports, unbound *Unbound,
 ) Observer {
-	return Observer{board, log, server, newRefusals(), ports}
+	return Observer{board, log, server, newRefusals(), ports, unbound}
 }
 
 // Server is the discovery server, which maps resources to their objects. Refused returns the
@@ -60,6 +61,9 @@ func (o Observer) Disconnected(stream xds.Stream, err error) {
 	for typeURL, names := range o.refused.ended(stream) {
 		o.report(typeURL, names)
 	}
+	if o.unbound != nil {
+		o.unbound.ended(stream)
+	}
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)
 }
@@ -77,22 +81,28 @@ func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 	if o.ports != nil {
 		o.ports.accepted(stream.Node, typeURL)
 	}
+	if o.unbound != nil {
+		o.unbound.accepted(stream, typeURL)
+	}
 	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", typeName(typeURL), "version", version)
 }
 
 // Refused reports a NACK with its resources and the objects behind them.
 func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
-	// Envoy ends each part with a newline.
-	refusal.Error = strings.Join(strings.Split(strings.TrimSpace(refusal.Error), "\n"), "; ")
+	rest, fresh := refusal, true
+	if o.unbound != nil {
+		rest, fresh = o.unbound.take(stream, refusal)
+	}
+	if !fresh {
+		return // an attempt to bind a port that failed again
+	}
+	rest.Error = oneLine(rest.Error)
+	refusal.Error = oneLine(refusal.Error)
 	var origins []string
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
 	}
-	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type),
-		strings.Join(refusal.Resources, ", "), refusal.Error, inUse(refusal))
-	if len(origins) > 0 {
-		sentence += " (from " + strings.Join(origins, ", ") + ")"
-	}
+	sentence := describe(refusal, origins)
 	level := slog.LevelError
 	if len(origins) > 0 {
 		// The event log logs this as a problem of the mesh configuration, with file and line.
@@ -101,22 +111,47 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID,
 		"type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
-	standing, placed := o.mesh.Refused(refusal.Type, refusedResources(refusal),
-		errors.New(refusal.Error))
-	if len(standing) > 0 || len(refusal.Resources) == 0 {
-		still, reason := refusal, sentence
-		still.Resources = standing
-		if placed {
-			reason = "" // part of the mesh configuration's condition
-		}
-		o.refused.add(stream, still, reason)
-		o.report(refusal.Type, nil)
+	if len(rest.Resources) == len(refusal.Resources) {
+		o.refuse(stream, rest, sentence)
+	} else if len(rest.Resources) > 0 {
+		o.refuse(stream, rest, describe(rest, nil))
 	}
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence,
 		Fields: map[string]string{
 			"type": refusal.Type, "error": refusal.Error,
 			"resources": strings.Join(refusal.Resources,
 				" "), "origins": strings.Join(origins, "\n")}})
+}
+
+// oneLine joins the parts of Envoy's message, which ends each of them with a newline.
+func oneLine(message string) string {
+	return strings.Join(strings.Split(strings.TrimSpace(message), "\n"), "; ")
+}
+
+// describe returns a sentence about a refusal.
+func describe(refusal xds.Refusal, origins []string) string {
+	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type),
+		strings.Join(refusal.Resources, ", "), refusal.Error, inUse(refusal))
+	if len(origins) > 0 {
+		sentence += " (from " + strings.Join(origins, ", ") + ")"
+	}
+	return sentence
+}
+
+// refuse reports refused resources to the discovery server, and those that it cannot revert as a
+// condition.
+func (o Observer) refuse(stream xds.Stream, refusal xds.Refusal, sentence string) {
+	standing, placed := o.mesh.Refused(refusal.Type, refusedResources(refusal),
+		errors.New(refusal.Error))
+	if len(standing) == 0 && len(refusal.Resources) > 0 {
+		return
+	}
+	refusal.Resources = standing
+	if placed {
+		sentence = "" // part of the mesh configuration's condition
+	}
+	o.refused.add(stream, refusal, sentence)
+	o.report(refusal.Type, nil)
 }
 
 // refusedResources returns the resources of a refusal, without their versions if Envoy may have
@@ -152,6 +187,9 @@ func inUse(refusal xds.Refusal) string {
 
 // Cured records that a stream accepts resources again.
 func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
+	if o.unbound != nil {
+		o.unbound.cured(stream, typeURL, names)
+	}
 	cured := o.refused.cured(stream, typeURL, names)
 	if len(cured) > 0 { // otherwise the discovery server reverted the resource
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,

@@ -40,7 +40,7 @@ func (m meshRecord) Cured(_ string, names []string) {
 
 func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 	mesh := meshRecord{}
-	o := NewObserver(condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, nil)
+	o := NewObserver(condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, nil, nil)
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string) {
 		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name},

@@ -98,13 +98,16 @@ func (m *Ports) Claims() []config.Claim {
 	return m.claims
 }
 
-// listenerClaims returns the TCP addresses of listeners.
+// listenerClaims returns the TCP addresses that listeners bind.
 func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	var claims []config.Claim
 	for name, r := range listeners {
 		var listener listenerv3.Listener
 		if err := proto.Unmarshal(r.Value(), &listener); err != nil {
 			continue // our own encoding; Envoy would refuse it
+		}
+		if !binds(&listener) {
+			continue
 		}
 		address := listener.GetAddress().GetSocketAddress()
 		if port := address.GetPortValue(); port != 0 &&
@@ -115,6 +118,12 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	}
 	slices.SortFunc(claims, func(a, b config.Claim) int { return strings.Compare(a.Key, b.Key) })
 	return claims
+}
+
+// binds reports whether Envoy binds the address of a listener. With interception, most only get
+// connections that others have accepted.
+func binds(listener *listenerv3.Listener) bool {
+	return listener.BindToPort == nil || listener.BindToPort.Value
 }
 
 // Name returns the name of the part.

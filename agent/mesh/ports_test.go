@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
@@ -76,7 +77,10 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 			}
 		}
 		feed.Publish(resource.Change{Set: []*resource.Resource{listenerOf(t, "web", "127.0.0.1",
-			80), listenerOf(t, "other", "::", 81)}})
+			80), listenerOf(t, "other", "::", 81),
+			of(t, "captured", "0.0.0.0", 80, func(l *listenerv3.Listener) {
+				l.BindToPort = wrapperspb.Bool(false) // with interception
+			})}})
 		look(resource.ClusterType, "")
 		look(resource.ListenerType,
 			`listener web: port 80 of 127.0.0.1 is taken by listener x (port 80 of 0.0.0.0) of instance "a"`)

@@ -1,7 +1,6 @@
 package neighbour
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,9 +132,8 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 			if int(socket.UID) == self.EnvoyUID || !want.Clashes(claimOf(socket)) {
 				continue
 			}
-			program := cmp.Or(h.Program(socket), "a program")
-			message := fmt.Sprintf("%s is taken: %s of user %s listens on %s",
-				want.Text(), program, userName(socket.UID), address(socket))
+			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Text(), h.Describe(socket),
+				address(socket))
 			cure := "end it, or give Envoy another port"
 			// The agent moves its own listeners only when the new epoch is live.
 			if key := self.listensBy(socket); key != "" {

@@ -24,6 +24,8 @@ type Refusal struct {
 	Versions  []string          `json:"versions"`
 	Kept      []string          `json:"kept"`
 	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
+	// First reports whether the client has accepted nothing of the type, on this stream or before.
+	First bool `json:"first"`
 }
 
 // refused is a resource that the client refused. It is not sent again until its content changes, or
@@ -227,8 +229,27 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 			report.Kept[i] = before.Version
 		}
 	}
+	report.First = s.holdsNothing(w)
 	s.report.refused(report)
 	s.reportCured(w, over)
+}
+
+// holdsNothing reports whether the client has accepted nothing of a type, on this stream or before.
+func (s *session) holdsNothing(w *watch) bool {
+	if w.versionAccepted != "" {
+		return false
+	}
+	for _, d := range w.differs {
+		if d.held != nil {
+			return false
+		}
+	}
+	for name := range s.snapshot.Set(w.typeURL) {
+		if _, differs := w.differs[name]; !differs && w.wants(name) {
+			return false
+		}
+	}
+	return true
 }
 
 // cured returns the names that were refused before and are accepted with a response.
@@ -251,18 +272,6 @@ func (r *response) replaces() bool {
 		}
 	}
 	return false
-}
-
-// retry marks refused listeners and clusters for sending once more. Envoy refuses them while their
-// secret is invalid, for example while a certificate is renewed and its key is not.
-func (s *session) retry() {
-	for _, typeURL := range [...]string{resource.ListenerType, resource.ClusterType} {
-		if w := s.watches[typeURL]; w != nil {
-			for _, r := range w.refused {
-				r.again = true
-			}
-		}
-	}
 }
 
 func (s *session) reportCured(w *watch, names []string) {

@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -42,25 +41,8 @@ type RefusedResource struct {
 
 // Status returns the state of every client, by stream, without streams that end meanwhile.
 func (s *Server) Status(ctx context.Context) []StreamStatus {
-	s.mu.Lock()
-	streams := make([]*stream, 0, len(s.streams))
-	for _, st := range s.streams {
-		streams = append(streams, st)
-	}
-	s.mu.Unlock()
-	slices.SortFunc(streams, func(x, y *stream) int { return cmp.Compare(x.ID, y.ID) })
 	var all []StreamStatus
-	for _, st := range streams {
-		found := make(chan StreamStatus, 1)
-		ask := func(st *stream) { found <- st.status() }
-		select {
-		case st.inspect <- ask:
-			all = append(all, <-found)
-		case <-st.done:
-		case <-ctx.Done():
-			return all
-		}
-	}
+	s.each(ctx, func(st *stream) { all = append(all, st.status()) })
 	return all
 }
 

@@ -1,0 +1,314 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/xds"
+)
+
+// ConditionUnbound is active while the live Envoy cannot bind the address of a listener.
+const ConditionUnbound = "listener-unbound"
+
+const (
+	// unboundPause is the polling interval while there are such listeners: no event says that a
+	// program closed a socket.
+	unboundPause = time.Second
+	// bindPause is the pause between attempts to bind an address that nobody is seen to have.
+	bindPause = time.Minute
+)
+
+// UnboundOptions configure Unbound.
+type UnboundOptions struct {
+	Host   neighbour.Host
+	Source xds.Source
+	// Retry sends listeners again to the Envoy of a stream, which refused them.
+	Retry func(ctx context.Context, stream uint64, names []string)
+	// Live returns the process of the live Envoy. Epochs returns a channel that is closed when that
+	// may have changed.
+	Live   func() (pid int, live bool)
+	Epochs func() <-chan struct{}
+	Board  *condition.Board
+}
+
+// Unbound tracks the listeners that Envoy cannot bind. That is a state of the host, not a fault of
+// the mesh object: the object stays in force, and the listener is sent again once its address is
+// free. Unbound also tracks whether Envoy refused its first resources.
+//
+// Those of the live Envoy count; while there is none, those of all.
+type Unbound struct {
+	part.Readiness
+	UnboundOptions
+	wake     chan struct{}
+	programs map[uint64]string // descriptions of holders by cookie of their socket; of Run
+
+	mu       sync.Mutex
+	streams  map[uint64]*answers // by stream ID
+	problems []discovery.Problem
+}
+
+// answers are what the client of a stream said of its listeners and clusters.
+type answers struct {
+	stream  uint64
+	pid     int32
+	node    *corev3.Node
+	unbound map[string]*unbound // by name of the listener
+	first   map[string]string   // why it refused all resources of a type, by type URL
+}
+
+// unbound is a listener that cannot be bound.
+type unbound struct {
+	address *corev3.SocketAddress
+	by      resource.Origin // zero: not known
+	reason  string          // of the kernel: "Address already in use"
+	again   time.Time       // the next attempt is not before
+	sent    bool            // and not refused since
+	problem discovery.Problem
+}
+
+// NewUnbound returns an Unbound.
+func NewUnbound(o UnboundOptions) *Unbound {
+	return &Unbound{UnboundOptions: o, wake: make(chan struct{}, 1),
+		programs: map[uint64]string{}, streams: map[uint64]*answers{}}
+}
+
+// take records the listeners of a refusal that Envoy cannot bind, and returns the refusal without
+// them. fresh reports whether there is anything that was not known.
+func (u *Unbound) take(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal, fresh bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	of := u.of(stream)
+	rest = refusal
+	rest.Resources, rest.Versions = nil, nil
+	if rest.Kept != nil {
+		rest.Kept = []string{}
+	}
+	for i, name := range refusal.Resources {
+		if reason := bindError(refusal, name); reason != "" {
+			fresh = u.add(of, name, reason) || fresh
+			rest.Error = without(rest.Error, name)
+			continue
+		}
+		rest.Resources = append(rest.Resources, name)
+		rest.Versions = append(rest.Versions, refusal.Versions[i:min(i+1, len(refusal.Versions))]...)
+		rest.Kept = append(rest.Kept, refusal.Kept[i:min(i+1, len(refusal.Kept))]...)
+	}
+	if len(rest.Resources) == len(refusal.Resources) {
+		rest, fresh = refusal, true
+		if kind := refusal.Type; refusal.First && (kind == resource.ListenerType ||
+			kind == resource.ClusterType) {
+			of.first[kind] = fmt.Sprintf("Envoy refused all of its first %ss: %s", typeName(kind),
+				oneLine(refusal.Error))
+		}
+	}
+	u.look()
+	return rest, fresh || len(rest.Resources) > 0
+}
+
+// bindError returns why Envoy cannot bind a refused listener, "" if it refused another resource or
+// for another reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each.
+func bindError(refusal xds.Refusal, name string) string {
+	if refusal.Type != resource.ListenerType {
+		return ""
+	}
+	_, after, _ := strings.Cut(refusal.Error, name+": cannot bind '")
+	line, _, _ := strings.Cut(after, "\n")
+	_, reason, _ := strings.Cut(line, "': ")
+	return reason
+}
+
+// without returns Envoy's message without the line about a listener that cannot be bound.
+func without(message, name string) string {
+	const head = "Error adding/updating listener(s) "
+	lines := slices.DeleteFunc(strings.Split(strings.TrimPrefix(message, head), "\n"),
+		func(line string) bool { return strings.HasPrefix(line, name+": cannot bind '") })
+	return head + strings.Join(lines, "\n")
+}
+
+// of returns the answers of a stream. Callers hold mu.
+func (u *Unbound) of(stream xds.Stream) *answers {
+	if u.streams[stream.ID] == nil {
+		u.streams[stream.ID] = &answers{stream: stream.ID, pid: stream.Peer.PID, node: stream.Node,
+			unbound: map[string]*unbound{}, first: map[string]string{}}
+	}
+	return u.streams[stream.ID]
+}
+
+// add records a listener and reports whether that is new. Callers hold mu.
+func (u *Unbound) add(of *answers, name, reason string) (fresh bool) {
+	r := u.listeners(of.node)[name]
+	listener := &listenerv3.Listener{}
+	if r == nil || proto.Unmarshal(r.Value(), listener) != nil {
+		return false // removed since
+	}
+	one := of.unbound[name]
+	if fresh = one == nil || one.reason != reason; one == nil {
+		one = &unbound{}
+		of.unbound[name] = one
+	}
+	one.address, one.by = listener.GetAddress().GetSocketAddress(), cause(r.Origins)
+	one.reason, one.sent = reason, false
+	return fresh
+}
+
+// cause returns the object that a listener was made for. EnvoyFilters only change it.
+func cause(origins []resource.Origin) resource.Origin {
+	for _, o := range origins {
+		if o.Kind != "EnvoyFilter" {
+			return o
+		}
+	}
+	return resource.Origin{}
+}
+
+// listeners returns the current listeners of a node.
+func (u *Unbound) listeners(node *corev3.Node) map[string]*resource.Resource {
+	feed, err := u.Source.Feed(node)
+	if err != nil {
+		return nil // Envoy receives nothing, either
+	}
+	snapshot, _ := feed.Current()
+	return snapshot.Set(resource.ListenerType)
+}
+
+// accepted records that a client accepted resources of a type.
+func (u *Unbound) accepted(stream xds.Stream, typeURL string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if of := u.streams[stream.ID]; of != nil {
+		delete(of.first, typeURL)
+	}
+}
+
+// cured records that a client does not refuse listeners any more.
+func (u *Unbound) cured(stream xds.Stream, typeURL string, names []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	of := u.streams[stream.ID]
+	if of == nil || typeURL != resource.ListenerType {
+		return
+	}
+	maps.DeleteFunc(of.unbound, func(name string, _ *unbound) bool {
+		return slices.Contains(names, name)
+	})
+	u.look()
+}
+
+// ended forgets a stream.
+func (u *Unbound) ended(stream xds.Stream) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.streams[stream.ID] != nil {
+		delete(u.streams, stream.ID)
+		u.look()
+	}
+}
+
+// look triggers a check.
+func (u *Unbound) look() {
+	select {
+	case u.wake <- struct{}{}:
+	default: // one check covers both
+	}
+}
+
+// counting returns the answers that count. Callers hold mu.
+func (u *Unbound) counting() []*answers {
+	pid, live := u.Live()
+	var all []*answers
+	for _, id := range slices.Sorted(maps.Keys(u.streams)) {
+		if of := u.streams[id]; !live || int(of.pid) == pid {
+			all = append(all, of)
+		}
+	}
+	return all
+}
+
+// Problems returns a problem for each listener that the live Envoy cannot bind.
+func (u *Unbound) Problems() []discovery.Problem {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.problems)
+}
+
+// Closed returns why the live Envoy serves nothing of the mesh configuration: it could bind none of
+// its listeners, or refused its first resources; "" otherwise.
+func (u *Unbound) Closed() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, of := range u.counting() {
+		for _, kind := range slices.Sorted(maps.Keys(of.first)) {
+			return of.first[kind]
+		}
+		if u.bindsNone(of) {
+			return "none of the listeners of the mesh configuration could be bound: " + of.sentence()
+		}
+	}
+	return ""
+}
+
+// bindsNone reports whether a client could bind none of its listeners. Callers hold mu.
+func (u *Unbound) bindsNone(of *answers) bool {
+	if len(of.unbound) == 0 {
+		return false
+	}
+	for name, r := range u.listeners(of.node) {
+		if of.unbound[name] != nil {
+			continue
+		}
+		listener := &listenerv3.Listener{}
+		if proto.Unmarshal(r.Value(), listener) == nil && binds(listener) {
+			return false
+		}
+	}
+	return true
+}
+
+// sentence describes the listeners that a client could not bind, without their holders.
+func (of *answers) sentence() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(of.unbound)) {
+		one := of.unbound[name]
+		all = append(all, fmt.Sprintf("%s (%s)", shown(one.address), one.reason))
+	}
+	if len(all) > shownRefusals {
+		all = append(all[:shownRefusals], fmt.Sprintf("and %d more", len(all)-shownRefusals))
+	}
+	return strings.Join(all, ", ")
+}
+
+// Name returns the name of the part.
+func (u *Unbound) Name() string { return "mesh listeners" }
+
+// Run reports listeners that cannot be bound and has them sent again once they can, until ctx ends.
+func (u *Unbound) Run(ctx context.Context) error {
+	u.MarkReady()
+	for {
+		epochs := u.Epochs()
+		var again <-chan time.Time
+		if u.check(ctx) {
+			again = time.After(unboundPause)
+		}
+		select {
+		case <-u.wake:
+		case <-epochs:
+		case <-again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

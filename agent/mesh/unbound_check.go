@@ -1,0 +1,168 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+// check updates the condition and retries the listeners whose address is free. It reports whether
+// there are listeners that cannot be bound.
+func (u *Unbound) check(ctx context.Context) (any bool) {
+	host := u.host()
+	u.mu.Lock()
+	var problems []discovery.Problem
+	free := map[uint64][]string{} // by stream
+	for _, of := range u.counting() {
+		current := u.listeners(of.node)
+		maps.DeleteFunc(of.unbound, func(name string, _ *unbound) bool { return current[name] == nil })
+		for name, one := range of.unbound {
+			p, blocked := host.problem(one)
+			if now := time.Now(); !blocked && !now.Before(one.again) {
+				one.again, one.sent = now.Add(bindPause), true
+				free[of.stream] = append(free[of.stream], name)
+			}
+			if blocked || !one.sent || one.problem == (discovery.Problem{}) { // else Envoy will tell
+				one.problem = p
+			}
+			problems = append(problems, one.problem)
+		}
+	}
+	slices.SortFunc(problems, discovery.Problem.Compare)
+	u.problems = slices.Compact(problems)
+	u.mu.Unlock()
+	if len(problems) == 0 {
+		u.Board.Clear(ConditionUnbound)
+		return false
+	}
+	u.Board.Raise(ConditionUnbound, condition.Error, sentenceOf(u.problems))
+	for stream, names := range free {
+		u.Retry(ctx, stream, names)
+	}
+	return true
+}
+
+// sentenceOf joins problems, at most shownRefusals of them.
+func sentenceOf(problems []discovery.Problem) string {
+	var all []string
+	for _, p := range problems[:min(len(problems), shownRefusals)] {
+		all = append(all, p.String())
+	}
+	if more := len(problems) - shownRefusals; more > 0 {
+		all = append(all, fmt.Sprintf("and %d more: run \"outrider mesh check\"", more))
+	}
+	return strings.Join(all, "; ")
+}
+
+// addresses are the sockets and addresses of the host at a check.
+type addresses struct {
+	*Unbound
+	sockets map[sockdiag.Protocol][]sockdiag.Socket
+	own     []net.Addr
+	known   map[uint64]string // descriptions of the last check
+}
+
+// host returns the addresses in use; none if there are no listeners to look for.
+func (u *Unbound) host() addresses {
+	found := addresses{Unbound: u, known: u.programs,
+		sockets: map[sockdiag.Protocol][]sockdiag.Socket{}}
+	u.programs = map[uint64]string{}
+	u.mu.Lock()
+	empty := len(u.streams) == 0
+	u.mu.Unlock()
+	if empty {
+		return found
+	}
+	// What cannot be listed counts as free: Envoy will say if it is not.
+	found.sockets[sockdiag.TCP], _ = u.Host.Sockets()
+	_ = sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
+		found.sockets[sockdiag.UDP] = append(found.sockets[sockdiag.UDP], s)
+	}, sockdiag.Unconnected)
+	found.own, _ = net.InterfaceAddrs()
+	return found
+}
+
+// The kernel's reasons, as Envoy quotes them.
+const (
+	addressInUse   = "Address already in use"
+	addressMissing = "Cannot assign requested address"
+)
+
+// problem describes a listener that cannot be bound. blocked reports whether another attempt would
+// fail, as far as is known.
+func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
+	at, err := netip.ParseAddr(one.address.GetAddress())
+	protocol := sockdiag.TCP
+	if one.address.GetProtocol() == corev3.SocketAddress_UDP {
+		protocol = sockdiag.UDP
+	}
+	kind := cmp.Or(one.by.Kind, "listener")
+	message := fmt.Sprintf("nothing listens on %s: ", shown(one.address))
+	cure := "it is tried again every minute"
+	switch {
+	case err != nil:
+		message += one.reason
+	case one.reason == addressInUse:
+		holder, found := neighbour.Holder(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
+			one.address.GetIpv4Compat(), a.sockets[protocol])
+		if blocked = found; found {
+			message += "the port is taken by " + a.describe(holder)
+			cure = fmt.Sprintf("end it, or give the %s another port; it is tried again by itself "+
+				"once the port is free", kind)
+		} else {
+			message += "the port is taken by a socket that does not listen"
+		}
+	case one.reason == addressMissing:
+		blocked = !a.has(at)
+		message += "this host does not have the address"
+		cure = fmt.Sprintf("correct the address of the %s, or add it to the host; it is tried again by "+
+			"itself once the host has it", kind)
+	default:
+		message += one.reason
+	}
+	if one.by.File == "" {
+		return discovery.Problem{Severity: condition.Error, Message: message, Cure: cure}, blocked
+	}
+	return object.ProblemAt(one.by, condition.Error, message, cure), blocked
+}
+
+// has reports whether the host has an address.
+func (a addresses) has(at netip.Addr) bool {
+	return slices.ContainsFunc(a.own, func(own net.Addr) bool {
+		network, err := netip.ParsePrefix(own.String())
+		return err == nil && network.Addr().WithZone("") == at.WithZone("")
+	})
+}
+
+// describe describes the holder of a socket. It looks for the program once.
+func (a addresses) describe(s sockdiag.Socket) string {
+	a.programs[s.Cookie] = cmp.Or(a.programs[s.Cookie], a.known[s.Cookie])
+	if a.programs[s.Cookie] == "" {
+		a.programs[s.Cookie] = a.Host.Describe(s)
+	}
+	return a.programs[s.Cookie]
+}
+
+// shown returns an address in words: 0.0.0.0:80, [::]:443/udp.
+func shown(a *corev3.SocketAddress) string {
+	text := net.JoinHostPort(a.GetAddress(), strconv.Itoa(int(a.GetPortValue())))
+	if a.GetProtocol() == corev3.SocketAddress_UDP {
+		text += "/udp"
+	}
+	return text
+}

@@ -1,0 +1,39 @@
+package neighbour
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"outrider.org/outrider/agent/sockdiag"
+)
+
+// Holder returns the socket that keeps Envoy from binding an address, of those given. ipv4 says that
+// an IPv6 address is to accept IPv4 as well.
+func Holder(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
+	for _, s := range sockets {
+		if s.Address.Port() == at.Port() && overlap(at.Addr().Unmap(), ipv4, s) {
+			return s, true
+		}
+	}
+	return holder, false
+}
+
+// overlap reports whether a socket has an address, whatever the ports.
+func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
+	has := s.Address.Addr().Unmap()
+	switch {
+	case has == at:
+		return true
+	case has.Is4() == at.Is4():
+		return has.IsUnspecified() || at.IsUnspecified()
+	case has.Is6():
+		return has.IsUnspecified() && !s.IPv6Only
+	}
+	return at.IsUnspecified() && ipv4
+}
+
+// Describe says who has a socket: "nginx (pid 12, nginx.service) of user root".
+func (h Host) Describe(s sockdiag.Socket) string {
+	return fmt.Sprintf("%s of user %s", cmp.Or(h.Program(s), "a program"), userName(s.UID))
+}
