@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"math/big"
@@ -92,6 +93,13 @@ type finding struct {
 	key    any
 }
 
+// selfSignedTemplate is what "openssl req -x509" makes without further options.
+func selfSignedTemplate() *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: "www.example.com"}, IsCA: true,
+		BasicConstraintsValid: true, DNSNames: []string{"www.example.com"},
+		NotAfter: time.Now().Add(time.Hour)}
+}
+
 func findings(t *testing.T) []finding {
 	root := pkitest.NewAuthority(t, "root", nil)
 	middle := pkitest.NewAuthority(t, "middle", root)
@@ -114,6 +122,8 @@ func findings(t *testing.T) []finding {
 		return sign(func(c *x509.Certificate) { c.ExtKeyUsage = uses })
 	}
 	one := func(c *x509.Certificate) []*x509.Certificate { return []*x509.Certificate{c} }
+	selfSigned := (&pkitest.Authority{Certificate: selfSignedTemplate(), Key: key}).Sign(t,
+		selfSignedTemplate(), key.Public())
 	server, client := only(x509.ExtKeyUsageServerAuth), only(x509.ExtKeyUsageClientAuth)
 	return []finding{
 		{"good", nil, "", pki.Both,
@@ -138,6 +148,11 @@ func findings(t *testing.T) []finding {
 			one(only(x509.ExtKeyUsageCodeSigning)), key},
 		{"no signatures", pki.ErrUsage, "no digital signature", pki.Both,
 			one(sign(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign })), key},
+		{"as openssl req -x509 makes it, for a gateway", nil, "", pki.Either, one(selfSigned), key},
+		{"as openssl req -x509 makes it", pki.ErrUsage, "that of an authority", pki.Both,
+			one(selfSigned), key},
+		{"an authority, for a gateway", pki.ErrUsage, "that of an authority", pki.Either,
+			one(middle.Certificate), middle.Key},
 		{"an authority", pki.ErrUsage, "that of an authority", pki.Both, one(middle.Certificate),
 			middle.Key},
 		{"SHA-1", pki.ErrWeak, "signature by ECDSA-SHA1", pki.Both, []*x509.Certificate{sign(
