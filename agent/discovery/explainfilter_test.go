@@ -57,6 +57,17 @@ const inListener = `  - applyTo: LISTENER_FILTER
           "@type": type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol
 `
 
+// besides is a listener of the same port that takes no TCP connections.
+const besides = `  - applyTo: LISTENER
+    match: {context: GATEWAY}
+    patch:
+      operation: ADD
+      value:
+        name: a
+        address: {socket_address: {protocol: UDP, address: 0.0.0.0, port_value: 80}}
+        udp_listener_config: {quic_options: {}}
+`
+
 const inRequests = `  - applyTo: HTTP_FILTER
     match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}
     patch:
@@ -80,7 +91,7 @@ const inRequests = `  - applyTo: HTTP_FILTER
 func TestExplain_FiltersOfEnvoyFilters(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"edge": filtered,
-		"a": fmt.Sprintf(filterHead, "a") + inListener + fmt.Sprintf(inRequests, "one"),
+		"a": fmt.Sprintf(filterHead, "a") + inListener + besides + fmt.Sprintf(inRequests, "one"),
 		"b": fmt.Sprintf(filterHead, "b") + network + fmt.Sprintf(inRequests, "two"),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {

@@ -214,8 +214,10 @@ must belong to root or to the user outrider, and nobody else may write to them.`
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
 	}
-	p.Text(`Kinds of other groups (AuthorizationPolicy, HTTPRoute, Service and others) are
-ignored, and listed by "outrider mesh check".`)
+	p.Text(`AuthorizationPolicy, RequestAuthentication and other kinds that restrict access are not
+supported: no change of the mesh configuration takes effect while there is one. The
+examples allow-addresses and jwt do this with an EnvoyFilter. Kinds of other groups
+(HTTPRoute, Service and others) are ignored, and listed by "outrider mesh check".`)
 	p.Section("ROUTER AND SIDECAR")
 	p.Text(`With type = "router" in [node] this host is a proxy of its own: it listens
 where Gateways say. All examples below are of this kind.

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// door is a decoded listener with an IP address.
+// door is a decoded TCP listener with an IP address.
 type door struct {
 	*listenerv3.Listener
 	resource *resource.Resource
@@ -66,7 +66,7 @@ func (e *explanation) patched(what, name string, d *door, facts ...string) {
 	}
 }
 
-// doors returns all listeners with an IP address, sorted by name.
+// doors returns all TCP listeners with an IP address, sorted by name.
 func (e *explanation) doors() ([]*door, error) {
 	set := e.proxy.Resources.Set(resource.ListenerType)
 	var doors []*door
@@ -77,8 +77,8 @@ func (e *explanation) doors() ([]*door, error) {
 		}
 		socket := l.GetAddress().GetSocketAddress()
 		address, err := netip.ParseAddr(socket.GetAddress())
-		if err != nil {
-			continue // a Unix socket, or internal
+		if err != nil || socket.Protocol == corev3.SocketAddress_UDP {
+			continue // a Unix socket, internal, or for HTTP/3
 		}
 		doors = append(doors, &door{Listener: l, resource: set[name], address: address,
 			port: socket.GetPortValue()})
