@@ -139,7 +139,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 		r.refuse(ctx, request, reasons(read.loses))
 		return
 	}
-	result := api.ReloadResult{}
+	result := api.ReloadResult{OnRequest: live && hash == read.wanted.spec.Hash}
 	if live {
 		result.Previous = &number
 	}

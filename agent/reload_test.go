@@ -51,6 +51,9 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
+		if got.OnRequest != (c.name == "on request always") {
+			t.Errorf("%s: on request: %t", c.name, got.OnRequest)
+		}
 		if refused := len(r.board.Conditions()) > 0 &&
 			r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
 			t.Errorf("%s: conditions %+v", c.name, r.board.Conditions())

@@ -201,6 +201,9 @@ type ReloadResult struct {
 	Previous *int    `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
+	// OnRequest reports whether the epoch was started because a reload always starts one
+	// ([reload] on_request), and not because a change needs it.
+	OnRequest bool `json:"on_request,omitempty"`
 	// Changes are the changes of the active configuration since the request.
 	Changes []Change `json:"changes,omitempty"`
 	// Newer reports whether a different configuration, requested later, is active.

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,13 @@ type CommandLine struct {
 // taking over an epoch.
 const socketMode = "0600"
 
+// flushFlag sets how long lines of an access log are buffered. Envoy's default, 10 s, hides a
+// request from whoever looks for it in the log.
+const (
+	flushFlag     = "file-flush-interval-msec"
+	flushInterval = "1000"
+)
+
 // Args returns the arguments for a binary, without optional flags that it does not list. A nil
 // binary, or one without flags, is treated as a current Envoy.
 func (c CommandLine) Args(binary *Binary) []string {
@@ -66,6 +74,10 @@ func (c CommandLine) Args(binary *Binary) []string {
 		}
 	}
 	args = append(args, c.common(binary)...)
+	own := func(arg string) bool { return strings.HasPrefix(arg, "--"+flushFlag) }
+	if binary.knows(flushFlag) && !slices.ContainsFunc(c.ExtraArgs, own) {
+		args = append(args, "--"+flushFlag, flushInterval)
+	}
 	if c.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(c.Concurrency))
 	}

@@ -38,7 +38,7 @@ func TestArgs(t *testing.T) {
 				"--skip-hot-restart-parent-stats --service-cluster istio-proxy " +
 				"--service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 --log-format [Envoy " +
 				"(Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
-				"--concurrency 2 --cpuset-threads",
+				"--file-flush-interval-msec 1000 --concurrency 2 --cpuset-threads",
 		},
 		"side by side": {
 			change: func(c *CommandLine) { c.HotRestart = false },
@@ -46,7 +46,7 @@ func TestArgs(t *testing.T) {
 				"--drain-strategy gradual --service-cluster istio-proxy " +
 				"--service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 --log-format [Envoy " +
 				"(Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
-				"--concurrency 2 --cpuset-threads",
+				"--file-flush-interval-msec 1000 --concurrency 2 --cpuset-threads",
 		},
 		"an old Envoy": {
 			binary: old,
@@ -66,7 +66,15 @@ func TestArgs(t *testing.T) {
 			},
 			want: "-c a.json --restart-epoch 0 --base-id 0 --drain-time-s 0 --drain-strategy gradual " +
 				"--parent-shutdown-time-s 0 --skip-hot-restart-parent-stats --log-format [Envoy (Epoch 0)] " +
-				"[%Y-%m-%d %T.%e][%t][%l][%n] %v",
+				"[%Y-%m-%d %T.%e][%t][%l][%n] %v --file-flush-interval-msec 1000",
+		},
+		"its own interval": {
+			change: func(c *CommandLine) {
+				*c = CommandLine{ConfigFile: "a.json", ExtraArgs: []string{"--file-flush-interval-msec=5"}}
+			},
+			want: "-c a.json --restart-epoch 0 --disable-hot-restart --drain-time-s 0 " +
+				"--drain-strategy gradual --log-format [Envoy (Epoch 0)] " +
+				"[%Y-%m-%d %T.%e][%t][%l][%n] %v --file-flush-interval-msec=5",
 		},
 	}
 	for name, test := range tests {

@@ -110,6 +110,13 @@ func TestReload(t *testing.T) {
 			out: "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s)\n" +
 				"takes effect at the next start of the agent: paths.state_dir\n"},
+		{name: "on request",
+			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
+				Epoch: number(2), Mode: "hot-restart", Duration: 180 * time.Millisecond,
+				OnRequest: true, Changes: []api.Change{
+					{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
+			out: "log.level: info → debug (applied in place)\n" +
+				"epoch 1 → 2 (hot-restart, 0.18 s, on request: no change needs it)\n"},
 		{name: "in place", result: api.ReloadResult{Outcome: api.OutcomeApplied, Epoch: number(1),
 			Changes: []api.Change{{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
 			out: "log.level: info → debug (applied in place)\n" +

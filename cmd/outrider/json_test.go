@@ -99,3 +99,30 @@ func TestJSON_ConfigDefaults(t *testing.T) {
 		}
 	}
 }
+
+// TestJSON_Errors checks that errors are objects on standard error with --json.
+func TestJSON_Errors(t *testing.T) {
+	refusing := &apitest.Backend{Err: api.Refuse("the agent is stopping")}
+	for _, test := range []struct {
+		backend *apitest.Backend
+		command string
+		code    int
+		says    string
+	}{
+		{refusing, "reload --json", api.ExitRefused, "the agent is stopping"},
+		{nil, "status --json", api.ExitNotRunning, "not running"},
+		{nil, "status --json superfluous", api.ExitUsage, "superfluous"},
+	} {
+		code, out, errors := newMachine(t, test.backend).outrider(strings.Fields(test.command)...)
+		var told struct {
+			Error string `json:"error"`
+			Code  int    `json:"exit_code"`
+		}
+		if err := json.Unmarshal([]byte(errors), &told); err != nil || out != "" {
+			t.Errorf("%s: %v: %q %q", test.command, err, out, errors)
+		}
+		if code != test.code || told.Code != code || !strings.Contains(told.Error, test.says) {
+			t.Errorf("%s: exit code %d: %s", test.command, code, errors)
+		}
+	}
+}

@@ -141,6 +141,10 @@ func page(command *cobra.Command) string {
 	for _, exit := range exits {
 		p.Term(man.Bold(fmt.Sprint(exit.code)), exit.meaning)
 	}
+	if isRoot {
+		p.Text("With `--json` an error is a JSON object on standard error:")
+		p.Example("{\"error\": \"the agent is stopping\", \"exit_code\": 1}")
+	}
 	see := []string{"outriderd(8)", "outrider.toml(5)"}
 	if isRoot {
 		p.Section("FILES")

@@ -89,7 +89,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	switch {
 	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil && r.Previous != nil:
 		fmt.Fprintf(a.out, "epoch %d → %d (%s)\n", *r.Previous, *r.Epoch,
-			strings.Join(nonEmpty(r.Mode, seconds(r.Duration)), ", "))
+			strings.Join(nonEmpty(r.Mode, seconds(r.Duration), onRequest(r)), ", "))
 	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil:
 		fmt.Fprintf(a.out, "epoch %d is live (%s)\n", *r.Epoch, seconds(r.Duration))
 	case r.Outcome == api.OutcomeApplied:
@@ -104,6 +104,14 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 		fmt.Fprintln(a.out, "takes effect at the next start of the agent:",
 			strings.Join(r.Pending, ", "))
 	}
+}
+
+// onRequest says that no change needs the new epoch.
+func onRequest(r api.ReloadResult) string {
+	if !r.OnRequest {
+		return ""
+	}
+	return "on request: no change needs it"
 }
 
 func continues(epoch *int) string {

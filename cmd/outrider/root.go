@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -95,6 +96,9 @@ func (a *app) run(ctx context.Context, arguments []string) int {
 	if silent, ok := errors.AsType[silentError](err); ok {
 		return silent.code
 	}
+	if a.json {
+		return a.printErrorJSON(err)
+	}
 	fmt.Fprintln(a.err, "outrider:", err)
 	if _, ok := errors.AsType[usageError](err); ok || !a.started {
 		fmt.Fprintf(a.err, "See \"%s --help\".\n", command.CommandPath())
@@ -104,6 +108,19 @@ func (a *app) run(ctx context.Context, arguments []string) int {
 		a.printWhyNotRunning(ctx)
 	}
 	return api.ExitCode(err)
+}
+
+// printErrorJSON prints an error as a JSON object to standard error, and returns the exit code.
+func (a *app) printErrorJSON(err error) int {
+	code := api.ExitCode(err)
+	if _, ok := errors.AsType[usageError](err); ok || !a.started {
+		code = api.ExitUsage
+	}
+	_ = json.NewEncoder(a.err).Encode(struct {
+		Error string `json:"error"`
+		Code  int    `json:"exit_code"`
+	}{err.Error(), code})
+	return code
 }
 
 // root returns the tree of commands, from which man pages and completions are generated.
@@ -121,7 +138,8 @@ func (a *app) root() *cobra.Command {
 			"read the state; root, the agent's own user and members of group outrider may\n" +
 			"also read the configuration and make changes.\n\n" +
 			"Exit codes: 0 success, 1 the agent refused (the reason is on standard error), 2\n" +
-			"usage error, 3 the agent is not running, 4 not authorised.",
+			"usage error, 3 the agent is not running, 4 not authorised. With --json an error is\n" +
+			"an object on standard error: {\"error\": \"REASON\", \"exit_code\": 1}.",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -315,8 +315,9 @@ Each comes with conf.d/10-router.toml, which sets the type.`)
 	p.Text(`An access log (` + "`" + `access_log_file` + "`" +
 		` in [telemetry]) has Envoy's response flags after
 the status, "-" for none. %UPSTREAM_TRANSPORT_FAILURE_REASON% in
-` + "`" + `access_log_format` + "`" + ` adds why a connection failed. Without a log, "outrider mesh
-check" and "outrider mesh explain" say which destination does not resolve, and
+` + "`" + `access_log_format` + "`" + ` adds why a connection failed. Envoy writes a line
+within a second. Without a log, "outrider status" and the journal say which backend
+fails, since when and why; "outrider mesh check" and "outrider mesh explain" say which destination does not resolve, and
 whose certificate is not trusted.`)
 	for _, flag := range flags {
 		p.Term(man.Bold(flag.name), flag.text)
