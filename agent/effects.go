@@ -108,7 +108,9 @@ func (e reloadEffects) Enact(
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)
 	}
 	step("mesh configuration")
-	if err := e.discovery.Configure(mesh.Settings(c)); err != nil {
+	settings := mesh.Settings(c)
+	settings.EnvoyVersion = won.wanted.binary.Version
+	if err := e.discovery.Configure(settings); err != nil {
 		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)
 	}
 	if e.dns != nil {

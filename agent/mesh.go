@@ -7,7 +7,9 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/bootstrap"
 )
 
 // lastGoodName is the file in the state directory with the last-good versions of invalid objects.
@@ -25,10 +27,26 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
 		Logger: a.logOf("discovery"),
 	}
+	options.TypedConfigs = bootstrap.TypedChecker()
+	options.Settings.EnvoyVersion = a.cachedVersion(c)
 	if c.DNS.Listen != "" {
 		options.Pushed = a.publishNames
 	}
 	return options
+}
+
+// cachedVersion returns the version of the configuration's Envoy if an earlier start inspected it,
+// else "".
+func (a *Agent) cachedVersion(c *config.Config) string {
+	path, err := envoy.Find(c.Envoy.Binary)
+	if err != nil {
+		return ""
+	}
+	known := envoy.Cached(path, a.maker.cache)
+	if known == nil {
+		return ""
+	}
+	return known.Version
 }
 
 // namespaces returns those of the running epochs. An earlier agent may have started some with

@@ -5,6 +5,8 @@
 //     method of every type in outriderd.
 //   - The descriptors of the bootstrap's messages would stay in outriderd's memory.
 //   - The time and memory of a template can be bounded.
+//
+// It also checks typed_configs, as it links every type of Envoy's API and the agent does not.
 package bootstrap
 
 import (

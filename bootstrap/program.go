@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/typedconfig"
 )
 
 // installedProgram is the path of the program in packages.
@@ -107,6 +109,9 @@ var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate`)
 const (
 	defaultTime   = 20 * time.Second
 	defaultMemory = 512 << 20
+
+	typedTime   = 5 * time.Second // see TypedChecker
+	typedMemory = 128 << 20
 )
 
 func (p *Program) time() time.Duration { return cmp.Or(p.Time, defaultTime) }
@@ -120,48 +125,75 @@ func (p *Program) question(request Request) Question {
 // grace is how much longer than Wait the program may take to report its own time-out.
 const grace = 5 * time.Second
 
-// run runs the program once.
+// run renders a bootstrap.
 func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
+	answer, err := p.ask(ctx, "render the bootstrap", question)
+	switch {
+	case err != nil:
+		return nil, err
+	case answer.Fault != nil:
+		return nil, answer.Fault
+	case answer.Failure != "":
+		return nil, errors.New(answer.Failure)
+	case answer.Rendered == nil:
+		return nil, &ProgramError{Err: errors.New("render the bootstrap: the answer of " +
+			"outrider-bootstrap is empty")}
+	}
+	return answer.Rendered, nil
+}
+
+// CheckTyped returns the findings of each of configs. An error means that they are not checked.
+func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) (
+	[][]typedconfig.Finding, error) {
+	question := p.question(Request{})
+	question.Typed = configs
+	text, err := json.Marshal(question)
+	if err != nil {
+		return nil, fmt.Errorf("check typed_configs: %w", err)
+	}
+	answer, err := p.ask(ctx, "check typed_configs", text)
+	return answer.Findings, err
+}
+
+// TypedChecker returns a checker of typed_configs by outrider-bootstrap.
+func TypedChecker() *typedconfig.Checker {
+	p := &Program{Time: typedTime, Memory: typedMemory}
+	return &typedconfig.Checker{Run: p.CheckTyped}
+}
+
+// ask runs the program once. to is what it is run for.
+func (p *Program) ask(ctx context.Context, to string, question []byte) (answer Answer, err error) {
 	path, err := p.find()
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.question(Request{}).Wait()+grace)
 	defer cancel()
 	command := exec.CommandContext(ctx, path)
 	command.Stdin = bytes.NewReader(question)
-	command.Dir, command.Env = "/", []string{} // no other input
+	// No other input. Its types and an ordinary bootstrap need no collection of garbage.
+	command.Dir, command.Env = "/", []string{"GOGC=400"}
 	command.WaitDelay = time.Second
 	out, err := command.Output()
 	if err != nil && ctx.Err() != nil {
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s was ended before it "+
-			"answered: %w", path, context.Cause(ctx))}
+		return answer, &ProgramError{Err: fmt.Errorf("%s: %s was ended before it answered: %w", to,
+			path, context.Cause(ctx))}
 	}
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
-			return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s: %w: %s", path, err,
+			return answer, &ProgramError{Err: fmt.Errorf("%s: %s: %w: %s", to, path, err,
 				complaint)}
 		}
-		return nil, runError(fmt.Errorf("render the bootstrap: %w", err))
+		return answer, runError(fmt.Errorf("%s: %w", to, err))
 	}
-	var answer Answer
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s: %w",
-			path, err)}
+		return answer, &ProgramError{Err: fmt.Errorf("%s: the answer of %s: %w", to, path, err)}
 	}
-	switch {
-	case answer.Fault != nil:
-		return nil, answer.Fault
-	case answer.Failure != "":
-		return nil, errors.New(answer.Failure)
-	case answer.Unable != "":
-		return nil, &ProgramError{Err: errors.New(answer.Unable)}
-	case answer.Rendered == nil:
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s is empty",
-			path)}
+	if answer.Unable != "" {
+		return answer, &ProgramError{Err: errors.New(answer.Unable)}
 	}
-	return answer.Rendered, nil
+	return answer, nil
 }
 
 func (p *Program) find() (string, error) {

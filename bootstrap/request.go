@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"outrider.org/outrider/agent/typedconfig"
 )
 
 // Request is what to render: Input, or a user's file or the upstream server's bootstrap in its
@@ -75,6 +77,8 @@ type Question struct {
 	Time     time.Duration // maximum CPU time
 	Memory   uint64        // maximum memory in bytes
 	Request  Request
+	// Typed are typed_configs to check; nil: Request is to be rendered.
+	Typed []typedconfig.Config `json:",omitempty"`
 }
 
 // Wait returns the maximum duration, which allows for a busy machine.
@@ -86,4 +90,6 @@ type Answer struct {
 	Fault    *Error    `json:",omitempty"` // an error in a user's file
 	Failure  string    `json:",omitempty"` // another error in the request
 	Unable   string    `json:",omitempty"` // no result, see ProgramError
+	// Findings are those of each of Question.Typed.
+	Findings [][]typedconfig.Finding `json:",omitempty"`
 }

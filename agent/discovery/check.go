@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"slices"
 
+	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/typedconfig"
 )
 
 // CheckOptions describe the proxy for which files are checked.
@@ -24,6 +26,11 @@ type CheckOptions struct {
 	Credentials    Credentials
 
 	Listening []netip.AddrPort // the host's listening addresses; nil: unknown
+
+	TypedConfigs *typedconfig.Checker // see Options
+	// NewerEnvoy reports whether the proxy's Envoy is newer than the API that is linked. nil: it is
+	// not.
+	NewerEnvoy func() bool
 
 	Here   bool   // certificate files are on this host; missing ones are reported
 	Denied Denied // reports those that the proxy cannot read; nil: unknown
@@ -51,6 +58,9 @@ type checked struct {
 func read(paths []string, options CheckOptions) (checked, error) {
 	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
 	fill(&o)
+	if options.NewerEnvoy == nil {
+		options.NewerEnvoy = func() bool { return false }
+	}
 	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace,
 		Labels: options.Labels, Identity: options.Identity}
 	if node.Type == "" {
@@ -72,7 +82,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
-	s := newStore(o, nil)
+	s := newStore(o, filterCheck{options.TypedConfigs, options.NewerEnvoy}, lastgood.State{})
 	touched := world.Apply(s.Load())
 	v.Update(touched)
 	refs, views := references{}, map[string]*served{"": {View: v}}

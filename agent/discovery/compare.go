@@ -15,7 +15,6 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
-	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
 )
@@ -60,8 +59,9 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	if err != nil {
 		return Comparison{}, err
 	}
+	check := s.check()
 	proposal := store.Propose(texts, folders, store.Options{Namespace: v.realm.namespace,
-		Validate: validate.Object})
+		Validate: check.object, ValidateAll: check.foreign})
 	var p proposed
 	if asked := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); asked != nil {
 		return Comparison{}, asked

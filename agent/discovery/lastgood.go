@@ -7,6 +7,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/meshfile"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/part"
 )
@@ -65,11 +66,12 @@ func (s *Server) logRestored() {
 }
 
 // inForce returns the versions in force whose files are invalid, refused or missing; in a
-// restricted realm, all objects in force.
+// restricted realm, all objects in force. Only Run may call it.
 func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := lastgood.State{Objects: s.here.held}
+	state := lastgood.State{Objects: s.here.held,
+		Checked: s.here.store.Has(object.EnvoyFilter)}
 	if s.here.restricted && s.here.loaded && !s.here.closed {
 		state.Objects, state.Complete = s.here.inForce(), true
 	}
@@ -94,7 +96,7 @@ func (s *Server) persist() {
 		return
 	}
 	now, last := s.inForce(), s.persisted.state
-	if !s.persisted.stale && now.Complete == last.Complete &&
+	if !s.persisted.stale && now.Complete == last.Complete && now.Checked == last.Checked &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Refused, last.Refused) &&
 		now.RefusedMesh == last.RefusedMesh && bytes.Equal(now.Mesh, last.Mesh) {
 		return

@@ -6,6 +6,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/typedconfig"
 )
 
 // AccessLog configures the access log of generated listeners.
@@ -37,6 +38,10 @@ type Options struct {
 	// refused by Envoy. If it is "", a server that starts with an invalid file does not serve its
 	// objects.
 	LastGood string
+
+	// TypedConfigs checks typed_configs in EnvoyFilters whose types this program does not link. nil:
+	// Envoy alone checks them.
+	TypedConfigs *typedconfig.Checker
 
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted by default; "" is the system's
@@ -76,6 +81,7 @@ type Settings struct {
 	AccessLog      AccessLog     // "" = as MeshConfig has it
 	DebounceAfter  time.Duration // quiet time before a push; 0: at once
 	DebounceMax    time.Duration // longest delay of a push
+	EnvoyVersion   string        // of the proxies: "1.40.0"; "" = not newer than the linked API
 	Unused         bool          // no Envoy uses the server: problems are listed, but not reported
 }
 

@@ -20,10 +20,10 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
-	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/histogram"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/typedconfig"
 )
 
 // Problem is one fault of the configuration.
@@ -39,6 +39,8 @@ type Server struct {
 	rescan       chan chan struct{} // closed once it is done
 	calls        chan func()        // see inRun
 	joining      chan struct{}      // a realm is to be filled
+	reconsider   chan struct{}      // newer has changed
+	newer        atomic.Bool        // see filterCheck
 	proceed      chan struct{}      // see Proceed
 
 	newestStream atomic.Uint64 // of newestView
@@ -81,14 +83,15 @@ func New(options Options) (*Server, error) {
 		persisted: persisted{state: lastGood, stale: stale},
 		ended:     make(chan struct{}),
 		rescan:    make(chan chan struct{}), joining: make(chan struct{}, 1),
-		calls:     make(chan func()),
-		proceed:   make(chan struct{}, 1),
+		calls:   make(chan func()),
+		proceed: make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
 		realms: map[string]*realm{}, views: map[string]*served{},
 		refusals: map[resource.Key]refusal{},
 	}
+	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
 	if options.Here {
 		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait)
 	}
@@ -96,7 +99,7 @@ func New(options Options) (*Server, error) {
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.here = s.newRealm(options.Settings.Namespace)
-	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
+	s.here.store, s.here.held = newStore(options, s.check(), lastGood), lastGood.Objects
 	s.here.expectRefused(lastGood.Refused)
 	if lastGood.Complete {
 		s.here.setLastGood(lastGood.Objects)
@@ -105,9 +108,10 @@ func New(options Options) (*Server, error) {
 	return s, nil
 }
 
-func newStore(o Options, lastGood []*object.Object) *store.Store {
+func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
-		Validate: validate.Object, Await: o.Await, LastGood: lastGood})
+		Validate: check.object, ValidateAll: check.foreign, Await: o.Await,
+		LastGood: lastGood.Objects, Tolerate: o.LastGood != "" && !lastGood.Checked})
 }
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.
@@ -143,6 +147,11 @@ func (s *Server) Run(ctx context.Context) error {
 			call()
 		case <-s.joining:
 			s.join()
+		case <-s.reconsider:
+			for _, r := range s.filled() {
+				r.store.Reconsider()
+			}
+			s.read((*store.Store).Load, nil)
 		case <-s.proceed:
 			s.proceedNow()
 		case <-s.awaited():
@@ -271,6 +280,12 @@ func (s *Server) Configure(settings Settings) error {
 	}
 	if settings.Namespace == "" {
 		settings.Namespace = s.options.Namespace
+	}
+	if newer := typedconfig.Newer(settings.EnvoyVersion); s.newer.Swap(newer) != newer {
+		select {
+		case s.reconsider <- struct{}{}:
+		default: // a signal is pending
+		}
 	}
 	read := s.readMesh(settings.MeshConfigFile)
 	s.mu.Lock()

@@ -15,15 +15,8 @@ import (
 func InspectCached(
 	ctx context.Context, runner Runner, path, cache string, log *slog.Logger,
 ) (*Binary, error) {
-	identity, err := Identify(path)
-	if err != nil {
-		return nil, err
-	}
-	if text, err := os.ReadFile(cache); err == nil {
-		var known Binary
-		if json.Unmarshal(text, &known) == nil && known.Path == path && known.Identity == identity {
-			return &known, nil
-		}
+	if known := Cached(path, cache); known != nil {
+		return known, nil
 	}
 	found, err := Inspect(ctx, runner, path)
 	if err != nil {
@@ -39,4 +32,17 @@ func InspectCached(
 			"error", err)
 	}
 	return found, nil
+}
+
+// Cached returns what the cache file has of the binary at path, nil if it has nothing.
+func Cached(path, cache string) *Binary {
+	var known Binary
+	text, err := os.ReadFile(cache)
+	if err != nil || json.Unmarshal(text, &known) != nil || known.Path != path {
+		return nil
+	}
+	if identity, err := Identify(path); err != nil || known.Identity != identity {
+		return nil
+	}
+	return &known
 }

@@ -10,19 +10,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/typedconfig"
 	"outrider.org/outrider/bootstrap"
 )
-
-// gcPercent is the GC percentage: an ordinary bootstrap is rendered without a collection.
-const gcPercent = 400
 
 // cpuCheckInterval is the interval of checking the CPU time.
 const cpuCheckInterval = 20 * time.Millisecond
 
+// Checker returns the findings of each typed_config.
+type Checker func([]typedconfig.Config) [][]typedconfig.Finding
+
 // Command runs outrider-bootstrap: it reads a bootstrap.Question, writes a bootstrap.Answer and
-// returns the exit code. It bounds the CPU time and the memory of a user's template. Only outriderd
-// calls the program.
-func Command(arguments []string, version string, in io.Reader, out, stderr io.Writer) int {
+// returns the exit code. It bounds the CPU time and the memory of a user's template, and of check.
+// Only outriderd and outrider call the program.
+func Command(arguments []string, version string, in io.Reader, out, stderr io.Writer,
+	check Checker) int {
 	fail := func(err error) int {
 		_, _ = fmt.Fprintln(stderr, "outrider-bootstrap:", err)
 		return 1
@@ -35,7 +37,6 @@ func Command(arguments []string, version string, in io.Reader, out, stderr io.Wr
 		return fail(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question "+
 			"on the standard input", arguments[0]))
 	}
-	debug.SetGCPercent(gcPercent)
 	var question bootstrap.Question
 	decoder := json.NewDecoder(in)
 	decoder.UseNumber() // keep all digits in the node's metadata
@@ -45,7 +46,7 @@ func Command(arguments []string, version string, in io.Reader, out, stderr io.Wr
 	if err := limitMemory(question.Memory); err != nil {
 		return fail(err)
 	}
-	if err := json.NewEncoder(out).Encode(answerInTime(question)); err != nil {
+	if err := json.NewEncoder(out).Encode(answerInTime(question, check)); err != nil {
 		return fail(fmt.Errorf("write the answer: %w", err))
 	}
 	return 0
@@ -67,15 +68,21 @@ func limitMemory(bytes uint64) error {
 	return nil
 }
 
-// answerInTime answers a question within its time. Longer rendering ends with the process.
-func answerInTime(question bootstrap.Question) bootstrap.Answer {
+// answerInTime answers a question within its time. Longer work ends with the process.
+func answerInTime(question bootstrap.Question, check Checker) bootstrap.Answer {
 	if question.Protocol != bootstrap.Protocol {
 		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+
 			"protocol and outriderd version %d: restart outriderd",
 			bootstrap.Protocol, question.Protocol)}
 	}
 	answers := make(chan bootstrap.Answer, 1)
-	go func() { answers <- answerOf(Render(question.Request)) }()
+	go func() {
+		if question.Typed != nil {
+			answers <- bootstrap.Answer{Findings: check(question.Typed)}
+		} else {
+			answers <- answerOf(Render(question.Request))
+		}
+	}()
 	deadline := time.After(question.Wait())
 	tick := time.NewTicker(cpuCheckInterval)
 	defer tick.Stop()
@@ -84,11 +91,13 @@ func answerInTime(question bootstrap.Question) bootstrap.Answer {
 		case given := <-answers:
 			return given
 		case <-deadline:
-			return bootstrap.Answer{Unable: fmt.Sprintf("bootstrap: rendering it is not done "+
-				"after %v with %v of CPU time",
-				question.Wait(), cpuTime().Round(time.Millisecond))}
+			return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap is not done after %v "+
+				"with %v of CPU time", question.Wait(), cpuTime().Round(time.Millisecond))}
 		case <-tick.C:
-			if cpuTime() > question.Time {
+			if cpuTime() > question.Time && question.Typed != nil {
+				return bootstrap.Answer{Unable: fmt.Sprintf("checking typed_configs takes more "+
+					"than %v", question.Time)}
+			} else if cpuTime() > question.Time {
 				return answerOf(nil, question.Request.TooExpensive(
 					"rendering it takes more than %v", question.Time))
 			}

@@ -11,6 +11,10 @@ import (
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	// A bootstrap of the upstream server may have any type, and JSON, unlike protobuf, needs its
+	// descriptor.
+	_ "outrider.org/outrider/bootstrap/envoytypes"
 )
 
 // fromUpstream returns a bootstrap of the upstream server (protobuf) with the parts of own that

@@ -1,10 +1,11 @@
-// Command outrider-bootstrap renders Envoy's bootstrap for outriderd, and ends; see package
-// bootstrap. Nobody calls it by hand.
+// Command outrider-bootstrap renders Envoy's bootstrap or checks typed_configs for outriderd, and
+// ends; see package bootstrap. Nobody calls it by hand.
 package main
 
 import (
 	"os"
 
+	"outrider.org/outrider/agent/discovery/typedcheck"
 	"outrider.org/outrider/bootstrap/render"
 )
 
@@ -13,5 +14,6 @@ var version = "development"
 
 func main() {
 	render.PreferOOMKill()
-	os.Exit(render.Command(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(render.Command(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr,
+		typedcheck.Check))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +15,10 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/sockdiag"
+	"outrider.org/outrider/agent/typedconfig"
+	"outrider.org/outrider/bootstrap"
 )
 
 func (a *app) meshCommand() *cobra.Command {
@@ -70,7 +74,8 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			options, files, err := a.checkOptions(command.Context(), meshConfig)
 			switch {
 			case len(paths) > 0 && err != nil:
-				options = discovery.CheckOptions{MeshConfigFile: meshConfig}
+				options = discovery.CheckOptions{MeshConfigFile: meshConfig,
+					TypedConfigs: bootstrap.TypedChecker()}
 			case err != nil:
 				return fmt.Errorf("the configuration is not valid, so that [discovery] files are "+
 					"not known; name the files to check:\n%w", err)
@@ -132,6 +137,10 @@ func (a *app) checkOptions(ctx context.Context,
 	if loaded.Config.Capture.Mode == "none" { // the running agent knows what is captured
 		options.Listening = sockdiag.ListeningAddresses()
 	}
+	options.TypedConfigs = bootstrap.TypedChecker()
+	options.NewerEnvoy = sync.OnceValue(func() bool {
+		return typedconfig.Newer(envoyVersion(ctx, loaded.Config.Envoy.Binary))
+	})
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
 		a.instance)+".service").reader(); reader != nil {
 		options.Denied = reader.Denied
@@ -140,6 +149,19 @@ func (a *app) checkOptions(ctx context.Context,
 		options.DeniedHere = reader.Denied
 	}
 	return options, from.Files, nil
+}
+
+// envoyVersion returns the version of the Envoy that the agent would start, "" if there is none.
+func envoyVersion(ctx context.Context, binary string) string {
+	path, err := envoy.Find(binary)
+	if err != nil {
+		return ""
+	}
+	found, err := envoy.Inspect(ctx, envoy.Local{}, path)
+	if err != nil {
+		return ""
+	}
+	return found.Version
 }
 
 // problemsOf converts the problems of the API.

@@ -55,7 +55,12 @@ var kinds = []struct{ name, text string }{
 		"kinds cannot say: compression, limits, passwords, tokens, networks, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +
 		"`auth_basic`, `allow`, `error_page`. Its apiVersion is networking.istio.io/v1alpha3.\n" +
-		"BOOTSTRAP is refused: use `bootstrap_override` in [envoy]."},
+		"BOOTSTRAP is refused: use `bootstrap_override` in [envoy].\n" +
+		"A field or value that Envoy does not have is an error with its line, also in any\n" +
+		"`typed_config` and TypedStruct; a deprecated one is a warning that says whether\n" +
+		"Envoy refuses it. A type that Outrider does not know, such as one of contrib, is a\n" +
+		"warning: Envoy alone checks it. If Envoy is newer than the API that Outrider\n" +
+		"knows, what is unknown is a warning, too."},
 	{"WorkloadGroup", "Is checked and has no effect yet."},
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }

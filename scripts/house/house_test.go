@@ -24,7 +24,7 @@ var leaves = []string{"agent/accept", "agent/admission", "agent/cloud", "agent/c
 	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
 	"agent/histogram", "agent/operator", "agent/ownership", "agent/part", "agent/probe",
 	"agent/probe/execprobe", "agent/readfile", "agent/repeat", "agent/resource", "agent/sockdiag",
-	"agent/spelling", "agent/unixpeer", "agent/watch"}
+	"agent/spelling", "agent/typedconfig", "agent/unixpeer", "agent/watch"}
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
 // below it.
@@ -48,10 +48,10 @@ var more = map[string][]string{
 	"cmd/outriderd": {"agent"},
 	// config check, mesh check, envoy, import, cleanup, example
 	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/capture", "agent/discovery/...",
-		"agent/envoy", "agent/identity/pki", "agent/keeper", "packaging/examples"},
+		"agent/envoy", "agent/identity/pki", "agent/keeper", "bootstrap", "packaging/examples"},
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-capture":    {"agent/capture", "agent/dns/resolved"},
-	"cmd/outrider-bootstrap":  {"bootstrap/..."},
+	"cmd/outrider-bootstrap":  {"bootstrap/...", "agent/discovery/typedcheck"},
 	"cmd/outrider-probe":      {"agent/probe/execprobe"},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},
@@ -241,7 +241,7 @@ func TestDependencies_OutriderdIsSmall(t *testing.T) {
 		}
 		for _, dependency := range p.Deps {
 			if slices.Contains([]string{"text/template", "html/template", "golang.org/x/net/trace",
-				"encoding/gob", module + "bootstrap/render"}, dependency) {
+				"encoding/gob", module + "bootstrap/render", module + "bootstrap/envoytypes"}, dependency) {
 				t.Errorf("outriderd links %s", dependency)
 			}
 		}

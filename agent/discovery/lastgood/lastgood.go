@@ -28,6 +28,9 @@ type State struct {
 	// Complete means that Objects are all objects in force, as the files have an unsupported access
 	// policy.
 	Complete bool
+	// Checked means that the files have EnvoyFilters, and that those with fields that Envoy's API
+	// does not have are refused. Older servers had them in force.
+	Checked bool
 	// Mesh is the text of MeshConfig; empty: its file, or the default, is in force.
 	Mesh []byte
 
@@ -35,10 +38,10 @@ type State struct {
 	RefusedMesh *RefusedMesh // nil: none
 }
 
-// Empty reports whether everything in force is as in the files.
+// Empty reports whether everything in force is as in the files, and there is nothing to note.
 func (s State) Empty() bool {
-	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.Refused) == 0 &&
-		s.RefusedMesh == nil
+	return !s.Checked && !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 &&
+		len(s.Refused) == 0 && s.RefusedMesh == nil
 }
 
 const (
@@ -53,6 +56,7 @@ type written struct {
 	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
 	Complete bool `json:"complete,omitempty"`
+	Checked  bool `json:"checked,omitempty"`
 
 	Refused     []refused    `json:"refused,omitempty"`
 	RefusedMesh *RefusedMesh `json:"refusedMesh,omitempty"`
@@ -95,7 +99,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	if err != nil {
 		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Complete: in.Complete, RefusedMesh: in.RefusedMesh}
+	state := State{Mesh: in.Mesh, Complete: in.Complete, Checked: in.Checked,
+		RefusedMesh: in.RefusedMesh}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.object(namespace, validate)
@@ -140,6 +145,7 @@ func Write(path string, state State) error {
 		return remove(path)
 	}
 	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
+		Checked:     state.Checked,
 		RefusedMesh: state.RefusedMesh, Objects: make([]record, len(state.Objects))}
 	for i, o := range state.Objects {
 		r, err := recordOf(o)
@@ -208,7 +214,7 @@ func (r record) object(namespace string,
 		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File,
 		Line: r.Line, Index: r.Index, Spec: spec}
 	for _, finding := range validate(o) {
-		if finding.Severity == condition.Error {
+		if finding.Severity == condition.Error && !finding.Unknown {
 			return nil, errors.New(o.Problem(finding).Message)
 		}
 	}

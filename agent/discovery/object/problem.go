@@ -57,6 +57,10 @@ type Finding struct {
 	Severity condition.Severity
 	Message  string
 	Cure     string
+
+	// Unknown means a field or a value of Envoy's API that the one linked here does not have: a
+	// newer Envoy may have it.
+	Unknown bool
 }
 
 // Problem returns the problem for a finding in an object, at the object's line.

@@ -13,6 +13,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
 )
 
 type (
@@ -35,6 +36,9 @@ type patch struct {
 
 // Filter is a parsed EnvoyFilter.
 type Filter struct {
+	// Foreign lists the messages that travel as TypedStruct, with paths below the object's spec.
+	Foreign []store.Foreign
+
 	object  *object.Object
 	patches []*patch
 }
@@ -42,7 +46,8 @@ type Filter struct {
 // longestVersion is Istio's limit for the length of a version expression.
 const longestVersion = 1024
 
-// Read parses an EnvoyFilter. If any finding is an error, the filter must not be used.
+// Read parses an EnvoyFilter. If any finding is an error, and not Unknown, the filter must not be
+// used.
 func Read(o *object.Object) (*Filter, []object.Finding) {
 	f := &Filter{object: o}
 	var findings []object.Finding
@@ -66,9 +71,9 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 			p.version, _ = regexp.Compile(expression)
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
-			message, wrong := build(p.applyTo, value, fmt.Sprintf("configPatches[%d].patch.value",
-				i))
-			findings = append(findings, wrong...)
+			message, wrong, foreign := build(p.applyTo, value,
+				fmt.Sprintf("configPatches[%d].patch.value", i))
+			findings, f.Foreign = append(findings, wrong...), append(f.Foreign, foreign...)
 			if message == nil {
 				continue
 			}

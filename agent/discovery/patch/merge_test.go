@@ -93,7 +93,7 @@ func FuzzBuild(f *testing.F) {
 			return
 		}
 		for to := range networking.EnvoyFilter_ApplyTo_name {
-			message, _ := build(networking.EnvoyFilter_ApplyTo(to), &value, "value")
+			message, _, _ := build(networking.EnvoyFilter_ApplyTo(to), &value, "value")
 			if message == nil {
 				continue
 			}

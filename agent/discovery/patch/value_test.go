@@ -1,6 +1,7 @@
 package patch
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,6 +10,9 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // TestBuild_AcceptsWhatProtobufDoes compares values of clusters with protobuf's own decoder.
@@ -59,10 +63,13 @@ func TestBuild_AcceptsWhatProtobufDoes(t *testing.T) {
 		value := `{"name": "a", ` + value + `}`
 		var in structpb.Struct
 		read(t, value, &in)
-		got, findings := build(networking.EnvoyFilter_CLUSTER, &in, "value")
+		got, findings, _ := build(networking.EnvoyFilter_CLUSTER, &in, "value")
 		want := newValue(networking.EnvoyFilter_CLUSTER)
 		err := protojson.Unmarshal([]byte(value), want)
-		if (got == nil) != (err != nil) {
+		refused := slices.ContainsFunc(findings, func(f object.Finding) bool {
+			return f.Severity == condition.Error
+		})
+		if refused != (err != nil) || got == nil && !refused {
 			t.Errorf("%s: %+v, protobuf: %v", value, findings, err)
 		}
 		if got != nil && err == nil {

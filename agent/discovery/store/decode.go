@@ -30,6 +30,10 @@ type decoder struct {
 	// accepts quoted numbers and numeric names, like protobuf's JSON; an API server refuses both
 	protobuf bool
 	envoy    bool // see Envoy
+	seconds  bool // see EnvoyStrictly
+	foreign  []Foreign
+	unknowns []bool // with envoy: for each of problems, Finding.Unknown
+	unknown1 bool   // the first of them was reported
 }
 
 func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
@@ -38,9 +42,26 @@ func (d *decoder) tell(severity condition.Severity, line int, at *path, message,
 	if len(d.problems) >= maxProblems && !first {
 		return
 	}
+	d.add(severity, line, at, message, cure)
+}
+
+// unknown reports what the API that is linked does not have.
+func (d *decoder) unknown(line int, at *path, message, cure string) {
+	if d.unknown1 && len(d.problems) >= maxProblems {
+		return
+	}
+	d.unknown1 = true
+	d.add(condition.Error, line, at, message, cure)
+	d.unknowns[len(d.unknowns)-1] = true
+}
+
+func (d *decoder) add(severity condition.Severity, line int, at *path, message, cure string) {
 	p := d.place(line, at.String())
 	p.Severity, p.Message, p.Cure = severity, message, cure
 	d.problems = append(d.problems, p)
+	if d.envoy {
+		d.unknowns = append(d.unknowns, false)
+	}
 }
 
 func (d *decoder) refuse(node *yaml.Node, at *path, message, cure string) {
@@ -161,7 +182,7 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 			field = fields.ByTextName(key.Value)
 		}
 		if field == nil {
-			d.unknown(key, m.Descriptor(), at)
+			d.unknownField(key, m.Descriptor(), at)
 			return
 		}
 		here := path{parent: at, name: field.JSONName()}
@@ -180,6 +201,9 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 				d.refuse(key, &here, "given by both of its names", "keep one")
 				return
 			}
+			if d.envoy {
+				d.warnDeprecated(key, field, &here)
+			}
 			d.field(value, m, field, &here, depth+1)
 		}
 	})
@@ -188,20 +212,23 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 	}
 }
 
-func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at *path) {
+func (d *decoder) unknownField(key *yaml.Node, of protoreflect.MessageDescriptor, at *path) {
 	here := &path{parent: at, name: key.Value, key: key.Value == ""}
-	if d.envoy {
-		d.tell(condition.Warning, key.Line, here, fmt.Sprintf("%s has no field %q", of.Name(),
-			key.Value), "correct or remove it: it has no effect")
-		return
-	}
 	var known []string
 	for i := range of.Fields().Len() {
-		known = append(known, of.Fields().Get(i).JSONName())
+		if d.envoy { // as Envoy's documentation writes them
+			known = append(known, of.Fields().Get(i).TextName())
+		} else {
+			known = append(known, of.Fields().Get(i).JSONName())
+		}
 	}
 	cure := "remove it"
 	if near := spelling.Nearest(key.Value, known); near != "" {
 		cure = fmt.Sprintf("did you mean %s?", near)
+	}
+	if d.envoy {
+		d.unknown(key.Line, here, fmt.Sprintf("%s has no field %q", of.Name(), key.Value), cure)
+		return
 	}
 	d.refuse(key, here, fmt.Sprintf("unknown field %q", key.Value), cure)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	networking "istio.io/api/networking/v1alpha3"
@@ -57,6 +58,11 @@ type document struct {
 	broken   bool // an object could not be identified
 
 	restricts bool // an unsupported object restricts access, or may do so
+
+	filters   []*validated     // EnvoyFilters, until validateAll judges them
+	tolerable []*object.Object // of bad, those in which only something Unknown is an error
+	unknown   bool             // something in an object is Unknown
+	again     time.Time        // see Verdict
 }
 
 // reader reads the documents of one file.
@@ -226,27 +232,25 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name},
 		Defaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
 		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file,
-		Line: node.Line, Index: len(found.objects) + len(found.bad)}
+		Line: node.Line, Index: len(found.objects) + len(found.bad) + len(found.filters)}
 	if !d.failed {
 		o.Spec = makeSpec()
 		d.message(h.spec, o.Spec.ProtoReflect(), &path{name: "spec"}, depth+1)
-	}
-	if !d.failed && r.validate != nil {
-		for _, finding := range r.validate(o) {
-			problem := o.Problem(finding)
-			problem.Line = locate(h.spec, finding.Field)
-			d.failed = d.failed || problem.Severity == condition.Error
-			if len(d.problems) < maxProblems || problem.Severity == condition.Error &&
-				len(d.problems) < 2*maxProblems {
-				d.problems = append(d.problems, problem)
-			}
-		}
 	}
 	if d.failed {
 		r.refused(h, found)
 		return
 	}
-	found.objects = append(found.objects, o)
+	v := &validated{object: o, spec: h.spec}
+	if r.validate != nil {
+		v.add(r.validate(o), len(d.problems))
+	}
+	d.problems, d.failed = append(d.problems, v.problems...), v.failed
+	if kind == object.EnvoyFilter && !v.fatal {
+		found.filters = append(found.filters, v)
+		return
+	}
+	found.judge(v)
 }
 
 func oneOf(words []string) string {

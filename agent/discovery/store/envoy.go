@@ -3,16 +3,19 @@ package store
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	xdstypev3 "github.com/cncf/xds/go/xds/type/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
@@ -20,20 +23,41 @@ import (
 
 const wellKnownPackage = "google.protobuf"
 
-// Envoy decodes a JSON value, as EnvoyFilters have it, into a message of Envoy's. Go's durations
-// are valid. As in Istio, fields that the message does not have are dropped; each causes a warning.
-// at is the path of the value. After an error the message must not be used.
-func Envoy(value any, into proto.Message, at string) []object.Finding {
-	d := &decoder{protobuf: true, envoy: true, place: func(_ int, field string) object.Problem {
-		return object.Problem{Field: field}
-	}}
-	d.message(nodeOf(value), into.ProtoReflect(), &path{name: at}, 0)
-	var findings []object.Finding
-	for _, p := range d.problems {
-		findings = append(findings, object.Finding{Field: p.Field, Severity: p.Severity,
-			Message: p.Message, Cure: p.Cure})
+// Foreign is a packed message of a type that is not linked into this program.
+type Foreign struct {
+	Field string // its path
+	Type  string // the name of the message
+	Value *structpb.Struct
+}
+
+// Envoy decodes a JSON value, as EnvoyFilters have it, into a message of Envoy's. at is the path of
+// the value. Go's durations are valid. A packed message of a type that is not linked travels as a
+// TypedStruct, which Envoy decodes, and a TypedStruct of a linked type as that type. After an
+// error, except for those with Unknown, the message must not be used; what is unknown is left out.
+func Envoy(value any, into proto.Message, at string) ([]object.Finding, []Foreign) {
+	return decodeEnvoy(&decoder{}, value, into, at)
+}
+
+// EnvoyStrictly is Envoy with the durations of protobuf's JSON alone: those that Envoy decodes.
+func EnvoyStrictly(value any, into proto.Message, at string) ([]object.Finding, []Foreign) {
+	return decodeEnvoy(&decoder{seconds: true}, value, into, at)
+}
+
+func decodeEnvoy(d *decoder, value any, into proto.Message, at string) ([]object.Finding,
+	[]Foreign) {
+	d.protobuf, d.envoy = true, true
+	d.place = func(_ int, field string) object.Problem { return object.Problem{Field: field} }
+	var root *path
+	if at != "" {
+		root = &path{name: at}
 	}
-	return findings
+	d.message(nodeOf(value), into.ProtoReflect(), root, 0)
+	findings := make([]object.Finding, len(d.problems))
+	for i, p := range d.problems {
+		findings[i] = object.Finding{Field: p.Field, Severity: p.Severity, Message: p.Message,
+			Cure: p.Cure, Unknown: d.unknowns[i]}
+	}
+	return findings, d.foreign
 }
 
 // nodeOf returns a JSON value as a YAML node.
@@ -84,31 +108,105 @@ func (d *decoder) wellKnownEnvoy(node *yaml.Node, m protoreflect.Message, at *pa
 	return true
 }
 
+const (
+	typePrefix  = "type.googleapis.com/"
+	typedStruct = "xds.type.v3.TypedStruct"
+	oldStruct   = "udpa.type.v1.TypedStruct"
+)
+
+// oldType matches types of Envoy's API before version 3.
+var oldType = regexp.MustCompile(`^envoy\.(api\.v2\.|.*\.v[12](alpha\d*|beta\d*)?\.[^.]+$)`)
+
 // packed decodes a message with @type and packs it; false if its type has a JSON form of its own.
 func (d *decoder) packed(node *yaml.Node, into *anypb.Any, at *path, depth int) bool {
-	typeURL := member(node, "@type").Value
-	linked, err := protoregistry.GlobalTypes.FindMessageByURL(typeURL)
+	fields, url := withoutType(node)
+	name := typeName(url)
 	switch {
-	case typeURL == "":
+	case member(node, "@type").Kind == 0:
 		d.refuse(node, at, "has no @type", "write type.googleapis.com/ and the name of a message")
 		return true
-	case err != nil || linked.Descriptor().FullName().Parent() == wellKnownPackage:
-		return false
-	}
-	fields := &yaml.Node{Kind: yaml.MappingNode}
-	for pair := range slices.Chunk(node.Content, 2) {
-		if pair[0].Value != "@type" {
-			fields.Content = append(fields.Content, pair...)
+	case name == "":
+		d.refuse(node, at, fmt.Sprintf("@type %s is no type", url),
+			"write type.googleapis.com/ and the name of a message")
+		return true
+	case name == typedStruct || name == oldStruct:
+		var ok bool
+		if fields, url, ok = d.typedStruct(fields, at, depth); !ok {
+			return true
 		}
+		name = typeName(url)
+		at = &path{parent: at, name: "value"}
 	}
-	inner := linked.New()
-	d.message(fields, inner, at, depth+1)
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(inner.Interface())
+	if oldType.MatchString(name) {
+		d.refuse(node, at, fmt.Sprintf("@type %s is of a version of Envoy's API that is gone", url),
+			"write its type of version 3")
+		return true
+	}
+	linked, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))
+	switch {
+	case err != nil:
+		value := &structpb.Struct{}
+		d.structure(fields, value, at, depth)
+		d.foreign = append(d.foreign, Foreign{Field: at.String(), Type: name, Value: value})
+		d.pack(node, into, &xdstypev3.TypedStruct{TypeUrl: typePrefix + name, Value: value}, at)
+	case linked.Descriptor().FullName().Parent() == wellKnownPackage:
+		return false
+	default:
+		d.warnDeprecated(node, linked.Descriptor(), at)
+		inner := linked.New()
+		d.message(fields, inner, at, depth+1)
+		d.pack(node, into, inner.Interface(), at)
+	}
+	return true
+}
+
+func (d *decoder) pack(node *yaml.Node, into *anypb.Any, message proto.Message, at *path) {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
 		d.refuse(node, at, err.Error(), "")
 	}
-	into.TypeUrl, into.Value = typeURL, value
-	return true
+	into.TypeUrl, into.Value = typePrefix+string(message.ProtoReflect().Descriptor().FullName()),
+		value
+}
+
+// typedStruct returns the value of a TypedStruct and the type that it is of.
+func (d *decoder) typedStruct(node *yaml.Node, at *path, depth int) (value *yaml.Node, url string,
+	ok bool) {
+	written := &xdstypev3.TypedStruct{}
+	d.message(node, written.ProtoReflect(), at, depth+1)
+	if typeName(written.TypeUrl) == "" {
+		d.refuse(node, at, "a TypedStruct without type_url",
+			"write the type that its value is of")
+		return nil, "", false
+	}
+	value = member(node, "value")
+	if value.Kind != yaml.MappingNode { // none, or reported
+		value = &yaml.Node{Kind: yaml.MappingNode, Line: node.Line}
+	}
+	return value, written.TypeUrl, true
+}
+
+// withoutType returns a mapping without @type, and its value.
+func withoutType(node *yaml.Node) (fields *yaml.Node, url string) {
+	fields = &yaml.Node{Kind: yaml.MappingNode, Line: node.Line}
+	for pair := range slices.Chunk(node.Content, 2) {
+		if pair[0].Value == "@type" {
+			url = pair[1].Value
+		} else {
+			fields.Content = append(fields.Content, pair...)
+		}
+	}
+	return fields, url
+}
+
+// typeName returns the message name in a type URL, or "".
+func typeName(url string) string {
+	at := strings.LastIndexByte(url, '/')
+	name := url[at+1:]
+	if at < 0 || !protoreflect.FullName(name).IsValid() || !strings.Contains(name, ".") {
+		return ""
+	}
+	return name
 }
 
 // warnWithoutConfig warns of an extension without configuration.

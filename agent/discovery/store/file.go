@@ -35,6 +35,7 @@ type file struct {
 	// document.restricts of any document, or the file is unreadable and holds nothing
 	restricts bool
 	broken    bool // document.broken of any document, or the file is unreadable
+	parsed    bool // documents are to be collected
 }
 
 // readDocument caches the result of a document, so that only changed documents are parsed.
@@ -69,8 +70,8 @@ func readFile(path string, previous *file, options Options) *file {
 	return next
 }
 
-// parse sets the documents and objects of a file to those of its content. previous is its former
-// content, or nil.
+// parse sets the documents of a file to those of its content; collect sets its objects. previous is
+// its former content, or nil.
 func (f *file) parse(path string, content []byte, previous *file, options Options) {
 	known := map[[sha256.Size]byte]readDocument{}
 	if previous != nil {
@@ -82,13 +83,13 @@ func (f *file) parse(path string, content []byte, previous *file, options Option
 	parts, first := split(content)
 	for i, part := range parts {
 		d, ok := known[sha256.Sum256(part)]
-		if !ok {
+		if !ok || d.due() {
 			d = readDocument{sum: sha256.Sum256(part), first: first[i],
 				document: r.read(part, first[i])}
 		}
 		f.documents = append(f.documents, d.moved(first[i]))
 	}
-	f.collect(previous)
+	f.parsed = true
 }
 
 func readAll(path string, into *file) ([]byte, error) {
@@ -134,8 +135,11 @@ func (d readDocument) moved(first int) readDocument {
 }
 
 // collect gathers the objects of all documents. An invalid object keeps its last good version, as
-// does one that may be in an unreadable document.
-func (f *file) collect(previous *file) {
+// does one that may be in an unreadable document. tolerate is Options.Tolerate.
+func (f *file) collect(previous *file, tolerate bool) {
+	if f == nil || !f.parsed {
+		return
+	}
 	present := map[object.Key]bool{}
 	bad := map[object.Key]bool{}
 	for _, d := range f.documents {
@@ -149,12 +153,22 @@ func (f *file) collect(previous *file) {
 		f.problems = append(f.problems, d.problems...)
 		f.broken, f.restricts = f.broken || d.broken, f.restricts || d.restricts
 	}
-	if previous == nil {
-		return
+	if previous != nil {
+		for _, o := range previous.objects {
+			if !present[o.Key] && (f.broken || bad[o.Key]) {
+				f.held = append(f.held, o)
+			}
+		}
 	}
-	for _, o := range previous.objects {
-		if !present[o.Key] && (f.broken || bad[o.Key]) {
-			f.held = append(f.held, o)
+	for _, o := range f.held {
+		present[o.Key] = true
+	}
+	for _, d := range f.documents {
+		for _, o := range d.tolerable {
+			if tolerate && !present[o.Key] {
+				present[o.Key] = true
+				f.held = append(f.held, o)
+			}
 		}
 	}
 	f.objects = append(f.objects, f.held...)

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -51,7 +52,7 @@ type Proposal struct {
 }
 
 // Propose parses files. A folder is one whose files are all among them; paths are absolute. Only
-// Namespace and Validate of the options count.
+// Namespace, Validate and ValidateAll of the options count.
 func Propose(texts []Text, folders []string, options Options) Proposal {
 	p := Proposal{files: map[string]*file{}, objects: map[object.Key]bool{}}
 	for _, folder := range folders {
@@ -62,6 +63,10 @@ func Propose(texts []Text, folders []string, options Options) Proposal {
 		next := &file{}
 		next.parse(path, text.Content, nil, options)
 		p.files[path] = next
+	}
+	options.validateAll(slices.Collect(maps.Values(p.files)))
+	for _, next := range p.files {
+		next.collect(nil, false)
 		for _, o := range next.objects {
 			p.objects[o.Key] = true
 		}

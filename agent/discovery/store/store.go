@@ -26,6 +26,14 @@ type Options struct {
 	// validation
 	Validate func(*object.Object) []object.Finding
 
+	// ValidateAll checks EnvoyFilters that were read at the same time, each of which Validate found
+	// valid or Unknown. nil: no check
+	ValidateAll func([]*object.Object) []Verdict
+
+	// Tolerate puts objects of the first Load (with Await, until each path exists) into force in
+	// which only something Unknown is an error, as last good versions, unless there are some.
+	Tolerate bool
+
 	// Await makes each path that does not exist, or cannot be listed, an error, which restricts
 	// access, until it can be or Proceed is called: it may be on a file system that is not mounted
 	// yet.
@@ -177,7 +185,7 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 		present[found] = true
 		known := s.files[found]
 		if print := fingerprintOf(info); known == nil || known.print != print ||
-			print.fresh(known.read) {
+			print.fresh(known.read) || known.due() {
 			changed = append(changed, found)
 		}
 	})
@@ -226,6 +234,11 @@ func (s *Store) apply(read, gone []string) []object.Change {
 	}
 	close(work)
 	readers.Wait()
+	s.options.validateAll(results)
+	for i, path := range read {
+		results[i].collect(s.before(path), s.options.Tolerate)
+	}
+	s.options.Tolerate = s.options.Tolerate && len(s.awaited) > 0
 
 	before := map[object.Key]*object.Object{}
 	for _, path := range gone {

@@ -11,6 +11,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"outrider.org/outrider/agent/spelling"
 )
 
 // wellKnown decodes messages with a special JSON form.
@@ -29,6 +31,11 @@ func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) b
 				"write it with a unit, for example 5s or 250ms")
 			return true
 		}
+		if d.seconds && !jsonDuration.MatchString(node.Value) {
+			d.refuse(node, at, fmt.Sprintf("%q is no duration for Envoy", node.Value),
+				"write seconds: "+strconv.FormatFloat(duration.Seconds(), 'f', -1, 64)+"s")
+			return true
+		}
 		m.Set(fields.ByName("seconds"), protoreflect.ValueOfInt64(int64(duration/time.Second)))
 		m.Set(fields.ByName("nanos"), protoreflect.ValueOfInt32(int32(duration%time.Second)))
 	case "google.protobuf.BoolValue", "google.protobuf.UInt32Value", "google.protobuf.DoubleValue",
@@ -43,6 +50,9 @@ func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) b
 	}
 	return true
 }
+
+// jsonDuration matches the durations of protobuf's JSON.
+var jsonDuration = regexp.MustCompile(`^-?\d+(\.\d{1,9})?s$`)
 
 // jsonNumber matches the quoted numbers of protobuf's JSON.
 var jsonNumber = regexp.MustCompile(`^(-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|NaN|-?Infinity)$`)
@@ -139,12 +149,18 @@ func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDesc
 	return outside()
 }
 
+// maxNames is how many values of an enumeration an error lists.
+const maxNames = 12
+
 func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor,
 	at *path) (protoreflect.Value, bool) {
 	values := field.Enum().Values()
 	switch s.kind {
 	case stringScalar, boolScalar: // a value may be named ON or NO
 		if v := values.ByName(protoreflect.Name(s.text)); v != nil {
+			if d.envoy {
+				d.warnDeprecated(node, v, at)
+			}
 			return protoreflect.ValueOfEnum(v.Number()), true
 		}
 	case intScalar:
@@ -156,14 +172,23 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 			return protoreflect.ValueOfEnum(number), true
 		}
 	}
-	names := ""
+	var names []string
 	for i := range values.Len() {
-		if i > 0 {
-			names += ", "
-		}
-		names += string(values.Get(i).Name())
+		names = append(names, string(values.Get(i).Name()))
 	}
-	d.refuse(node, at, strconv.Quote(s.text)+" is not one of "+names, "")
+	message := strconv.Quote(s.text) + " is not one of " + strings.Join(names, ", ")
+	if !d.envoy || s.kind == intScalar || s.kind == floatScalar {
+		d.refuse(node, at, message, "")
+		return protoreflect.Value{}, false
+	}
+	cure := ""
+	if near := spelling.Nearest(s.text, names); near != "" {
+		cure = fmt.Sprintf("did you mean %s?", near)
+	}
+	if len(names) > maxNames {
+		message = fmt.Sprintf("%q is no value of %s", s.text, field.Enum().Name())
+	}
+	d.unknown(node.Line, at, message, cure)
 	return protoreflect.Value{}, false
 }
 

@@ -1,0 +1,120 @@
+package store
+
+import (
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Verdict is what Options.ValidateAll finds in an object.
+type Verdict struct {
+	Findings []object.Finding
+	Again    time.Time // when a Load validates the object again; zero: when its text changes
+}
+
+// validated is a decoded object with the problems that validation found.
+type validated struct {
+	object   *object.Object
+	spec     *yaml.Node
+	problems []object.Problem
+	failed   bool // an error
+	fatal    bool // an error that is not Unknown
+	unknown  bool // something Unknown
+}
+
+// add adds findings, with the line of each. others is how many problems the object has already;
+// beyond maxProblems only errors are added, up to twice as many.
+func (v *validated) add(findings []object.Finding, others int) {
+	for _, f := range findings {
+		p := v.object.Problem(f)
+		p.Line = locate(v.spec, f.Field)
+		bad := p.Severity == condition.Error
+		v.failed, v.fatal = v.failed || bad, v.fatal || bad && !f.Unknown
+		v.unknown = v.unknown || f.Unknown
+		if n := others + len(v.problems); n < maxProblems || bad && n < 2*maxProblems {
+			v.problems = append(v.problems, p)
+		}
+	}
+}
+
+// judge adds a validated object to the objects in force or to the invalid ones.
+func (d *document) judge(v *validated) {
+	d.unknown = d.unknown || v.unknown
+	switch {
+	case !v.failed:
+		d.objects = append(d.objects, v.object)
+		return
+	case !v.fatal:
+		d.tolerable = append(d.tolerable, v.object)
+	}
+	d.bad = append(d.bad, v.object.Key)
+}
+
+// due reports whether the document is to be validated again.
+func (d *document) due() bool { return !d.again.IsZero() && !d.again.After(time.Now()) }
+
+func (f *file) due() bool {
+	return slices.ContainsFunc(f.documents, func(d readDocument) bool { return d.due() })
+}
+
+// validateAll has ValidateAll check the EnvoyFilters that were read, and judges them.
+func (o Options) validateAll(files []*file) {
+	var filters []*validated
+	var objects []*object.Object
+	var in []*document
+	for _, f := range files {
+		if f == nil {
+			continue
+		}
+		for i := range f.documents {
+			d := &f.documents[i].document
+			for _, v := range d.filters {
+				filters, in = append(filters, v), append(in, d)
+				objects = append(objects, v.object)
+			}
+			d.filters = nil
+		}
+	}
+	verdicts := make([]Verdict, len(objects))
+	if o.ValidateAll != nil && len(objects) > 0 {
+		verdicts = o.ValidateAll(objects)
+	}
+	for i, v := range filters {
+		had := len(v.problems)
+		v.add(verdicts[i].Findings, 0)
+		in[i].problems = append(in[i].problems, v.problems[had:]...)
+		if again := verdicts[i].Again; !again.IsZero() && (in[i].again.IsZero() ||
+			again.Before(in[i].again)) {
+			in[i].again = again
+		}
+		in[i].judge(v)
+	}
+}
+
+// Has reports whether the files have an object of a kind, valid or not.
+func (s *Store) Has(kind object.Kind) bool {
+	for _, f := range s.files {
+		for _, d := range f.documents {
+			if slices.ContainsFunc(d.objects, func(o *object.Object) bool { return o.Kind == kind }) ||
+				slices.ContainsFunc(d.bad, func(k object.Key) bool { return k.Kind == kind }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Reconsider has the next Load validate objects again in which something is Unknown.
+func (s *Store) Reconsider() {
+	for _, f := range s.files {
+		for i := range f.documents {
+			if f.documents[i].unknown {
+				f.documents[i].again = time.Now()
+			}
+		}
+	}
+}

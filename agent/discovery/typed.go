@@ -1,0 +1,89 @@
+package discovery
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/patch"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/typedconfig"
+)
+
+// filterCheck validates objects. Those of an Envoy that is newer than the API that is linked may
+// have what the API does not have.
+type filterCheck struct {
+	typed *typedconfig.Checker // nil: Envoy alone checks types that are not linked
+	newer func() bool
+}
+
+// check returns the check of the server's options and settings.
+func (s *Server) check() filterCheck { return filterCheck{s.options.TypedConfigs, s.newer.Load} }
+
+// object returns an object's findings; see validate.Object.
+func (c filterCheck) object(o *object.Object) []object.Finding {
+	findings := validate.Object(o)
+	for i, f := range findings {
+		if f.Unknown && c.newer() {
+			findings[i].Severity = condition.Warning
+			findings[i].Cure = "it has no effect: this version of Outrider has the API of Envoy " +
+				typedconfig.API
+		}
+	}
+	return findings
+}
+
+// foreign checks the typed_configs of EnvoyFilters whose types are not linked.
+func (c filterCheck) foreign(filters []*object.Object) []store.Verdict {
+	verdicts := make([]store.Verdict, len(filters))
+	if c.typed == nil {
+		return verdicts
+	}
+	var configs []typedconfig.Config
+	var of []int
+	var at []string
+	for i, o := range filters {
+		read, _ := patch.Read(o)
+		for _, f := range read.Foreign {
+			value, err := protojson.Marshal(f.Value)
+			if err != nil {
+				continue // unreachable: it was JSON
+			}
+			configs = append(configs, typedconfig.Config{Type: f.Type, Value: value})
+			of, at = append(of, i), append(at, f.Field)
+		}
+	}
+	for i, answer := range c.typed.Check(configs) {
+		v := &verdicts[of[i]]
+		if answer.Err != nil {
+			v.Findings = append(v.Findings, object.Finding{Field: at[i],
+				Severity: condition.Warning, Message: fmt.Sprintf("%s is checked by Envoy alone: %v",
+					configs[i].Type, answer.Err)})
+			v.Again = time.Now().Add(typedconfig.RetryAfter)
+		}
+		for _, f := range answer.Findings {
+			v.Findings = append(v.Findings, c.finding(f, at[i]))
+		}
+	}
+	return verdicts
+}
+
+// finding returns the finding in an object's typed_config at a path.
+func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
+	out := object.Finding{Field: at, Severity: f.Severity, Message: f.Message, Cure: f.Cure,
+		Unknown: f.Unknown}
+	if f.Field != "" && f.Field[0] != '[' {
+		out.Field += "."
+	}
+	out.Field += f.Field
+	if f.Unknown && c.newer() {
+		out.Severity = condition.Warning
+		out.Cure = "Envoy alone checks it: this version of Outrider has the API of Envoy " +
+			typedconfig.API
+	}
+	return out
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// places are where an EnvoyFilter has a typed_config; CONFIG is one, NUMBER another for each.
+var places = []string{
+	"{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: a, typed_config: CONFIG}}}",
+	"{applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: CONFIG}}}",
+	"{applyTo: LISTENER_FILTER, patch: {operation: ADD, value: {name: a, typed_config: CONFIG}}}",
+	"{applyTo: LISTENER, patch: {operation: MERGE, value: {access_log: [{name: a, typed_config: CONFIG}]}}}",
+	"{applyTo: FILTER_CHAIN, patch: {operation: MERGE, value: {filters: [{name: a, typedConfig: CONFIG}]}}}",
+	"{applyTo: CLUSTER, patch: {operation: MERGE, value: {typed_extension_protocol_options: {a.b: CONFIG}}}}",
+	"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: CONFIG}}}}",
+	"{applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: CONFIG}}}}",
+	"{applyTo: HTTP_ROUTE, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: CONFIG}}}}",
+	"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: fNUMBER, typed_config: CONFIG}}}",
+}
+
+// TestMeshCheck_FindsMisspeltFieldsOfEveryType writes EnvoyFilters with typed_configs of 200
+// types, each with a misspelt field, and the same without it. It also packs them in each other and
+// in TypedStruct.
+func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
+	const wanted = 200
+	all := extensions()
+	if len(all) < wanted {
+		t.Fatalf("Envoy has %d types with a field", len(all))
+	}
+	var good, bad strings.Builder
+	lines := map[int]string{}
+	for i := range wanted {
+		of := all[i*len(all)/wanted]
+		field, value, _ := sample(of, 2)
+		write := func(into *strings.Builder, name string) int {
+			line := strings.Count(into.String(), "\n")
+			content := fmt.Sprintf("{\n  \"@type\": type.googleapis.com/%s,\n  %s: %s\n}", of.FullName(),
+				name, value)
+			line += 5
+			switch i % 4 {
+			case 1:
+				content = fmt.Sprintf("{\"@type\": type.googleapis.com/xds.type.v3.TypedStruct, "+
+					"type_url: type.googleapis.com/%s, value: {\n\n  %s: %s\n}}", of.FullName(), name, value)
+			case 2:
+				content = "{\"@type\": type.googleapis.com/envoy.extensions.filters.network.generic_proxy.v3." +
+					"GenericProxy, filters: [{typed_config: " + content + "}]}"
+			}
+			fmt.Fprintf(into, "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\n"+
+				"metadata: {name: f%d}\nspec: {configPatches: [%s]}\n---\n", i,
+				strings.NewReplacer("CONFIG", content, "NUMBER", fmt.Sprint(i)).Replace(places[i%len(places)]))
+			return line + 1
+		}
+		write(&good, string(field))
+		lines[write(&bad, string(field)+"x")] = string(of.FullName())
+	}
+	folder := t.TempDir()
+	build := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder, "./cmd/outrider",
+		"./cmd/outrider-bootstrap")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if problems := meshCheck(t, folder, good.String()); len(problems) > 0 {
+		t.Errorf("%d problems of what is right: %+v", len(problems), problems)
+	}
+	for _, p := range meshCheck(t, folder, bad.String()) {
+		if p.Severity == "error" {
+			if lines[p.Line] == "" || !strings.Contains(p.Message, "has no field") {
+				t.Errorf("unexpected: %+v", p)
+			}
+			delete(lines, p.Line)
+		}
+	}
+	if len(lines) > 0 {
+		t.Errorf("%d of %d are not found: %v", len(lines), wanted, lines)
+	}
+}
+
+type problem struct {
+	Line                           int
+	Field, Severity, Message, Cure string
+}
+
+// meshCheck returns the problems that outrider finds in a file.
+func meshCheck(t *testing.T, folder, content string) []problem {
+	t.Helper()
+	file := filepath.Join(folder, "mesh.yaml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), filepath.Join(folder, "outrider"), "mesh", "check",
+		"--json", file)
+	out, err := command.Output()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	}
+	var found []problem
+	if err := json.Unmarshal(out, &found); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return slices.DeleteFunc(found, func(p problem) bool {
+		return p.Severity == "info" // the host has nothing to patch
+	})
+}
+
+// extensions returns the types of extensions that have a field with a sample.
+func extensions() []protoreflect.MessageDescriptor {
+	found := map[string]protoreflect.MessageDescriptor{}
+	protoregistry.GlobalTypes.RangeMessages(func(m protoreflect.MessageType) bool {
+		of := m.Descriptor()
+		_, inFile := of.Parent().(protoreflect.FileDescriptor)
+		if _, _, ok := sample(of, 2); ok && inFile && !deprecated(of) && !typed(of) &&
+			strings.HasPrefix(string(of.FullName()), "envoy.extensions.") {
+			found[string(of.FullName())] = of
+		}
+		return true
+	})
+	var all []protoreflect.MessageDescriptor
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, found[name])
+	}
+	return all
+}
+
+// sample returns the last field of a message that has one, and its value in YAML.
+func sample(of protoreflect.MessageDescriptor, depth int) (protoreflect.Name, string, bool) {
+	for i := range of.Fields().Len() {
+		field := of.Fields().Get(of.Fields().Len() - 1 - i)
+		value, ok := sampleOf(field, depth)
+		if !ok || deprecated(field) {
+			continue
+		}
+		if field.IsMap() {
+			value = "{a: " + value + "}"
+		} else if field.IsList() {
+			value = "[" + value + "]"
+		}
+		return field.Name(), value, true
+	}
+	return "", "", false
+}
+
+func sampleOf(field protoreflect.FieldDescriptor, depth int) (string, bool) {
+	if field.IsMap() {
+		if field.MapKey().Kind() != protoreflect.StringKind {
+			return "", false
+		}
+		field = field.MapValue()
+	}
+	switch field.Kind() {
+	case protoreflect.BoolKind:
+		return "true", true
+	case protoreflect.StringKind:
+		return "text", true
+	case protoreflect.BytesKind:
+		return "dGV4dA==", true
+	case protoreflect.EnumKind:
+		return string(field.Enum().Values().Get(0).Name()), !deprecated(field.Enum().Values().Get(0))
+	case protoreflect.MessageKind:
+		switch name := field.Message().FullName(); name {
+		case "google.protobuf.Duration":
+			return "1s", true
+		case "google.protobuf.BoolValue":
+			return "false", true
+		case "google.protobuf.UInt32Value", "google.protobuf.UInt64Value", "google.protobuf.DoubleValue":
+			return "7", true
+		case "google.protobuf.Struct":
+			return "{any: [{thing: 1}]}", true
+		default:
+			if depth == 0 || name.Parent() == "google.protobuf" || typed(field.Message()) {
+				return "", false
+			}
+			inner, value, ok := sample(field.Message(), depth-1)
+			return fmt.Sprintf("{%s: %s}", inner, value), ok
+		}
+	}
+	return "7", field.Kind() != protoreflect.GroupKind
+}
+
+// typed reports whether a message needs a typed_config.
+func typed(of protoreflect.MessageDescriptor) bool { return of.Fields().ByName("typed_config") != nil }
+
+func deprecated(of protoreflect.Descriptor) bool {
+	switch options := of.Options().(type) {
+	case *descriptorpb.FieldOptions:
+		return options.GetDeprecated()
+	case *descriptorpb.EnumValueOptions:
+		return options.GetDeprecated()
+	case *descriptorpb.MessageOptions:
+		return options.GetDeprecated()
+	}
+	return false
+}
