@@ -44,6 +44,9 @@ func TestLint(t *testing.T) {
 // examplesPlace is where the packages install packaging/examples.
 const examplesPlace = "/usr/share/doc/outrider/examples"
 
+// referencePlace is where they install the reference of the kinds in mesh.d.
+const referencePlace = "/usr/share/doc/outrider/reference"
+
 // installed maps paths to modes and owners. Other files are 0644 root:root.
 var installed = map[string]string{
 	"/etc/outrider":                            "drwxr-xr-x root root",
@@ -80,7 +83,8 @@ func TestContents_Rpm(t *testing.T) {
 	}
 	for name, got := range listed {
 		if installed[name] == "" && got != "-rw-r--r-- root root" &&
-			!(strings.HasPrefix(name, examplesPlace) && got == "drwxr-xr-x root root") {
+			!(strings.HasPrefix(name, examplesPlace) && got == "drwxr-xr-x root root") &&
+			name != referencePlace {
 			t.Errorf("%s is %s", name, got)
 		}
 	}
@@ -180,6 +184,7 @@ func files(t *testing.T) []string {
 		"/usr/share/polkit-1/actions/org.outrider.agent1.policy",
 		"/usr/share/polkit-1/rules.d/50-outrider.rules",
 		"/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
+		referencePlace + "/index.html", referencePlace + "/Gateway.html",
 		"/usr/share/doc/outrider/limits.md", "/usr/share/doc/outrider/tproxy.conf",
 		"/usr/share/bash-completion/completions/outrider",
 		"/usr/share/fish/vendor_completions.d/outrider.fish"}

@@ -184,9 +184,9 @@ and what happens to a request, and which line of which file decides it, with
 
 Every object has apiVersion "networking.istio.io/v1", a kind, a name and a
 spec; of PeerAuthentication it is "security.istio.io/v1". The namespace may be
-left out. Every field is documented in Istio's
-reference, networking.istio.io; what this version does not support is refused
-or warned about by name.`)
+left out. Every kind and field is in /usr/share/doc/outrider/reference, as HTML
+pages of Istio's reference, which also list what this version does not support:
+"outrider mesh check" refuses it or warns of it by name.`)
 	p.Section("HEADERS")
 	p.Text("Envoy adds to requests and responses, as with Istio:")
 	for _, header := range addedHeaders {
@@ -331,6 +331,8 @@ whose certificate is not trusted.`)
 	p.Term(man.Italic("/etc/outrider/mesh.d"),
 		"Read with its subfolders, and watched. Another place: [discovery] `files`.")
 	p.Term(man.Italic("/usr/share/doc/outrider/examples"), "The examples.")
+	p.Term(man.Italic("/usr/share/doc/outrider/reference/index.html"),
+		"Every kind with every field.")
 	p.SeeAlso("outrider-example(1)", "outrider-mesh-check(1)", "outrider-mesh-explain(1)",
 		"outrider-proxy-routes(1)", "outrider.toml(5)", "outriderd(8)")
 	return p.String()

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"text/template"
+)
+
+// page is the reference of one kind.
+type page struct {
+	Kind    string
+	source  string // in the module istio.io/api
+	Summary string // from the source
+	place   string // on Istio's site, without a suffix
+	body    string // HTML
+}
+
+// pages are those of all kinds of agent/discovery/object, and what these refer to.
+var pages = []page{
+	{Kind: "Gateway", source: "networking/v1alpha3/gateway.pb.html"},
+	{Kind: "VirtualService", source: "networking/v1alpha3/virtual_service.pb.html"},
+	{Kind: "ServiceEntry", source: "networking/v1alpha3/service_entry.pb.html"},
+	{Kind: "DestinationRule", source: "networking/v1alpha3/destination_rule.pb.html"},
+	{Kind: "WorkloadEntry", source: "networking/v1alpha3/workload_entry.pb.html"},
+	{Kind: "Sidecar", source: "networking/v1alpha3/sidecar.pb.html"},
+	{Kind: "PeerAuthentication", source: "security/v1beta1/peer_authentication.pb.html"},
+	{Kind: "EnvoyFilter", source: "networking/v1alpha3/envoy_filter.pb.html"},
+	{Kind: "WorkloadGroup", source: "networking/v1alpha3/workload_group.pb.html"},
+	{Kind: "ProxyConfig", source: "networking/v1beta1/proxy_config.pb.html"},
+	{Kind: "MeshConfig", source: "mesh/v1alpha1/istio.mesh.v1alpha1.pb.html"},
+	{Kind: "WorkloadSelector", source: "type/v1beta1/selector.pb.html"},
+}
+
+// File returns the name of the page's file.
+func (p page) File() string { return p.Kind + ".html" }
+
+// read takes the page from its source, which begins with YAML for Istio's site.
+func (p *page) read(source string) error {
+	head, body, found := strings.Cut(strings.TrimPrefix(source, "---\n"), "\n---\n")
+	if !found {
+		return errors.New("no front matter")
+	}
+	p.body = body
+	for line := range strings.Lines(head) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "description":
+			p.Summary = value
+		case "location":
+			p.place = strings.TrimSuffix(value, ".html")
+		}
+	}
+	return nil
+}
+
+// siteLink is a link to a page of Istio's reference, with and without a suffix or a version.
+var siteLink = regexp.MustCompile(`href="(?:https://istio\.io)?(?:/latest)?` +
+	`(/docs/reference/config/[^"#]*?)(?:\.html|/)?(#[^"]*)?"`)
+
+// localLinks returns HTML whose links to pages of Istio's site are to the files here, where there
+// are such, and else whole addresses.
+func localLinks(body string) string {
+	body = siteLink.ReplaceAllStringFunc(body, func(link string) string {
+		parts := siteLink.FindStringSubmatch(link)
+		for _, page := range pages {
+			if page.place == "https://istio.io"+parts[1] {
+				return `href="` + page.File() + parts[2] + `"`
+			}
+		}
+		return `href="https://istio.io` + parts[1] + "/" + parts[2] + `"`
+	})
+	return strings.ReplaceAll(body, `href="/`, `href="https://istio.io/`)
+}
+
+// missing is a field that this version does not support.
+type missing struct {
+	Field  string
+	Answer string // of mesh check
+	Note   string // may be empty
+}
+
+// answers are what mesh check says, by the word in the list.
+var answers = map[string]string{"refused": "an error", "warned": "a warning"}
+
+// readMissing returns the fields that validation refuses or warns about, by kind.
+func readMissing(list string) map[string][]missing {
+	fields := map[string][]missing{}
+	for line := range strings.Lines(list) {
+		field, reason, _ := strings.Cut(strings.TrimSpace(line), " ")
+		kind, _, _ := strings.Cut(field, ".")
+		word, note, _ := strings.Cut(reason, ": ")
+		if answer, ok := answers[word]; ok && !strings.HasPrefix(line, "#") {
+			fields[kind] = append(fields[kind], missing{field, answer, note})
+		}
+	}
+	return fields
+}
+
+// execute returns the HTML of a template.
+func execute(t *template.Template, data any) string {
+	var text strings.Builder
+	if err := t.Execute(&text, data); err != nil {
+		panic(err) // the templates and their data are constants
+	}
+	return text.String()
+}
+
+func missingTable(fields []missing) string { return execute(missingLayout, fields) }
+
+func index() string { return execute(indexLayout, pages) }
