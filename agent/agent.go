@@ -91,6 +91,7 @@ type Agent struct {
 	capture    *capture.Follower
 	exposure   *exposure.Checker
 	endpoints  *endpoints.Tracker
+	presented  *presented
 	optional   []part.Part // those of them that are not disabled
 
 	grpcNode  atomic.Pointer[corev3.Node]    // of applications; nil: none are served
@@ -193,7 +194,7 @@ func (a *Agent) runParts(
 		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.unbound,
 			a.capture, a.exposure, a.endpoints, a.health)
 		group.Start(a.optional...)
-		group.Start(&keyRights{agent: a})
+		group.Start(&keyRights{agent: a}, a.presented)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.
 		if group.Await(a.api) == nil {

@@ -67,6 +67,7 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 		link: a.keeper, log: a.log, cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
 	a.maker.Upstream = a.upstreamBootstrap
 	a.composeEpochs(c)
+	a.presented = newPresented(a)
 	if err := a.composeIdentity(c); err != nil {
 		return err
 	}
@@ -166,8 +167,9 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	clients := a.newClients(c)
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
-		Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.unbound),
-		Logger:   log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
+		Observer: acknowledged{
+			mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.unbound), a.presented},
+		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 		Also: a.receiveFailures(c),
 	}))
 	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay, Logger: log}

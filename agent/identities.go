@@ -42,7 +42,8 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	var err error
 	a.sds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: a.identity, Subscriber: a.identity, Logger: log, Words: envoy.RedactMessage,
-		Observer:     &secretObserver{board: a.board, refused: map[refusedSecret]string{}},
+		Observer: acknowledged{
+			&secretObserver{board: a.board, refused: map[refusedSecret]string{}}, a.presented},
 		ControlPlane: "outriderd " + a.options.Version,
 	}))
 	return err

@@ -138,7 +138,8 @@ const (
 	EpochExited   = record.Exited
 )
 
-// Identity describes a certificate that the agent holds, without its key.
+// Identity describes a certificate that the agent holds, or that Envoy presents from files, without
+// its key.
 type Identity struct {
 	Name      string    `json:"name"` // resource name: default, ROOTCA, file-cert:…
 	Subject   string    `json:"subject,omitempty"`
@@ -150,6 +151,10 @@ type Identity struct {
 	NotAfter  time.Time `json:"not_after,omitzero"`
 	Renewal   time.Time `json:"renewal,omitzero"`
 	Problem   string    `json:"problem,omitempty"` // why there is none, or no newer one
+	Names     []string  `json:"names,omitempty"`   // DNS names and addresses
+	File      string    `json:"file,omitempty"`    // with the certificate or the roots
+	// PresentedBy are the objects of the mesh configuration that use it: FILE:LINE KIND NS/NAME.
+	PresentedBy []string `json:"presented_by,omitempty"`
 }
 
 // Outcome is the outcome of a reload, with the same values as on D-Bus.

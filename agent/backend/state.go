@@ -99,7 +99,7 @@ func (b *Backend) identities() []api.Identity {
 			Name: s.Name, Source: string(s.Source), Subject: s.Subject, SPIFFEID: s.SpiffeID,
 			Issuer: s.Issuer, Serial: s.Serial,
 			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
-			Problem: s.Problem,
+			Problem: s.Problem, Names: s.Names, File: s.File, PresentedBy: s.Users,
 		})
 	}
 	return all

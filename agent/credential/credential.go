@@ -57,6 +57,13 @@ func Roots(name string) string {
 // Is reports whether a secret belongs to a credential.
 func Is(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
+// Title returns what a secret of a credential is called in sentences for people: "credential NAME",
+// "credential NAME-cacert". ok is false for other secrets.
+func Title(secret string) (title string, ok bool) {
+	name, ok := strings.CutPrefix(secret, prefix)
+	return "credential " + name, ok
+}
+
 // Files are the paths of a secret's files.
 type Files struct {
 	Cert, Key  string   // of a pair

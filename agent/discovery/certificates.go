@@ -238,7 +238,7 @@ func (s *Server) dropCertificates() {
 	}
 	used := map[string]bool{}
 	for _, v := range s.views {
-		v.FileSecrets(func(secret translate.FileSecret, _ resource.Origin) {
+		v.FileSecrets(func(secret translate.FileSecret, _ []resource.Origin) {
 			for _, path := range secret.Files() {
 				used[path] = true
 			}

@@ -1,6 +1,9 @@
 package discovery
 
 import (
+	"cmp"
+	"slices"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -17,9 +20,9 @@ func (s *Server) Unreadable() map[string]Problem {
 	secrets := map[translate.FileSecret]resource.Origin{}
 	s.mu.Lock()
 	for _, v := range s.views {
-		v.FileSecrets(func(secret translate.FileSecret, from resource.Origin) {
+		v.FileSecrets(func(secret translate.FileSecret, users []resource.Origin) {
 			if secret.Credential == "" { // the agent retains the others
-				secrets[secret] = from
+				secrets[secret] = users[0]
 			}
 		})
 	}
@@ -35,6 +38,27 @@ func (s *Server) Unreadable() map[string]Problem {
 				found[secret.Name()] = object.ProblemAt(from, condition.Error, why, "")
 			}
 		}
+	}
+	return found
+}
+
+// SecretUsers returns the objects that use the secrets of proxies, by the secret's name, without
+// duplicates and sorted by position.
+func (s *Server) SecretUsers() map[string][]resource.Origin {
+	found := map[string][]resource.Origin{}
+	s.mu.Lock()
+	for _, v := range s.views {
+		v.FileSecrets(func(secret translate.FileSecret, users []resource.Origin) {
+			found[secret.Name()] = append(found[secret.Name()], users...)
+		})
+	}
+	s.mu.Unlock()
+	for name, users := range found {
+		slices.SortFunc(users, func(a, b resource.Origin) int {
+			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
+				cmp.Compare(a.Name, b.Name))
+		})
+		found[name] = slices.Compact(users)
 	}
 	return found
 }

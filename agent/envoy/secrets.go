@@ -14,8 +14,17 @@ import (
 // Certificates returns the certificates of a secret that Envoy has from an SDS server: a chain, or
 // trusted roots. It returns nil if Envoy has none.
 func (a *Admin) Certificates(ctx context.Context, secret string) ([]*x509.Certificate, error) {
+	found, err := a.SecretsNamed(ctx, regexp.QuoteMeta(secret))
+	return found[secret], err
+}
+
+// SecretsNamed returns the certificates of the secrets that Envoy has from SDS servers and whose
+// whole names match an expression (RE2), by name.
+func (a *Admin) SecretsNamed(
+	ctx context.Context, expression string,
+) (map[string][]*x509.Certificate, error) {
 	body, err := a.Get(ctx, "/config_dump?"+url.Values{
-		"resource": {"dynamic_active_secrets"}, "name_regex": {"^" + regexp.QuoteMeta(secret) + "$"},
+		"resource": {"dynamic_active_secrets"}, "name_regex": {expression},
 	}.Encode())
 	if err != nil {
 		return nil, err
@@ -23,14 +32,15 @@ func (a *Admin) Certificates(ctx context.Context, secret string) ([]*x509.Certif
 	return certificatesOf(body)
 }
 
-// certificatesOf returns the certificates of the first secret of a dump.
-func certificatesOf(dump []byte) ([]*x509.Certificate, error) {
+// certificatesOf returns the certificates of a dump of secrets, by name.
+func certificatesOf(dump []byte) (map[string][]*x509.Certificate, error) {
 	type source struct {
 		Bytes []byte `json:"inline_bytes"`
 		Text  string `json:"inline_string"`
 	}
 	var dumped struct {
 		Configs []struct {
+			Name   string `json:"name"`
 			Secret struct {
 				Certificate struct {
 					Chain source `json:"certificate_chain"`
@@ -51,23 +61,22 @@ func certificatesOf(dump []byte) ([]*x509.Certificate, error) {
 	if err := json.Unmarshal(dump, &dumped); err != nil {
 		return nil, fmt.Errorf("decode the dump of Envoy's secrets: %w", err)
 	}
-	if len(dumped.Configs) == 0 {
-		return nil, nil
-	}
-	var all []*x509.Certificate
-	secret := dumped.Configs[0].Secret
-	parts := []source{secret.Certificate.Chain, secret.Validation.Roots}
-	for _, domain := range secret.Validation.Custom.Config.Domains {
-		parts = append(parts, domain.Bundle)
-	}
-	for _, part := range parts {
-		rest := slices.Concat(part.Bytes, []byte(part.Text))
-		for block, after := pem.Decode(rest); block != nil; block, after = pem.Decode(after) {
-			certificate, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return nil, fmt.Errorf("parse a certificate of Envoy's: %w", err)
+	all := map[string][]*x509.Certificate{}
+	for _, config := range dumped.Configs {
+		secret := config.Secret
+		parts := []source{secret.Certificate.Chain, secret.Validation.Roots}
+		for _, domain := range secret.Validation.Custom.Config.Domains {
+			parts = append(parts, domain.Bundle)
+		}
+		for _, part := range parts {
+			rest := slices.Concat(part.Bytes, []byte(part.Text))
+			for block, after := pem.Decode(rest); block != nil; block, after = pem.Decode(after) {
+				certificate, err := x509.ParseCertificate(block.Bytes)
+				if err != nil {
+					return nil, fmt.Errorf("parse a certificate of Envoy's: %w", err)
+				}
+				all[config.Name] = append(all[config.Name], certificate)
 			}
-			all = append(all, certificate)
 		}
 	}
 	return all, nil

@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -132,12 +133,15 @@ type Info struct {
 	Source    Source
 	SpiffeID  string
 	Subject   string
+	Names     []string // DNS names and addresses
 	Issuer    string
 	Serial    string
 	NotBefore time.Time
 	NotAfter  time.Time
 	Renewal   time.Time // zero: when its file changes
 	Problem   string    // why there is no newer version; "" if there is no problem
+	File      string    // with the certificate or the roots; "": none
+	Users     []string  // objects of the mesh configuration, with FILE:LINE, that use it
 }
 
 // material is one version of a secret. It is immutable.
@@ -149,6 +153,18 @@ type material struct {
 	obtained time.Time
 	renewal  time.Time // zero: nothing renews it
 	issuer   Issuer    // nil: from files
+}
+
+// same reports whether two versions have the same certificates.
+func (v *material) same(as *material) bool {
+	return slices.EqualFunc(v.certificates(), as.certificates(), (*x509.Certificate).Equal)
+}
+
+func (v *material) certificates() []*x509.Certificate {
+	if v.pair != nil {
+		return v.pair.Chain
+	}
+	return v.roots
 }
 
 // validity returns when a version becomes valid and when it expires.
@@ -173,6 +189,10 @@ func (v *material) info(name string) Info {
 	case v.pair != nil:
 		first = v.pair.Leaf()
 		about.SpiffeID = v.pair.SpiffeID()
+		about.Names = slices.Clone(first.DNSNames)
+		for _, address := range first.IPAddresses {
+			about.Names = append(about.Names, address.String())
+		}
 	case len(v.roots) > 0:
 		first = v.roots[0]
 	default:

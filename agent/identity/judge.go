@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity/pki"
 )
 
 // The conditions. Each lists the secrets in that state.
@@ -24,9 +25,6 @@ const (
 // do not match.
 const settle = 2 * time.Second
 
-// lateShare is the share of its lifetime at which a certificate from a file counts as forgotten.
-const lateShare = 0.1
-
 // maxListed bounds the secrets in the sentence of a condition: Envoy chooses their names.
 const maxListed = 10
 
@@ -35,9 +33,17 @@ func (m *Manager) judge() {
 	now := m.options.Now()
 	found := map[string][]string{}
 	missing := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(m.presented)) {
+		if m.entries[name] != nil {
+			continue
+		}
+		if code, sentence := verdict(&entry{}, m.presented[name], now); code != "" {
+			found[code] = append(found[code], m.label(name)+": "+sentence)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
-		if code, sentence := m.verdict(name, now); code != "" {
-			found[code] = append(found[code], name+": "+sentence)
+		if code, sentence := verdict(m.entries[name], m.version(name), now); code != "" {
+			found[code] = append(found[code], m.label(name)+": "+sentence)
 			missing[name] = code == CodeUnavailable
 		}
 		if m.entries[name].err != nil { // reported later, but Envoy need not wait for that
@@ -62,9 +68,8 @@ func (m *Manager) judge() {
 	m.publish(missing)
 }
 
-// verdict returns the condition that a secret is in and its sentence, "" if it is well.
-func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
-	e, version := m.entries[name], m.version(name)
+// verdict returns the condition that a version of an entry is in and its sentence, "" if it is well.
+func verdict(e *entry, version *material, now time.Time) (code, sentence string) {
 	failure := ""
 	if e.err != nil && now.Sub(e.failing).Abs() >= settle {
 		failure = e.err.Error()
@@ -90,12 +95,14 @@ func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
 			sentence += ": " + e.err.Error()
 		} else if !version.renewal.IsZero() {
 			sentence += "; check the clock"
+		} else if version.source == FromFiles {
+			sentence += "; replace the file"
 		}
 		return CodeExpired, sentence
 	case failure != "":
 		return CodeNotRenewed, failure + "; the current one expires in " + coarse(left)
 	case version.pair != nil && version.renewal.IsZero() &&
-		float64(left) < lateShare*float64(until.Sub(from)):
+		pki.EndsSoon(from, until, now):
 		late := "the file has not been replaced and"
 		if version.source == FromSpire {
 			late = "SPIRE has not renewed it and it"

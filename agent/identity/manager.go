@@ -61,6 +61,8 @@ type Manager struct {
 	published  map[string]string              // version in the feed by name; or absent
 	waiting    map[string]bool                // entries refused with errTooMany
 	stats      Stats
+	presented  map[string]*material // see SetPresented
+	users      map[string][]string
 }
 
 // entry is a secret that is configured or subscribed to.
@@ -232,19 +234,32 @@ func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	return m.withBundles(announced, false)
 }
 
-// Secrets describes all secrets, sorted by name.
+// Secrets describes all secrets, with those of SetPresented, sorted by name.
 func (m *Manager) Secrets() []Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	names := slices.Collect(maps.Keys(m.entries))
+	for name := range m.presented {
+		if m.entries[name] == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
 	var all []Info
-	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
-		about := Info{Name: name}
-		if version := m.version(name); version != nil {
+	for _, name := range names {
+		about, version := Info{Name: name}, m.presented[name]
+		if e := m.entries[name]; e != nil {
+			version = m.version(name)
+			if e.err != nil {
+				about.Problem = e.err.Error()
+			}
+		}
+		if version != nil {
+			problem := about.Problem
 			about = version.info(name)
+			about.Problem = problem
 		}
-		if err := m.entries[name].err; err != nil {
-			about.Problem = err.Error()
-		}
+		about.File, about.Users = m.fileOf(name), m.users[name]
 		all = append(all, about)
 	}
 	return all

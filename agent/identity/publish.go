@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -69,7 +70,7 @@ func (m *Manager) publish(missing map[string]bool) {
 			continue
 		}
 		if version.source == FromSpire { // Envoy has it
-			if e.served == nil || e.served.info(name) != version.info(name) {
+			if e.served == nil || !e.served.same(version) {
 				replaced[name] = e.served != nil
 			}
 			e.served = version
@@ -118,7 +119,8 @@ func (m *Manager) announce(name string, version *material, replaces bool) {
 		})
 	}
 	m.options.Logger.Info(message, "resource", name, "source", about.Source,
-		"identity", cmp.Or(about.SpiffeID, about.Subject), "not_after", about.NotAfter)
+		"identity", cmp.Or(about.SpiffeID, about.Subject, strings.Join(about.Names, ", ")),
+		"not_after", about.NotAfter)
 }
 
 // encode returns a secret as Envoy receives it.

@@ -132,9 +132,13 @@ func (m *Manager) forget(name string) bool {
 	e.former.end()
 	delete(m.entries, name)
 	delete(m.waiting, name)
+	m.forgetCounters(name)
+	return true
+}
+
+func (m *Manager) forgetCounters(name string) {
 	delete(m.stats.Renewals, name)
 	maps.DeleteFunc(m.stats.Failures, func(f Failure, _ uint64) bool { return f.Resource == name })
-	return true
 }
 
 // report accepts what a worker found. It takes mu.

@@ -43,7 +43,7 @@ func (f *folders) watch(path string) {
 
 // warn reports a folder that cannot be watched, once, and the limit of watches once for all.
 func (f *folders) warn(path string, err error) {
-	key, cure := path, "let the user of this process read it"
+	key, cure := path, "name a folder that the user of this process may read"
 	if errors.Is(err, unix.ENOSPC) {
 		key, cure = "", "raise fs.inotify.max_user_watches (sysctl)"
 	}

@@ -4,19 +4,27 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/credential"
+	"outrider.org/outrider/agent/identity/pki"
 )
 
 func (a *app) certsCommand() *cobra.Command {
 	return a.listing(&cobra.Command{
 		Use:   "certs",
-		Short: "List identities: subject, SPIFFE ID, issuer, validity, source, next renewal",
-		Args:  cobra.NoArgs,
+		Short: "List identities and certificates that listeners present: validity, source, renewal",
+		Long: "List the certificates of this host: its identity, credentials, and files that listeners " +
+			"present, with their names, issuer, validity, source, next renewal, and the object that " +
+			"uses them.\n\nLEFT is yellow, and the condition certificate-not-renewed is raised, if less " +
+			"than a tenth of the lifetime and less than 14 days are left and nothing renews the " +
+			"certificate; EXPIRED is the condition certificate-expired.",
+		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			status, err := client.Status(ctx)
 			if err != nil {
@@ -25,16 +33,16 @@ func (a *app) certsCommand() *cobra.Command {
 			return a.print(status.Identities, func() {
 				t := &table{
 					head: []string{"NAME", "IDENTITY", "ISSUER", "VALIDITY", "LEFT", "SOURCE",
-						"RENEWAL"},
-					wide: []string{"ISSUER", "SOURCE"},
+						"RENEWAL", "USED BY"},
+					wide: []string{"ISSUER"},
 				}
 				for _, identity := range status.Identities {
 					a.addIdentity(t, identity)
 				}
-				a.write(t, "no identity")
+				a.write(t, "no identity, and no listener presents a certificate")
 				for _, identity := range status.Identities {
 					if identity.Problem != "" {
-						fmt.Fprintf(a.out, "%s: %s\n", identity.Name, identity.Problem)
+						fmt.Fprintf(a.out, "%s: %s\n", titleOf(identity), identity.Problem)
 					}
 				}
 			})
@@ -43,18 +51,13 @@ func (a *app) certsCommand() *cobra.Command {
 }
 
 func (a *app) addIdentity(t *table, i api.Identity) {
+	source := cmp.Or(i.File, i.Source, "-")
+	users := cmp.Or(strings.Join(i.PresentedBy, ", "), "-")
 	if i.NotAfter.IsZero() {
-		t.add(i.Name, "-", "-", cell{"missing", red}, "-", "-", "-")
+		t.add(titleOf(i), "-", "-", cell{"missing", red}, "-", source, "-", users)
 		return
 	}
-	whole, left := i.NotAfter.Sub(i.NotBefore), i.NotAfter.Sub(a.now())
-	colour, leftText := green, age(left)
-	switch {
-	case left <= 0:
-		colour, leftText = red, "expired"
-	case left < whole/5:
-		colour = yellow
-	}
+	whole, left := i.NotAfter.Sub(i.NotBefore), a.left(i)
 	renewal := "-"
 	switch {
 	case i.Renewal.IsZero():
@@ -63,8 +66,36 @@ func (a *app) addIdentity(t *table, i api.Identity) {
 	default:
 		renewal = "in " + age(i.Renewal.Sub(a.now()))
 	}
-	t.add(i.Name, cmp.Or(i.SPIFFEID, i.Subject), i.Issuer, cell{bar(left, whole), colour},
-		cell{leftText, colour}, i.Source, renewal)
+	t.add(titleOf(i), identityOf(i), cmp.Or(i.Issuer, "-"),
+		cell{bar(i.NotAfter.Sub(a.now()), whole), left.style}, left, source, renewal, users)
+}
+
+// left returns how long a certificate is valid: EXPIRED in red, yellow if it ends soon.
+func (a *app) left(i api.Identity) cell {
+	left := i.NotAfter.Sub(a.now())
+	switch {
+	case left <= 0:
+		return cell{"EXPIRED", red}
+	case pki.EndsSoon(i.NotBefore, i.NotAfter, a.now()):
+		return cell{age(left), yellow}
+	}
+	return cell{age(left), green}
+}
+
+// titleOf returns what an identity is called: "credential shop", "file www.crt", or its name.
+func titleOf(i api.Identity) string {
+	if title, ok := credential.Title(i.Name); ok {
+		return title
+	}
+	if i.File != "" && strings.HasPrefix(i.Name, "file-") {
+		return "file " + filepath.Base(i.File)
+	}
+	return i.Name
+}
+
+// identityOf returns the SPIFFE ID of a certificate, the names of a server's, or its subject.
+func identityOf(i api.Identity) string {
+	return cmp.Or(i.SPIFFEID, strings.Join(i.Names, ", "), i.Subject, "-")
 }
 
 // bar draws the remaining part of a whole.

@@ -88,9 +88,22 @@ func TestCerts(t *testing.T) {
 			Source: "istiod", NotBefore: ago(6 * time.Hour), NotAfter: noon.Add(time.Hour),
 			Renewal: ago(time.Hour), Problem: "/etc/token: the token expired"},
 		{Name: "kubernetes://shop", Problem: "/etc/shop/tls.crt: no such file"},
+		{Name: "file-cert:/etc/tls/www.crt~/etc/tls/www.key", Source: "files", Issuer: "CN=ca",
+			Names: []string{"www.example.com", "example.com"}, File: "/etc/tls/www.crt",
+			NotBefore: ago(100 * 24 * time.Hour), NotAfter: ago(10 * 24 * time.Hour),
+			PresentedBy: []string{"/etc/outrider/mesh.d/www.yaml:12 Gateway default/www"}},
+		{Name: "file-cert:/etc/tls/old.crt~/etc/tls/old.key", Source: "files", Issuer: "CN=ca",
+			Subject: "CN=old", File: "/etc/tls/old.crt", NotBefore: ago(82 * 24 * time.Hour),
+			NotAfter: noon.Add(8 * 24 * time.Hour), PresentedBy: []string{"a.yaml:1 Gateway a/b"}},
+		{Name: "kubernetes://api", Source: "files", Issuer: "CN=ca", Subject: "CN=api",
+			File: "/etc/outrider/credentials/api/tls.crt", NotBefore: ago(30 * 24 * time.Hour),
+			NotAfter: noon.Add(60 * 24 * time.Hour)},
 	}
-	_, out, _ := newMachine(t, &apitest.Backend{StatusValue: status}).outrider("certs")
+	m := newMachine(t, &apitest.Backend{StatusValue: status})
+	_, out, _ := m.outrider("certs")
 	golden(t, "certs.txt", out)
+	_, out, _ = m.outrider("status")
+	golden(t, "status.certificates.txt", out)
 }
 
 func TestReload(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -107,8 +108,11 @@ func (s secret) describe(now time.Time) (kind, subject string, until cell) {
 		subject = certificate.URIs[0].String()
 	}
 	until = cell{certificate.NotAfter.UTC().Format("2006-01-02 15:04:05Z"), green}
-	if certificate.NotAfter.Before(now) {
-		until.style = red
+	switch left := certificate.NotAfter.Sub(now); {
+	case left <= 0:
+		until = cell{until.text + " EXPIRED", red}
+	case pki.EndsSoon(certificate.NotBefore, certificate.NotAfter, now):
+		until = cell{until.text + " in " + age(left), yellow}
 	}
 	return kind, subject, until
 }

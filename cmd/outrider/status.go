@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -75,17 +76,7 @@ func (a *app) printStatus(s api.Status) {
 		d.add("health", healthStyle(h.State), "%s",
 			strings.Join(nonEmpty(h.State+" for "+a.since(h.Since), h.Reason), ": "))
 	}
-	for _, identity := range s.Identities {
-		if identity.NotAfter.IsZero() {
-			d.add("identities", red, "%s missing", identity.Name)
-			continue
-		}
-		d.add("identities", plain, "%s from %s, valid for %s", identity.Name, identity.Source,
-			age(identity.NotAfter.Sub(a.now())))
-	}
-	if len(s.Identities) == 0 {
-		d.add("identities", plain, "none")
-	}
+	a.addIdentities(&d, s.Identities)
 	if s.Doing != "" {
 		d.add("doing", plain, "%s", s.Doing)
 	}
@@ -112,6 +103,45 @@ func (a *app) printStatus(s api.Status) {
 			a.since(c.Since), c.Sentence)
 	}
 	writeAligned(a.out, wrapped(d.rows, "  ", a.width), "  ", a.paint)
+}
+
+// addIdentities adds the workload's identities, and of the certificates that are presented to
+// clients how many there are and those that are missing, expired or end soon.
+func (a *app) addIdentities(d *details, identities []api.Identity) {
+	none, fine, first := true, 0, api.Identity{}
+	for _, i := range identities {
+		label := "certificates"
+		if i.Name == "default" || i.Name == "ROOTCA" {
+			label, none = "identities", false
+		}
+		if i.NotAfter.IsZero() {
+			d.add(label, red, "%s missing", titleOf(i))
+			continue
+		}
+		left := a.left(i)
+		switch {
+		case left.style == red:
+			d.add(label, red, "%s (%s) EXPIRED on %s", titleOf(i), identityOf(i),
+				i.NotAfter.UTC().Format(time.DateTime+" MST"))
+		case label == "identities" || left.style == yellow:
+			from := ""
+			if i.Source != "" {
+				from = " from " + i.Source
+			}
+			d.add(label, plain, "%s%s, valid for %s", titleOf(i), from, left.text)
+		default:
+			if fine++; fine == 1 || i.NotAfter.Before(first.NotAfter) {
+				first = i
+			}
+		}
+	}
+	if fine > 0 {
+		d.add("certificates", plain, "%d valid, the first (%s) for %s", fine, titleOf(first),
+			a.left(first).text)
+	}
+	if none {
+		d.add("identities", plain, "none")
+	}
 }
 
 func agentName(s api.Status) string {

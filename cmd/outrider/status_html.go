@@ -14,6 +14,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/identity/pki"
 )
 
 // statusPage is the page of `outrider status --html`. It loads nothing and runs no script.
@@ -70,7 +71,7 @@ func (a *app) printStatusHTML(ctx context.Context, client *api.Client, s api.Sta
 	if page.Clusters, err = htmlClusters(ctx, client); err != nil {
 		page.ClustersError = err.Error()
 	}
-	if page.Certificates, err = htmlCertificates(ctx, client, a.now()); err != nil {
+	if page.Certificates, err = htmlCertificates(ctx, client, s.Identities, a.now()); err != nil {
 		page.CertificatesError = err.Error()
 	}
 	parsed, err := template.New("status").Parse(statusPage)
@@ -139,56 +140,60 @@ type loadedCertificates struct {
 }
 
 type loadedCertificate struct {
-	Path  string `json:"path"`
-	Names []struct {
+	Path   string `json:"path"`
+	Serial string `json:"serial_number"`
+	Names  []struct {
 		DNS string `json:"dns"`
 		URI string `json:"uri"`
 		IP  string `json:"ip_address"`
 	} `json:"subject_alt_names"`
+	From    time.Time `json:"valid_from"`
 	Expires time.Time `json:"expiration_time"`
 }
-
-// warnBeforeExpiry is how long before its end a certificate is shown as a warning.
-const warnBeforeExpiry = 14 * 24 * time.Hour
 
 // shownAuthorities is the largest bundle whose authorities are listed one by one. A larger one is
 // probably the system's: over a hundred authorities, some of them close to their expiry.
 const shownAuthorities = 4
 
 // authorities returns the row of a bundle.
-func authorities(bundle []loadedCertificate) htmlCertificate {
-	return htmlCertificate{Path: bundle[0].origin(), Until: "-", Class: "good",
+func authorities(bundle []loadedCertificate, files map[string]string) htmlCertificate {
+	return htmlCertificate{Path: bundle[0].origin(files), Until: "-", Class: "good",
 		Names: fmt.Sprintf("%d authorities", len(bundle))}
 }
 
-// origin returns the file of a certificate, or that Outrider sent it.
-func (c loadedCertificate) origin() string {
+// origin returns the file of a certificate, or that Outrider sent it. files are those of
+// certificates over xDS, by serial number without leading zeros.
+func (c loadedCertificate) origin(files map[string]string) string {
 	if c.Path == "<inline>" { // received over xDS
-		return "sent by Outrider"
+		return cmp.Or(files[strings.TrimLeft(c.Serial, "0")], "sent by Outrider")
 	}
 	return c.Path
 }
 
-func htmlCertificates(ctx context.Context, client *api.Client,
+func htmlCertificates(ctx context.Context, client *api.Client, identities []api.Identity,
 	now time.Time) ([]htmlCertificate, error) {
 	var loaded loadedCertificates
 	if err := adminJSON(ctx, client, "certs", url.Values{}, &loaded); err != nil {
 		return nil, err
 	}
-	return loaded.rows(now), nil
+	files := map[string]string{}
+	for _, i := range identities {
+		files[i.Serial] = i.File
+	}
+	return loaded.rows(files, now), nil
 }
 
 // rows returns the rows of the page without duplicates. A large bundle is one row.
-func (l loadedCertificates) rows(now time.Time) []htmlCertificate {
+func (l loadedCertificates) rows(files map[string]string, now time.Time) []htmlCertificate {
 	var all []htmlCertificate
 	for _, c := range l.Certificates {
 		if len(c.CA) > shownAuthorities {
-			all = append(all, authorities(c.CA))
+			all = append(all, authorities(c.CA, files))
 			c.CA = nil
 		}
 		for _, one := range slices.Concat(c.Chain, c.CA) {
 			until := one.Expires.Format(time.DateTime + " MST")
-			shown := htmlCertificate{Path: one.origin(), Until: until, Class: "good"}
+			shown := htmlCertificate{Path: one.origin(files), Until: until, Class: "good"}
 			var names []string
 			for _, name := range one.Names {
 				names = append(names, cmp.Or(name.DNS, name.URI, name.IP))
@@ -197,7 +202,7 @@ func (l loadedCertificates) rows(now time.Time) []htmlCertificate {
 			switch left := one.Expires.Sub(now); {
 			case left <= 0:
 				shown.Class, shown.Until = "bad", shown.Until+" (expired)"
-			case left < warnBeforeExpiry:
+			case pki.EndsSoon(one.From, one.Expires, now):
 				shown.Class, shown.Until = "warn", shown.Until+" (in "+age(left)+")"
 			}
 			all = append(all, shown)

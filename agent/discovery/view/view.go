@@ -69,11 +69,11 @@ func (v *View) Problems() map[string][]object.Problem { return v.problems }
 // Reread makes the next update publish the secrets that read changed files.
 func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
 
-// FileSecrets calls each once per secret of the view, with the first object that needs it.
-func (v *View) FileSecrets(each func(translate.FileSecret, resource.Origin)) {
+// FileSecrets calls each once per secret of the view, with the objects that need it, at least one.
+func (v *View) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
 	for secret := range v.secrets.users {
 		if origins := v.secrets.origins(secret); len(origins) > 0 {
-			each(secret, origins[0])
+			each(secret, origins)
 		}
 	}
 }
