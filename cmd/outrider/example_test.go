@@ -57,7 +57,7 @@ func TestExample_MatchesPackage(t *testing.T) {
 func TestExample_UnknownName(t *testing.T) {
 	m := newMachine(t, nil)
 	for want, arguments := range map[string][]string{
-		`no example "canry"; there are: hello, reverse-proxy, two-hosts,`: {"example", "show", "canry"},
+		`no example "canry"; there are: hello, reverse-proxy, certbot, two-hosts,`: {"example", "show", "canry"},
 		`the example canary has no file "conf.d/x"`: {"example", "show", "canary",
 			"conf.d/x"},
 	} {

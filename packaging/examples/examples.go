@@ -24,8 +24,8 @@ type Group struct {
 // Groups are all groups, with every example of this folder, in the order of the list.
 var Groups = []Group{
 	{"edge", "a proxy of its own, in front of servers or clients", []string{
-		"hello", "reverse-proxy", "two-hosts", "canary", "retries", "internal-api", "sni",
-		"outbound-proxy"}},
+		"hello", "reverse-proxy", "certbot", "two-hosts", "canary", "retries", "internal-api",
+		"sni", "outbound-proxy"}},
 	{"extra", "for an edge, beside one of the above", []string{
 		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
 		"error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",

@@ -213,8 +213,17 @@ reads the files, and it passes them to Envoy without writing them anywhere:
   install -m 400 -o outrider shop.crt /etc/outrider/credentials/shop/tls.crt
   install -m 400 -o outrider shop.key /etc/outrider/credentials/shop/tls.key
 
-They may be symbolic links, for example to the files of certbot. Folders and files
-must belong to root or to the user outrider, and nobody else may write to them.`)
+A replaced file is used at once. This is the better way for certificates of
+Gateways: certificate and key are replaced together, keys are not Envoy's, and an
+expired certificate does not replace a valid one. Of files (serverCertificate and
+privateKey), which Envoy reads, "outrider certs" and the conditions
+certificate-expired and certificate-not-renewed (less than a tenth of the lifetime
+and less than 14 days are left) tell the same.
+
+The files of certbot are closed, and stay closed: its deploy hook installs copies
+(example certbot). Files may be symbolic links to folders that the user outrider
+may enter. Folders and files must belong to root or to the user outrider, and
+nobody else may write to them.`)
 	p.Section("KINDS")
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)

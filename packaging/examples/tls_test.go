@@ -62,6 +62,34 @@ func TestSNI(t *testing.T) {
 	}
 }
 
+// TestCertbot tests the routes; TestCertbot_ObtainsAndRenewsThroughTheProxy follows the comments.
+func TestCertbot(t *testing.T) {
+	s := newSandbox(t, "certbot")
+	ca := newAuthority(t)
+	own := ca.issue("www.example.com")
+	s.write("outrider/credentials/www.example.com/tls.crt", own.cert)
+	s.write("outrider/credentials/www.example.com/tls.key", own.key)
+	s.backend("127.0.0.1:8888", nil, named("certbot"))
+	s.backend("127.0.0.1:3000", nil, named("app"))
+	s.start()
+	get := func(url, to string) answer {
+		return s.get(request{url: url, to: to, tls: ca.trust("www.example.com")})
+	}
+	const host = "http://www.example.com"
+	challenge := get(host+"/.well-known/acme-challenge/token", "127.0.0.1:80")
+	if challenge.status != 200 || challenge.from() != "certbot" {
+		t.Errorf("a challenge: %+v", challenge)
+	}
+	if got := get(host+"/x", "127.0.0.1:80"); got.status != 301 ||
+		got.header.Get("Location") != "https://www.example.com/x" {
+		t.Errorf("another request to port 80: %+v", got)
+	}
+	got := get("https://www.example.com/.well-known/acme-challenge/token", "127.0.0.1:443")
+	if got.status != 200 || got.from() != "app" {
+		t.Errorf("port 443: %+v", got)
+	}
+}
+
 func TestOutboundProxy(t *testing.T) {
 	s := newSandbox(t, "outbound-proxy")
 	ca := newAuthority(t)
