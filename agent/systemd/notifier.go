@@ -191,10 +191,21 @@ func monotonic() time.Duration {
 // (NOTIFY_BUFFER_MAX in src/core/manager.c).
 const longestLine = 1024
 
-// oneLine converts text to a value for sd_notify: valid UTF-8, without newlines, truncated.
+// oneLine converts text to a value for sd_notify: valid UTF-8, lines separated by "; ", truncated.
 func oneLine(text string) string {
-	text = strings.Join(strings.FieldsFunc(text,
-		func(r rune) bool { return r == '\n' || r == '\r' || r == 0 }), " ")
+	var line strings.Builder
+	for next := range strings.FieldsFuncSeq(text,
+		func(r rune) bool { return r == '\n' || r == '\r' || r == 0 }) {
+		switch so := line.String(); {
+		case so == "":
+		case strings.HasSuffix(so, ":") || strings.HasSuffix(so, ";"):
+			line.WriteByte(' ')
+		default:
+			line.WriteString("; ")
+		}
+		line.WriteString(strings.TrimSpace(next))
+	}
+	text = line.String()
 	if len(text) > longestLine {
 		text = text[:longestLine-len("…")]
 		text = strings.ToValidUTF8(text, "") + "…"

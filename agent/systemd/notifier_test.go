@@ -136,7 +136,7 @@ func TestSet(t *testing.T) {
 		{Running, "epoch 0 does not answer", []string{"STATUS=epoch 0 does not answer"}},
 		{Reloading, "epoch 1 is starting", []string{"RELOADING=1", extended, "STATUS=epoch 1 is starting"}},
 		{Running, "refused; epoch 0 continues serving\nreally",
-			[]string{"READY=1", "STATUS=refused; epoch 0 continues serving really"}},
+			[]string{"READY=1", "STATUS=refused; epoch 0 continues serving; really"}},
 		{Draining, "told to drain", []string{extended, "STATUS=told to drain"}},
 		{Reloading, "again", []string{"RELOADING=1", extended, "STATUS=again"}},
 		{Draining, "still", []string{"READY=1", extended, "STATUS=still"}},
