@@ -19,6 +19,8 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}
 	h.script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	h.saysFirstSteps(h.script(installDeb + deb(oldPlace, oldVersion)))
+	// An Envoy that only the caller finds does not matter.
+	h.script("install -D /bin/true /opt/shims/envoy")
 	readme, err := os.ReadFile("README.Debian")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +35,7 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 		// The machine has no network.
 		command = strings.Replace(command, "envoy install ",
 			"envoy install --file /opt/envoy/envoy ", 1)
-		out := h.script(command)
+		out := h.script("PATH=/opt/shims:$PATH; " + command)
 		if ran++; strings.HasPrefix(command, "curl") {
 			answers++
 			if !strings.Contains(out, "HTTP/1.1 200 OK\r\n") {
@@ -45,6 +47,11 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 		t.Errorf("%d commands, %d answers", ran, answers)
 	}
 	t.Logf("%d commands took %s", ran, time.Since(began).Round(time.Millisecond))
+	h.script("systemctl stop outrider && rm /usr/lib/outrider/envoy && ! systemctl start outrider")
+	const cure = `run "outrider envoy use `
+	if said := h.property("outrider", "StatusText"); !strings.Contains(said, cure) {
+		t.Errorf("with no Envoy selected: %s", said)
+	}
 	h.script("dpkg -P outrider")
 	h.nothingRuns()
 	h.expect("", "find /etc /usr /var /run /dev/shm -xdev -iname '*outrider*'")

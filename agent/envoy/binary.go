@@ -73,7 +73,8 @@ const ServicePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // Find returns the path of the Envoy to run: binary, or if that is "" the first one among Selected,
 // /usr/local/bin, /usr/bin and $PATH. For Selected it returns the link's target, so that a later
-// change of the link has no effect. The error wraps ErrNotFound and lists the paths tried.
+// change of the link has no effect. The error wraps ErrNotFound, lists the paths tried and names the
+// cure.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {
@@ -113,24 +114,29 @@ func installCure(folder string) string {
 	return "run \"outrider envoy install\" as root"
 }
 
-// firstExecutable returns the first candidate that can be executed, or "" and why none can.
+// firstExecutable returns the first candidate that can be executed, or "" and the candidates, each
+// with the reason if it exists.
 func firstExecutable(candidates []string) (path, tried string) {
 	var reasons []string
 	seen := map[string]bool{}
 	for _, path := range candidates {
-		if seen[path] {
+		folder, err := filepath.EvalSymlinks(filepath.Dir(path)) // /sbin may be /usr/sbin
+		if err != nil {
+			folder = filepath.Dir(path)
+		}
+		place := filepath.Join(folder, filepath.Base(path))
+		if seen[place] {
 			continue
 		}
-		seen[path] = true
-		err := executable(path)
+		seen[place] = true
+		err = executable(path)
 		if err == nil {
 			return path, ""
 		}
-		why := "there is none"
 		if !errors.Is(err, os.ErrNotExist) {
-			why = err.Error()
+			path = fmt.Sprintf("%s (%s)", path, err)
 		}
-		reasons = append(reasons, fmt.Sprintf("%s (%s)", path, why))
+		reasons = append(reasons, path)
 	}
 	return "", strings.Join(reasons, ", ")
 }

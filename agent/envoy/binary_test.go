@@ -108,8 +108,13 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 		tried != "" {
 		t.Errorf("%q, %s", got, tried)
 	}
-	_, tried := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch"})
-	want := plain + " (is not executable), " + dir + " (is a folder), /nonesuch (there is none)"
+	linked := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, linked); err != nil {
+		t.Fatal(err)
+	}
+	_, tried := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch",
+		filepath.Join(linked, filepath.Base(plain))})
+	want := plain + " (is not executable), " + dir + " (is a folder), /nonesuch"
 	if tried != want {
 		t.Errorf("got  %s\nwant %s", tried, want)
 	}

@@ -112,11 +112,10 @@ var addedHeaders = []struct{ name, text string }{
 	{"server: istio-envoy", "In responses, instead of that of the server behind."},
 	{"x-envoy-upstream-service-time", "In responses: milliseconds that the server needed."},
 	{"x-request-id, x-forwarded-for, x-forwarded-proto", "In requests: an identifier, the\n" +
-		"client's address and the scheme. See the example trusted-proxies for the first two\n" +
-		"behind another proxy."},
-	{"x-envoy-external-address", "In requests of clients whose address is no private one: it."},
+		"client's address and the scheme. Behind another proxy see the example trusted-proxies."},
+	{"x-envoy-external-address", "In requests of clients with a public address: that address."},
 	{"x-envoy-attempt-count", "In requests: 1, and more with each retry."},
-	{"x-envoy-expected-rq-timeout-ms", "In requests of routes with a timeout: it."},
+	{"x-envoy-expected-rq-timeout-ms", "In requests of routes with a timeout: that timeout."},
 }
 
 // TestManPage compares outrider-mesh(5) with the kinds above and the examples.

@@ -28,7 +28,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	}
 	for _, c := range []struct{ name, script, undo, exit, errno, sentence string }{
 		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "69",
-			"0", "/usr/local/bin/envoy (there is none)"},
+			"0", "tried /usr/lib/outrider/envoy, /usr/local/bin/envoy, /usr/bin/envoy, "},
 		{"not the Envoy that is configured",
 			"printf '[envoy]\\nbinary = \"/opt/none/envoy\"\\n' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml",
