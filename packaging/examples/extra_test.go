@@ -138,6 +138,10 @@ func TestExtras(t *testing.T) {
 }
 
 func showJSONLog(t *testing.T, e *edge) {
+	out, err := e.outrider("mesh", "explain", api)
+	if err != nil || !strings.Contains(out, "logs requests to /var/log/outrider/access.log") {
+		t.Errorf("mesh explain: %v\n%s", err, out)
+	}
 	type line struct {
 		Method, Path, Client, Protocol string
 		Status, Ms                     *int
