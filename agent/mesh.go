@@ -28,6 +28,9 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 		Logger: a.logOf("discovery"),
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
+	if _, err := os.Stat(a.maker.cache); err == nil { // the file of an earlier start
+		options.Served = true
+	}
 	options.Settings.EnvoyVersion = a.cachedVersion(c)
 	if c.DNS.Listen != "" {
 		options.Pushed = a.publishNames

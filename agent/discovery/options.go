@@ -43,6 +43,10 @@ type Options struct {
 	// Envoy alone checks them.
 	TypedConfigs *typedconfig.Checker
 
+	// Served means that an earlier server may have served Files. If it left no mark in LastGood that
+	// it refused EnvoyFilters with something unknown, these stay in force.
+	Served bool
+
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted by default; "" is the system's
 

@@ -111,7 +111,7 @@ func New(options Options) (*Server, error) {
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateAll: check.foreign, Await: o.Await,
-		LastGood: lastGood.Objects, Tolerate: o.LastGood != "" && !lastGood.Checked})
+		LastGood: lastGood.Objects, Tolerate: o.Served && !lastGood.Checked})
 }
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.

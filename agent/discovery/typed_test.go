@@ -76,7 +76,7 @@ func newTypedRig(t *testing.T, field, lastGood string, c *typed) *typedRig {
 		changes: make(chan []string)}
 	r.write(field)
 	r.server, _ = start(t, discovery.Options{Files: []string{filepath.Dir(r.file)}, LastGood: lastGood,
-		Changes: r.changes, TypedConfigs: &c.checker})
+		Served: filepath.Base(lastGood) == "served.json", Changes: r.changes, TypedConfigs: &c.checker})
 	feedOf(t, r.server, "sidecar")
 	return r
 }
@@ -173,7 +173,7 @@ func TestTypedConfigs_EnvoyDecidesIfTheyCannotBeChecked(t *testing.T) {
 // TestTypedConfigs_UpgradeKeepsWhatWasInForce starts on a state of an agent that did not check
 // typed_configs. What it served may close something.
 func TestTypedConfigs_UpgradeKeepsWhatWasInForce(t *testing.T) {
-	state := filepath.Join(t.TempDir(), "last-good.json")
+	state := filepath.Join(t.TempDir(), "served.json")
 	write(t, state, `{"version":1}`)
 	r := newTypedRig(t, "bad", state, newTyped())
 	r.expect("after the upgrade", "error ", "bad")
@@ -184,12 +184,46 @@ func TestTypedConfigs_UpgradeKeepsWhatWasInForce(t *testing.T) {
 	r.change("worse: 1\n          bad")
 	r.expect("another one", "error ", "bad")
 
-	r = newTypedRig(t, "bad", filepath.Join(t.TempDir(), "last-good.json"), newTyped())
+	r = newTypedRig(t, "bad", filepath.Join(t.TempDir(), "served.json"), newTyped())
 	r.expect("without a state", "error ", "bad")
-	checked := filepath.Join(t.TempDir(), "last-good.json")
+	r = newTypedRig(t, "bad", filepath.Join(t.TempDir(), "new.json"), newTyped())
+	r.expect("on a new host", "error ", "")
+	checked := filepath.Join(t.TempDir(), "served.json")
 	write(t, checked, `{"version":1,"checked":true}`)
 	r = newTypedRig(t, "bad", checked, newTyped())
 	r.expect("after an ordinary start", "error ", "")
+}
+
+// TestTypedConfigs_NewerEnvoyMayHaveFields misspells a field of a type that is linked.
+func TestTypedConfigs_NewerEnvoyMayHaveFields(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	write(t, file, "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\n"+
+		"metadata: {name: a}\nspec: {configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, "+
+		"value: {lb_polici: RANDOM,\n  lb_policy: NEWEST}}}]}\n")
+	for _, newer := range []bool{false, true} {
+		problems, err := discovery.Check([]string{file},
+			discovery.CheckOptions{NewerEnvoy: func() bool { return newer }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []string
+		for _, p := range problems {
+			if p.Severity != condition.Info {
+				seen = append(seen, string(p.Severity)+" "+strings.TrimPrefix(p.String(), file))
+			}
+		}
+		const at = ": EnvoyFilter default/a: spec.configPatches[0].patch.value."
+		want := []string{`error :4` + at + `lb_polici: Cluster has no field "lb_polici"; did you mean lb_policy?`,
+			`error :5` + at + `lb_policy: "NEWEST" is not one of `}
+		if newer {
+			const cure = "; it has no effect: this version of Outrider has the API of Envoy 1.40"
+			want = []string{`warning :4` + at + `lb_polici: Cluster has no field "lb_polici"` + cure,
+				`warning :5` + at + `lb_policy: "NEWEST" is not one of `}
+		}
+		if len(seen) != 2 || seen[0] != want[0] || !strings.HasPrefix(seen[1], want[1]) {
+			t.Errorf("newer: %v: %q", newer, seen)
+		}
+	}
 }
 
 func TestTypedConfigs_UnknownTypesAreChecked(t *testing.T) {

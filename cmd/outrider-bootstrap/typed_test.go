@@ -19,18 +19,18 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// places are where an EnvoyFilter has a typed_config; CONFIG is one, NUMBER another for each.
+// places are where an EnvoyFilter has a typed_config; TYPED is one, NUMBER another for each.
 var places = []string{
-	"{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: a, typed_config: CONFIG}}}",
-	"{applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: CONFIG}}}",
-	"{applyTo: LISTENER_FILTER, patch: {operation: ADD, value: {name: a, typed_config: CONFIG}}}",
-	"{applyTo: LISTENER, patch: {operation: MERGE, value: {access_log: [{name: a, typed_config: CONFIG}]}}}",
-	"{applyTo: FILTER_CHAIN, patch: {operation: MERGE, value: {filters: [{name: a, typedConfig: CONFIG}]}}}",
-	"{applyTo: CLUSTER, patch: {operation: MERGE, value: {typed_extension_protocol_options: {a.b: CONFIG}}}}",
-	"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: CONFIG}}}}",
-	"{applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: CONFIG}}}}",
-	"{applyTo: HTTP_ROUTE, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: CONFIG}}}}",
-	"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: fNUMBER, typed_config: CONFIG}}}",
+	"{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: a, typed_config: TYPED}}}",
+	"{applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: TYPED}}}",
+	"{applyTo: LISTENER_FILTER, patch: {operation: ADD, value: {name: a, typed_config: TYPED}}}",
+	"{applyTo: LISTENER, patch: {operation: MERGE, value: {access_log: [{name: a, typed_config: TYPED}]}}}",
+	"{applyTo: FILTER_CHAIN, patch: {operation: MERGE, value: {filters: [{name: a, typedConfig: TYPED}]}}}",
+	"{applyTo: CLUSTER, patch: {operation: MERGE, value: {typed_extension_protocol_options: {a.b: TYPED}}}}",
+	"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: TYPED}}}}",
+	"{applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: TYPED}}}}",
+	"{applyTo: HTTP_ROUTE, patch: {operation: MERGE, value: {typed_per_filter_config: {a.b: TYPED}}}}",
+	"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: fNUMBER, typed_config: TYPED}}}",
 }
 
 // TestMeshCheck_FindsMisspeltFieldsOfEveryType writes EnvoyFilters with typed_configs of 200
@@ -62,7 +62,7 @@ func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 			}
 			fmt.Fprintf(into, "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\n"+
 				"metadata: {name: f%d}\nspec: {configPatches: [%s]}\n---\n", i,
-				strings.NewReplacer("CONFIG", content, "NUMBER", fmt.Sprint(i)).Replace(places[i%len(places)]))
+				strings.NewReplacer("TYPED", content, "NUMBER", fmt.Sprint(i)).Replace(places[i%len(places)]))
 			return line + 1
 		}
 		write(&good, string(field))
@@ -87,6 +87,20 @@ func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 	}
 	if len(lines) > 0 {
 		t.Errorf("%d of %d are not found: %v", len(lines), wanted, lines)
+	}
+
+	program := filepath.Join(folder, "outrider-bootstrap")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 9\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	unchecked := 0
+	for _, p := range meshCheck(t, folder, good.String()) {
+		if unchecked++; p.Severity != "warning" || !strings.Contains(p.Message, "is checked by Envoy alone") {
+			t.Errorf("without outrider-bootstrap: %+v", p)
+		}
+	}
+	if unchecked < wanted/2 {
+		t.Errorf("without outrider-bootstrap %d warnings", unchecked)
 	}
 }
 

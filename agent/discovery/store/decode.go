@@ -33,7 +33,8 @@ type decoder struct {
 	seconds  bool // see EnvoyStrictly
 	foreign  []Foreign
 	unknowns []bool // with envoy: for each of problems, Finding.Unknown
-	unknown1 bool   // the first of them was reported
+	// someUnknown means that one of problems is Unknown.
+	someUnknown bool
 }
 
 func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
@@ -47,10 +48,10 @@ func (d *decoder) tell(severity condition.Severity, line int, at *path, message,
 
 // unknown reports what the API that is linked does not have.
 func (d *decoder) unknown(line int, at *path, message, cure string) {
-	if d.unknown1 && len(d.problems) >= maxProblems {
+	if d.someUnknown && len(d.problems) >= maxProblems {
 		return
 	}
-	d.unknown1 = true
+	d.someUnknown = true
 	d.add(condition.Error, line, at, message, cure)
 	d.unknowns[len(d.unknowns)-1] = true
 }

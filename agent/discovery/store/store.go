@@ -330,27 +330,3 @@ func (s *Store) settle(before map[object.Key]*object.Object) []object.Change {
 	slices.SortFunc(changes, object.Change.Compare)
 	return changes
 }
-
-// Problems returns all problems, sorted by position. Callers must not modify it.
-func (s *Store) Problems() []object.Problem {
-	if s.ofFiles == nil {
-		s.ofFiles = []object.Problem{}
-		for _, f := range s.files {
-			s.ofFiles = append(s.ofFiles, f.problems...)
-		}
-		slices.SortFunc(s.ofFiles, object.Problem.Compare)
-		s.ofFiles = slices.Compact(s.ofFiles)
-	}
-	if len(s.roots)+len(s.duplicates) == 0 {
-		return s.ofFiles
-	}
-	all := slices.Clone(s.ofFiles)
-	for _, p := range s.roots {
-		all = append(all, p)
-	}
-	for _, p := range s.duplicates {
-		all = append(all, p...)
-	}
-	slices.SortFunc(all, object.Problem.Compare)
-	return all
-}
