@@ -68,6 +68,13 @@ func (r *reloader) follow(ctx context.Context) {
 		return
 	}
 	r.following, r.followed = true, live.ID
+	r.mu.Lock()
+	if r.last != nil { // a repair or an undrain: another epoch serves now
+		last := *r.last
+		last.Epoch = &live.Number
+		r.last = &last
+	}
+	r.mu.Unlock()
 	r.settle(ctx, nil, func(step func(string)) { r.effects.Follow(ctx, step) },
 		func() { r.following = false })
 }

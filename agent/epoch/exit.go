@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -47,7 +48,7 @@ func (m *machine) exited(e processExited) {
 	if served {
 		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
 	}
-	m.recordExit(p, exit, e.cause)
+	m.recordExit(p, exit, cmp.Or(e.cause, "has ended, it is not known how"))
 	if !served {
 		m.do(forget{e.id})
 	}

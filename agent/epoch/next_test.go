@@ -306,3 +306,29 @@ func TestNext(t *testing.T) {
 		})
 	}
 }
+
+// TestNext_SaysWhyNobodyServes has epochs of which nobody knows how they ended, or that do not end.
+func TestNext_SaysWhyNobodyServes(t *testing.T) {
+	for _, row := range []struct {
+		from  state
+		at    time.Time
+		event trigger
+		want  string
+	}{
+		{host("0 live"), noon, processExited{id: "0"}, "epoch 0 has ended, it is not known how; it"},
+		{host("", starts(killing)), noon.Add(killTimeout), tick{},
+			"epoch 0 is not live and does not end; it"},
+	} {
+		s, actions := next(row.from, event{row.at, row.event})
+		said := ""
+		for _, a := range actions {
+			if raised, ok := a.(raise); ok && raised.code == conditionDown {
+				said = raised.sentence
+			}
+		}
+		if !strings.Contains(said, row.want) || strings.Contains(s.backOff.reason, "  ") ||
+			strings.HasSuffix(s.backOff.reason, " ") {
+			t.Errorf("%q, reason %q; want %q", said, s.backOff.reason, row.want)
+		}
+	}
+}

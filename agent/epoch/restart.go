@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -77,13 +78,14 @@ func (m *machine) restart(p *process, delay time.Duration) {
 		}
 	}
 	m.backOff.at = m.now.Add(delay)
-	m.backOff.reason = fmt.Sprintf("epoch %d %s", p.Number, p.ExitCause)
+	cause := cmp.Or(p.ExitCause, "is not live and does not end") // it survived SIGKILL
+	m.backOff.reason = fmt.Sprintf("epoch %d %s", p.Number, cause)
 	when := "it is started again at once"
 	if delay > 0 {
 		when = fmt.Sprintf("it is started again in %s", delay)
 	}
 	m.raise(conditionDown, condition.Error, "No Envoy serves: epoch %d %s; %s.", p.Number,
-		p.ExitCause, when)
+		cause, when)
 }
 
 // unstarted schedules the next start after one that created no process. It does not count for

@@ -18,18 +18,18 @@ func TestStatus_ExplainsFailedUnit(t *testing.T) {
 		want  string
 	}{
 		{unitState{Active: "inactive", Status: "stopped"},
-			"Start it with \"systemctl start outrider\".\n"},
+			"Start it with \"systemctl start outrider\".\nNo Envoy serves.\n"},
 		{unitState{Active: "activating", Status: "starting Envoy"},
-			"outrider.service is starting: starting Envoy\n"},
+			"outrider.service is starting: starting Envoy\nNo Envoy serves.\n"},
 		{unitState{Active: "failed", Result: "exit-code", Exit: "78",
 			Status: "a.toml:1:1: x: wrong"},
 			"outrider.service failed (exit code 78): a.toml:1:1: x: wrong\n" +
 				"See \"journalctl -u outrider\"; start it again with \"systemctl start " +
-				"outrider\".\n"},
+				"outrider\".\nNo Envoy serves.\n"},
 		{unitState{Active: "failed", Result: "watchdog", Exit: "6"},
 			"outrider.service failed (watchdog)\n" +
 				"See \"journalctl -u outrider\"; start it again with \"systemctl start " +
-				"outrider\".\n"},
+				"outrider\".\nNo Envoy serves.\n"},
 	} {
 		m.unit = c.state
 		if code, _, errors := m.outrider("status"); code != 3 || errors != absent+c.want {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,7 +82,7 @@ func (a *app) printStatus(s api.Status) {
 		d.add("doing", plain, "%s", s.Doing)
 	}
 	if s.LastReload != nil {
-		a.addReload(&d, *s.LastReload)
+		a.addReload(&d, *s.LastReload, s.Conditions)
 	}
 	if len(s.PendingKeys) > 0 {
 		d.add("pending", yellow, "takes effect at the next start: %s",
@@ -140,7 +141,7 @@ func (a *app) addIdentities(d *details, identities []api.Identity) {
 			a.left(first).text)
 	}
 	if none {
-		d.add("identities", plain, "none")
+		d.add("identities", plain, "none (of this host, for mutual TLS)")
 	}
 }
 
@@ -191,6 +192,9 @@ func envoyLine(e api.EnvoyStatus) string {
 
 func discoveryLine(d api.Discovery) string {
 	line := d.State
+	if line == "embedded" {
+		line = "embedded, from the mesh files of this host"
+	}
 	if d.Address != "" {
 		line += " " + d.Address
 	}
@@ -216,17 +220,32 @@ func (a *app) addEpochs(d *details, epochs []api.Epoch) {
 	}
 }
 
-func (a *app) addReload(d *details, r api.LastReload) {
-	line := fmt.Sprintf("%s, %s ago", r.Outcome, a.since(r.Time))
+// outcomes are the outcomes of reloads in words.
+var outcomes = map[api.Outcome]string{
+	api.OutcomeRestarted: "a new Envoy was started",
+	api.OutcomeApplied:   "applied, without a new Envoy",
+	api.OutcomeUnchanged: "nothing had changed",
+	api.OutcomeRefused:   "refused",
+}
+
+// addReload adds the last reload. Its reasons are left out where a condition has them.
+func (a *app) addReload(d *details, r api.LastReload, conditions []condition.Condition) {
+	line := fmt.Sprintf("%s, %s ago", cmp.Or(outcomes[r.Outcome], string(r.Outcome)),
+		a.since(r.Time))
 	if r.Epoch != nil {
-		line += fmt.Sprintf(", epoch %d", *r.Epoch)
+		line += fmt.Sprintf(", epoch %d serves", *r.Epoch)
 	}
 	colour := plain
 	if r.Outcome == api.OutcomeRefused {
 		colour = red
 	}
-	for _, line := range append([]string{line}, r.Reasons...) {
-		d.add("last reload", colour, "%s", line)
+	d.add("last reload", colour, "%s", line)
+	for _, reason := range r.Reasons {
+		if !slices.ContainsFunc(conditions, func(c condition.Condition) bool {
+			return strings.Contains(c.Sentence, reason)
+		}) {
+			d.add("last reload", colour, "%s", reason)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -127,4 +129,31 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 	default:
 		fmt.Fprintf(a.err, "Start it with \"systemctl start %s\".\n", name)
 	}
+	envoys := unitOf("outrider-envoy", a.instance) + ".service"
+	switch {
+	case state.Active == "": // it may run in the foreground
+	case a.serves(envoys):
+		fmt.Fprintf(a.err, "Envoy continues serving in %s, with the configuration of before.\n", envoys)
+	default:
+		fmt.Fprintln(a.err, "No Envoy serves.")
+	}
+}
+
+// serves reports whether a keeper's unit has a process beside the keeper: an Envoy.
+func (a *app) serves(unit string) bool {
+	paths, err := filepath.Glob(filepath.Join(a.places.processes, "[0-9]*", "cgroup"))
+	if err != nil {
+		return false
+	}
+	for _, path := range paths {
+		groups, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(groups), "/"+unit) {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join(filepath.Dir(path), "comm"))
+		if err == nil && strings.TrimSpace(string(name)) != "outrider-keeper" {
+			return true
+		}
+	}
+	return false
 }
