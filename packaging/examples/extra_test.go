@@ -50,6 +50,8 @@ func newEdge(t *testing.T) *edge {
 			_, _ = io.WriteString(w, strings.Repeat("all work and no play ", 100))
 		})
 	}
+	e.writeUser("alice", "secret")
+	e.writeKeys(e.ca.key)
 	e.install("json-log")
 	e.do(func() {
 		out, err := exec.Command("ip", "addr", "add", stranger+"/32", "dev", "lo").CombinedOutput()
@@ -135,6 +137,14 @@ func TestExtras(t *testing.T) {
 		})
 	}
 	t.Run("json-log", func(t *testing.T) { showJSONLog(t, e) })
+	t.Run("together", func(t *testing.T) {
+		for _, x := range extras {
+			e.install(x.name)
+		}
+		header := "PROXY TCP4 127.0.0.9 127.0.0.1 5555 443\r\n"
+		e.eventually("all act", func() bool { return e.ask(request{preface: header}).status == 401 })
+		e.check()
+	})
 }
 
 func showJSONLog(t *testing.T, e *edge) {
