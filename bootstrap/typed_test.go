@@ -1,0 +1,78 @@
+package bootstrap_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/typedconfig"
+	"outrider.org/outrider/bootstrap"
+)
+
+const rateLimit = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+
+// TestCheckTyped_IsBounded checks values that are expensive, beside one that is not.
+func TestCheckTyped_IsBounded(t *testing.T) {
+	nested := strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000)
+	for name, test := range map[string]struct{ value, finding, err string }{
+		"misspelt": {`{"stat_prefixes": "a"}`, "LocalRateLimit has no field", ""},
+		"nested":   {`{"metadata": ` + nested + `}`, "LocalRateLimit has no field", ""},
+		"nested where anything is allowed": {`{"filters": [{"typed_config": {"@type": ` +
+			`"type.googleapis.com/envoy.config.core.v3.Metadata", "filter_metadata": {"a": ` + nested + `}}}]}`,
+			"", ""},
+		"large": {`{"stat_prefix": "` + strings.Repeat("a", 3<<20) + `"}`, "", ""},
+		"many":  {`{"descriptors": [` + strings.Repeat("0,", 1<<20) + "0]}", "", "memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &bootstrap.Program{Path: program, Memory: 128 << 20, Time: 5 * time.Second}
+			found, err := p.CheckTyped(t.Context(), []typedconfig.Config{
+				{Type: rateLimit, Value: json.RawMessage(test.value)}})
+			if (err == nil) != (test.err == "") {
+				t.Fatal(err)
+			}
+			if test.err == "" && test.finding != "" && (len(found[0]) == 0 ||
+				!strings.Contains(found[0][0].Message, test.finding) || found[0][0].Severity != condition.Error) {
+				t.Errorf("%+v", found)
+			}
+		})
+	}
+}
+
+func TestCheckTyped_Faults(t *testing.T) {
+	configs := []typedconfig.Config{{Type: rateLimit, Value: json.RawMessage("{}")}}
+	script := func(text string) string {
+		path := filepath.Join(t.TempDir(), "program")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, path := range map[string]string{
+		"missing":          filepath.Join(t.TempDir(), "none"),
+		"failed":           script("echo broken >&2; exit 3"),
+		"another question": script(`echo '{"Findings": []}'`),
+		"an old program":   script(`echo '{"Rendered": {}}'`),
+		"unable":           script(`echo '{"Unable": "restart outriderd"}'`),
+		"no JSON":          script("echo yes"),
+	} {
+		checker := typedconfig.Checker{Run: (&bootstrap.Program{Path: path}).CheckTyped}
+		if answers := checker.Check(configs); answers[0].Err == nil || answers[0].Findings != nil {
+			t.Errorf("%s: %+v", name, answers)
+		}
+	}
+	large := json.RawMessage(`"` + strings.Repeat("a", 5<<20) + `"`)
+	checker := typedconfig.Checker{Run: (&bootstrap.Program{Path: program}).CheckTyped}
+	answers := checker.Check(append(configs, typedconfig.Config{Type: rateLimit, Value: large}))
+	if answers[0].Err != nil || answers[1].Err == nil {
+		t.Errorf("%+v", answers)
+	}
+	if _, ok := errors.AsType[*bootstrap.ProgramError](answers[1].Err); ok {
+		t.Errorf("the process got it: %v", answers[1].Err)
+	}
+}
