@@ -23,6 +23,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/diskspace"
 	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/endpoints"
@@ -92,6 +93,7 @@ type Agent struct {
 	exposure   *exposure.Checker
 	endpoints  *endpoints.Tracker
 	presented  *presented
+	diskSpace  *diskspace.Checker
 	optional   []part.Part // those of them that are not disabled
 
 	grpcNode  atomic.Pointer[corev3.Node]    // of applications; nil: none are served
@@ -192,7 +194,7 @@ func (a *Agent) runParts(
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
 		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.unbound,
-			a.capture, a.exposure, a.endpoints, a.health)
+			a.capture, a.exposure, a.endpoints, a.diskSpace, a.health)
 		group.Start(a.optional...)
 		group.Start(&keyRights{agent: a}, a.presented)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})

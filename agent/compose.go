@@ -153,6 +153,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.capture = a.newCapture(c)
 	a.exposure = a.newExposure(c)
 	a.endpoints = a.newEndpoints()
+	a.diskSpace = a.newDiskSpace()
 	a.meshPorts.Accepted = a.exposure.Wake
 	a.unbound = mesh.NewUnbound(mesh.UnboundOptions{Host: neighbourhood(a.options.Config),
 		Source: a.discovery, Live: a.livePID, Epochs: a.proxy.Changed, Board: a.board,

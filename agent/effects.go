@@ -118,6 +118,7 @@ func (e reloadEffects) Enact(
 		e.publishNames()
 	}
 	e.endpoints.Wake()
+	e.diskSpace.Wake()
 	step("watch of the configuration")
 	if e.watched != nil {
 		e.watched.configure(won.loaded, won.wanted.files)

@@ -97,6 +97,8 @@ func (t *Tracker) check(ctx context.Context) {
 		case err == nil && seen.succeeded(key, *base):
 			t.end(p, "backend answers again")
 			continue
+		case err == nil && seen.of(key).ConnectFails != base.Hosts[key].ConnectFails:
+			p.base = seen.only(key)
 		}
 		p.confirmed = p.confirmed || now.Sub(p.Since) >= confirmAfter
 	}

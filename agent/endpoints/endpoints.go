@@ -81,11 +81,14 @@ type Counters struct {
 }
 
 // succeeded reports whether there was a success since earlier counters: a response other than 5xx,
-// or for a protocol other than HTTP a connection that was established and is closed.
+// or for a protocol other than HTTP a connection that was established and is closed. For the latter
+// no connection may have failed meanwhile: Envoy counts a failed one as active a little longer.
 func (c Counters) succeeded(since Counters) bool {
-	return c.Success > since.Success || c.Requests == 0 && c.closed() > since.closed()
+	return c.Success > since.Success ||
+		c.Requests == 0 && c.ConnectFails == since.ConnectFails && c.closed() > since.closed()
 }
 
+// closed returns the number of connections that were established and are closed.
 func (c Counters) closed() int64 {
 	return int64(c.Connects) - int64(c.ConnectFails) - int64(c.Connections)
 }

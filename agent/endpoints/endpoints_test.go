@@ -155,6 +155,19 @@ func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 	})
 }
 
+// Envoy counts a connection that failed as active for a moment.
+func TestTracker_FailedConnectionIsNoSuccess(t *testing.T) {
+	run(t, false, func(b *bench) {
+		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1, Connections: 1}})
+		b.Report(refused)
+		b.after(5 * time.Second)
+		b.set(0, map[Key]Counters{web: {Connects: 2, ConnectFails: 2}})
+		if b.after(20 * time.Second); b.sentence() == "" {
+			t.Error("a failed connection ended the problem")
+		}
+	})
+}
+
 func TestTracker_FloodIsBounded(t *testing.T) {
 	run(t, false, func(b *bench) {
 		hosts := map[Key]Counters{}

@@ -121,11 +121,16 @@ func acceptAll(t *testing.T, closes bool) int {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
+		var held []net.Conn // the garbage collector closes others
 		for {
 			connection, err := listener.Accept()
 			if err != nil {
+				for _, connection := range held {
+					_ = connection.Close()
+				}
 				return
 			}
+			held = append(held, connection)
 			if closes {
 				_, _ = connection.Read(make([]byte, 1))
 				_ = connection.Close()

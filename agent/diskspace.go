@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/diskspace"
+	"outrider.org/outrider/agent/driver"
+)
+
+// newDiskSpace returns the part that looks for full file systems and lost log lines.
+func (a *Agent) newDiskSpace() *diskspace.Checker {
+	return diskspace.New(diskspace.Options{
+		Places:   func() []diskspace.Place { return places(a.reloader.InForce().Config) },
+		Failures: a.failedWrites, Board: a.board, Logger: a.logOf("agent"),
+	})
+}
+
+// places returns the paths that the agent and Envoy write.
+func places(c *config.Config) []diskspace.Place {
+	all := []diskspace.Place{
+		{Path: c.Paths.StateDir, Lost: "the last accepted configuration and the caches of the next " +
+			"start cannot be written"},
+		{Path: c.Paths.RuntimeDir, Lost: "no new epoch can start"},
+		{Path: keeperFolder(c.Paths.RuntimeDir), Lost: "no new epoch can start"},
+	}
+	for _, file := range logFiles(c) {
+		all = append(all, diskspace.Place{Path: filepath.Dir(file),
+			Lost: "lines of " + file + " are lost"})
+	}
+	return all
+}
+
+// logFiles returns the files that Envoy logs to.
+func logFiles(c *config.Config) []string {
+	var files []string
+	for _, file := range []string{c.Telemetry.AccessLogFile, c.Envoy.OutlierLogPath} {
+		if file != "" && !strings.HasPrefix(file, "/dev/") {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+// failedWrites returns how many writes to log files of the live epoch failed, nil if it has none.
+func (a *Agent) failedWrites(ctx context.Context) (*diskspace.Failures, error) {
+	live, ok := a.proxy.Epoch()
+	if !ok || live.AdminLost || len(logFiles(a.reloader.InForce().Config)) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	const counter = "filesystem.write_failed"
+	stats, err := driver.NewAdmin(live.AdminAddress).Stats(ctx, "^"+counter+"$")
+	if err != nil {
+		return nil, err
+	}
+	return &diskspace.Failures{Epoch: live.Number, Count: stats[counter]}, nil
+}

@@ -1,0 +1,152 @@
+// Package diskspace reports file systems that are full, and log lines that Envoy could not write.
+//
+// It looks once a minute, and after a reload: a file system fills slowly, and whoever frees space
+// sees the condition end by itself.
+package diskspace
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// Codes of conditions.
+const (
+	// ConditionFull is active while a file system that the agent or Envoy writes is full.
+	ConditionFull = "disk-full"
+	// ConditionLinesLost is active while Envoy cannot write lines of its log files.
+	ConditionLinesLost = "log-lines-lost"
+)
+
+const period = time.Minute
+
+// A file system is full if less than this is free: of a large one, and of a small one as a share.
+// What is kept for the next start needs some megabytes in a large mesh.
+const (
+	reserve = 1 << 20
+	share   = 64
+)
+
+// Place is a path that the agent or Envoy writes.
+type Place struct {
+	Path string
+	Lost string // what a full file system costs, as a sentence without a full stop
+}
+
+// Failures is Envoy's count of failed writes to log files.
+type Failures struct {
+	Epoch int
+	Count uint64
+}
+
+// Options configure a Checker.
+type Options struct {
+	Places func() []Place
+	// Failures reads the count; nil, nil: Envoy writes no log file.
+	Failures func(ctx context.Context) (*Failures, error)
+	Board    *condition.Board
+	Logger   *slog.Logger
+}
+
+// Checker checks the places.
+type Checker struct {
+	part.Readiness
+	options Options
+	wake    chan struct{}
+	before  *Failures // owned by Run
+}
+
+// New returns a Checker.
+func New(o Options) *Checker { return &Checker{options: o, wake: make(chan struct{}, 1)} }
+
+// Name returns the name of the part.
+func (c *Checker) Name() string { return "disk space" }
+
+// Wake triggers a check. It never blocks.
+func (c *Checker) Wake() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run checks until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
+	c.MarkReady()
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		found := make(chan []string, 1)
+		go func() { found <- full(c.options.Places()) }() // a remote file system may hang
+		select {
+		case sentences := <-found:
+			c.report(ConditionFull, strings.Join(sentences, "; "))
+		case <-ctx.Done():
+			return nil
+		}
+		c.checkLogs(ctx)
+		select {
+		case <-ticker.C:
+		case <-c.wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (c *Checker) report(code, sentence string) {
+	if sentence == "" {
+		c.options.Board.Clear(code)
+		return
+	}
+	c.options.Board.Raise(code, condition.Error, sentence)
+}
+
+// checkLogs compares Envoy's count of failed writes with that of the last check.
+func (c *Checker) checkLogs(ctx context.Context) {
+	now, err := c.options.Failures(ctx)
+	if err != nil {
+		c.options.Logger.Debug("cannot read how many writes of Envoy failed", "error", err)
+		return
+	}
+	before := c.before
+	c.before = now
+	if now == nil || before == nil || before.Epoch != now.Epoch || now.Count <= before.Count {
+		c.report(ConditionLinesLost, "")
+		return
+	}
+	c.report(ConditionLinesLost, fmt.Sprintf("Envoy could not write %d times to a log file in the "+
+		"last minute, and the lines are lost; see whether the file system of [telemetry] "+
+		"access_log_file or [envoy] outlier_log_path is full or read-only", now.Count-before.Count))
+}
+
+// full returns a sentence for each place whose file system is full.
+func full(places []Place) []string {
+	var sentences []string
+	for _, place := range places {
+		var s unix.Statfs_t
+		if err := unix.Statfs(place.Path, &s); err != nil {
+			continue // not there yet, or not to be seen
+		}
+		free, size := s.Bavail*uint64(s.Bsize), s.Blocks*uint64(s.Bsize)
+		var left string
+		switch {
+		case size > 0 && free < min(reserve, size/share):
+			left = fmt.Sprintf("%d KiB left", free>>10)
+		case s.Files > 0 && s.Ffree == 0:
+			left = "no inode left"
+		default:
+			continue
+		}
+		sentences = append(sentences, fmt.Sprintf("the file system of %s is full (%s): %s; free "+
+			"space on it, which \"df %s\" names", place.Path, left, place.Lost, place.Path))
+	}
+	return sentences
+}

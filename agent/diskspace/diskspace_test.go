@@ -1,0 +1,119 @@
+package diskspace
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func start(t *testing.T, o Options) (*Checker, func() string) {
+	t.Helper()
+	o.Board, o.Logger = condition.NewBoard(), slog.New(slog.DiscardHandler)
+	c := New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = c.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return c, func() string {
+		var all []string
+		for _, found := range o.Board.Conditions() {
+			all = append(all, found.Code+": "+found.Sentence)
+		}
+		return strings.Join(all, "\n")
+	}
+}
+
+func noFailures(context.Context) (*Failures, error) { return nil, nil }
+
+func TestChecker_FullFileSystem(t *testing.T) {
+	for name, fault := range map[string]struct {
+		options, says string
+		fill          func(folder string) error
+	}{
+		"no space": {"size=1m", " is full (0 KiB left): nothing is kept; free space on it, ",
+			func(folder string) error {
+				err := os.WriteFile(filepath.Join(folder, "fill"), make([]byte, 2<<20), 0o600)
+				if err == nil {
+					return fs.ErrExist
+				}
+				return nil
+			}},
+		"no inode": {"nr_inodes=2", " is full (no inode left): nothing is kept; ",
+			func(folder string) error {
+				return os.WriteFile(filepath.Join(folder, "fill"), nil, 0o600)
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			if err := unix.Mount("tmpfs", folder, "tmpfs", 0, fault.options); err != nil {
+				t.Fatal("this test must run as root: ", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) })
+			c, conditions := start(t, Options{Failures: noFailures, Places: func() []Place {
+				return []Place{{folder, "nothing is kept"}, {"/nonexistent", ""}}
+			}})
+			if err := fault.fill(folder); err != nil {
+				t.Fatal(err)
+			}
+			c.Wake()
+			parts.Eventually(t, 20*time.Second, "the condition stands", func() bool {
+				return strings.HasPrefix(conditions(),
+					ConditionFull+": the file system of "+folder+fault.says)
+			})
+			if err := os.Remove(filepath.Join(folder, "fill")); err != nil {
+				t.Fatal(err)
+			}
+			c.Wake()
+			parts.Eventually(t, 20*time.Second, "the condition ends",
+				func() bool { return conditions() == "" })
+		})
+	}
+}
+
+// A file system that does not answer does not keep the agent from ending.
+func TestChecker_HangingFileSystem(t *testing.T) {
+	release := make(chan struct{})
+	c := New(Options{Failures: noFailures, Places: func() []Place { <-release; return nil },
+		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := c.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	close(release)
+}
+
+func TestChecker_LinesLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := make(chan *Failures, 10)
+		_, conditions := start(t, Options{Places: func() []Place { return nil },
+			Failures: func(context.Context) (*Failures, error) { return <-counts, nil }})
+		for _, step := range []struct {
+			now  *Failures
+			lost bool
+		}{
+			{&Failures{0, 5}, false}, {&Failures{0, 5}, false}, {&Failures{0, 7}, true},
+			{&Failures{0, 9}, true}, {&Failures{0, 9}, false}, {&Failures{1, 20}, false},
+			{&Failures{1, 21}, true}, {nil, false},
+		} {
+			counts <- step.now
+			time.Sleep(period)
+			synctest.Wait()
+			if lost := strings.HasPrefix(conditions(), ConditionLinesLost); lost != step.lost {
+				t.Errorf("%+v: %q", step.now, conditions())
+			}
+		}
+		close(counts)
+	})
+}
