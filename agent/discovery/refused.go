@@ -135,10 +135,21 @@ func mentions(text, name string) bool {
 	}
 }
 
+// keyMismatch is BoringSSL's reason for a key that is not the certificate's.
+const keyMismatch = "KEY_VALUES_MISMATCH"
+
+// refusedProblem returns the problem of a refused resource, at the first object that it is from.
 func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
 	message := fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason)
-	const cure = "correct it; the version that Envoy accepted before, if any, stays in use"
+	cure := "correct it; the version that Envoy accepted before, if any, stays in use"
+	files, isPair := strings.CutPrefix(r.Name, "file-cert:")
+	if isPair && strings.Contains(reason.Error(), keyMismatch) {
+		certificate, key, _ := strings.Cut(files, "~")
+		message = fmt.Sprintf("%s: the private key is not that of the certificate in %s", key,
+			certificate)
+		cure = "replace both files; the pair that Envoy accepted before, if any, stays in use"
+	}
 	if len(origins) == 0 {
 		return Problem{Severity: condition.Error, Message: message, Cure: cure}
 	}

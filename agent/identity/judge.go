@@ -91,11 +91,12 @@ func verdict(e *entry, version *material, now time.Time) (code, sentence string)
 	switch {
 	case left <= 0:
 		sentence = "expired on " + until.UTC().Format(time.DateTime) + " UTC"
-		if e.err != nil {
+		switch {
+		case e.err != nil:
 			sentence += ": " + e.err.Error()
-		} else if !version.renewal.IsZero() {
+		case !version.renewal.IsZero():
 			sentence += "; check the clock"
-		} else if version.source == FromFiles {
+		case version.source == FromFiles:
 			sentence += "; replace the file"
 		}
 		return CodeExpired, sentence

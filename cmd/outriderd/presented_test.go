@@ -101,6 +101,15 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 		!strings.Contains(log, want) {
 		t.Errorf("not two replacements, or no %s, in the log:\n%s", want, log)
 	}
+	_, other := authority.Issue(t, pkitest.Leaf("web", time.Hour))
+	g.write(t, g.key, string(other))
+	mismatch := g.key + ": the private key is not that of the certificate in " + g.crt +
+		"; replace both files"
+	rig.Eventually(t, 30*time.Second, "mesh check names the files of a pair that does not match",
+		func() bool { return strings.Contains(g.Outrider("mesh", "check").Err, mismatch) })
+	if i, _ := identity(); !i.NotAfter.Equal(fresh.UTC().Truncate(time.Second)) {
+		t.Errorf("Envoy keeps its pair, and shown is %+v", i)
+	}
 	g.Write("mesh.d/edge.yaml", "")
 	rig.Eventually(t, 30*time.Second, "the certificate is not shown any more", func() bool {
 		i, _ := identity()
