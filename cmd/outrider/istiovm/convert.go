@@ -141,6 +141,11 @@ func (c *conversion) proxy() {
 			case key != "":
 				c.set(key, plain(value), "mesh.yaml: "+name)
 			case name == "proxyMetadata" || name == "readinessProbe": // environment, health
+			case name == "proxyStatsMatcher":
+				matcher := c.Proxy.GetProxyStatsMatcher()
+				c.setList("telemetry.stats_prefixes", matcher.InclusionPrefixes, name)
+				c.setList("telemetry.stats_suffixes", matcher.InclusionSuffixes, name)
+				c.setList("telemetry.stats_regexps", matcher.InclusionRegexps, name)
 			case name == "statusPort":
 				c.set("status.address", ":"+value.String(), "mesh.yaml: "+name)
 			default:
@@ -148,6 +153,13 @@ func (c *conversion) proxy() {
 			}
 			return true
 		})
+}
+
+// setList sets a key to a list of a field of ProxyConfig, unless it is empty.
+func (c *conversion) setList(key string, values []string, field string) {
+	if len(values) > 0 {
+		c.set(key, values, "mesh.yaml: "+field)
+	}
 }
 
 // plain returns a scalar or the value of a wrapper.

@@ -55,7 +55,8 @@ func TestConvert_CommentsOutWhatIsRefused(t *testing.T) {
 	source, err := parse(map[string][]byte{
 		"cluster.env": []byte("ISTIO_NAMESPACE=vm\nTRUST_DOMAIN='no domain'\nOTHER=1\n" +
 			"ISTIO_INBOUND_PORTS=80,http\n"),
-		"mesh.yaml": []byte("defaultConfig: {soon: 1, readinessProbe: {tcpSocket: {port: 80}}}\n")})
+		"mesh.yaml": []byte("defaultConfig: {soon: 1, readinessProbe: {tcpSocket: {port: 80}}, " +
+			"proxyStatsMatcher: {inclusionPrefixes: [http.], inclusionRegexps: [a+, '(']}}\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +66,7 @@ func TestConvert_CommentsOutWhatIsRefused(t *testing.T) {
 	}
 	for _, want := range []string{"\n# trust_domain = \"no domain\"", "\nnamespace = \"vm\"",
 		"# - node.trust_domain: \"no domain\" is not valid", "# - OTHER: has no equivalent",
+		"\nstats_prefixes = [\"http.\"]", "\n# stats_regexps = [\"a+\", \"(\"]",
 		"# - ISTIO_INBOUND_PORTS: cannot be read", "# - istio-token is missing",
 		"this version does not know", "# - health: pilot-agent probes the node's first address"} {
 		if !strings.Contains(result.Config, want) {
