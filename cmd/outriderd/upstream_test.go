@@ -185,6 +185,18 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\nproxy = false\n", u.address))
 	u.StartReady()
 	u.serves()
+	_, metrics, err := u.GetHost("localhost", u.Ports.Status, "/stats/prometheus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`_cluster_upstream_rq_xx{response_code_class="2",cluster_name="outbound|%d||web.test"} `,
+		`_http_downstream_cx_total{http_conn_manager_prefix="outbound_127.0.0.1_%d"} `,
+	} {
+		if want = fmt.Sprintf(want, u.Ports.HTTP); !strings.Contains(metrics, want) {
+			t.Errorf("istiod's names are not the labels of %s in\n%s", want, metrics)
+		}
+	}
 	if d := u.awaitState("direct"); d.Address != u.address {
 		t.Errorf("%+v", d)
 	}
