@@ -8,8 +8,8 @@ import "strings"
 // idle, and be ended. Filters of Envoy read the membership of clusters.
 var (
 	defaultPrefixes = []string{
-		"cluster_manager.", "listener_manager.", "server.", "control_plane.", "overload.",
-		"filesystem.",
+		"cluster_manager.", "listener_manager.", "server.", "overload.",
+		"control_plane.connected_state", "filesystem.reopen_failed", "filesystem.write_failed",
 		"reporter=", "component", "istio", "wasm", // Istio's telemetry
 	}
 	defaultSuffixes = []string{
@@ -31,8 +31,7 @@ var (
 		health_check\.(attempt|failure|healthy|success)
 		outlier_detection\.ejections_(active|enforced_total|overflow)
 		ssl\.(connection_error|fail_verify_cert_hash|fail_verify_error|fail_verify_no_cert)
-		ssl\.(fail_verify_san|handshake) ssl\.certificate\..*
-		(ext_authz|ratelimit)\..*`)
+		ssl\.(fail_verify_san|handshake) (ext_authz|ratelimit)\..*`)
 
 	httpStats = words(`
 		downstream_cx_(drain_close|http[123]_total|idle_timeout|overload_disable_keepalive)
@@ -42,7 +41,7 @@ var (
 		downstream_rq_(response_before_rq_complete|rx_reset|time|timeout|too_large|total|tx_reset)
 		downstream_rq_\dxx no_cluster no_route rq_direct_response rq_total
 		rds\..*\.update_(failure|rejected|success)
-		(ext_authz|fault|jwt_authn|ratelimit)\..*`)
+		(ext_authz|jwt_authn|ratelimit)\..*`)
 
 	listenerStats = words(`
 		downstream_cx_(overflow|overload_reject|total|transport_socket_connect_timeout)

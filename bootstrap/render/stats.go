@@ -13,7 +13,7 @@ import (
 
 // statsConfig names the statistics (see statTags) and selects them.
 func (b *builder) statsConfig() *metricsv3.StatsConfig {
-	config := &metricsv3.StatsConfig{StatsTags: tagSpecifiers(),
+	config := &metricsv3.StatsConfig{StatsTags: tagSpecifiers(b.in.Stats.All),
 		UseAllDefaultTags: wrapperspb.Bool(false)}
 	if b.in.Stats.All {
 		return config

@@ -46,20 +46,20 @@ func TestStatTags_NamesAreLabels(t *testing.T) {
 		sample    string
 		byDefault bool
 	}{
-		{`cluster_upstream_rq_xx{response_code_class="5",` +
+		{`cluster_upstream_rq_xx{envoy_response_code_class="5",` +
 			`cluster_name="outbound|80|v1|b.default.svc.cluster.local"} 1`, true},
-		{`cluster_upstream_rq{response_code="503",` +
+		{`cluster_upstream_rq{envoy_response_code="503",` +
 			`cluster_name="outbound|80|v1|b.default.svc.cluster.local"} 1`, true},
 		{`cluster_membership_total{cluster_name="plain"} 0`, true},
 		{`cluster_upstream_cx_none_healthy{cluster_name="plain"} 1`, true},
-		{`http_downstream_rq_xx{response_code_class="5",` +
+		{`http_downstream_rq_xx{envoy_response_code_class="5",` +
 			`http_conn_manager_prefix="outbound_0.0.0.0_80"} 1`, true},
 		{`vhost_route_upstream_rq{envoy_route="checkout.v1",envoy_virtual_host="b.example.com:80",` +
-			`response_code="503"} 1`, true},
+			`envoy_response_code="503"} 1`, true},
 		{`http_local_rate_limit_enabled{envoy_local_http_ratelimit_prefix="gate"} 1`, true},
 		{`tcp_downstream_cx_total{tcp_prefix="outbound|5432||db.example.com"} 1`, true},
 		{fmt.Sprintf(`listener_downstream_cx_total{listener_address="[__1]_%d"} 1`, http6), true},
-		{fmt.Sprintf(`listener_http_downstream_rq_xx{response_code_class="5",listener_address=`+
+		{fmt.Sprintf(`listener_http_downstream_rq_xx{envoy_response_code_class="5",listener_address=`+
 			`"[__1]_%d",http_conn_manager_listener_prefix="outbound_0.0.0.0_80"} 1`, http6), false},
 		{fmt.Sprintf(`listener_worker_downstream_cx_total{envoy_worker_id="0",listener_address=`+
 			`"[__1]_%d"} 1`, http6), false},

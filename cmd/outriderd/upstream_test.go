@@ -190,7 +190,7 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`_cluster_upstream_rq_xx{response_code_class="2",cluster_name="outbound|%d||web.test"} `,
+		`_cluster_upstream_rq_xx{envoy_response_code_class="2",cluster_name="outbound|%d||web.test"} `,
 		`_http_downstream_cx_total{http_conn_manager_prefix="outbound_127.0.0.1_%d"} `,
 	} {
 		if want = fmt.Sprintf(want, u.Ports.HTTP); !strings.Contains(metrics, want) {

@@ -58,9 +58,9 @@ func TestMetrics_FamiliesHoldNoNames(t *testing.T) {
 				}
 			}
 			for _, want := range []string{
-				`envoy_cluster_upstream_rq_xx{response_code_class="5",` +
+				`envoy_cluster_upstream_rq_xx{envoy_response_code_class="5",` +
 					`cluster_name="outbound|80||backend-0.internal"} `,
-				fmt.Sprintf(`envoy_http_downstream_rq_xx{response_code_class="2",`+
+				fmt.Sprintf(`envoy_http_downstream_rq_xx{envoy_response_code_class="2",`+
 					`http_conn_manager_prefix="outbound_0.0.0.0_%d"} `, s.Ports.HTTP),
 				fmt.Sprintf(`envoy_listener_downstream_cx_total{listener_address="0.0.0.0_%d"} `,
 					s.Ports.HTTP),
@@ -69,7 +69,7 @@ func TestMetrics_FamiliesHoldNoNames(t *testing.T) {
 				fmt.Sprintf(`envoy_sds_update_success{envoy_xds_resource_name="file-cert_%s/tls/`+
 					`tls.crt~%s/tls/tls.key"} `, s.Dir[1:], s.Dir),
 				fmt.Sprintf(`envoy_listener_ssl_certificate_expiration_unix_time_seconds{`+
-					`envoy_tls_certificate="kubernetes://edge",listener_address="0.0.0.0_%d"} `,
+					`listener_address="0.0.0.0_%d",envoy_tls_certificate="kubernetes://edge"} `,
 					s.credential),
 			} {
 				if !strings.Contains(text, want) {

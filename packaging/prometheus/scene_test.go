@@ -67,6 +67,14 @@ metadata: {name: all}
 spec:
   host: backend-0.internal
   trafficPolicy: {outlierDetection: {consecutive5xxErrors: 100}}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: tls}
+spec:
+  host: backend-1.internal
+  trafficPolicy:
+    tls: {mode: MUTUAL, clientCertificate: %[5]s/tls/tls.crt, privateKey: %[5]s/tls/tls.key}
 `, r.Ports.HTTP, r.Ports.TCP, s.file, s.credential, r.Dir)
 	for i := range hosts {
 		fmt.Fprintf(&mesh, `---
