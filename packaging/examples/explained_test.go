@@ -18,6 +18,8 @@ var explained = map[string]struct {
 	"hello": {[]string{"http://127.0.0.1:8080/"}, "=> answered with status 200"},
 	"reverse-proxy": {[]string{"https://www.example.com/api/x"},
 		"=> forwarded: outbound|80||api.internal"},
+	"certbot": {[]string{"http://www.example.com/.well-known/acme-challenge/x"},
+		"=> forwarded: outbound|80||certbot.internal"},
 	"two-hosts": {[]string{"https://blog.example.com/"},
 		"=> forwarded: outbound|80||blog.internal"},
 	"canary": {[]string{"http://127.0.0.1:8080/", "-H", "x-canary: always"},
