@@ -174,7 +174,7 @@ func (f *Follower) set(client *Client, status Status) {
 	close(f.changed)
 	f.changed = make(chan struct{})
 	f.mu.Unlock()
-	if was.State != status.State {
+	if was.State != status.State && status.State != "" {
 		f.Logger.Info("interception is " + string(status.State) + because(status.Reason))
 	}
 	raise := func(code string, severity condition.Severity, holds bool, sentence string) {

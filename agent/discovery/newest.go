@@ -1,12 +1,14 @@
 package discovery
 
 import (
+	"maps"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
 // Accepted records that a proxy has accepted resources on a stream; later streams have higher
-// numbers. Gateways without effect are reported for the newest proxy, as an older epoch that drains
-// may have been another kind of proxy.
+// numbers. Problems are reported for what a proxy is now: an older epoch that drains may have been
+// another kind of proxy.
 func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	if stream <= s.newestStream.Load() { // without the lock, as this runs for each response
 		return
@@ -17,20 +19,27 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stream > s.newestStream.Load() {
-		s.newestStream.Store(stream)
-		s.newestView = v
-		s.reportProblems()
+	if stream <= s.newestStream.Load() {
+		return
 	}
+	s.newestStream.Store(stream)
+	proxy := proxyName(node)
+	if v.proxy == "" {
+		v.proxy = proxy
+	}
+	v.shared = v.shared || v.proxy != proxy
+	v.stream = stream
+	s.reportProblems()
 }
 
-// gatewayViews returns those of the views for which Gateways without effect are reported: the
-// newest proxy's, or all if nobody calls Accepted, as in a fleet's server.
-func (s *Server) gatewayViews(views map[string]*served) map[string]*served {
-	for key, v := range views {
-		if v == s.newestView {
-			return map[string]*served{key: v}
-		}
+// dropOutdated deletes from a map of views those of a single proxy that has accepted another one
+// since. Nothing is outdated if nobody calls Accepted, as in a fleet's server.
+func dropOutdated(views map[string]*served) {
+	newest := map[string]uint64{} // by proxy
+	for _, v := range views {
+		newest[v.proxy] = max(newest[v.proxy], v.stream)
 	}
-	return views
+	maps.DeleteFunc(views, func(_ string, v *served) bool {
+		return !v.shared && v.stream < newest[v.proxy]
+	})
 }

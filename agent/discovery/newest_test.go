@@ -1,12 +1,16 @@
 package discovery_test
 
 import (
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 // TestProblems_GatewaysOfTheNewestProxy replaces an agent's Envoy by one of another type.
@@ -39,4 +43,56 @@ func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 			t.Errorf("step %d: a warning: %v, want %v: %v", i, warns, c.warns, server.Problems())
 		}
 	}
+}
+
+// After a reload that gives a proxy an identity, only what it is now is reported, though the
+// draining Envoy follows what it had.
+func TestProblems_OfWhatAProxyIsNow(t *testing.T) {
+	directory := t.TempDir()
+	write(t, filepath.Join(directory, "strict.yaml"), `apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  ingress:
+  - port: {number: 8080, name: http, protocol: HTTP}
+    bind: 0.0.0.0
+    defaultEndpoint: 127.0.0.1:3000
+  egress: [{hosts: ["./*"]}]
+`)
+	server, _ := start(t, discovery.Options{Files: []string{directory}})
+	stream := uint64(0)
+	follow := func(name, identity string) {
+		t.Helper()
+		proxy := node("sidecar", "shop", nil)
+		proxy.Id = strings.Replace(proxy.GetId(), "~vm.", "~"+name+".", 1)
+		proxy.Metadata.Fields[model.IdentityKey] = structpb.NewStringValue(identity)
+		feed, err := server.Feed(proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(feed.Follow())
+		stream++
+		server.Accepted(stream, proxy)
+	}
+	reports := func(when string, want bool) {
+		t.Helper()
+		if got := strings.Contains(fmt.Sprint(server.Problems()), "has no identity"); got != want {
+			t.Errorf("%s: problems %v", when, server.Problems())
+		}
+	}
+	follow("vm", "")
+	reports("without", true)
+	follow("vm", "true")
+	reports("with one", false)
+	follow("vm", "")
+	reports("without again", true)
+	follow("vm", "true")
+	reports("with one again", false)
+	follow("other", "")
+	reports("another one is without", true)
 }

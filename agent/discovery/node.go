@@ -115,6 +115,14 @@ func SameNode(known, node *corev3.Node) bool {
 	return err == nil && nodeKey(got) == nodeKey(want)
 }
 
+// proxyName returns what a proxy's node has in common with that of the same proxy after a reload:
+// the name and domain of its ID, and what generates resources for it (none, or grpc).
+func proxyName(node *corev3.Node) string {
+	parts := strings.Split(node.GetId(), "~")
+	generator := node.GetMetadata().GetFields()["GENERATOR"].GetStringValue()
+	return strings.Join(append(parts[min(2, len(parts)):], generator), "~")
+}
+
 // nodeKey returns a key that is equal for proxies with the same resources.
 func nodeKey(n model.Node) string {
 	var key strings.Builder

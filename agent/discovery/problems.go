@@ -33,9 +33,10 @@ func (s *Server) reportProblems() {
 	views := maps.Clone(s.views)
 	// views of other realms would report the same problems twice
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
+	dropOutdated(views)
 	s.closed.Store(s.here.whyClosed())
 	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
-		s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
+		s.here.refs.problems(), unselected(s.here.world, views)), views, s.refusals)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil
 	}

@@ -43,7 +43,7 @@ type Server struct {
 	newer        atomic.Bool        // see filterCheck
 	proceed      chan struct{}      // see Proceed
 
-	newestStream atomic.Uint64 // of newestView
+	newestStream atomic.Uint64 // that accepted resources
 	meshReads    atomic.Uint64 // begun
 
 	unwritten chan struct{} // the state to store may have changed
@@ -55,7 +55,6 @@ type Server struct {
 
 	mu           sync.Mutex         // guards the following fields
 	realms       map[string]*realm  // by namespace
-	newestView   *served            // view of the proxy that connected last; nil: unknown
 	here         *realm             // realm of the settings, once it is filled
 	views        map[string]*served // by kind of proxy
 	settings     Settings

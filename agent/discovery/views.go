@@ -21,6 +21,9 @@ type served struct {
 	realm     *realm
 	namespace string    // of its proxies
 	requested time.Time // last request for its feed
+	proxy     string    // the first that accepted it, see proxyName; "": none yet
+	stream    uint64    // the newest of those that accepted it
+	shared    bool      // more than one proxy has accepted it
 
 	publications []publication // the newest last
 }
