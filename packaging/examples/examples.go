@@ -1,6 +1,6 @@
 // Package examples embeds the configurations that the packages install in
 // /usr/share/doc/outrider/examples. Each folder mirrors /etc/outrider; the first line of
-// mesh.d/NAME.yaml, or else of conf.d/60-NAME.toml, says what the example does. Groups lists them.
+// mesh.d/NAME.yaml, or else of conf.d/60-NAME.toml, or else of the file that sorts first, says what the example does. Groups lists them.
 package examples
 
 import (
@@ -30,6 +30,8 @@ var Groups = []Group{
 		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
 		"error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",
 		"plain-headers", "json-log"}},
+	{"agent", "beside an application, or more than one agent", []string{
+		"sidecar", "mutual-tls", "capture-unit", "two-instances"}},
 }
 
 // Example is one example configuration, installed with the package.

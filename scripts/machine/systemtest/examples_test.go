@@ -1,0 +1,157 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/packaging/examples"
+)
+
+// exampleHost installs examples as their comments say.
+type exampleHost struct{ *Host }
+
+// install runs the commands of an example. change, if not empty, is a sed script for its files.
+func (h exampleHost) install(name, change string) {
+	h.t.Helper()
+	example, err := examples.Find(name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	_, comments, found := strings.Cut(example.Files[0].Text, "\n# Install:\n")
+	if !found {
+		h.t.Fatalf("%s does not say how to install it", name)
+	}
+	ran := 0
+	for line := range strings.Lines(comments) {
+		command, found := strings.CutPrefix(line, "#   ")
+		if !found {
+			break
+		}
+		h.Script("cd /root && " + command)
+		ran++
+		if copied := strings.HasPrefix(command, "cp -r "); copied && change != "" {
+			for _, file := range example.Files {
+				h.Script("sed -i '" + change + "' /etc/outrider/" + file.Path)
+			}
+		}
+	}
+	if ran < 2 {
+		h.t.Fatalf("%s: %d commands", name, ran)
+	}
+}
+
+// remove removes the files of examples after the agents have ended.
+func (h exampleHost) remove(names ...string) {
+	h.t.Helper()
+	h.Script("systemctl stop outrider.slice; systemctl disable outrider")
+	for _, name := range names {
+		example, err := examples.Find(name)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		for _, file := range example.Files {
+			h.Script("rm /etc/outrider/" + file.Path)
+		}
+	}
+}
+
+// answers waits until curl with some arguments prints a text.
+func (h exampleHost) answers(want, arguments string) {
+	h.t.Helper()
+	got := ""
+	h.Eventually(30*time.Second, "curl "+arguments+" prints "+want, func() bool {
+		got = h.Script("curl -s -i -m 10 " + arguments + " 2>&1 || echo curl: exit $?")
+		return strings.Contains(got, want)
+	})
+}
+
+// explains checks that outrider mesh explain names lines of a file of mesh.d.
+func (h exampleHost) explains(arguments string, wants ...string) {
+	h.t.Helper()
+	got := h.Script("outrider mesh explain " + arguments + " 2>&1 || true")
+	for _, want := range wants {
+		if !strings.Contains(got, want) {
+			h.t.Errorf("mesh explain %s: no %q in\n%s", arguments, want, got)
+		}
+	}
+}
+
+// TestAgentExamples installs the examples for workloads, one after the other, and sends requests.
+func TestAgentExamples(t *testing.T) {
+	t.Parallel()
+	h := exampleHost{NewHost(t)}
+	h.Script(outside + "ip route add default via 198.51.100.9\n" +
+		"mkdir -p /usr/share/doc/outrider && cp -r /opt/packaging/examples /usr/share/doc/outrider/\n" +
+		"rm /etc/outrider/mesh.d/web.yaml\n" +
+		"systemd-run --quiet --unit=app /opt/programs/backend -http 127.0.0.1:3000 -tcp 127.0.0.1:3001")
+	root := pkitest.NewAuthority(t, "root", nil)
+	for _, name := range []string{"shop", "orders"} {
+		chain, key := root.Issue(t, pkitest.Leaf(name, 24*time.Hour))
+		h.Write("/root/"+name+".crt", string(chain))
+		h.Write("/root/"+name+".key", string(key))
+	}
+	h.Write("/root/roots.crt", string(pkitest.PEM(root.Certificate)))
+
+	run := func(name string, test func(t *testing.T, h exampleHost)) {
+		t.Run(name, func(t *testing.T) { test(t, exampleHost{&Host{Machine: h.Machine, t: t}}) })
+	}
+	run("sidecar", func(t *testing.T, h exampleHost) {
+		// The service is this host's own: its calls come back to it.
+		h.install("sidecar", "s/192.0.2.20/127.0.0.1/")
+		h.answers("HTTP/1.1 200", "http://127.0.0.1:8080/")
+		h.answers("HTTP/1.1 200", "-H 'Host: orders.internal' http://127.0.0.1:9080/")
+		h.answers("HTTP/1.1 200", "-x http://127.0.0.1:9080 http://orders.internal/")
+		h.answers("HTTP/1.1 502", "-H 'Host: other.internal' http://127.0.0.1:9080/")
+		h.explains("orders.internal:9080", "sidecar.yaml:30", "VirtualService default/orders")
+	})
+	run("mutual-tls", func(t *testing.T, h exampleHost) {
+		h.install("mutual-tls", "s:sa/orders:sa/shop:")
+		h.answers("curl: exit", "http://127.0.0.1:8080/")
+		h.answers("HTTP/1.1 200", "-H 'Host: orders.internal' http://127.0.0.1:9080/")
+		h.answers("curl: exit", "-k https://127.0.0.1:8080/")
+		h.answers("HTTP/2 200",
+			"-k --cert /root/orders.crt --key /root/orders.key https://127.0.0.1:8080/")
+		if got := h.Script("outrider certs"); !strings.Contains(got,
+			"spiffe://cluster.local/ns/default/sa/shop") {
+			t.Errorf("outrider certs: %s", got)
+		}
+		h.explains("orders.internal:9080", "mutual-tls.yaml", "DestinationRule default/orders")
+	})
+	h.remove("sidecar", "mutual-tls")
+
+	run("capture-unit", func(t *testing.T, h exampleHost) {
+		h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
+		h.Write("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
+		h.install("capture-unit", "s/192.0.2.30/198.51.100.9/")
+		h.captureIs("on")
+		const call = "curl -s -i -m 10 http://stock.internal/"
+		if got := h.Script("systemd-run --quiet --unit=myapp --wait --pipe sh -c 'sleep 1; " + call +
+			"'"); !strings.Contains(
+			got, "HTTP/1.1 200") || !strings.Contains(got, "x-envoy-upstream-service-time") {
+			t.Errorf("the unit: %s", got)
+		}
+		if got := h.Script(call + " || echo curl: exit $?"); !strings.Contains(got, "curl: exit 6") {
+			t.Errorf("another unit: %s", got)
+		}
+		if got := h.Script("outrider capture explain 240.240.0.1:80 --unit myapp.service"); !strings.
+			HasPrefix(got, "captured: goes to Envoy's port 15001 (capture.units)") {
+			t.Errorf("explained as %s", got)
+		}
+		h.explains("stock.internal", "capture-unit.yaml", "VirtualService default/stock")
+	})
+	h.remove("capture-unit")
+
+	run("two-instances", func(t *testing.T, h exampleHost) {
+		h.install("two-instances", "")
+		h.answers("The instance shop serves.", "http://127.0.0.1:8081/")
+		h.answers("The instance web serves.", "http://127.0.0.1:8082/")
+		if got := h.Script("outrider -i web mesh explain 127.0.0.1:8082"); !strings.Contains(got,
+			"web.yaml") {
+			t.Errorf("mesh explain: %s", got)
+		}
+		h.Script("systemctl reload outrider@shop")
+		h.answers("The instance shop serves.", "http://127.0.0.1:8081/")
+	})
+}
