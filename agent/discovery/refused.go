@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
 )
@@ -138,10 +139,27 @@ func mentions(text, name string) bool {
 // keyMismatch is BoringSSL's reason for a key that is not the certificate's.
 const keyMismatch = "KEY_VALUES_MISMATCH"
 
+// described returns the kind and name of a resource for people: for secrets, their files or
+// credential.
+func described(r *resource.Resource) string {
+	pair, isPair := strings.CutPrefix(r.Name, "file-cert:")
+	authorities, isRoot := strings.CutPrefix(r.Name, "file-root:")
+	switch {
+	case r.Type == resource.SecretType && isPair:
+		certificate, key, _ := strings.Cut(pair, "~")
+		return "certificate in " + certificate + " with the key in " + key
+	case r.Type == resource.SecretType && isRoot:
+		return "authorities in " + strings.ReplaceAll(authorities, "~", " and ")
+	}
+	if title, ok := credential.Title(r.Name); ok {
+		return title
+	}
+	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name
+}
+
 // refusedProblem returns the problem of a refused resource, at the first object that it is from.
 func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
-	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
-	message := fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason)
+	message := fmt.Sprintf("Envoy refused the %s: %v", described(r), reason)
 	cure := "correct it; the version that Envoy accepted before, if any, stays in use"
 	files, isPair := strings.CutPrefix(r.Name, "file-cert:")
 	if isPair && strings.Contains(reason.Error(), keyMismatch) {

@@ -31,6 +31,7 @@ func TestCredential_PairIsReplacedWithItsKey(t *testing.T) {
 	secret := credential.Pair("web")
 	r.Subscribe([]string{secret})
 	r.awaitCondition(identity.CodeUnavailable, "web/tls.crt: no such file")
+	r.awaitCondition(identity.CodeUnavailable, "credential web: ")
 	chain, key := r.root.Issue(t, pkitest.Leaf("web", time.Hour))
 	r.write("web/tls.crt", chain)
 	r.awaitCondition(identity.CodeUnavailable, "web/tls.key: no such file")

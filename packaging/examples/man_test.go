@@ -227,10 +227,14 @@ nobody else may write to them.`)
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
 	}
-	p.Text(`AuthorizationPolicy, RequestAuthentication and other kinds that restrict access are not
-supported: no change of the mesh configuration takes effect while there is one. The
-examples allow-addresses and jwt do this with an EnvoyFilter. Kinds of other groups
-(HTTPRoute, Service and others) are ignored, and listed by "outrider mesh check".`)
+	p.Text(`Kinds that restrict access and are not supported (AuthorizationPolicy,
+RequestAuthentication, and WasmPlugin and TrafficExtension in the phases AUTHN and
+AUTHZ) are errors: no change of the mesh configuration takes effect while one that
+restricts something is there, since serving without it would open what it closes.
+An EnvoyFilter does their work: see the examples allow-addresses, basic-auth and
+jwt. Kinds of other groups (HTTPRoute, Service and others) are ignored, and listed
+by "outrider mesh check".`)
+	fields(p)
 	p.Section("ROUTER AND SIDECAR")
 	p.Text(`With type = "router" in [node] this host is a proxy of its own: it listens
 where Gateways say. All examples below are of this kind.
@@ -248,6 +252,10 @@ cert_file = "/etc/outrider/tls/web.crt"       # leaf first, then intermediates
 key_file = "/etc/outrider/tls/web.key"        # chown outrider, chmod 400
 root_ca_file = "/etc/outrider/tls/roots.crt"
 `)
+	p.Text(`The certificate must name the workload, with its trust domain, namespace and
+account of [node], as an URI in its subjectAltName (openssl: -addext
+"subjectAltName=URI:spiffe://cluster.local/ns/default/sa/web"); with another name, or a
+DNS name alone, other workloads of the mesh refuse it.`)
 	p.Text("or from istiod, with a token for the audience istio-ca:")
 	p.Example(`[node]
 namespace = "vm"

@@ -183,12 +183,30 @@ func unreadable(path string, err error) object.Problem {
 	}
 	me, group := currentUser()
 	p.Message = fmt.Sprintf("user %s cannot read it", me)
-	if _, err := os.Stat(path); err != nil { // a parent directory lacks search permission
-		p.Cure = fmt.Sprintf("let that user enter %s", filepath.Dir(path))
+	if closed := closedFolder(path); closed != "" {
+		p.Cure = opening(closed)
 	} else {
 		p.Cure = fmt.Sprintf("chgrp %s %s; chmod 640 %s", group, path, path)
 	}
 	return p
+}
+
+// closedFolder returns the directory on a path that this process may not enter, "" if there is none.
+func closedFolder(path string) string {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrPermission) {
+		return ""
+	}
+	for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(folder); err == nil || folder == filepath.Dir(folder) {
+			return folder
+		}
+	}
+}
+
+// opening returns the commands that let this process's user list and enter a directory.
+func opening(folder string) string {
+	_, group := currentUser()
+	return fmt.Sprintf("chgrp %s %s; chmod g+rx %s", group, folder, folder)
 }
 
 // currentUser returns the names of the process's user and group, or their IDs.

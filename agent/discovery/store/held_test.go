@@ -171,6 +171,9 @@ func TestHeld_UnreadableFiles(t *testing.T) {
 					!strings.HasSuffix(got, "; chmod 640 "+file) {
 					t.Errorf("no cure in %s", got)
 				}
+			} else if got := problems[0].String(); !strings.Contains(got, " cannot read "+file+"; ") ||
+				!strings.HasSuffix(got, "; chmod g+rx "+file) {
+				t.Errorf("no cure of the folder in %s", got)
 			}
 			f.again()
 			f.expect("by the next store", f.store.Load(), "a: - → a.test", "b: - → b.test",

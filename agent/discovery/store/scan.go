@@ -149,6 +149,14 @@ func (s *Store) unreadableRoot(path string, err error) object.Problem {
 			"to serve without it"
 	case errors.Is(err, fs.ErrNotExist):
 		p.Severity, p.Message = condition.Info, "does not exist"
+	case errors.Is(err, fs.ErrPermission):
+		me, _ := currentUser()
+		folder := path
+		if denied, ok := errors.AsType[*fs.PathError](err); ok {
+			folder = denied.Path
+		}
+		folder = cmp.Or(closedFolder(folder), folder)
+		p.Message, p.Cure = fmt.Sprintf("user %s cannot read %s", me, folder), opening(folder)
 	case errors.Is(err, errTooMany):
 		p.Severity, p.Message = condition.Error, err.Error()+", and the others are not read"+
 			nothingChanges

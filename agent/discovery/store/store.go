@@ -318,9 +318,8 @@ func (s *Store) settle(before map[object.Key]*object.Object) []object.Change {
 			for _, o := range all[1:] {
 				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File,
 					Line: o.Line, Object: o.String(), Severity: condition.Warning,
-					Message: fmt.Sprintf(
-						"is given at %s:%d too, which is older and takes precedence",
-						now.File, now.Line), Cure: "remove or rename one"})
+					Message: fmt.Sprintf("has no effect: it is given at %s:%d too, %s", now.File,
+						now.Line, precedence(now, o)), Cure: "remove or rename one"})
 			}
 		}
 		if now != previous {
@@ -329,4 +328,15 @@ func (s *Store) settle(before map[object.Key]*object.Object) []object.Change {
 	}
 	slices.SortFunc(changes, object.Change.Compare)
 	return changes
+}
+
+// precedence says why one of two objects with the same key is in force; see object.Age.
+func precedence(inForce, other *object.Object) string {
+	switch {
+	case !inForce.Created.Equal(other.Created):
+		return "which has the earlier creationTimestamp (an object without one counts as earlier)"
+	case inForce.File != other.File:
+		return "in the file whose name sorts first"
+	}
+	return "first in the file"
 }

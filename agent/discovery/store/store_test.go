@@ -191,8 +191,8 @@ func TestReload_OlderObjectHasPrecedence(t *testing.T) {
 	f.write("b.yaml", dated("b.test", "2026-01-01T00:00:00Z"))
 	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z"))
 	f.expect("by time", f.store.Load(), "same: - → c.test")
-	f.expectProblems("b.yaml:1: ServiceEntry ns/same: is given at " + f.path("c.yaml") +
-		":1 too, which is older and takes precedence")
+	f.expectProblems("b.yaml:1: ServiceEntry ns/same: has no effect: it is given at " + f.path("c.yaml") +
+		":1 too, which has the earlier creationTimestamp (an object without one counts as earlier)")
 	f.write("a.yaml", dated("a.test", "2025-01-01T00:00:00Z"))
 	f.expect("by path", f.store.Load(), "same: c.test → a.test")
 	f.remove("a.yaml")

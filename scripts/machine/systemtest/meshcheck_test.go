@@ -116,13 +116,16 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 			"rm /etc/outrider/mesh.d/busy.yaml; systemctl stop holder", "8500"},
 		{"a secret that Envoy refuses", "cd /etc/outrider/tls; cp -p a.key old.key; openssl ecparam " +
 			"-genkey -name prime256v1 -noout -out a.key 2>/dev/null",
-			"cd /etc/outrider/tls; mv old.key a.key", "/etc/outrider/tls/a.key"},
+			"cd /etc/outrider/tls; mv old.key a.key", "/etc/outrider/tls/a.key: the private key is " +
+				"not that of the certificate in /etc/outrider/tls/a.crt; replace both files"},
 		{"changes that are held back", "printf 'apiVersion: security.istio.io/v1\nkind: " +
 			"AuthorizationPolicy\nmetadata: {name: closed}\nspec: {}\n' " +
 			">/etc/outrider/mesh.d/closed.yaml", "rm /etc/outrider/mesh.d/closed.yaml",
-			"no change of the mesh configuration takes effect"},
+			"no change of the mesh configuration takes effect while it is there; for an " +
+				"EnvoyFilter in its place see \"outrider example show allow-addresses\""},
 		{"a folder that cannot be read", "chmod 000 /etc/outrider/mesh.d",
-			"chmod 755 /etc/outrider/mesh.d", "/etc/outrider/mesh.d"},
+			"chmod 755 /etc/outrider/mesh.d", "user outrider cannot read /etc/outrider/mesh.d; chgrp " +
+				"outrider /etc/outrider/mesh.d; chmod g+rx /etc/outrider/mesh.d"},
 	} {
 		h.Script(fault.cause)
 		h.Eventually(time.Minute, fault.name+" is a problem of both", func() bool {
