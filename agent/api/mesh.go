@@ -44,6 +44,9 @@ type MeshOrigin struct {
 	// VirtualHost limits the origins to one virtual host of a route configuration; "" = all.
 	VirtualHost string            `json:"virtual_host,omitempty"`
 	Origins     []resource.Origin `json:"origins"` // the deciding one first
+	// Routes are the places of the virtual host's routes, in order, before EnvoyFilters add or
+	// remove some; nil: those of Origins.
+	Routes []resource.Origin `json:"routes,omitempty"`
 }
 
 // MaxMeshFiles is the largest size of all files of MeshFiles, in bytes.

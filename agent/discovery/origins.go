@@ -16,6 +16,7 @@ type Origin struct {
 	Name        string            // of the resource
 	VirtualHost string            // part of a route configuration; "": all of it
 	Origins     []resource.Origin // the deciding one first
+	Routes      []resource.Origin // of a virtual host's routes, in order; nil: those of Origins
 }
 
 // Origins returns the origins of a proxy's resources, by type, name and virtual host, without
@@ -31,7 +32,7 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	s.mu.Unlock()
 	var all []Origin
 	for _, h := range hosts {
-		all = append(all, Origin{resource.RouteType, h.Routes, h.VirtualHost, h.Origins})
+		all = append(all, Origin{resource.RouteType, h.Routes, h.VirtualHost, h.Origins, h.Places})
 	}
 	for _, kind := range snapshot.Types() {
 		for name, r := range snapshot.Set(kind) {

@@ -1,6 +1,8 @@
 package discovery_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
 )
 
 // TestOrigins_OfEveryResource checks the origins of outbound and inbound resources, of gateways,
@@ -92,4 +95,78 @@ spec:
 			t.Errorf("%s: %s", kind, diff)
 		}
 	}
+}
+
+// TestOrigins_OfEachRoute checks the lines of routes: those of several VirtualServices and of a
+// delegate, in the order of Envoy's.
+func TestOrigins_OfEachRoute(t *testing.T) {
+	directory := t.TempDir()
+	write(t, filepath.Join(directory, "a.yaml"), `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: gate, namespace: shop}
+spec: {servers: [{port: {number: 81, name: http, protocol: HTTP}, hosts: [web.test]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.test]
+  gateways: [gate, mesh]
+  http:
+  - match:
+    - uri: {prefix: /a}
+    - uri: {prefix: /b}
+    directResponse: {status: 200}
+  - match: [{uri: {prefix: /d}}]
+    delegate: {name: part}
+  - directResponse: {status: 201}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: part, namespace: shop}
+spec:
+  http:
+  - match: [{uri: {prefix: /d/e}}]
+    directResponse: {status: 202}
+`)
+	write(t, filepath.Join(directory, "b.yaml"), `apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: more, namespace: shop}
+spec:
+  hosts: [web.test]
+  gateways: [gate]
+  http: [{match: [{uri: {prefix: /m}}], directResponse: {status: 203}}]
+`)
+	server, changes := start(t, discovery.Options{Files: []string{directory}})
+	check := func(want string) {
+		t.Helper()
+		found, err := server.Origins(node("router", "shop", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range found {
+			for _, place := range o.Routes {
+				got = append(got, fmt.Sprintf("%s:%d", filepath.Base(place.File), place.Line))
+			}
+		}
+		if all := strings.Join(got, " "); all != want {
+			t.Errorf("%s, want %s", all, want)
+		}
+	}
+	check("a.yaml:13 a.yaml:13 a.yaml:26 b.yaml:7 a.yaml:19")
+	file := filepath.Join(directory, "b.yaml")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, "# a comment that moves it\n"+string(content))
+	changes <- []string{file}
+	eventually(t, "the file is read again", func() (bool, string) {
+		found, err := server.Explain(node("router", "shop", nil),
+			explain.Request{Host: "web.test", Port: 81, Path: "/m"}, explain.State{})
+		return err == nil && strings.Contains(fmt.Sprint(found.Steps), file+":2 "),
+			fmt.Sprint(found.Steps)
+	})
+	check("a.yaml:13 a.yaml:13 a.yaml:26 b.yaml:8 a.yaml:19")
 }

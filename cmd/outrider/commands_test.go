@@ -42,7 +42,8 @@ func TestTables(t *testing.T) {
 			{Type: resource.RouteType, Name: "web",
 				Origins: []resource.Origin{{File: "other.yaml", Line: 1}}},
 			{Type: resource.RouteType, Name: "web", VirtualHost: "v",
-				Origins: []resource.Origin{{File: "v.yaml", Line: 3}}},
+				Origins: []resource.Origin{{File: "v.yaml", Line: 3}}, Routes: []resource.Origin{
+					{File: "v.yaml", Line: 8}, {File: "v.yaml", Line: 12}, {File: "w.yaml", Line: 5}}},
 			{Type: resource.SecretType, Name: "default",
 				Origins: []resource.Origin{{File: "g.yaml", Line: 3}}},
 		},

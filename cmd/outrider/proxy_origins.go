@@ -17,13 +17,16 @@ import (
 type origins struct {
 	all  []api.MeshOrigin
 	from map[originKey][]resource.Origin
+	// of the routes of virtual hosts, in order
+	routes map[originKey][]resource.Origin
 }
 
 type originKey struct{ typeURL, name, virtualHost string }
 
 // originsOf requests the origins of the resources of some types. An older agent has none.
 func originsOf(ctx context.Context, client *api.Client, types ...string) (origins, error) {
-	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{}}
+	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{},
+		routes: map[originKey][]resource.Origin{}}
 	all, err := client.MeshOrigins(ctx)
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusNotFound {
 		return found, nil
@@ -35,7 +38,8 @@ func originsOf(ctx context.Context, client *api.Client, types ...string) (origin
 		for _, typeURL := range types {
 			if o.Type == typeURL {
 				found.all = append(found.all, o)
-				found.from[originKey{o.Type, o.Name, o.VirtualHost}] = o.Origins
+				key := originKey{o.Type, o.Name, o.VirtualHost}
+				found.from[key], found.routes[key] = o.Origins, o.Routes
 			}
 		}
 	}
@@ -60,6 +64,15 @@ func placesOf(from []resource.Origin) cell {
 
 func (o origins) cell(typeURL, name string) cell {
 	return placesOf(o.from[originKey{typeURL, name, ""}])
+}
+
+// route returns the origin of a route, given by its place among all of the virtual host. If an
+// EnvoyFilter has added or removed routes, it is that of the virtual host.
+func (o origins) route(routes, name string, at, all int) cell {
+	if places := o.routes[originKey{resource.RouteType, routes, name}]; len(places) == all {
+		return placesOf(places[at : at+1])
+	}
+	return o.host(routes, name)
 }
 
 // host returns the origin of a virtual host: its own objects, else the EnvoyFilters of its route

@@ -77,9 +77,9 @@ func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) er
 	}
 	add := func(config routeConfig, source string) {
 		for _, host := range config.VirtualHosts {
-			for _, r := range host.Routes {
+			for i, r := range host.Routes {
 				t.add(config.Name, source, host.Name, fewOf(host.Domains), r.matchWords(),
-					r.targetWords(), from.host(config.Name, host.Name))
+					r.targetWords(), from.route(config.Name, host.Name, i, len(host.Routes)))
 			}
 		}
 	}

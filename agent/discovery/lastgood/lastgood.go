@@ -66,6 +66,7 @@ type written struct {
 type record struct {
 	File       string      `json:"file"`
 	Line       int         `json:"line"`
+	Routes     []int       `json:"routes,omitempty"`
 	Index      int         `json:"index,omitempty"`
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
@@ -189,8 +190,9 @@ func recordOf(o *object.Object) (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion,
-		Kind: o.Kind, Namespace: o.Namespace, Named: new(!o.Defaulted), Name: o.Name,
+	return record{File: o.File, Line: o.Line, Index: o.Index, Routes: o.Routes,
+		APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace,
+		Named: new(!o.Defaulted), Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created,
 		Spec: spec}, nil
 }
@@ -212,7 +214,7 @@ func (r record) object(namespace string,
 	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name},
 		Defaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
 		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File,
-		Line: r.Line, Index: r.Index, Spec: spec}
+		Line: r.Line, Index: r.Index, Routes: r.Routes, Spec: spec}
 	for _, finding := range validate(o) {
 		if finding.Severity == condition.Error && !finding.Unknown {
 			return nil, errors.New(o.Problem(finding).Message)

@@ -54,6 +54,7 @@ type Object struct {
 	Line        int           // of the object's first key, from 1
 	Index       int           // position within the document, for Lists
 	Spec        proto.Message // a message of istio.io/api, never nil
+	Routes      []int         // of a VirtualService: lines of spec.http[i], from Line; nil: unknown
 }
 
 // In returns the object with its default namespace replaced, or o itself if nothing changes.
@@ -95,6 +96,15 @@ func Equal(a, b *Object) bool {
 func (o *Object) Origin() resource.Origin {
 	return resource.Origin{File: o.File, Line: o.Line, Kind: string(o.Kind), Namespace: o.Namespace,
 		Name: o.Name}
+}
+
+// RouteOrigin returns where a route is written, an element of a VirtualService's spec.http.
+func (o *Object) RouteOrigin(index int) resource.Origin {
+	origin := o.Origin()
+	if index < len(o.Routes) {
+		origin.Line += o.Routes[index]
+	}
+	return origin
 }
 
 // Age orders objects from the oldest: by creation time (zero first), then by file, then by

@@ -241,6 +241,11 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		r.refused(h, found)
 		return
 	}
+	if routes, ok := o.Spec.(*networking.VirtualService); ok {
+		for i := range routes.Http {
+			o.Routes = append(o.Routes, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
+		}
+	}
 	v := &validated{object: o, spec: h.spec}
 	if r.validate != nil {
 		v.add(r.validate(o), len(d.problems))

@@ -65,13 +65,13 @@ func (r *Router) routes(routing *model.Routing) []ownRoute {
 		field := fmt.Sprintf("http[%d]", in.Index)
 		if len(in.Match) == 0 {
 			// later routes are unreachable
-			return append(out, ownRoute{r.route(in, nil), in.Object, field})
+			return append(out, ownRoute{r.route(in, nil), in.Object, in.Index, field})
 		}
 		for i, match := range in.Match {
 			if !r.applies(match, routing) {
 				continue
 			}
-			route := ownRoute{r.route(in, match), in.Object, field}
+			route := ownRoute{r.route(in, match), in.Object, in.Index, field}
 			if len(in.Match) > 1 {
 				route.field += fmt.Sprintf(".match[%d]", i)
 			}

@@ -15,6 +15,7 @@ import (
 type ownRoute struct {
 	*routev3.Route
 	object *object.Object
+	index  int // in the http list of object
 	field  string
 }
 

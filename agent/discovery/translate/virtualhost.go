@@ -23,6 +23,7 @@ type VirtualHost struct {
 	Host     string // a domain or pattern
 	Encoded  []byte // envoy.config.route.v3.VirtualHost; nil if it is invalid
 	Origins  []resource.Origin
+	Routes   []resource.Origin // of its routes, in order; nil: those of Origins
 	Problems []object.Problem
 	Reads    []string // hosts whose service or rule it depends on, sorted
 }
@@ -39,10 +40,12 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
 			out := &routev3.VirtualHost{Domains: r.addresses(service)}
+			var places []resource.Origin
 			for _, route := range routes {
 				out.Routes = append(out.Routes, route.Route)
+				places = append(places, route.object.RouteOrigin(route.index))
 			}
-			return r.finish(host, out, routing.Objects()...), routing
+			return r.finish(host, out, places, routing.Objects()...), routing
 		}
 	}
 	// no route applies to sidecars: as without the VirtualServices
@@ -52,7 +55,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	cluster := ClusterName(r.Port, "", host)
 	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
 	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
-		Routes: []*routev3.Route{route}}, service.Oldest()), nil
+		Routes: []*routev3.Route{route}}, nil, service.Oldest()), nil
 }
 
 // addresses returns the addresses of a service (nil: none) that serve as domains in addition to its
@@ -77,7 +80,8 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	redirect bool) *VirtualHost {
 	r.begin()
 	out := &routev3.VirtualHost{}
-	var last *routev3.Route
+	var last *ownRoute
+	var places []resource.Origin
 	hidden := shadow{host: host}
 	objects := make([]*object.Object, 0, len(routings))
 	for _, routing := range routings {
@@ -90,27 +94,29 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 			switch {
 			case !isEverything(route.Match):
 				out.Routes = append(out.Routes, route.Route)
+				places = append(places, route.object.RouteOrigin(route.index))
 			case last == nil:
-				last = route.Route
+				last = &route
 			}
 		}
 	}
 	r.problems = append(r.problems, hidden.problems...)
 	if last != nil {
-		out.Routes = append(out.Routes, last)
+		out.Routes = append(out.Routes, last.Route)
+		places = append(places, last.object.RouteOrigin(last.index))
 	}
 	if redirect {
 		out.RequireTls = routev3.VirtualHost_ALL
 	}
-	return r.finish(host, out, objects...)
+	return r.finish(host, out, places, objects...)
 }
 
-func (r *Router) finish(host string, message *routev3.VirtualHost,
+func (r *Router) finish(host string, message *routev3.VirtualHost, routes []resource.Origin,
 	from ...*object.Object) *VirtualHost {
 	message.Name = virtualHostName(host, r.Port)
 	message.Domains = append([]string{host}, message.Domains...)
 	message.IncludeRequestAttemptCount = true
-	out := &VirtualHost{Host: host}
+	out := &VirtualHost{Host: host, Routes: routes}
 	for _, o := range from {
 		out.Origins = append(out.Origins, o.Origin())
 	}

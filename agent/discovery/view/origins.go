@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -16,10 +17,11 @@ func (v *View) Node() model.Node { return v.node }
 // then the EnvoyFilters that changed the route configuration; nil if the domain has no virtual host
 // of its own.
 func (v *View) HostOrigins(routes, domain string) []resource.Origin {
-	origins := slices.Clone(v.kind.hostOrigins(routes, domain))
-	if origins == nil {
+	host := v.kind.virtualHost(routes, domain)
+	if host == nil || host.Origins == nil {
 		return nil
 	}
+	origins := slices.Clone(host.Origins)
 	if r := v.current(resource.Key{Type: resource.RouteType, Name: routes}); r != nil {
 		for _, o := range r.Origins {
 			if o.Kind == "EnvoyFilter" && !slices.Contains(origins, o) {
@@ -47,6 +49,7 @@ func (v *View) FilterOrigins(listener, filter string) []resource.Origin {
 type HostOrigin struct {
 	Routes, VirtualHost string // names
 	Origins             []resource.Origin
+	Places              []resource.Origin // of its routes, in order, without EnvoyFilters; nil: none
 }
 
 // Hosts returns all virtual hosts that are defined by objects.
@@ -54,7 +57,7 @@ func (v *View) Hosts() []HostOrigin {
 	var all []HostOrigin
 	v.kind.eachHost(func(routes string, port uint32, domain string) {
 		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", domain, port),
-			v.HostOrigins(routes, domain)})
+			v.HostOrigins(routes, domain), v.kind.virtualHost(routes, domain).Routes})
 	})
 	return all
 }
@@ -64,15 +67,12 @@ func (v *View) current(key resource.Key) *resource.Resource {
 	return snapshot.Get(key)
 }
 
-func (s *sidecar) hostOrigins(routes, domain string) []resource.Origin {
+func (s *sidecar) virtualHost(routes, domain string) *translate.VirtualHost {
 	number, err := strconv.ParseUint(routes, 10, 16)
 	if err != nil || s.ports[uint32(number)] == nil {
 		return nil
 	}
-	if vh := s.ports[uint32(number)].hosts[domain]; vh != nil {
-		return vh.Origins
-	}
-	return nil
+	return s.ports[uint32(number)].hosts[domain]
 }
 
 func (s *sidecar) eachHost(tell func(routes string, port uint32, domain string)) {
@@ -93,12 +93,12 @@ func (r *router) eachHost(tell func(routes string, port uint32, domain string)) 
 	}
 }
 
-func (r *router) hostOrigins(routes, domain string) []resource.Origin {
+func (r *router) virtualHost(routes, domain string) *translate.VirtualHost {
 	if r.routes[routes] == nil {
 		return nil
 	}
 	if h := r.routes[routes].hosts[domain]; h != nil {
-		return h.virtualHost.Origins
+		return h.virtualHost
 	}
 	return nil
 }

@@ -38,7 +38,8 @@ type View struct {
 type kind interface {
 	update(v *View, touched model.Touched)
 	relisten(v *View) // rebuilds all listeners
-	hostOrigins(routes, domain string) []resource.Origin
+	// virtualHost returns the virtual host of a domain, nil if there is none
+	virtualHost(routes, domain string) *translate.VirtualHost
 	eachHost(tell func(routes string, port uint32, domain string))
 }
 
