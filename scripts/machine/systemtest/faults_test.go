@@ -1,0 +1,153 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+)
+
+const faultMesh = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  servers:
+  - port: {number: 80, name: http, protocol: HTTP}
+    hosts: [web.test]
+  - port: {number: 8443, name: https, protocol: HTTPS}
+    hosts: [web.test]
+    tls:
+      mode: SIMPLE
+      serverCertificate: /etc/outrider/tls/a.crt
+      privateKey: /etc/outrider/tls/a.key
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: default}
+spec:
+  hosts: [web.test]
+  gateways: [edge]
+  http:
+  - route: [{destination: {host: backend.test}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: backend, namespace: default}
+spec:
+  hosts: [backend.test]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 127.0.0.1, ports: {http: 9000}}]
+`
+
+// faultTime bounds how long a fault may take to show, and to clear.
+const faultTime = time.Minute
+
+// TestFaults_AreNamedAndClear breaks an edge proxy in each way of faults. Status, journal and metric,
+// and mesh check for faults of the mesh, name the cause; the proxy is not ready only where it cannot
+// serve; and everything clears by itself once the cause is gone.
+func TestFaults_AreNamedAndClear(t *testing.T) {
+	t.Parallel()
+	h := NewHost(t)
+	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
+		`openssl req -x509 -nodes -days 90 -newkey ec -pkeyopt ec_paramgen_curve:P-256 ` +
+		`-subj /CN=web.test -addext subjectAltName=DNS:web.test -keyout a.key -out a.crt && ` +
+		`chown outrider-envoy a.* && chmod 0400 a.*`)
+	h.Write("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
+	h.Write("/etc/outrider/mesh.d/web.yaml", faultMesh)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) { h.tries(t, f) })
+	}
+}
+
+// tries causes a fault and cures it, also after a failure.
+func (h *Host) tries(t *testing.T, f fault) {
+	began := time.Now()
+	since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
+	h.Script(f.breaks)
+	said := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("it says:\n%s", said)
+			_, _ = h.Run(t.Context(), "sh", "-c", f.cures+"; rm -f "+dropIn+" "+meshIn)
+		}
+	}()
+	eventually(t, "outrider status names cause and cure", func() bool {
+		out, err := h.Run(t.Context(), "outrider", "status")
+		said = out
+		return (err != nil) == f.down && containsAll(said, f.status)
+	})
+	if !f.heals {
+		h.tells(t, f)
+	}
+	eventually(t, "the journal names it", func() bool {
+		said = h.Journal("-o", "cat", "--since", since, "-u", "outrider*", "-u", "init.scope")
+		return containsAll(said, f.journal) && (f.down || f.unready || len(f.status) == 0 ||
+			strings.Contains(said, f.status[len(f.status)-1]))
+	})
+	if f.cures != "" {
+		h.Script(f.cures)
+	}
+	eventually(t, "everything is clear", func() bool {
+		out, err := h.Run(t.Context(), "outrider", "--json", "status")
+		check, wrong := h.Run(t.Context(), "outrider", "mesh", "check")
+		said = out + check
+		return err == nil && wrong == nil && strings.HasSuffix(check, "valid") && h.Get() == "200" &&
+			h.healthz(t) == "200" && len(h.Status().Conditions) == 0
+	})
+	if last := h.Status().LastReload; f.heals && last != nil && (last.Epoch == nil ||
+		*last.Epoch != h.Live().Number) {
+		t.Errorf("epoch %d serves, the last reload is of %v", h.Live().Number, last.Epoch)
+	}
+	h.Script("rm -f " + dropIn + " " + meshIn)
+	eventually(t, "its files are gone", func() bool { return h.Status().State == api.StateRunning })
+	t.Logf("%s: %v", f.name, time.Since(began).Round(10*time.Millisecond))
+}
+
+// tells checks metric, readiness, mesh check and requests during a fault.
+func (h *Host) tells(t *testing.T, f fault) {
+	if !f.down {
+		metrics := h.MustRun(t, "curl", "-s", "http://127.0.0.1:15020/stats/prometheus")
+		if !strings.Contains(metrics, `outrider_condition{code="`+f.code+`"`) {
+			t.Errorf("no metric outrider_condition of %s", f.code)
+		}
+		if want := map[bool]string{true: "503", false: "200"}[f.unready]; h.healthz(t) != want {
+			t.Errorf("/healthz/ready answers %s, want %s", h.healthz(t), want)
+		}
+	}
+	if got := h.Get(); (got != "200") != f.silent {
+		t.Errorf("a request gets %s", got)
+	}
+	if f.check == "" {
+		return
+	}
+	out, err := h.Run(t.Context(), "outrider", "mesh", "check")
+	if (err == nil) != f.warns || !strings.Contains(out, f.check) {
+		t.Errorf("mesh check: %v: %s", err, out)
+	}
+}
+
+// healthz returns the status code of readiness.
+func (h *Host) healthz(t *testing.T) string {
+	out, _ := h.Run(t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}",
+		"http://127.0.0.1:15020/healthz/ready")
+	return out
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	parts.Eventually(t, faultTime, what, holds)
+}
+
+func containsAll(text string, all []string) bool {
+	for _, part := range all {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}

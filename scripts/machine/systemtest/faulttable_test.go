@@ -1,0 +1,207 @@
+package systemtest
+
+// fault is one way in which an edge proxy breaks, and what the host says of it.
+type fault struct {
+	name   string
+	breaks string // script
+	cures  string // script; "": it heals by itself
+	// status has parts of the text of outrider status: cause and cure.
+	status []string
+	// journal has other parts of the journal than status.
+	journal []string
+	code    string // of the condition, which the metric outrider_condition has
+	check   string // part of the output of outrider mesh check; "": it is content
+	warns   bool   // mesh check only warns
+	unready bool   // /healthz/ready answers 503
+	silent  bool   // requests get no answer
+	down    bool   // the agent does not run
+	heals   bool   // only the journal tells of it
+}
+
+const (
+	dropIn = "/etc/outrider/conf.d/x.toml"
+	meshIn = "/etc/outrider/mesh.d/x.yaml"
+)
+
+// toml writes a drop-in.
+func toml(text string) string { return "printf '%s\\n' '" + text + "' >" + dropIn }
+
+// yaml writes a mesh file.
+func yaml(text string) string { return "cat >" + meshIn + " <<'EOF'\n" + text + "\nEOF" }
+
+// object is a mesh object with a spec of one line.
+func object(kind, name, spec string) string {
+	group := map[string]string{"EnvoyFilter": "networking.istio.io/v1alpha3",
+		"AuthorizationPolicy": "security.istio.io/v1"}[kind]
+	if group == "" {
+		group = "networking.istio.io/v1"
+	}
+	return "apiVersion: " + group + "\nkind: " + kind + "\nmetadata: {name: " + name +
+		", namespace: default}\nspec: " + spec
+}
+
+// more is a Gateway with one more port, and a route.
+func more(port, bind string) string {
+	return object("Gateway", "more", "{servers: [{port: {number: "+port+", name: more, protocol: "+
+		"HTTP}, "+bind+"hosts: [more.test]}]}") + "\n---\n" + object("VirtualService", "more",
+		"{hosts: [more.test], gateways: [more], http: [{directResponse: {status: 204}}]}")
+}
+
+// holds starts a program that listens on a port.
+func holds(port string) string {
+	return "systemd-run --quiet --unit=holder --property=User=daemon /opt/programs/backend -http " +
+		"0.0.0.0:" + port + " -tcp 127.0.0.1:9009; for i in $(seq 100); do ss -Hltn sport = :" + port +
+		" | grep -q . && break; sleep 0.1; done; "
+}
+
+const (
+	releases   = "systemctl stop holder.service; "
+	noDropIn   = "rm -f " + dropIn
+	noMeshIn   = "rm -f " + meshIn
+	stopAgent  = "systemctl stop outrider.service; "
+	startAgent = "; systemctl start --no-block outrider.service"
+)
+
+// filter is an EnvoyFilter for all HTTP listeners of Gateways.
+func filter(name, config string) string {
+	return object("EnvoyFilter", "x", "{configPatches: [{applyTo: HTTP_FILTER, match: {context: GATEWAY, "+
+		"listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}, "+
+		"patch: {operation: INSERT_BEFORE, value: {name: envoy.filters.http."+name+", typed_config: {"+
+		config+"}}}}]}")
+}
+
+const pair = "/etc/outrider/tls/a"
+
+// newKey replaces the key of a certificate.
+func newKey(path, owner string) string {
+	return "cp -p " + path + " /root/kept.key; openssl ecparam -genkey -name prime256v1 -noout -out " +
+		"/root/new.key; install -o " + owner + " -m 0400 /root/new.key " + path + ".new; mv " + path +
+		".new " + path
+}
+
+// faults are the faults of an edge proxy that an administrator meets.
+var faults = []fault{
+	// The agent's configuration.
+	{name: "unknown key", breaks: toml("nonsense = 1"), cures: noDropIn,
+		status: []string{dropIn + ":1:1: nonsense: ", "epoch "}, code: "configuration-refused"},
+	{name: "unknown table", breaks: toml("[proxy]\nconcurrency = 2"), cures: noDropIn,
+		status: []string{dropIn + ":1:1: proxy: there is no such table; did you mean [envoy]?"},
+		code:   "configuration-refused"},
+	{name: "wrong type", breaks: toml("[envoy]\nconcurrency = \"two\""), cures: noDropIn,
+		status: []string{dropIn + ":2:1: envoy.concurrency: "}, code: "configuration-refused"},
+	{name: "file without rights", breaks: "install -m 0600 /dev/null " + dropIn, cures: noDropIn,
+		status: []string{dropIn + ": cannot be read: permission denied; chgrp outrider"},
+		code:   "configuration-refused"},
+	{name: "access log that the unit forbids",
+		breaks: toml("[telemetry]\naccess_log_file = \"/srv/access.log\""), cures: noDropIn,
+		status: []string{dropIn + ":2:1: telemetry.access_log_file: ", "ReadWritePaths="},
+		code:   "configuration-refused"},
+	{name: "restart with an invalid configuration",
+		breaks: toml("nonsense = 1") + "; systemctl restart outrider.service || true",
+		cures:  noDropIn + startAgent, down: true,
+		status: []string{"outrider.service failed (exit code 78): " + dropIn + ":1:1: nonsense",
+			"Envoy continues serving in outrider-envoy.service"}},
+
+	// The mesh configuration.
+	{name: "unknown field", breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], htpp: []}")),
+		cures: noMeshIn, status: []string{meshIn + ":4: VirtualService default/x: ", "http"},
+		code: "mesh-problems", check: meshIn + ":4: "},
+	{name: "no YAML", breaks: yaml("server { listen 80; }"), cures: noMeshIn,
+		status: []string{meshIn + ":1: "}, code: "mesh-problems", check: meshIn + ":1: "},
+	{name: "unknown kind of policy", breaks: yaml(object("AuthorizationPolicy", "x", "{}")),
+		cures: noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
+		status: []string{meshIn + ":1: ", "restricts access", "remove it"}},
+	{name: "destination that does not exist", warns: true, cures: noMeshIn,
+		breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], gateways: [edge], http: [{route: "+
+			"[{destination: {host: nowhere.test}}]}]}")), code: "mesh-problems",
+		status: []string{meshIn + ":1: VirtualService default/x: "},
+		check:  "no service has the host nowhere.test"},
+	{name: "same object twice", breaks: "cp /etc/outrider/mesh.d/web.yaml " + meshIn, cures: noMeshIn,
+		warns: true, status: []string{meshIn + ":", "web.yaml:1"}, code: "mesh-problems",
+		check: "warning: " + meshIn + ":1: "},
+	{name: "filter that Envoy refuses", cures: noMeshIn, code: "mesh-problems",
+		breaks: yaml(filter("lua", "\"@type\": type.googleapis.com/envoy.extensions.filters.http.lua.v3."+
+			"Lua, default_source_code: {inline_string: \"this is no Lua\"}")),
+		status: []string{meshIn + ":1: EnvoyFilter default/x: ", "script load error"},
+		check:  meshIn + ":1: "},
+	{name: "filter with a misspelt field", cures: noMeshIn, code: "mesh-problems",
+		breaks: yaml(filter("health_check", "\"@type\": type.googleapis.com/envoy.extensions.filters."+
+			"http.health_check.v3.HealthCheck, pass_trough_mode: false")),
+		status: []string{meshIn + ":4: EnvoyFilter default/x: ", "pass_trough_mode"},
+		check:  meshIn + ":4: "},
+	{name: "folder without rights", breaks: "chmod 000 /etc/outrider/mesh.d",
+		cures: "chmod 755 /etc/outrider/mesh.d", status: []string{"/etc/outrider/mesh.d", "cannot"},
+		code: "mesh-problems", check: "/etc/outrider/mesh.d"},
+	{name: "folder that is gone", breaks: "mv /etc/outrider/mesh.d /etc/outrider/away",
+		cures: "mv /etc/outrider/away /etc/outrider/mesh.d", code: "mesh-problems",
+		status: []string{"/etc/outrider/mesh.d:1: is gone: its 1 file stays in force", "mount it back"},
+		warns:  true, check: "/etc/outrider/mesh.d:1: is gone"},
+	{name: "mesh file without rights", breaks: "install -m 0600 /dev/null " + meshIn, cures: noMeshIn,
+		status: []string{meshIn + ":1: user outrider cannot read it", "chgrp outrider "},
+		code:   "mesh-problems", check: meshIn},
+
+	// Ports.
+	{name: "port of a new Gateway is taken", breaks: holds("8081") + yaml(more("8081", "")),
+		cures: releases + "sleep 3; curl -sf -o /dev/null -H 'Host: more.test' " +
+			"http://127.0.0.1:8081/ && " + noMeshIn, code: "listener-unbound",
+		status: []string{meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081: the port is " +
+			"taken by holder.service of user daemon; end it, or give the Gateway another port"},
+		check: meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081"},
+	{name: "port is taken at the start", code: "listener-unbound",
+		breaks: stopAgent + holds("8081") + yaml(more("8081", "")) + "\n" + startAgent[2:],
+		cures:  releases,
+		status: []string{meshIn + ":1: Gateway default/more: ", "holder.service of user daemon"},
+		check:  meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081"},
+	{name: "no port is free at the start", code: "listener-unbound", unready: true, silent: true,
+		breaks: "mv /etc/outrider/mesh.d/web.yaml /root; " + stopAgent + holds("8081") +
+			yaml(more("8081", "")) + "\n" + startAgent[2:],
+		cures:  releases + "mv /root/web.yaml /etc/outrider/mesh.d; " + noMeshIn,
+		status: []string{"not ready: none of the listeners", "holder.service of user daemon"},
+		check:  meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081"},
+	{name: "address that the host does not have", breaks: yaml(more("8081", "bind: 192.0.2.77, ")),
+		cures: "ip address add 192.0.2.77/32 dev lo", code: "listener-unbound",
+		status: []string{meshIn + ":1: Gateway default/more: nothing listens on 192.0.2.77:8081: this " +
+			"host does not have the address", "or add it to the host"},
+		check: meshIn + ":1: Gateway default/more: "},
+	{name: "port of the agent", breaks: yaml(more("15020", "")), cures: noMeshIn,
+		code: "mesh-problems", check: meshIn + ":1: ", warns: true,
+		status: []string{"port 15020 belongs to [status] address of the agent; give the server another"}},
+	{name: "readiness port is taken at the start", unready: true, silent: true, code: "port-taken",
+		breaks: stopAgent + holds("15021") + startAgent[2:], cures: releases,
+		status: []string{"Envoy cannot start yet: ", "15021", "holder.service of user daemon"}},
+
+	// Certificates.
+	{name: "key of another certificate", breaks: newKey(pair+".key", "outrider-envoy"),
+		cures: "mv /root/kept.key " + pair + ".key", code: "mesh-problems",
+		status: []string{"/etc/outrider/mesh.d/web.yaml:", "Gateway default/edge", pair},
+		check:  "Gateway default/edge"},
+	{name: "key that Envoy cannot read", breaks: "chown root " + pair + ".key",
+		cures:  "chown outrider-envoy " + pair + ".key",
+		status: []string{"/etc/outrider/mesh.d/web.yaml:1: Gateway default/edge: ", pair + ".key"},
+		code:   "mesh-problems",
+		check:  "user outrider-envoy cannot read " + pair + ".key: chown outrider-envoy "},
+	{name: "certificate that is gone", breaks: "mv " + pair + ".crt /root",
+		cures: "mv /root/a.crt " + pair + ".crt", code: "mesh-problems",
+		status: []string{pair + ".crt does not exist"}, check: pair + ".crt does not exist"},
+
+	// Backends and processes.
+	{name: "backend is down", breaks: "systemctl stop backend.service; curl -s -o /dev/null -H " +
+		"'Host: web.test' http://127.0.0.1:80/", silent: true, code: "backend-failing",
+		cures: "systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp " +
+			"127.0.0.1:9001; for i in $(seq 50); do sleep 0.2; [ $(curl -s -o /dev/null -w '%{http_code}' " +
+			"-H 'Host: web.test' http://127.0.0.1:80/) = 200 ] && break; done",
+		status: []string{"backend backend.test", "127.0.0.1:9000"}},
+	{name: "Envoy's program is gone, and Envoy ends", unready: true, silent: true, code: "envoy-down",
+		breaks: "rm /usr/local/bin/envoy; pkill -KILL -x envoy",
+		cures:  "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
+		status: []string{"No Envoy serves: ", "/usr/local/bin/envoy", "no such file"}},
+	{name: "Envoy is killed", heals: true, breaks: "pkill -KILL -x envoy",
+		journal: []string{"was ended by SIGKILL: killed from outside"}},
+	{name: "the keeper is killed", heals: true, breaks: "pkill -KILL -x outrider-keeper",
+		journal: []string{"keeper has ended"}},
+	{name: "the agent is killed", heals: true, breaks: "pkill -KILL -x outriderd",
+		journal: []string{"code=killed, status=9/KILL"}},
+	{name: "the keeper's unit is stopped", heals: true,
+		breaks:  "systemctl stop outrider-envoy.service || true",
+		journal: []string{"Stopped outrider-envoy.service", "No Envoy serves: "}},
+}
