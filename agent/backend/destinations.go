@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/driver"
@@ -58,7 +59,8 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 // problems returns all problems of the mesh configuration, including, if live is set, those that
 // only the statistics of a running Envoy show.
 func (b *Backend) problems(ctx context.Context, live bool) []discovery.Problem {
-	found := slices.Concat(b.Discovery.Problems(), b.exposed(), b.Unbound.Problems())
+	found := slices.Concat(b.Discovery.Problems(), b.exposed(), b.Unbound.Problems(),
+		b.failing())
 	slices.SortFunc(found, discovery.Problem.Compare)
 	node := b.Ports.LastNode()
 	if node == nil || !live {
@@ -71,4 +73,14 @@ func (b *Backend) problems(ctx context.Context, live bool) []discovery.Problem {
 	found = append(found, shown...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	return found
+}
+
+// failing returns a problem for each endpoint that fails.
+func (b *Backend) failing() []discovery.Problem {
+	var problems []discovery.Problem
+	for _, p := range b.Endpoints.Problems() {
+		problems = append(problems, discovery.Problem{Severity: condition.Warning,
+			Message: p.String(), Cure: "start it, or correct its address"})
+	}
+	return problems
 }

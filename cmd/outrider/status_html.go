@@ -85,6 +85,9 @@ func htmlClass(s style) string {
 	return map[style]string{green: "good", yellow: "warn", red: "bad"}[s]
 }
 
+// conditionFailing is the condition that sums up FailingBackends.
+const conditionFailing = "backend-failing"
+
 // htmlProblems returns the conditions and the problems of the mesh configuration.
 func htmlProblems(s api.Status) []htmlProblem {
 	var all []htmlProblem
@@ -92,7 +95,8 @@ func htmlProblems(s api.Status) []htmlProblem {
 		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
 	}
 	for _, c := range s.Conditions {
-		if c.Code != discovery.ConditionProblems { // listed below
+		// These are listed below.
+		if c.Code != discovery.ConditionProblems && c.Code != conditionFailing {
 			add(c.Severity, c.Sentence)
 		}
 	}

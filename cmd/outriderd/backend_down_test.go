@@ -82,6 +82,12 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	if ready, why := r.Ready(); !ready {
 		t.Errorf("dead backends make the proxy unready: %s", why)
 	}
+	told := r.Outrider("mesh", "check")
+	for _, want := range wants {
+		if told.Exit != 0 || !strings.Contains(told.Err, "warning: "+want) {
+			t.Errorf("mesh check: exit %d, no %q: %s", told.Exit, want, told.Err)
+		}
+	}
 	if told := r.Outrider("proxy", "endpoints"); !strings.Contains(told.Out,
 		"fails: connection refused") {
 		t.Errorf("proxy endpoints: %s", told.Out)
