@@ -42,12 +42,13 @@ type machine struct {
 	colour bool
 	width  int       // of the terminal
 	unit   unitState // of the agent
+	proc   string    // of processes
 }
 
 // newMachine returns a machine whose agent answers with backend; nil: no agent runs.
 func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 	t.Helper()
-	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewBoard()}
+	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewBoard(), proc: "/proc"}
 	m.lib = filepath.Join(m.dir, "lib")
 	for _, dir := range []string{"run/envoy", "keeper", "shm", "etc/mesh.d"} {
 		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o755); err != nil {
@@ -70,7 +71,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 		unit: func(context.Context, string) unitState { return m.unit }, places: places{
 			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"),
 			keeper: filepath.Join(m.dir, "keeper"), capture: filepath.Join(m.dir, "capture"),
-			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib,
+			sharedMemory: filepath.Join(m.dir, "shm"), processes: m.proc, envoys: m.lib,
 			state: "/var/lib/outrider", hosts: filepath.Join(m.dir, "hosts")}}
 }
 
