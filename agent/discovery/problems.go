@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,7 +35,7 @@ func (s *Server) reportProblems() {
 	// views of other realms would report the same problems twice
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
 	dropOutdated(views)
-	s.closed.Store(s.here.whyClosed())
+	s.closed.Store(cmp.Or(s.here.whyClosed(), s.unenforced()))
 	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
 		s.here.refs.problems(), unselected(s.here.world, views)), views, s.refusals)
 	if s.reported = s.problems; s.settings.Unused {

@@ -17,6 +17,8 @@ type refusal struct {
 	version string
 	reason  string
 	problem Problem
+	// policy: the proxy keeps another version of what a PeerAuthentication decides.
+	policy bool
 }
 
 // RefusedResource is a resource that a proxy refused.
@@ -56,7 +58,7 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 			case certain && (one.Held || !r.Accepted()) && s.fallBack(v, r, origins, p.Message):
 			default:
 				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(),
-					problem: p}
+					problem: p, policy: one.Held && polices(r.Origins)}
 				unresolved = append(unresolved, one.Name)
 				placed = placed && p.File != ""
 			}
@@ -74,6 +76,29 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 	s.reportProblems()
 	slices.Sort(unresolved)
 	return slices.Compact(unresolved), placed
+}
+
+// polices reports whether a PeerAuthentication is among origins.
+func polices(origins []resource.Origin) bool {
+	return slices.ContainsFunc(origins, func(o resource.Origin) bool {
+		return o.Kind == string(object.PeerAuthentication)
+	})
+}
+
+// unenforced returns why a policy is not in force, nil if none is known: Envoy refused what it
+// decides, and keeps the version before. Callers hold mu.
+func (s *Server) unenforced() *string {
+	why := ""
+	for _, r := range s.refusals {
+		if text := "a policy may not be in force: " + r.problem.String(); r.policy &&
+			(why == "" || text < why) {
+			why = text
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	return &why
 }
 
 // Cured records that Envoy accepts resources that it refused before.

@@ -93,6 +93,10 @@ func TestFallback_NeverRevertsPeerAuthentication(t *testing.T) {
 				t.Errorf("unresolved: %q", got)
 			}
 			l.reported("after the refusal", test.problem)
+			if why := l.server.Closed(); strings.Contains(why, "policy may not be in force") !=
+				(test.unresolved > 0) {
+				t.Errorf("not ready: %q", why)
+			}
 			for _, when := range []string{"after the refusal", "the next server"} {
 				if got := l.plain(); got != "" {
 					t.Errorf("%s: plain text is accepted by %s", when, got)
