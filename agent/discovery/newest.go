@@ -32,6 +32,37 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	s.reportProblems()
 }
 
+// Ended records that a stream has ended. If no later one of its proxy accepted anything, what the
+// proxy is now is unknown: a new epoch may have died, and the one before it serves. The problems of
+// all its views are reported until it accepts resources again.
+func (s *Server) Ended(stream uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	proxy, newest := "", uint64(0)
+	for _, v := range s.views {
+		if v.stream == stream {
+			proxy = v.proxy
+		}
+	}
+	if proxy == "" {
+		return
+	}
+	for _, v := range s.views {
+		if v.proxy == proxy {
+			newest = max(newest, v.stream)
+		}
+	}
+	if stream != newest {
+		return
+	}
+	for _, v := range s.views {
+		if v.proxy == proxy {
+			v.stream = 0
+		}
+	}
+	s.reportProblems()
+}
+
 // dropOutdated deletes from a map of views those of a single proxy that has accepted another one
 // since. Nothing is outdated if nobody calls Accepted, as in a fleet's server.
 func dropOutdated(views map[string]*served) {

@@ -93,6 +93,12 @@ spec:
 	reports("without again", true)
 	follow("vm", "true")
 	reports("with one again", false)
+	server.Ended(stream - 1)
+	reports("the drained one ended", false)
+	server.Ended(stream)
+	reports("a new epoch died, and the one before may serve", true)
+	follow("vm", "true")
+	reports("another new epoch", false)
 	follow("other", "")
 	reports("another one is without", true)
 }

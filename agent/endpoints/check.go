@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -136,8 +137,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 func (t *Tracker) end(p *failing, message string) {
 	delete(t.failing, p.Key)
 	if p.confirmed {
-		t.options.Logger.Info(message, "host", p.Host(), "address", p.Address, "failures",
-			p.Requests, "cluster", p.Cluster)
+		t.log(slog.LevelInfo, message, p.Key, "failures", p.Requests)
 	}
 }
 

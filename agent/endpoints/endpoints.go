@@ -14,6 +14,7 @@ package endpoints
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -44,7 +45,8 @@ const (
 	maxFailing = 100 // endpoints that are kept; failures of more are counted
 )
 
-// logLimits bound the lines about failures in a minute: of one endpoint and cause, and of all.
+// logLimits bound the lines in a minute, of failures and of ended problems: of one endpoint and
+// cause, and of all.
 var logLimits = repeat.Limits{Class: 1, All: 10}
 
 // Key identifies an endpoint. Address is "" if a cluster had no healthy endpoint.
@@ -174,15 +176,24 @@ func (t *Tracker) report(f Failure, now time.Time) {
 		t.Wake()
 	}
 	p.Cause, p.Last, p.Requests = f.Cause, now, p.Requests+f.Count
-	omitted, ok := t.limiter.Allow(now, "failure", f.Cluster+" "+f.Address+" "+f.Cause, logLimits)
+	t.log(slog.LevelWarn, "backend fails", f.Key, "cause", f.Cause)
+}
+
+// log logs a message about an endpoint with a further field, within the limits of its level.
+func (t *Tracker) log(level slog.Level, message string, of Key, field string, value any) {
+	class := fmt.Sprint(of.Cluster, " ", of.Address)
+	if level == slog.LevelWarn {
+		class += fmt.Sprint(" ", value) // the cause
+	}
+	omitted, ok := t.limiter.Allow(time.Now(), level.String(), class, logLimits)
 	if !ok {
 		return
 	}
-	fields := []any{"host", f.Host(), "address", f.Address, "cause", f.Cause, "cluster", f.Cluster}
+	fields := []any{"host", of.Host(), "address", of.Address, field, value, "cluster", of.Cluster}
 	if omitted > 0 {
 		fields = append(fields, "omitted", omitted)
 	}
-	t.options.Logger.Warn("backend fails", fields...)
+	t.options.Logger.Log(context.Background(), level, message, fields...)
 }
 
 // Problems returns the endpoints that are problems, by cluster and address.

@@ -122,6 +122,31 @@ func TestTracker_EndsWithoutSuccess(t *testing.T) {
 	}
 }
 
+// Backends that come and go cannot flood the journal.
+func TestTracker_LinesOfEndedProblemsAreLimited(t *testing.T) {
+	run(t, false, func(b *bench) {
+		for round := range 10 {
+			hosts := map[Key]Counters{}
+			for i := range 50 {
+				key := Key{web.Cluster, fmt.Sprintf("10.0.0.%d:80", i)}
+				hosts[key] = Counters{Requests: 1, Success: uint64(round)}
+				b.Report(Failure{key, "connection refused", 1})
+			}
+			b.set(0, hosts)
+			b.after(5 * time.Second)
+			for key := range hosts {
+				hosts[key] = Counters{Requests: 2, Success: uint64(round + 1)}
+			}
+			b.set(0, hosts)
+			b.after(11 * time.Second)
+		}
+		n := strings.Count(b.log.String(), "backend answers again")
+		if n < 1 || n > 30 || !strings.Contains(b.log.String(), "omitted=") {
+			t.Errorf("%d lines in %d s", n, 160)
+		}
+	})
+}
+
 // A backend that fails one request in many is in the journal, and no problem.
 func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 	run(t, false, func(b *bench) {

@@ -37,6 +37,7 @@ func NewObserver(
 // resources that it cannot revert to their previous version.
 type Server interface {
 	Accepted(stream uint64, node *corev3.Node)
+	Ended(stream uint64)
 	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string,
 		placed bool)
 	Cured(typeURL string, names []string)
@@ -64,6 +65,7 @@ func (o Observer) Disconnected(stream xds.Stream, err error) {
 	if o.unbound != nil {
 		o.unbound.ended(stream)
 	}
+	o.mesh.Ended(stream.ID)
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)
 }

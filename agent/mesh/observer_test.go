@@ -19,6 +19,7 @@ import (
 type meshRecord map[string]bool
 
 func (meshRecord) Accepted(uint64, *corev3.Node) {}
+func (meshRecord) Ended(uint64)                  {}
 
 func (m meshRecord) Refused(_ string, refused []discovery.RefusedResource,
 	_ error) (standing []string, placed bool) {

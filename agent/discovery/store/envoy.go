@@ -122,6 +122,8 @@ func (d *decoder) packed(node *yaml.Node, into *anypb.Any, at *path, depth int) 
 	fields, url := withoutType(node)
 	name := typeName(url)
 	switch {
+	case at.name == "config" && node.Kind == yaml.MappingNode && len(node.Content) == 0:
+		return true // a FilterConfig that only disables a filter, as Envoy's documentation has it
 	case member(node, "@type").Kind == 0:
 		d.refuse(node, at, "has no @type", "write type.googleapis.com/ and the name of a message")
 		return true

@@ -28,6 +28,8 @@ func TestSpecs_EnvoyFilter(t *testing.T) {
 			"!configPatches[0].patch.value.typed_config.no_such_field: no field"},
 		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {}}}"),
 			"!configPatches[0].patch.value.typed_config: has no @type"},
+		{ef, patched("applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {typed_per_filter_config: {a: {'@type': type.googleapis.com/envoy.config.route.v3.FilterConfig, config: {}, disabled: true}}}}"),
+			""},
 		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {filters: [" + strings.Repeat("{later: 1},", 20) + "], lb_policy: []}}"),
 			"!configPatches[0].patch.value.lb_policy: single value"},
 		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/google.protobuf.Struct, a: 1}}}"),
