@@ -23,7 +23,7 @@ import (
 
 // check updates the condition and retries the listeners whose address is free. It reports whether
 // there are listeners that cannot be bound.
-func (u *Unbound) check(ctx context.Context) (any bool) {
+func (u *Unbound) check(ctx context.Context) (found bool) {
 	host := u.host()
 	u.mu.Lock()
 	var problems []discovery.Problem

@@ -190,7 +190,8 @@ var faults = []fault{
 		cures: "systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp " +
 			"127.0.0.1:9001; for i in $(seq 50); do sleep 0.2; [ $(curl -s -o /dev/null -w '%{http_code}' " +
 			"-H 'Host: web.test' http://127.0.0.1:80/) = 200 ] && break; done",
-		status: []string{"backend backend.test", "127.0.0.1:9000"}},
+		status: []string{"backend backend.test", "127.0.0.1:9000"}, warns: true,
+		check: "warning: "},
 	{name: "Envoy's program is gone, and Envoy ends", unready: true, silent: true, code: "envoy-down",
 		breaks: "rm /usr/local/bin/envoy; pkill -KILL -x envoy",
 		cures:  "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
