@@ -68,11 +68,11 @@ func TestCheckTyped_Faults(t *testing.T) {
 	}
 	large := json.RawMessage(`"` + strings.Repeat("a", 5<<20) + `"`)
 	checker := typedconfig.Checker{Run: (&bootstrap.Program{Path: program}).CheckTyped}
-	answers := checker.Check(append(configs, typedconfig.Config{Type: rateLimit, Value: large}))
-	if answers[0].Err != nil || answers[1].Err == nil {
+	answers := checker.Check(append([]typedconfig.Config{{Type: rateLimit, Value: large}}, configs...))
+	if answers[0].Err == nil || answers[1].Err != nil {
 		t.Errorf("%+v", answers)
 	}
-	if _, ok := errors.AsType[*bootstrap.ProgramError](answers[1].Err); ok {
-		t.Errorf("the process got it: %v", answers[1].Err)
+	if _, ok := errors.AsType[*bootstrap.ProgramError](answers[0].Err); ok {
+		t.Errorf("the process got it: %v", answers[0].Err)
 	}
 }

@@ -76,9 +76,10 @@ func (c *Checker) Check(configs []Config) []Answer {
 		sums[i] = sha256.Sum256([]byte(config.Type + "\n" + string(config.Value)))
 		if findings, ok := c.known[sums[i]]; ok {
 			answers[i].Findings = findings
-		} else if size += len(config.Value); size > maxBytes {
+		} else if size+len(config.Value) > maxBytes {
 			answers[i].Err = fmt.Errorf("those to check have more than %d bytes", maxBytes)
 		} else {
+			size += len(config.Value)
 			asked, index = append(asked, config), append(index, i)
 		}
 	}
