@@ -61,6 +61,7 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 func (b *Backend) problems(ctx context.Context, live bool) []discovery.Problem {
 	found := slices.Concat(b.Discovery.Problems(), b.exposed(), b.Unbound.Problems(),
 		b.failing())
+	found = append(found, certificateProblems(b.Identity.Secrets(), found)...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	node := b.Ports.LastNode()
 	if node == nil || !live {

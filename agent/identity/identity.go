@@ -142,6 +142,8 @@ type Info struct {
 	Problem   string    // why there is no newer version; "" if there is no problem
 	File      string    // with the certificate or the roots; "": none
 	Users     []string  // objects of the mesh configuration, with FILE:LINE, that use it
+	Condition string    // code of the condition that lists it, "" if none does
+	Sentence  string    // of that condition
 }
 
 // material is one version of a secret. It is immutable.

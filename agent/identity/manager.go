@@ -247,9 +247,9 @@ func (m *Manager) Secrets() []Info {
 	slices.Sort(names)
 	var all []Info
 	for _, name := range names {
-		about, version := Info{Name: name}, m.presented[name]
+		about, version, state := Info{Name: name}, m.presented[name], &entry{}
 		if e := m.entries[name]; e != nil {
-			version = m.version(name)
+			version, state = m.version(name), e
 			if e.err != nil {
 				about.Problem = e.err.Error()
 			}
@@ -260,6 +260,7 @@ func (m *Manager) Secrets() []Info {
 			about.Problem = problem
 		}
 		about.File, about.Users = m.fileOf(name), m.users[name]
+		about.Condition, about.Sentence = verdict(state, version, m.options.Now())
 		all = append(all, about)
 	}
 	return all

@@ -1,11 +1,13 @@
 package systemtest
 
 import (
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -55,6 +57,14 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 		`openssl req -x509 -nodes -days 90 -newkey ec -pkeyopt ec_paramgen_curve:P-256 ` +
 		`-subj /CN=web.test -addext subjectAltName=DNS:web.test -keyout a.key -out a.crt && ` +
 		`chown outrider-envoy a.* && chmod 0400 a.*`)
+	root := pkitest.NewAuthority(t, "root", nil)
+	for name, leaf := range map[string]*x509.Certificate{
+		"expired": pkitest.Leaf("past", -time.Minute), "soon": pkitest.Leaf("soon", 24*time.Hour)} {
+		leaf.NotBefore = time.Now().Add(-30 * 24 * time.Hour)
+		chain, key := root.Issue(t, leaf)
+		h.Write("/root/"+name+".crt", string(chain))
+		h.Write("/root/"+name+".key", string(key))
+	}
 	h.Write("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
 	h.Write("/etc/outrider/mesh.d/web.yaml", faultMesh)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

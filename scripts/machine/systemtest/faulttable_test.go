@@ -1,5 +1,7 @@
 package systemtest
 
+import "strings"
+
 // fault is one way in which an edge proxy breaks, and what the host says of it.
 type fault struct {
 	name   string
@@ -77,6 +79,22 @@ func newKey(path, owner string) string {
 	return "cp -p " + path + " /root/kept.key; openssl ecparam -genkey -name prime256v1 -noout -out " +
 		"/root/new.key; install -o " + owner + " -m 0400 /root/new.key " + path + ".new; mv " + path +
 		".new " + path
+}
+
+// swapPair replaces both files of a certificate by those of a name in /root.
+func swapPair(name string) string {
+	return "[ -e /root/kept.crt ] || cp -p " + pair + ".crt /root/kept.crt; [ -e /root/kept.pair ] || " +
+		"{ cp -p " + pair + ".key /root/kept.key; touch /root/kept.pair; }; for f in key crt; do install " +
+		"-o outrider-envoy -m 0400 /root/" + name + ".$f " + pair + ".$f.new; mv " + pair + ".$f.new " +
+		pair + ".$f; done"
+}
+
+// fills gives a folder a small file system of its own, and fills it.
+func fills(folder string) string {
+	return stopAgent + "owner=$(stat -c %u:%g " + folder + "); mode=$(stat -c %a " + folder + "); " +
+		"mount -t tmpfs -o size=2m tmpfs " + folder + "; chown $owner " + folder + "; chmod $mode " +
+		folder + startAgent + "; outrider wait --timeout 30s; head -c 4M /dev/zero >" + folder +
+		"/fill; outrider reload"
 }
 
 // faults are the faults of an edge proxy that an administrator meets.
@@ -183,6 +201,33 @@ var faults = []fault{
 	{name: "certificate that is gone", breaks: "mv " + pair + ".crt /root",
 		cures: "mv /root/a.crt " + pair + ".crt", code: "mesh-problems",
 		status: []string{pair + ".crt does not exist"}, check: pair + ".crt does not exist"},
+
+	{name: "certificate of files has expired", breaks: swapPair("expired"), cures: swapPair("kept"),
+		status: []string{pair + ".crt (/etc/outrider/mesh.d/web.yaml:1 Gateway default/edge): expired on ",
+			"replace the file"},
+		code: "certificate-expired", check: "web.yaml:1: Gateway default/edge: "},
+	{name: "certificate of files ends soon", breaks: swapPair("soon"), cures: swapPair("kept"),
+		status: []string{pair + ".crt (/etc/outrider/mesh.d/web.yaml:1 Gateway default/edge): ",
+			"the file has not been replaced and expires in "},
+		code: "certificate-not-renewed", warns: true, check: "web.yaml:1: Gateway default/edge: "},
+	{name: "certificate of a credential has expired", code: "secret-unavailable", cures: noMeshIn,
+		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; for f in crt key; do " +
+			"install -o outrider -m 0400 /root/expired.$f /etc/outrider/credentials/x/tls.$f; done; " +
+			yaml(strings.Replace(more("8081", ""), "protocol: HTTP}", "protocol: HTTPS}, tls: "+
+				"{mode: SIMPLE, credentialName: x}", 1)),
+		status: []string{"credentials/x/tls.crt", "expired on "},
+		check:  "expired on "},
+
+	// Disks.
+	{name: "disk of the state is full", code: "disk-full",
+		breaks: fills("/var/lib/outrider"), cures: "rm /var/lib/outrider/fill; outrider reload",
+		status: []string{"the file system of /var/lib/outrider", " is full (", "free space"}},
+	{name: "disk of the access log is full", code: "disk-full",
+		breaks: toml("[telemetry]\naccess_log_file = \"/var/log/outrider/a.log\"") + "; " +
+			fills("/var/log/outrider") + "; for i in $(seq 40); do curl -s -o /dev/null -H 'Host: " +
+			"web.test' http://127.0.0.1:80/; done; sleep 2; outrider reload",
+		cures:  "rm /var/log/outrider/fill; " + noDropIn + "; outrider reload",
+		status: []string{"lines of /var/log/outrider/a.log are lost"}},
 
 	// Backends and processes.
 	{name: "backend is down", breaks: "systemctl stop backend.service; curl -s -o /dev/null -H " +

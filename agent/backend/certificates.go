@@ -1,0 +1,40 @@
+package backend
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/identity"
+)
+
+// certificateProblems returns a problem for each certificate that objects of the mesh configuration
+// use and a condition lists, unless one of the known problems names its file.
+func certificateProblems(
+	secrets []identity.Info, known []discovery.Problem,
+) []discovery.Problem {
+	var problems []discovery.Problem
+	for _, s := range secrets {
+		if s.Condition == "" || len(s.Users) == 0 ||
+			slices.ContainsFunc(known, func(p discovery.Problem) bool {
+				return s.File != "" && strings.Contains(p.String(), s.File)
+			}) {
+			continue
+		}
+		p := discovery.Problem{Severity: condition.Error,
+			Message: identity.Title(s.Name) + ": " + s.Sentence}
+		if s.Condition == identity.CodeNotRenewed {
+			p.Severity = condition.Warning
+		}
+		var place string
+		place, p.Object, _ = strings.Cut(s.Users[0], " ") // FILE:LINE KIND NS/NAME
+		if colon := strings.LastIndexByte(place, ':'); colon >= 0 {
+			p.File = place[:colon]
+			p.Line, _ = strconv.Atoi(place[colon+1:])
+		}
+		problems = append(problems, p)
+	}
+	return problems
+}
