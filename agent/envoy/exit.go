@@ -31,14 +31,14 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 	if signal == "" && code == 0 {
 		return words
 	}
-	for _, hint := range hints {
-		if line := lastWith(last, hint.text); line != "" {
-			return words + ": " + hint.words + " (" + message(line) + ")"
-		}
-	}
 	name := signalName(signal)
 	// Earlier log lines do not explain a signal from outside, unless they are errors.
 	fromOutside := name == "SIGKILL" || name == "SIGTERM"
+	for _, hint := range hints {
+		if line := lastWith(last, hint.text); line != "" && !fromOutside {
+			return words + ": " + hint.words + " (" + message(line) + ")"
+		}
+	}
 	if line := telling(last, !fromOutside); line != "" {
 		words += "; it said last: " + line
 	}

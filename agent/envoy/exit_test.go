@@ -29,6 +29,10 @@ func TestExplainExit(t *testing.T) {
 		"OOM, of one in trouble": {signal: "SIGKILL", last: said,
 			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see " +
 				"journalctl -k) or by an operator; it said last: something broke"},
+		"OOM, long after a port was taken": {signal: "SIGKILL",
+			last: []string{"[2026-11-26 01:49:36.385][1][warning][config] cannot bind '0.0.0.0:80': " +
+				"Address already in use"},
+			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
 		"signal words": {signal: "killed",
 			want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
 		"crash": {signal: "SIGSEGV", coreDump: true,
