@@ -102,8 +102,9 @@ func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, 
 	return rendered, nil
 }
 
-// outOfMemory matches the message of the Go runtime when it gets no more memory.
-var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate`)
+// outOfMemory matches the messages of the Go runtime when it gets no more memory. Some of its own
+// code then ends by SIGSEGV; that of Go code would begin with "panic:".
+var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate|^SIGSEGV: `)
 
 // Defaults for Program. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
 const (
@@ -152,6 +153,10 @@ func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) 
 		return nil, fmt.Errorf("check typed_configs: %w", err)
 	}
 	answer, err := p.ask(ctx, "check typed_configs", text)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
+		return nil, fmt.Errorf("it is too large: its check takes more than %d MiB of memory",
+			p.memory()>>20)
+	}
 	return answer.Findings, err
 }
 

@@ -16,31 +16,48 @@ import (
 
 const rateLimit = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
-// TestCheckTyped_IsBounded checks values that are expensive, beside one that is not.
+// TestCheckTyped_IsBounded checks values that are expensive, each beside one with a misspelt field.
 func TestCheckTyped_IsBounded(t *testing.T) {
 	nested := strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000)
+	many := func(value string, n int) string {
+		return `{"descriptors": [` + strings.Repeat(value+",", n-1) + value + "]}"
+	}
+	const either = "at the limit"
 	for name, test := range map[string]struct{ value, finding, err string }{
-		"misspelt": {`{"stat_prefixes": "a"}`, "LocalRateLimit has no field", ""},
-		"nested":   {`{"metadata": ` + nested + `}`, "LocalRateLimit has no field", ""},
+		"nested": {`{"metadata": ` + nested + `}`, "LocalRateLimit has no field", ""},
 		"nested where anything is allowed": {`{"filters": [{"typed_config": {"@type": ` +
 			`"type.googleapis.com/envoy.config.core.v3.Metadata", "filter_metadata": {"a": ` + nested + `}}}]}`,
 			"", ""},
-		"large": {`{"stat_prefix": "` + strings.Repeat("a", 3<<20) + `"}`, "", ""},
-		"many":  {`{"descriptors": [` + strings.Repeat("0,", 1<<20) + "0]}", "", "memory"},
+		"large":        {`{"stat_prefix": "` + strings.Repeat("a", 3<<20) + `"}`, "", ""},
+		"many":         {many("0", 1<<20), "", "too large"},
+		"many empty":   {many("{}", 300_000), "", "too large"},
+		"200 K":        {many("0", 100_000), "", either},
+		"200 K, empty": {many("{}", 67_000), "", either},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := &bootstrap.Program{Path: program, Memory: 128 << 20, Time: 5 * time.Second}
-			found, err := p.CheckTyped(t.Context(), []typedconfig.Config{
-				{Type: rateLimit, Value: json.RawMessage(test.value)}})
-			if (err == nil) != (test.err == "") {
-				t.Fatal(err)
-			}
-			if test.err == "" && test.finding != "" && (len(found[0]) == 0 ||
-				!strings.Contains(found[0][0].Message, test.finding) || found[0][0].Severity != condition.Error) {
-				t.Errorf("%+v", found)
+			checker := typedconfig.Checker{Run: p.CheckTyped}
+			answers := checker.Check([]typedconfig.Config{
+				{Type: rateLimit, Value: json.RawMessage(test.value)},
+				{Type: rateLimit, Value: json.RawMessage(`{"stat_prefixes": "a"}`)}})
+			hasError(t, answers[1], "LocalRateLimit has no field")
+			switch err := answers[0].Err; {
+			case test.err == either:
+			case (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err):
+				t.Errorf("%+v", answers[0])
+			case test.finding != "":
+				hasError(t, answers[0], test.finding)
 			}
 		})
+	}
+}
+
+func hasError(t *testing.T, of typedconfig.Answer, message string) {
+	t.Helper()
+	if len(of.Findings) == 0 || of.Findings[0].Severity != condition.Error ||
+		!strings.Contains(of.Findings[0].Message, message) {
+		t.Errorf("no error %q: %+v", message, of)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,7 +43,7 @@ const (
 	timeout = 10 * time.Second
 )
 
-// RetryAfter is how long after a failure no process is started.
+// RetryAfter is how long after a failure the process is not asked again.
 const RetryAfter = time.Minute
 
 // Checker checks Configs. It is safe for concurrent use.
@@ -51,8 +52,8 @@ type Checker struct {
 	Run func(context.Context, []Config) ([][]Finding, error)
 
 	mu     sync.Mutex
-	known  map[[sha256.Size]byte][]Finding
-	failed error // of the last run, until retry
+	known  map[[sha256.Size]byte]remembered
+	failed error // of the process, whatever it is asked; until retry
 	retry  time.Time
 }
 
@@ -62,55 +63,114 @@ type Answer struct {
 	Err      error
 }
 
-// Check returns an answer for each Config. It starts at most one process, for those that are not
-// known, and waits for it at most timeout.
+// remembered is an Answer; one with Err is asked for again after retry.
+type remembered struct {
+	Answer
+	retry time.Time
+}
+
+// question is a Config without a remembered answer.
+type question struct {
+	Config
+	sum    [sha256.Size]byte
+	answer *Answer
+}
+
+// probe is what every process that works can answer.
+var probe = []question{{Config: Config{Type: "google.protobuf.Empty", Value: json.RawMessage("{}")}}}
+
+// Check returns an answer for each Config. It starts processes for those that are not known, one
+// unless that fails, and waits for them at most timeout.
 func (c *Checker) Check(configs []Config) []Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now()
 	answers := make([]Answer, len(configs))
-	sums := make([][sha256.Size]byte, len(configs))
-	var asked []Config
-	var index []int
-	size := 0
+	var asked []question
 	for i, config := range configs {
-		sums[i] = sha256.Sum256([]byte(config.Type + "\n" + string(config.Value)))
-		if findings, ok := c.known[sums[i]]; ok {
-			answers[i].Findings = findings
-		} else if size+len(config.Value) > maxBytes {
-			answers[i].Err = fmt.Errorf("those to check have more than %d bytes", maxBytes)
+		sum := sha256.Sum256([]byte(config.Type + "\n" + string(config.Value)))
+		if known, ok := c.known[sum]; ok && (known.Err == nil || now.Before(known.retry)) {
+			answers[i] = known.Answer
+		} else if now.Before(c.retry) { // each change would wait for the process to fail
+			answers[i].Err = c.failed
 		} else {
-			size += len(config.Value)
-			asked, index = append(asked, config), append(index, i)
+			asked = append(asked, question{config, sum, &answers[i]})
+		}
+	}
+	slices.SortStableFunc(asked, func(a, b question) int { return len(a.Value) - len(b.Value) })
+	size := 0
+	for i, q := range asked {
+		if size += len(q.Value); size > maxBytes {
+			for _, q := range asked[i:] {
+				q.answer.Err = fmt.Errorf("those to check have more than %d bytes", maxBytes)
+			}
+			asked = asked[:i]
+			break
 		}
 	}
 	if len(asked) == 0 {
 		return answers
 	}
-	found, err := c.run(asked)
 	if len(c.known)+len(asked) > maxKnown || c.known == nil {
-		c.known = map[[sha256.Size]byte][]Finding{}
-	}
-	for j, i := range index {
-		if answers[i].Err = err; err == nil {
-			answers[i].Findings = found[j]
-			c.known[sums[i]] = found[j]
-		}
-	}
-	return answers
-}
-
-// run starts the process, unless it failed a moment ago: each change would wait for it.
-func (c *Checker) run(configs []Config) ([][]Finding, error) {
-	if c.failed != nil && time.Now().Before(c.retry) {
-		return nil, c.failed
+		c.known = map[[sha256.Size]byte]remembered{}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	c.ask(ctx, asked, false)
+	return answers
+}
+
+// ask answers questions, sorted by size. If the process fails at them although it works, it asks
+// for the smaller and the larger ones, so that one that is too expensive leaves the others checked.
+func (c *Checker) ask(ctx context.Context, asked []question, works bool) {
+	found, err := c.run(ctx, asked)
+	if err != nil && !works {
+		_, failed := c.run(ctx, probe)
+		if works = failed == nil; !works {
+			c.failed, c.retry = err, time.Now().Add(RetryAfter)
+		}
+	}
+	if err != nil && works && len(asked) > 1 && ctx.Err() == nil {
+		half := halfOf(asked)
+		c.ask(ctx, asked[:half], works)
+		c.ask(ctx, asked[half:], works)
+		return
+	}
+	for i, q := range asked {
+		if q.answer.Err = err; err == nil {
+			q.answer.Findings = found[i]
+		}
+		c.known[q.sum] = remembered{*q.answer, time.Now().Add(RetryAfter)}
+	}
+}
+
+// halfOf returns how many of at least two questions have half of the bytes.
+func halfOf(asked []question) int {
+	total, size, half := 0, 0, 0
+	for _, q := range asked {
+		total += len(q.Value)
+	}
+	for half < len(asked)-1 && 2*(size+len(asked[half].Value)) <= total {
+		size += len(asked[half].Value)
+		half++
+	}
+	return max(half, 1)
+}
+
+// run runs the process for at most half of the time that is left, so that one that hangs leaves
+// time for the others.
+func (c *Checker) run(ctx context.Context, asked []question) ([][]Finding, error) {
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
+	defer cancel()
+	configs := make([]Config, len(asked))
+	for i, q := range asked {
+		configs[i] = q.Config
+	}
 	found, err := c.Run(ctx, configs)
 	if err == nil && len(found) != len(configs) {
 		err = errors.New("the answer is of another question")
 	}
-	c.failed, c.retry = err, time.Now().Add(RetryAfter)
 	return found, err
 }
 

@@ -88,6 +88,7 @@ func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 	if len(lines) > 0 {
 		t.Errorf("%d of %d are not found: %v", len(lines), wanted, lines)
 	}
+	checkTooLarge(t, folder)
 
 	program := filepath.Join(folder, "outrider-bootstrap")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 9\n"), 0o700); err != nil { //nolint:gosec // a program
@@ -101,6 +102,38 @@ func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 	}
 	if unchecked < wanted/2 {
 		t.Errorf("without outrider-bootstrap %d warnings", unchecked)
+	}
+}
+
+// checkTooLarge checks typed_configs that are too large to be checked, before a misspelt one.
+func checkTooLarge(t *testing.T, folder string) {
+	t.Helper()
+	const filter = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\n" +
+		"metadata: {name: NAME}\nspec: {configPatches: [{applyTo: HTTP_FILTER, patch: {operation: " +
+		"INSERT_FIRST, value: {name: a, typed_config: {\n \"@type\": type.googleapis.com/envoy.extensions." +
+		"filters.http.local_ratelimit.v3.LocalRateLimit,\n CONTENT}}}}]}\n---\n"
+	var content string
+	for name, field := range map[string]string{
+		"numbers": "descriptors: [" + strings.Repeat("0,", 400_000) + "0]",
+		"empty":   "descriptors: [" + strings.Repeat("{},", 300_000) + "{}]",
+	} {
+		content += strings.NewReplacer("NAME", name, "CONTENT", field).Replace(filter)
+	}
+	content += strings.NewReplacer("NAME", "misspelt", "CONTENT", "stat_prefixes: a").Replace(filter)
+	warnings, wrong := 0, 0
+	for _, p := range meshCheck(t, folder, content) {
+		switch {
+		case p.Severity == "warning" && strings.Contains(p.Message,
+			"is checked by Envoy alone: it is too large"):
+			warnings++
+		case p.Severity == "error" && p.Line == 2*7+6 && strings.Contains(p.Message, "has no field"):
+			wrong++
+		default:
+			t.Errorf("unexpected: %+v", p)
+		}
+	}
+	if warnings != 2 || wrong != 1 {
+		t.Errorf("%d warnings of what is too large, %d errors of what is misspelt", warnings, wrong)
 	}
 }
 
