@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 
@@ -44,11 +45,14 @@ func logFiles(c *config.Config) []string {
 	return files
 }
 
-// failedWrites returns how many writes to log files of the live epoch failed, nil if it has none.
+// failedWrites returns how many writes to log files of the live epoch failed, nil if it has no files.
 func (a *Agent) failedWrites(ctx context.Context) (*diskspace.Failures, error) {
-	live, ok := a.proxy.Epoch()
-	if !ok || live.AdminLost || len(logFiles(a.reloader.InForce().Config)) == 0 {
+	if len(logFiles(a.reloader.InForce().Config)) == 0 {
 		return nil, nil
+	}
+	live, ok := a.proxy.Epoch()
+	if !ok || live.AdminLost {
+		return nil, errors.New("no epoch answers")
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()

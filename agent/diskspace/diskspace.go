@@ -49,7 +49,7 @@ type Failures struct {
 // Options configure a Checker.
 type Options struct {
 	Places func() []Place
-	// Failures reads the count; nil, nil: Envoy writes no log file.
+	// Failures reads the count; nil, nil: Envoy writes no log file; an error: it is unknown.
 	Failures func(ctx context.Context) (*Failures, error)
 	Board    *condition.Board
 	Logger   *slog.Logger
@@ -109,7 +109,8 @@ func (c *Checker) report(code, sentence string) {
 	c.options.Board.Raise(code, condition.Error, sentence)
 }
 
-// checkLogs compares Envoy's count of failed writes with that of the last check.
+// checkLogs compares Envoy's count of failed writes with that of the last check. The condition stays
+// while the count is unknown, and until the next check of a new epoch.
 func (c *Checker) checkLogs(ctx context.Context) {
 	now, err := c.options.Failures(ctx)
 	if err != nil {
@@ -118,16 +119,21 @@ func (c *Checker) checkLogs(ctx context.Context) {
 	}
 	before := c.before
 	c.before = now
-	if now == nil || before == nil || before.Epoch != now.Epoch || now.Count <= before.Count {
+	switch {
+	case now == nil:
 		c.report(ConditionLinesLost, "")
-		return
+	case before == nil || before.Epoch != now.Epoch:
+	case now.Count > before.Count:
+		c.report(ConditionLinesLost, "Envoy cannot write to a log file, and the lines are lost; see "+
+			"whether the file system of [telemetry] access_log_file or [envoy] outlier_log_path "+
+			"is full or read-only")
+	default:
+		c.report(ConditionLinesLost, "")
 	}
-	c.report(ConditionLinesLost, fmt.Sprintf("Envoy could not write %d times to a log file in the "+
-		"last minute, and the lines are lost; see whether the file system of [telemetry] "+
-		"access_log_file or [envoy] outlier_log_path is full or read-only", now.Count-before.Count))
 }
 
-// full returns a sentence for each place whose file system is full.
+// full returns a sentence for each place whose file system is full. It does not change with each byte
+// that is written: every change of it is a line in the journal.
 func full(places []Place) []string {
 	var sentences []string
 	for _, place := range places {
@@ -139,7 +145,7 @@ func full(places []Place) []string {
 		var left string
 		switch {
 		case size > 0 && free < min(reserve, size/share):
-			left = fmt.Sprintf("%d KiB left", free>>10)
+			left = fmt.Sprintf("less than %d KiB left", min(reserve, size/share)>>10)
 		case s.Files > 0 && s.Ffree == 0:
 			left = "no inode left"
 		default:

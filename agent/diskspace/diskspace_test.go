@@ -1,7 +1,9 @@
 package diskspace
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -41,7 +43,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 		options, says string
 		fill          func(folder string) error
 	}{
-		"no space": {"size=1m", " is full (0 KiB left): nothing is kept; free space on it, ",
+		"no space": {"size=1m", " is full (less than 16 KiB left): nothing is kept; free space on it, ",
 			func(folder string) error {
 				err := os.WriteFile(filepath.Join(folder, "fill"), make([]byte, 2<<20), 0o600)
 				if err == nil {
@@ -96,23 +98,37 @@ func TestChecker_HangingFileSystem(t *testing.T) {
 
 func TestChecker_LinesLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		counts := make(chan *Failures, 10)
+		counts := make(chan func() (*Failures, error), 10)
 		_, conditions := start(t, Options{Places: func() []Place { return nil },
-			Failures: func(context.Context) (*Failures, error) { return <-counts, nil }})
-		for _, step := range []struct {
+			Failures: func(context.Context) (*Failures, error) {
+				if read, ok := <-counts; ok {
+					return read()
+				}
+				return nil, nil
+			}})
+		said := ""
+		for i, step := range []struct {
 			now  *Failures
+			err  error
 			lost bool
 		}{
-			{&Failures{0, 5}, false}, {&Failures{0, 5}, false}, {&Failures{0, 7}, true},
-			{&Failures{0, 9}, true}, {&Failures{0, 9}, false}, {&Failures{1, 20}, false},
-			{&Failures{1, 21}, true}, {nil, false},
+			{&Failures{0, 5}, nil, false}, {&Failures{0, 5}, nil, false}, {&Failures{0, 7}, nil, true},
+			{&Failures{0, 10}, nil, true}, {nil, errors.New("no epoch answers"), true},
+			{&Failures{0, 11}, nil, true}, {&Failures{1, 0}, nil, true}, {&Failures{1, 1}, nil, true},
+			{&Failures{1, 1}, nil, false}, {&Failures{2, 20}, nil, false}, {&Failures{2, 21}, nil, true},
+			{nil, nil, false},
 		} {
-			counts <- step.now
+			counts <- func() (*Failures, error) { return step.now, step.err }
 			time.Sleep(period)
 			synctest.Wait()
-			if lost := strings.HasPrefix(conditions(), ConditionLinesLost); lost != step.lost {
-				t.Errorf("%+v: %q", step.now, conditions())
+			now := conditions()
+			if lost := strings.HasPrefix(now, ConditionLinesLost); lost != step.lost {
+				t.Errorf("%d: %+v: %q", i, step.now, now)
 			}
+			if now != "" && said != "" && now != said {
+				t.Errorf("%q changed to %q: a line in the journal", said, now)
+			}
+			said = cmp.Or(now, said)
 		}
 		close(counts)
 	})

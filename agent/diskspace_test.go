@@ -1,0 +1,22 @@
+package agent
+
+import (
+	"testing"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// Without a live epoch the count is unknown, which repairs nothing; without a log file it is none.
+func TestFailedWrites_UnknownWithoutAnEpoch(t *testing.T) {
+	for file, unknown := range map[string]bool{"/var/log/access.log": true, "/dev/stdout": false} {
+		c := &config.Config{}
+		c.Telemetry.AccessLogFile = file
+		a := &Agent{proxy: driver.NewProxy(&epoch.Supervisor{}, nil),
+			reloader: &reloader{current: &config.Loaded{Config: c}}}
+		if count, err := a.failedWrites(t.Context()); count != nil || (err != nil) != unknown {
+			t.Errorf("%s: %+v, %v", file, count, err)
+		}
+	}
+}
