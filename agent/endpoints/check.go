@@ -52,13 +52,15 @@ func (t *Tracker) period() time.Duration {
 	if t.nowhere {
 		return confirmAfter
 	}
+	confirmed := false
 	for _, p := range t.failing {
-		if !p.confirmed {
+		if p.undecided() {
 			return confirmAfter
 		}
+		confirmed = confirmed || p.confirmed
 	}
 	switch {
-	case len(t.failing) > 0:
+	case confirmed:
 		return openPeriod
 	case blind:
 		return blindPeriod
@@ -66,8 +68,8 @@ func (t *Tracker) period() time.Duration {
 	return 0
 }
 
-// check compares the counters with those before. Counters that cannot be read confirm a problem and
-// never end one.
+// check compares the counters with those before. Counters that cannot be read end no problem, and
+// confirm none of a single failure.
 func (t *Tracker) check(ctx context.Context) {
 	blind := t.options.Blind()
 	t.findEmpty(ctx)
@@ -78,32 +80,67 @@ func (t *Tracker) check(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
+	if err == nil {
+		t.byClient, t.looked = seen.ByClient, now
+	}
 	if err == nil && blind {
 		t.compare(seen, now)
 	}
 	for key, p := range t.failing {
-		base := p.base
 		switch {
-		case now.Sub(p.Last) >= forgetAfter:
+		case now.Sub(p.Last) >= forgetAfter && (p.confirmed || p.base == nil):
 			t.end(p, "backend problem ended: no failure for five minutes")
 			continue
 		case err == nil && !seen.has(key):
 			t.end(p, "backend problem ended: it is no longer configured")
 			continue
-		case err == nil && (base == nil || base.Epoch != seen.Epoch):
-			p.base = seen.only(key)
-			if base == nil {
-				continue
-			}
-		case err == nil && seen.succeeded(key, *base):
-			t.end(p, "backend answers again")
+		case err == nil && !t.fails(p, seen, now):
 			continue
-		case err == nil && seen.of(key).ConnectFails != base.Hosts[key].ConnectFails:
-			p.base = seen.only(key)
 		}
-		p.confirmed = p.confirmed || now.Sub(p.Since) >= confirmAfter
+		p.confirmed = p.confirmed || p.again() ||
+			p.base != nil && !p.worked && now.Sub(p.Since) >= confirmAfter
 	}
 	t.publish()
+}
+
+// fails compares the counters of an endpoint with those before. It reports false if there were none,
+// and after a success, which ends a problem. Callers hold mu.
+func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
+	base, c := p.base, seen.of(p.Key)
+	switch {
+	case base == nil:
+		p.base, p.worked = seen.only(p.Key), c.worked()
+		return false
+	case base.Epoch != seen.Epoch && p.confirmed:
+		p.base, p.connected = &Snapshot{Epoch: seen.Epoch}, time.Time{} // it counted from zero
+		return true
+	case base.Epoch != seen.Epoch:
+		p.restart(seen) // the last counters of the epoch before are unknown
+		return false
+	}
+	since := base.Hosts[p.Key]
+	succeeded := c.succeeded(since) || p.lasts(c, since, now)
+	switch {
+	case succeeded && p.confirmed:
+		t.end(p, "backend answers again")
+	case succeeded:
+		p.restart(seen)
+	case c.ConnectFails != since.ConnectFails:
+		p.base = seen.only(p.Key)
+	}
+	return !succeeded
+}
+
+// lasts reports whether a connection of a protocol other than HTTP has been open for so long, without
+// a failure since, that it is established.
+func (p *failing) lasts(c, since Counters, now time.Time) bool {
+	switch {
+	case c.Requests > 0 || c.ConnectFails != since.ConnectFails || c.begun() <= since.begun():
+		p.connected = time.Time{}
+	case p.connected.Before(p.Last):
+		p.connected = now
+	}
+	return !p.connected.IsZero() && now.Sub(p.connected) >= connectedAfter
 }
 
 // findEmpty reports the clusters that had no healthy endpoint since the last time.
@@ -203,10 +240,6 @@ func (s Snapshot) has(key Key) bool {
 	return ok || key.Address == ""
 }
 
-func (s Snapshot) succeeded(key Key, base Snapshot) bool {
-	return s.of(key).succeeded(base.Hosts[key])
-}
-
 // shown is the number of problems in the condition's sentence.
 const shown = 5
 
@@ -228,16 +261,13 @@ func (t *Tracker) publish() {
 	t.options.Board.Raise(ConditionFailing, condition.Error, strings.Join(sentences, "; "))
 }
 
-// String describes the problem: host, address, cause, since when and how many.
+// String describes the problem: host, address, cause and since when. It has no count, because each
+// change of a condition's sentence is a line in the journal.
 func (p Problem) String() string {
 	at := ""
 	if p.Address != "" {
 		at = " at " + p.Address
 	}
-	noun := "failures"
-	if p.Requests == 1 {
-		noun = "failure"
-	}
-	return fmt.Sprintf("backend %s%s fails: %s (%d %s since %s)", p.Host(), at, p.Cause, p.Requests,
-		noun, p.Since.Format(time.DateTime))
+	return fmt.Sprintf("backend %s%s fails: %s (since %s)", p.Host(), at, p.Cause,
+		p.Since.Format(time.DateTime))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"net/netip"
 )
@@ -14,7 +15,8 @@ func Parse(body []byte, epoch int) (Snapshot, error) {
 		Clusters []struct {
 			Name  string `json:"name"`
 			Hosts []struct {
-				Address struct {
+				Hostname string `json:"hostname"`
+				Address  struct {
 					Socket struct {
 						Address string `json:"address"`
 						Port    uint16 `json:"port_value"`
@@ -33,9 +35,13 @@ func Parse(body []byte, epoch int) (Snapshot, error) {
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return Snapshot{}, fmt.Errorf("read Envoy's clusters: %w", err)
 	}
-	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{}}
+	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{}, ByClient: map[string]bool{}}
 	for _, cluster := range answer.Clusters {
 		for _, host := range cluster.Hosts {
+			if originalDestination(cluster.Name, host.Hostname) {
+				found.ByClient[cluster.Name] = true
+				break
+			}
 			address := host.Address.Pipe.Path
 			if ip, err := netip.ParseAddr(host.Address.Socket.Address); err == nil {
 				address = netip.AddrPortFrom(ip, host.Address.Socket.Port).String()
@@ -53,4 +59,11 @@ func Parse(body []byte, epoch int) (Snapshot, error) {
 		}
 	}
 	return found, nil
+}
+
+// originalDestination reports whether an endpoint is one that a client chose (ORIGINAL_DST, of a
+// ServiceEntry with resolution NONE): Envoy composes its host name of the cluster's name and the
+// address. Inbound, clients can only choose addresses of this host.
+func originalDestination(cluster, hostname string) bool {
+	return strings.HasPrefix(cluster, "outbound") && strings.HasPrefix(hostname, cluster)
 }

@@ -31,8 +31,11 @@ const ConditionFailing = "backend-failing"
 
 // Times and limits of a Tracker.
 const (
-	// confirmAfter is how long an endpoint that failed has no success before it is a problem.
+	// confirmAfter is the time without a success after which an endpoint that failed is a problem: if
+	// it fails again, or if it never had a success in this epoch.
 	confirmAfter = 2 * time.Second
+	// connectedAfter is longer than establishing a connection takes.
+	connectedAfter = time.Minute
 	// openPeriod is the time between two looks for a success of a problem.
 	openPeriod = 10 * time.Second
 	// blindPeriod is the time between two looks for failures that nobody reports.
@@ -67,7 +70,7 @@ type Failure struct {
 	Count uint64 // of requests or connections
 }
 
-// Problem is an endpoint that has failed and had no success since.
+// Problem is an endpoint that fails, and had no success since.
 type Problem struct {
 	Key
 	Cause    string // the last one
@@ -83,22 +86,30 @@ type Counters struct {
 }
 
 // succeeded reports whether there was a success since earlier counters: a response other than 5xx,
-// or for a protocol other than HTTP a connection that was established and is closed. For the latter
-// no connection may have failed meanwhile: Envoy counts a failed one as active a little longer.
+// or for a protocol other than HTTP a connection that was established and is closed. That is one
+// more than were open before, or any if none failed meanwhile: Envoy counts a failed one as active
+// a little longer.
 func (c Counters) succeeded(since Counters) bool {
-	return c.Success > since.Success ||
-		c.Requests == 0 && c.ConnectFails == since.ConnectFails && c.closed() > since.closed()
+	return c.Success > since.Success || c.Requests == 0 && (c.closed() > since.begun() ||
+		c.ConnectFails == since.ConnectFails && c.closed() > since.closed())
 }
 
+// worked reports whether there was a success, or for a protocol other than HTTP a connection that
+// did not fail.
+func (c Counters) worked() bool { return c.Success > 0 || c.Requests == 0 && c.begun() > 0 }
+
+// begun returns the number of connections that did not fail.
+func (c Counters) begun() int64 { return int64(c.Connects) - int64(c.ConnectFails) }
+
 // closed returns the number of connections that were established and are closed.
-func (c Counters) closed() int64 {
-	return int64(c.Connects) - int64(c.ConnectFails) - int64(c.Connections)
-}
+func (c Counters) closed() int64 { return c.begun() - int64(c.Connections) }
 
 // Snapshot is the counters of all endpoints of an epoch.
 type Snapshot struct {
 	Epoch int
 	Hosts map[Key]Counters
+	// ByClient are the clusters whose endpoints clients choose. They are not in Hosts.
+	ByClient map[string]bool
 }
 
 // Options configure a Tracker.
@@ -122,17 +133,37 @@ type Tracker struct {
 	mu      sync.Mutex
 	failing map[Key]*failing
 	total   uint64 // failures
-	unkept  uint64 // of them: of endpoints beyond maxFailing
 	limiter repeat.Limiter
 	before  *Snapshot // in blind mode: the last counters
 	nowhere bool      // a cluster without a healthy endpoint failed; Envoy does not name it
 	empty   map[string]uint64
+	looked  time.Time // when the last counters were read
+	// byClient are the clusters in them whose endpoints clients choose.
+	byClient map[string]bool
 }
 
+// failing is an endpoint that failed: a problem, or one that may become a problem.
 type failing struct {
 	Problem
 	confirmed bool
-	base      *Snapshot // counters at the failure; nil: not read yet
+	latest    uint64    // requests of the last failure
+	base      *Snapshot // counters after the failure; nil: not read yet
+	worked    bool      // there was a success before base, perhaps after the failure
+	connected time.Time // when a connection was seen that has not failed; zero: none
+}
+
+// again reports whether it failed again, later than right after the first failure.
+func (p *failing) again() bool { return p.Last.Sub(p.Since) >= confirmAfter }
+
+// undecided reports whether the next counters can make it a problem.
+func (p *failing) undecided() bool {
+	return !p.confirmed && (p.base == nil || !p.worked || p.again())
+}
+
+// restart treats the last failure as the first one, because of a success before or after it.
+func (p *failing) restart(seen Snapshot) {
+	p.Since, p.Requests = p.Last, p.latest
+	p.base, p.worked = seen.only(p.Key), true
 }
 
 // New returns a Tracker.
@@ -164,19 +195,34 @@ func (t *Tracker) report(f Failure, now time.Time) {
 		t.Wake()
 		return
 	}
+	if t.byClient[f.Cluster] && now.Sub(t.looked) < blindPeriod {
+		return
+	}
 	t.total += f.Count
 	p := t.failing[f.Key]
 	if p == nil {
-		if len(t.failing) >= maxFailing {
-			t.unkept += f.Count
+		if len(t.failing) >= maxFailing && !t.makeRoom() {
 			return
 		}
 		p = &failing{Problem: Problem{Key: f.Key, Since: now}}
 		t.failing[f.Key] = p
+	}
+	p.Cause, p.Last, p.Requests, p.latest = f.Cause, now, p.Requests+f.Count, f.Count
+	if p.undecided() {
 		t.Wake()
 	}
-	p.Cause, p.Last, p.Requests = f.Cause, now, p.Requests+f.Count
 	t.log(slog.LevelWarn, "backend fails", f.Key, "cause", f.Cause)
+}
+
+// makeRoom forgets an endpoint with a single failure, if there is one. Callers hold mu.
+func (t *Tracker) makeRoom() bool {
+	for key, p := range t.failing {
+		if !p.confirmed && !p.undecided() {
+			delete(t.failing, key)
+			return true
+		}
+	}
+	return false
 }
 
 // log logs a message about an endpoint with a further field, within the limits of its level.
