@@ -63,6 +63,8 @@ type Backend struct {
 	Endpoints    *endpoints.Tracker
 	Unbound      *mesh.Unbound
 	Presence     *neighbour.Presence
+
+	live liveProblems
 }
 
 // Agent is the process.

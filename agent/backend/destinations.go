@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -15,9 +16,19 @@ import (
 // countTime bounds the request to Envoy for its cluster statistics.
 const countTime = time.Second
 
-// mostCounted is the number of services up to which each status requests cluster statistics from
-// Envoy: the filter makes Envoy scan all its statistics.
-const mostCounted = 1000
+// Up to mostCounted services each status requests cluster statistics from Envoy, beyond it once in
+// countPeriod: the filter makes Envoy scan all its statistics.
+const (
+	mostCounted = 1000
+	countPeriod = time.Minute
+)
+
+// liveProblems are the last problems that only the statistics of a running Envoy show.
+type liveProblems struct {
+	mu      sync.Mutex
+	counted time.Time
+	found   []discovery.Problem
+}
 
 // liveFilter selects the cluster statistics that explain.Live needs.
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
@@ -56,24 +67,32 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 	return all
 }
 
-// problems returns all problems of the mesh configuration, including, if live is set, those that
-// only the statistics of a running Envoy show.
-func (b *Backend) problems(ctx context.Context, live bool) []discovery.Problem {
+// problems returns all problems of the mesh configuration. Those that only the statistics of a
+// running Envoy show are of now, or else of the last minute.
+func (b *Backend) problems(ctx context.Context, now bool) []discovery.Problem {
 	found := slices.Concat(b.Discovery.Problems(), b.exposed(), b.Unbound.Problems(),
 		b.failing())
 	found = append(found, certificateProblems(b.Identity.Secrets(), found)...)
-	slices.SortFunc(found, discovery.Problem.Compare)
-	node := b.Ports.LastNode()
-	if node == nil || !live {
-		return found
-	}
-	shown, err := b.Discovery.LiveProblems(node, b.counted(ctx))
-	if err != nil || len(shown) == 0 {
-		return found
-	}
-	found = append(found, shown...)
+	found = append(found, b.counts(ctx, now)...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	return found
+}
+
+func (b *Backend) counts(ctx context.Context, now bool) []discovery.Problem {
+	node := b.Ports.LastNode()
+	if node == nil {
+		return nil
+	}
+	b.live.mu.Lock()
+	defer b.live.mu.Unlock()
+	if now || time.Since(b.live.counted) > countPeriod {
+		b.live.counted = time.Now()
+		b.live.found = nil
+		if found, err := b.Discovery.LiveProblems(node, b.counted(ctx)); err == nil {
+			b.live.found = found
+		}
+	}
+	return b.live.found
 }
 
 // failing returns a problem for each endpoint that fails.
