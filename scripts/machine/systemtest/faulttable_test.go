@@ -49,6 +49,10 @@ func more(port, bind string) string {
 		"{hosts: [more.test], gateways: [more], http: [{directResponse: {status: 204}}]}")
 }
 
+// secured is such a Gateway with the credential x.
+var secured = strings.Replace(more("8081", ""), "protocol: HTTP}",
+	"protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: x}", 1)
+
 // holds starts a program that listens on a port.
 func holds(port string) string {
 	return "systemd-run --quiet --unit=holder --property=User=daemon /opt/programs/backend -http " +
@@ -99,6 +103,13 @@ func fills(folder string) string {
 
 // faults are the faults of an edge proxy that an administrator meets.
 var faults = []fault{
+	// First, as the journal has a line a minute of a condition, and another row has the same one.
+	{name: "key of another credential", code: "secret-unavailable", cures: noMeshIn, check: "tls.key",
+		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; install -o outrider -m 0400 " +
+			"/root/soon.crt /etc/outrider/credentials/x/tls.crt; install -o outrider -m 0400 " +
+			"/root/expired.key /etc/outrider/credentials/x/tls.key; " + yaml(secured),
+		status: []string{"credentials/x/tls.", "the private key is not that of the certificate in "}},
+
 	// The agent's configuration.
 	{name: "unknown key", breaks: toml("nonsense = 1"), cures: noDropIn,
 		status: []string{dropIn + ":1:1: nonsense: ", "epoch "}, code: "configuration-refused"},
@@ -126,6 +137,12 @@ var faults = []fault{
 		code: "mesh-problems", check: meshIn + ":4: "},
 	{name: "no YAML", breaks: yaml("server { listen 80; }"), cures: noMeshIn,
 		status: []string{meshIn + ":1: "}, code: "mesh-problems", check: meshIn + ":1: "},
+	{name: "wrong type in the mesh", cures: noMeshIn, code: "mesh-problems", check: meshIn + ":4: ",
+		breaks: yaml(object("VirtualService", "x", "{hosts: x.test, http: []}")),
+		status: []string{meshIn + ":4: VirtualService default/x: spec.hosts"}},
+	{name: "wrong kind", cures: noMeshIn, code: "mesh-problems", check: meshIn + ":",
+		breaks: yaml(object("VirtualServices", "x", "{hosts: [x.test]}")),
+		status: []string{meshIn + ":", "VirtualService"}},
 	{name: "unknown kind of policy", breaks: yaml(object("AuthorizationPolicy", "x", "{}")),
 		cures: noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
 		status: []string{meshIn + ":1: ", "restricts access", "remove it"}},
@@ -213,8 +230,7 @@ var faults = []fault{
 	{name: "certificate of a credential has expired", code: "secret-unavailable", cures: noMeshIn,
 		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; for f in crt key; do " +
 			"install -o outrider -m 0400 /root/expired.$f /etc/outrider/credentials/x/tls.$f; done; " +
-			yaml(strings.Replace(more("8081", ""), "protocol: HTTP}", "protocol: HTTPS}, tls: "+
-				"{mode: SIMPLE, credentialName: x}", 1)),
+			yaml(secured),
 		status: []string{"credentials/x/tls.crt", "expired on "},
 		check:  "expired on "},
 
@@ -246,6 +262,9 @@ var faults = []fault{
 	{name: "the keeper is killed", heals: true, breaks: "pkill -KILL -x outrider-keeper",
 		journal: []string{"keeper has ended"}},
 	{name: "the agent is killed", heals: true, breaks: "pkill -KILL -x outriderd",
+		journal: []string{"code=killed, status=9/KILL"}},
+	{name: "all three are killed at once", heals: true,
+		breaks:  "pkill -KILL -x 'outriderd|outrider-keeper|envoy'",
 		journal: []string{"code=killed, status=9/KILL"}},
 	{name: "the keeper's unit is stopped", heals: true,
 		breaks:  "systemctl stop outrider-envoy.service || true",
