@@ -67,7 +67,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 	for _, test := range []struct{ command, name, from string }{
 		{"clusters", cluster, rule},
 		{"listeners", fmt.Sprintf("127.0.0.1_%d", r.Ports.HTTP), web},
-		{"routes", "web.test", route},
+		{"routes", "answer 410", strings.TrimSuffix(route, "2") + "8"},
+		{"routes", "outbound|", strings.TrimSuffix(route, "2") + "10"},
 		{"endpoints", cluster, web},
 	} {
 		told := r.Outrider("proxy", test.command, "-o", "wide")

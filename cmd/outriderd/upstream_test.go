@@ -105,10 +105,14 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	if u.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
-	if out := u.Outrider("proxy", "status", "-o", "wide").Out; strings.Count(out, "upstream") < 4 ||
-		!strings.Contains(out, "listeners  accepted") {
-		t.Errorf("outrider proxy status:\n%s", out)
+	follows := func() { // Envoy has everything from istiod
+		t.Helper()
+		rig.Eventually(t, 20*time.Second, "Envoy follows istiod", func() bool {
+			out := u.Outrider("proxy", "status", "-o", "wide").Out
+			return strings.Count(out, "upstream") >= 4 && strings.Contains(out, "listeners  accepted")
+		})
 	}
+	follows()
 	load := u.StartLoad(0.2)
 	if result := u.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
@@ -120,6 +124,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 		u.awaitState(state)
 	}
 	restart("connected")
+	follows()
 	u.killIstiod()
 	u.awaitState("connecting")
 	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
