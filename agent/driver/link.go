@@ -207,6 +207,8 @@ func (l *Link) follow(ctx context.Context, c *Connection) {
 				logs.exited(event.Exited)
 				select {
 				case c.exits <- processOf(*event.Exited):
+				case <-c.Done(): // the supervisor no longer receives
+					return
 				case <-ctx.Done():
 					return
 				}

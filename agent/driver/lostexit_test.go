@@ -1,0 +1,50 @@
+package driver
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// An exit that the supervisor does not receive, as it has seen the connection's end first, does not
+// keep the link from reconnecting.
+func TestLink_ExitAtTheEndOfTheKeeper(t *testing.T) {
+	options := keeper.LaunchOptions{Folder: parts.ShortDir(t),
+		Binary: parts.Program(t, "outrider-keeper")}
+	client, err := keeper.StartKeeper(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := New(Options{Logger: slog.New(slog.DiscardHandler)})
+	followed := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	connection := link.set(client)
+	go func() {
+		defer close(followed)
+		link.follow(ctx, connection)
+	}()
+	if _, err := client.Start(t.Context(), keeper.StartSpec{ID: "a", Path: "/bin/true"}); err != nil {
+		t.Fatal(err)
+	}
+	parts.Eventually(t, time.Minute, "the process has ended", func() bool {
+		processes, err := client.Processes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(processes) == 1 && processes[0].Exit != nil
+	})
+	if err := unix.Kill(client.Info().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-followed
+	if ctx.Err() != nil {
+		t.Error("the link follows a connection that has ended")
+	}
+}
