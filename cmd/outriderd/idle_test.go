@@ -49,9 +49,10 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	if e := r.Live(); e.Number != 10 {
 		t.Errorf("%+v", e)
 	}
-	if left := r.Pids("envoy"); len(left) > 2 {
-		t.Errorf("%d Envoys run", len(left))
-	}
+	// The last epoch has its parent end its own one, which takes moments.
+	rig.Eventually(t, 30*time.Second, "two Envoys run at most", func() bool {
+		return len(r.Pids("envoy")) <= 2
+	})
 }
 
 // TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their
