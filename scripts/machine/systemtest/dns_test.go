@@ -32,6 +32,7 @@ func TestDNS_IsCaptured(t *testing.T) {
 	}
 	h.Script("systemctl start outrider")
 	h.Eventually(20*time.Second, "the name resolves", resolves)
+	h.captureIs("on")
 	shown := h.Script("outrider capture show; outrider capture explain 198.51.100.9:53 --udp --user " +
 		"nobody; outrider capture explain 198.51.100.9:53 --udp --user outrider")
 	for _, want := range []string{"\nDNS is on, for queries to 198.51.100.9\n", "\ncapture.dns ",

@@ -246,8 +246,8 @@ var faults = []fault{
 		status: []string{"lines of /var/log/outrider/a.log are lost"}},
 
 	// Backends and processes.
-	{name: "backend is down", breaks: "systemctl stop backend.service; curl -s -o /dev/null -H " +
-		"'Host: web.test' http://127.0.0.1:80/", silent: true, code: "backend-failing",
+	{name: "backend is down", breaks: "systemctl stop backend.service; for i in 1 2 3; do curl -s -o " +
+		"/dev/null -H 'Host: web.test' http://127.0.0.1:80/; sleep 1.5; done", silent: true, code: "backend-failing",
 		cures: "systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp " +
 			"127.0.0.1:9001; for i in $(seq 50); do sleep 0.2; [ $(curl -s -o /dev/null -w '%{http_code}' " +
 			"-H 'Host: web.test' http://127.0.0.1:80/) = 200 ] && break; done",
