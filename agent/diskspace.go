@@ -45,7 +45,8 @@ func logFiles(c *config.Config) []string {
 	return files
 }
 
-// failedWrites returns how many writes to log files of the live epoch failed, nil if it has no files.
+// failedWrites returns how many writes to log files of the live epoch failed, nil if it has no
+// files.
 func (a *Agent) failedWrites(ctx context.Context) (*diskspace.Failures, error) {
 	if len(logFiles(a.reloader.InForce().Config)) == 0 {
 		return nil, nil

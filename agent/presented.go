@@ -15,8 +15,9 @@ import (
 const presentedPause = time.Second
 
 // presented follows the certificates that Envoy presents from files that it reads itself. Envoy is
-// asked, not the files: the agent may not read them, and Envoy keeps a certificate whose replacement
-// it refuses. It is asked when it has acknowledged secrets, or what uses them, and when epochs change.
+// asked, not the files: the agent may not read them, and Envoy keeps a certificate whose
+// replacement it refuses. It is asked when it has acknowledged secrets, or what uses them, and when
+// epochs change.
 type presented struct {
 	part.Readiness
 	agent *Agent
@@ -52,7 +53,8 @@ func (p *presented) Run(ctx context.Context) error {
 	}
 }
 
-// look asks the live Envoy, if secrets in files are in use. While none is live, the last answer stays.
+// look asks the live Envoy, if secrets in files are in use. While none is live, the last answer
+// stays.
 func (p *presented) look(ctx context.Context) error {
 	live, ok := p.agent.proxy.Epoch()
 	if !ok {

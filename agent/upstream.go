@@ -136,8 +136,8 @@ func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
 // upstream server is in use.
 type embeddedMesh struct{ *Agent }
 
-// Closed returns why the embedded server serves nothing, why the live Envoy serves nothing of it, or
-// which port is reachable past mutual TLS; "" if nothing of this is so.
+// Closed returns why the embedded server serves nothing, why the live Envoy serves nothing of it,
+// or which port is reachable past mutual TLS; "" if nothing of this is so.
 func (m embeddedMesh) Closed() string {
 	why := ""
 	if m.reloader.InForce().Config.Discovery.Address == "" {

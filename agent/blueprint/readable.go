@@ -159,8 +159,8 @@ func (r *Reader) unknown(path, at string) string {
 		r.name, path, at, at)
 }
 
-// denied judges the file at opened. path is what the user knows it as, final its path without links.
-// If strict, what cannot be determined is denied.
+// denied judges the file at opened. path is what the user knows it as, final its path without
+// links. If strict, what cannot be determined is denied.
 func (r *Reader) denied(path, final, opened string, strict bool) string {
 	needs := uint32(4)
 	info, err := os.Stat(opened)

@@ -174,7 +174,8 @@ func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
 	}
 }
 
-// A key is for one user: neither for the agent's group, whose members are people, nor for everybody.
+// A key is for one user: neither for the agent's group, whose members are people, nor for
+// everybody.
 func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 	folder := t.TempDir()
 	agent := &Reader{name: "outrider", group: "outrider", uid: 64321, groups: []uint32{64321}}

@@ -44,9 +44,9 @@ type FollowerOptions struct {
 
 // A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while
 // the helper refuses connections by earlier ones, and again after each loss of the connection. If
-// inbound connections are closed, it sends settings for these at once. While Envoy drains on request
-// and after Leave it withdraws the rules, except those for closed inbound connections, which Stop
-// alone ends.
+// inbound connections are closed, it sends settings for these at once. While Envoy drains on
+// request and after Leave it withdraws the rules, except those for closed inbound connections,
+// which Stop alone ends.
 type Follower struct {
 	FollowerOptions
 	part.Readiness

@@ -11,8 +11,9 @@ import (
 // The protocol: JSON lines over a Unix stream socket. The client sends requests. The helper answers
 // each with its number, and sends its status without a number when it changes.
 
-// protocolVersion grows when a message changes its meaning. In protocol 1 fail_closed has the meaning
-// of inbound_closed, too, which a helper of protocol 1 does not know: it refuses protocol 2.
+// protocolVersion grows when a message changes its meaning. In protocol 1 fail_closed has the
+// meaning of inbound_closed, too, which a helper of protocol 1 does not know: it refuses protocol
+// 2.
 const (
 	protocolVersion = 2
 	oldestProtocol  = 1 // of agents that are served

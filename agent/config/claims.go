@@ -99,7 +99,8 @@ func (c *Config) Claims() []Claim {
 	return claims
 }
 
-// OwnListeners returns the addresses of Outrider's own listeners in Envoy, of readiness and metrics.
+// OwnListeners returns the addresses of Outrider's own listeners in Envoy, of readiness and
+// metrics.
 func (c *Config) OwnListeners() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, claim := range c.listening() {

@@ -51,8 +51,9 @@ type proposed struct {
 	hosts         []view.HostOrigin
 }
 
-// Compare returns what files would change for a proxy, without publishing anything. store.Store.With
-// says what they replace. listening has the host's listening addresses, see CheckOptions.
+// Compare returns what files would change for a proxy, without publishing anything.
+// store.Store.With says what they replace. listening has the host's listening addresses, see
+// CheckOptions.
 func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, folders []string,
 	listening []netip.AddrPort) (Comparison, error) {
 	v, err := s.viewOf(node)

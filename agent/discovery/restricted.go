@@ -136,8 +136,8 @@ func (v *served) update(touched model.Touched) {
 	v.Update(touched)
 }
 
-// Closed returns why nothing is served although the files were read, or why a policy is not in force;
-// "" otherwise. It never blocks, as readiness depends on it.
+// Closed returns why nothing is served although the files were read, or why a policy is not in
+// force; "" otherwise. It never blocks, as readiness depends on it.
 func (s *Server) Closed() string {
 	if why := s.closed.Load(); why != nil {
 		return *why

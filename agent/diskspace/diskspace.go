@@ -109,8 +109,8 @@ func (c *Checker) report(code, sentence string) {
 	c.options.Board.Raise(code, condition.Error, sentence)
 }
 
-// checkLogs compares Envoy's count of failed writes with that of the last check. The condition stays
-// while the count is unknown, and until the next check of a new epoch.
+// checkLogs compares Envoy's count of failed writes with that of the last check. The condition
+// stays while the count is unknown, and until the next check of a new epoch.
 func (c *Checker) checkLogs(ctx context.Context) {
 	now, err := c.options.Failures(ctx)
 	if err != nil {
@@ -132,8 +132,8 @@ func (c *Checker) checkLogs(ctx context.Context) {
 	}
 }
 
-// full returns a sentence for each place whose file system is full. It does not change with each byte
-// that is written: every change of it is a line in the journal.
+// full returns a sentence for each place whose file system is full. It does not change with each
+// byte that is written: every change of it is a line in the journal.
 func full(places []Place) []string {
 	var sentences []string
 	for _, place := range places {

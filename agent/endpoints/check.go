@@ -103,8 +103,8 @@ func (t *Tracker) check(ctx context.Context) {
 	t.publish()
 }
 
-// fails compares the counters of an endpoint with those before. It reports false if there were none,
-// and after a success, which ends a problem. Callers hold mu.
+// fails compares the counters of an endpoint with those before. It reports false if there were
+// none, and after a success, which ends a problem. Callers hold mu.
 func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 	base, c := p.base, seen.of(p.Key)
 	switch {
@@ -131,8 +131,8 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 	return !succeeded
 }
 
-// lasts reports whether a connection of a protocol other than HTTP has been open for so long, without
-// a failure since, that it is established.
+// lasts reports whether a connection of a protocol other than HTTP has been open for so long,
+// without a failure since, that it is established.
 func (p *failing) lasts(c, since Counters, now time.Time) bool {
 	switch {
 	case c.Requests > 0 || c.ConnectFails != since.ConnectFails || c.begun() <= since.begun():

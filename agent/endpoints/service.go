@@ -110,8 +110,8 @@ func (s *Service) report(entry *accesslogv3.AccessLogCommon) {
 		Count: 1})
 }
 
-// ignored reports whether the endpoints of a cluster are none of the mesh configuration: Envoy's own
-// clusters have no port in their name, and clients choose the destinations of a passthrough.
+// ignored reports whether the endpoints of a cluster are none of the mesh configuration: Envoy's
+// own clusters have no port in their name, and clients choose the destinations of a passthrough.
 func ignored(cluster string) bool {
 	return !strings.Contains(cluster, "|") || strings.Contains(cluster, "PassthroughCluster")
 }

@@ -73,8 +73,8 @@ const ServicePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // Find returns the path of the Envoy to run: binary, or if that is "" the first one among Selected,
 // /usr/local/bin, /usr/bin and $PATH. For Selected it returns the link's target, so that a later
-// change of the link has no effect. The error wraps ErrNotFound, lists the paths tried and names the
-// cure.
+// change of the link has no effect. The error wraps ErrNotFound, lists the paths tried and names
+// the cure.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {

@@ -68,7 +68,8 @@ func (m *Manager) judge() {
 	m.publish(missing)
 }
 
-// verdict returns the condition that a version of an entry is in and its sentence, "" if it is well.
+// verdict returns the condition that a version of an entry is in and its sentence, "" if it is
+// well.
 func verdict(e *entry, version *material, now time.Time) (code, sentence string) {
 	failure := ""
 	if e.err != nil && now.Sub(e.failing).Abs() >= settle {

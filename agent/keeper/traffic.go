@@ -23,8 +23,8 @@ type traffic struct {
 	udp         bool   // it has the socket of a UDP listener
 }
 
-// countTraffic returns what each process has open. own has the processes, each with the addresses of
-// Outrider's own listeners, whose connections are not clients'. It ignores the Unix sockets in a
+// countTraffic returns what each process has open. own has the processes, each with the addresses
+// of Outrider's own listeners, whose connections are not clients'. It ignores the Unix sockets in a
 // folder, which are those of Envoy's admin interface. With an error, the counts may be too low.
 //
 // SO_REUSEADDR distinguishes a client's connection from one to an upstream, also when Envoy has

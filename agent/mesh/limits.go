@@ -9,8 +9,8 @@ import (
 )
 
 // Limits of an agent's xDS server, which serves the epochs of one Envoy. Each epoch has one
-// connection with one ADS stream, and one for each worker that reports failed requests. When an Envoy with 50,000 resources reconnects, its request has
-// about 5 MB.
+// connection with one ADS stream, and one for each worker that reports failed requests. When an
+// Envoy with 50,000 resources reconnects, its request has about 5 MB.
 const (
 	xdsConnections       = 64 // of Envoys' main threads, the agent and root, on all sockets
 	otherConnections     = 32 // of all other users

@@ -110,8 +110,8 @@ func of(t *testing.T, name, host string, port uint32, change ...func(*listenerv3
 	return r
 }
 
-// A listener that cannot be bound is a condition of its Gateway, and is sent again to the live Envoy
-// once its address is free.
+// A listener that cannot be bound is a condition of its Gateway, and is sent again to the live
+// Envoy once its address is free.
 func TestUnbound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		feed := resource.NewFeed()

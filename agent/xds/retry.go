@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Retry sends resources once more to the client of a stream that refused them: what they were refused
-// for may have ended, for example another program's use of a port.
+// Retry sends resources once more to the client of a stream that refused them: what they were
+// refused for may have ended, for example another program's use of a port.
 func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []string) {
 	s.each(ctx, func(st *stream) {
 		if st.ID != id || st.session == nil || st.session.watches[typeURL] == nil {

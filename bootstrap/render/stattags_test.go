@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// named is a proxy whose names have dots: a cluster without an endpoint, an HTTP listener on an IPv6
-// address with a local rate limit, and a TCP listener.
+// named is a proxy whose names have dots: a cluster without an endpoint, an HTTP listener on an
+// IPv6 address with a local rate limit, and a TCP listener.
 const named = `{"static_resources": {
 "clusters": [
   {"name": "c", "alt_stat_name": "outbound|80|v1|b.default.svc.cluster.local;", "type": "STATIC"},

@@ -33,8 +33,8 @@ func TestHelp_LeadsToTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// TestFirstSteps_AreEverywhereTheSame compares the commands of the help with those that the packages
-// print and that README.Debian begins with.
+// TestFirstSteps_AreEverywhereTheSame compares the commands of the help with those that the
+// packages print and that README.Debian begins with.
 func TestFirstSteps_AreEverywhereTheSame(t *testing.T) {
 	for _, file := range []string{"README.Debian", "first-steps.sh"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", file))

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestStrict_ApplicationPastEnvoy has an application that begins to listen on all addresses behind a
-// port that requires mutual TLS: the agent is not ready until it ends.
+// TestStrict_ApplicationPastEnvoy has an application that begins to listen on all addresses behind
+// a port that requires mutual TLS: the agent is not ready until it ends.
 func TestStrict_ApplicationPastEnvoy(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)

@@ -61,9 +61,9 @@ func taken(t *testing.T) (port int, release func()) {
 	return port, func() { _ = listener.Close() }
 }
 
-// TestGateway_PortTaken has ports of Gateways that another program has when the agent starts, when a
-// Gateway is added, and during a reload. Each is a condition that names the Gateway and the program,
-// until the port is free; only if no port can be bound, the agent is not ready.
+// TestGateway_PortTaken has ports of Gateways that another program has when the agent starts, when
+// a Gateway is added, and during a reload. Each is a condition that names the Gateway and the
+// program, until the port is free; only if no port can be bound, the agent is not ready.
 func TestGateway_PortTaken(t *testing.T) {
 	t.Parallel()
 	first, releaseFirst := taken(t)

@@ -1,6 +1,7 @@
 // Package examples embeds the configurations that the packages install in
 // /usr/share/doc/outrider/examples. Each folder mirrors /etc/outrider; the first line of
-// mesh.d/NAME.yaml, or else of conf.d/60-NAME.toml, or else of the file that sorts first, says what the example does. Groups lists them.
+// mesh.d/NAME.yaml, or else of conf.d/60-NAME.toml, or else of the file that sorts first, says what
+// the example does. Groups lists them.
 package examples
 
 import (

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRun_NamesTheCureOfAnExistingFolder checks that `make run` neither uses nor removes a folder of
-// somebody's.
+// TestRun_NamesTheCureOfAnExistingFolder checks that `make run` neither uses nor removes a folder
+// of somebody's.
 func TestRun_NamesTheCureOfAnExistingFolder(t *testing.T) {
 	folder := t.TempDir()
 	kept := filepath.Join(folder, "kept")

@@ -255,7 +255,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		found.filters = append(found.filters, v)
 		return
 	}
-	found.judge(v)
+	found.add(v)
 }
 
 func oneOf(words []string) string {

@@ -191,7 +191,8 @@ func unreadable(path string, err error) object.Problem {
 	return p
 }
 
-// closedFolder returns the directory on a path that this process may not enter, "" if there is none.
+// closedFolder returns the directory on a path that this process may not enter, "" if there is
+// none.
 func closedFolder(path string) string {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrPermission) {
 		return ""

@@ -146,8 +146,9 @@ func extensionRestricts(spec proto.Message) bool {
 	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
 }
 
-// Restricted reports whether the files contain, or too many files may contain, an unsupported access
-// restriction. was is the previous result: a restriction may persist in a file that cannot be read.
+// Restricted reports whether the files contain, or too many files may contain, an unsupported
+// access restriction. was is the previous result: a restriction may persist in a file that cannot
+// be read.
 func (s *Store) Restricted(was bool) bool {
 	for _, f := range s.files {
 		if f.restricts || was && f.broken {

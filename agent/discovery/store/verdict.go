@@ -41,8 +41,8 @@ func (v *validated) add(findings []object.Finding, others int) {
 	}
 }
 
-// judge adds a validated object to the objects in force or to the invalid ones.
-func (d *document) judge(v *validated) {
+// add adds a validated object to the objects in force or to the invalid ones.
+func (d *document) add(v *validated) {
 	d.unknown = d.unknown || v.unknown
 	switch {
 	case !v.failed:
@@ -91,7 +91,7 @@ func (o Options) validateAll(files []*file) {
 			again.Before(in[i].again)) {
 			in[i].again = again
 		}
-		in[i].judge(v)
+		in[i].add(v)
 	}
 }
 

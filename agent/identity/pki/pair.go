@@ -192,8 +192,8 @@ func (p *Pair) checkChain(usage Usage) error {
 	return nil
 }
 
-// unusable returns why a leaf cannot be used in TLS, "" if it can. A server may present a self-signed
-// certificate of an authority, which "openssl req -x509" makes.
+// unusable returns why a leaf cannot be used in TLS, "" if it can. A server may present a
+// self-signed certificate of an authority, which "openssl req -x509" makes.
 func unusable(leaf *x509.Certificate, usage Usage) string {
 	selfSigned := bytes.Equal(leaf.RawIssuer, leaf.RawSubject)
 	if leaf.IsCA && (usage != Either || !selfSigned) {

@@ -47,9 +47,9 @@ spec:
 // faultTime bounds how long a fault may take to show, and to clear.
 const faultTime = time.Minute
 
-// TestFaults_AreNamedAndClear breaks an edge proxy in each way of faults. Status, journal and metric,
-// and mesh check for faults of the mesh, name the cause; the proxy is not ready only where it cannot
-// serve; and everything clears by itself once the cause is gone.
+// TestFaults_AreNamedAndClear breaks an edge proxy in each way of faults. Status, journal and
+// metric, and mesh check for faults of the mesh, name the cause; the proxy is not ready only where
+// it cannot serve; and everything clears by itself once the cause is gone.
 func TestFaults_AreNamedAndClear(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

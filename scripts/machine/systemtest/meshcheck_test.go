@@ -163,8 +163,8 @@ func (h *Host) meshProblems() (messages []string, all string) {
 	return messages, string(encoded)
 }
 
-// A file beside the mesh configuration is compared with what Envoy has, for root and not for others,
-// and changes nothing.
+// A file beside the mesh configuration is compared with what Envoy has, for root and not for
+// others, and changes nothing.
 func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
