@@ -21,9 +21,10 @@ test: ## run every check and every test; the last line says how many passed
 build: ## build the programs into build/
 	VERSION='$(VERSION)' scripts/build build $(addprefix ./cmd/,$(PROGRAMS))
 
-bench: ## run the benches (an hour on a quiet machine); tables, and plots into docs/bench
+bench: ## run the benches and all tests (hours on a quiet machine); tables, and plots into docs/bench
 	scripts/setup test
 	go run ./scripts/bench -out docs/bench
+	go run ./scripts/check -only test,systemd -durations docs/bench/tests.json
 	OUTRIDER_RANDOM=10000 go test -run TestRandom -v -timeout 60m ./agent/discovery
 	OUTRIDER_FIELDS=10000 go test -run TestMutation_RemovedFieldChangesAnAnswer -timeout 60m ./agent/discovery
 	OUTRIDER_TEST_FULL=1 go test -count=1 -v -timeout 60m ./agent/discovery/differential

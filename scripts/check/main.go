@@ -2,8 +2,9 @@
 // failed". The exit status is 1 if any failed, or if no test ran. All is built with the tags of
 // scripts/tags, as programs are.
 //
-//	go run ./scripts/check [-only step,…] [-fuzztime 60s] [packages]
+//	go run ./scripts/check [-only step,…] [-fuzztime 60s] [-durations file.json] [packages]
 //
+// Before that line it prints the durations of packages and of the slowest tests.
 // The step fuzz runs only if -only names it. Tests run every fuzz target with its seed corpus.
 package main
 
@@ -24,7 +25,8 @@ import (
 // result counts tests, and checks as one each.
 type result struct {
 	passed, failed int
-	failures       []failure // of tests; other checks print theirs
+	failures       []failure  // of tests; other checks print theirs
+	durations      []duration // of packages and top-level tests, in the order of their ends
 }
 
 func (r *result) count(ok bool) {
@@ -39,6 +41,7 @@ func (r *result) add(more result) {
 	r.passed += more.passed
 	r.failed += more.failed
 	r.failures = append(r.failures, more.failures...)
+	r.durations = append(r.durations, more.durations...)
 }
 
 // step is a check.
@@ -50,6 +53,8 @@ type step struct {
 type options struct {
 	packages []string
 	fuzzTime time.Duration // of one target
+	// durations is the JSON file to write the durations of the tests to; "" for none.
+	durations string
 }
 
 var steps = []step{
@@ -69,8 +74,9 @@ func main() {
 	}
 	only := flag.String("only", "", "run these `steps` alone: "+strings.Join(names, ","))
 	fuzzTime := flag.Duration("fuzztime", 10*time.Second, "how long to run each fuzz target")
+	durations := flag.String("durations", "", "write the durations of the tests to this `file`")
 	flag.Parse()
-	options := options{packages: flag.Args(), fuzzTime: *fuzzTime}
+	options := options{packages: flag.Args(), fuzzTime: *fuzzTime, durations: *durations}
 	if len(options.packages) == 0 {
 		options.packages = []string{"./..."}
 	}
@@ -141,8 +147,25 @@ func run(chosen []string, options options, complete bool) bool {
 		fmt.Println(err)
 		total.failed++
 	}
+	if err := report(total.durations, options.durations); err != nil {
+		fmt.Println(err)
+		total.failed++
+	}
 	fmt.Printf("%d passed, %d failed\n", total.passed, total.failed)
 	return total.failed == 0 && ran && ctx.Err() == nil
+}
+
+// report prints the durations of the tests that ran and stores them in the file, if it has a name.
+func report(all []duration, file string) error {
+	if len(all) == 0 {
+		return nil
+	}
+	d := slowest(all)
+	d.print(os.Stdout)
+	if file == "" {
+		return nil
+	}
+	return d.store(file)
 }
 
 // rerun runs failed tests again and records the flaky ones of a complete run for the next one.

@@ -71,6 +71,11 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 	for i := range r.failures {
 		r.failures[i].run = run
 	}
+	if run.newerSystemd != "" {
+		for i := range r.durations {
+			r.durations[i].Systemd = newerDebian
+		}
+	}
 	return r
 }
 
@@ -102,6 +107,7 @@ func follow(events io.Reader, out io.Writer) result {
 				panicked[e.Package] = true
 			}
 		case "pass", "fail", "skip":
+			r.measure(e)
 			text := printed[key]
 			delete(printed, key)
 			if e.Test != "" {
@@ -116,6 +122,14 @@ func follow(events io.Reader, out io.Writer) result {
 		r.failed++
 	}
 	return r
+}
+
+// measure records how long a package or a top-level test ran.
+func (r *result) measure(e event) {
+	if e.Action != "skip" && !strings.Contains(e.Test, "/") {
+		r.durations = append(r.durations,
+			duration{Package: e.Package, Test: e.Test, Seconds: e.Elapsed})
+	}
 }
 
 // test counts the end of a test.
