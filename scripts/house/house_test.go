@@ -19,44 +19,6 @@ import (
 
 const module = "outrider.org/outrider/"
 
-// leaves are what every part may import; of the parts, each may import these and itself.
-var leaves = []string{"agent/accept", "agent/admission", "agent/cloud", "agent/condition", "agent/config",
-	"agent/credential", "agent/discovery/explain/answer", "agent/epoch/record",
-	"agent/histogram", "agent/operator", "agent/ownership", "agent/part", "agent/probe",
-	"agent/probe/execprobe", "agent/readfile", "agent/repeat", "agent/resource", "agent/sockdiag",
-	"agent/spelling", "agent/typedconfig", "agent/unixpeer", "agent/watch"}
-
-// more is what a room may import beside leaves and itself; "/..." stands for a package and all
-// below it.
-var more = map[string][]string{
-	"agent":           {"agent/...", "bootstrap"}, // composes the parts
-	"agent/driver":    {"agent/envoy", "agent/epoch", "agent/keeper"},
-	"agent/epoch":     {"agent/envoy"},              // its types
-	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
-	// types of the state; the interfaces, embedded
-	"agent/bus": {"agent/api", "packaging/dbus"},
-	// operations over several parts
-	"agent/backend": {"agent/api", "agent/blueprint", "agent/capture",
-		"agent/discovery/...", "agent/dns", "agent/driver", "agent/endpoints", "agent/envoy",
-		"agent/epoch", "agent/exposure", "agent/health",
-		"agent/identity", "agent/mesh",
-		"agent/neighbour", "agent/relay", "agent/status", "agent/sts", "agent/systemd",
-		"agent/xds"},
-	"agent/relay": {"agent/identity/pki"}, // roots and tokens
-	// one agent's side of the discovery server
-	"agent/mesh":    {"agent/discovery/...", "agent/epoch", "agent/neighbour", "agent/xds"},
-	"cmd/outriderd": {"agent"},
-	// config check, mesh check, envoy, import, cleanup, example
-	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/capture", "agent/discovery/...",
-		"agent/envoy", "agent/identity/pki", "agent/keeper", "bootstrap", "packaging/examples"},
-	"cmd/outrider-keeper":     {"agent/keeper"},
-	"cmd/outrider-capture":    {"agent/capture", "agent/dns/resolved"},
-	"cmd/outrider-bootstrap":  {"bootstrap/...", "agent/discovery/typedcheck"},
-	"cmd/outrider-probe":      {"agent/probe/execprobe"},
-	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
-	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},
-}
-
 // Limits.
 const (
 	mostLines      = 400
@@ -93,74 +55,6 @@ func list(t *testing.T, arguments ...string) []goPackage {
 			t.Fatal(err)
 		}
 		packages = append(packages, p)
-	}
-}
-
-// room returns the directory to which a package belongs: agent/discovery for agent/discovery/store,
-// agent, cmd/outrider, bootstrap, scripts.
-func room(path string) string {
-	names := strings.Split(path, "/")
-	if (names[0] == "agent" || names[0] == "cmd") && len(names) > 1 {
-		return names[0] + "/" + names[1]
-	}
-	return names[0]
-}
-
-// allowed reports whether a package in one room may import another package of the module.
-func allowed(from, imported string) bool {
-	if room(imported) == from || slices.Contains(leaves, imported) {
-		return true
-	}
-	return slices.ContainsFunc(more[from], func(entry string) bool {
-		folder, below := strings.CutSuffix(entry, "/...")
-		return imported == folder || below && strings.HasPrefix(imported, folder+"/")
-	})
-}
-
-func TestAllowed(t *testing.T) {
-	cases := []struct {
-		from, imported string
-		want           bool
-	}{
-		{"agent/xds", "agent/resource", true},
-		{"agent/xds", "agent/discovery", false},
-		{"agent/discovery", "agent/discovery/store", true},
-		{"agent/epoch", "agent/envoy", true},
-		{"agent/epoch", "agent/keeper", false},
-		{"agent/keeper", "scripts/load", false},
-		{"agent", "agent/discovery/store", true},
-		{"bootstrap", "agent/config", true},
-		{"bootstrap", "agent/envoy", false},
-		{"cmd/outriderd", "agent", true},
-		{"cmd/outriderd", "agent/epoch", false},
-		{"cmd/outrider", "agent", false},
-	}
-	for _, c := range cases {
-		if allowed(c.from, c.imported) != c.want {
-			t.Errorf("%s may import %s: %v", c.from, c.imported, !c.want)
-		}
-	}
-}
-
-func TestImports_PartsImportOnlyLeaves(t *testing.T) {
-	for _, p := range list(t, "./...") {
-		path, ok := strings.CutPrefix(p.ImportPath, module)
-		if !ok {
-			continue
-		}
-		for _, imported := range p.Imports {
-			imported, ok := strings.CutPrefix(imported, module)
-			if !ok {
-				continue
-			}
-			switch {
-			case slices.Contains(leaves, path) && !slices.Contains(leaves, imported):
-				t.Errorf("%s is a leaf and imports %s", path, imported)
-			case !allowed(room(path), imported):
-				t.Errorf("%s imports %s: a part imports leaves only; declare a small interface "+
-					"where it is used", path, imported)
-			}
-		}
 	}
 }
 

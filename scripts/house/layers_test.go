@@ -1,0 +1,212 @@
+package house
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A layer is a set of rooms. A room is a directory with all below it that is no room of its own.
+type layer struct {
+	name  string
+	rooms string
+}
+
+// layers are the layers of the tree, lowest first. A room imports rooms of its own and of lower
+// layers, without circles. The server layer is what a second program composes, too: it is below
+// every room that knows what an agent is.
+var layers = []layer{
+	{"leaves", `agent/accept agent/admission agent/condition agent/credential agent/histogram
+		agent/operator agent/ownership agent/part agent/readfile agent/repeat agent/resource
+		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
+		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},
+	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/xds`},
+	{"parts", `agent/api agent/backend agent/blueprint agent/bus agent/capture agent/cloud
+		agent/config agent/diskspace agent/dns agent/driver agent/endpoints agent/envoy agent/epoch
+		agent/exposure agent/health agent/identity agent/journal agent/keeper agent/mesh
+		agent/neighbour agent/probe agent/relay agent/status agent/sts agent/systemd bootstrap`},
+	{"compositions", `agent cmd/outrider-discoveryd`},
+	{"programs", `cmd/outrider cmd/outriderd cmd/outrider-bootstrap cmd/outrider-capture
+		cmd/outrider-keeper cmd/outrider-probe`},
+	{"scripts", `scripts`},
+}
+
+// programs has the rooms above the leaves that a program imports. cmd/outrider imports any part,
+// but no composition.
+var programs = map[string]string{
+	"cmd/outriderd":          "agent agent/config",
+	"cmd/outrider-bootstrap": "agent/discovery bootstrap",
+	"cmd/outrider-capture":   "agent/capture agent/dns",
+	"cmd/outrider-keeper":    "agent/keeper",
+	"cmd/outrider-probe":     "agent/probe",
+}
+
+// room returns the room of a package and the index of its layer, or -1 if it has none. Nothing
+// below agent belongs to room agent.
+func room(path string) (name string, at int) {
+	at = -1
+	for i, l := range layers {
+		for r := range strings.FieldsSeq(l.rooms) {
+			below := r != "agent" && strings.HasPrefix(path, r+"/")
+			if (path == r || below) && len(r) > len(name) {
+				name, at = r, i
+			}
+		}
+	}
+	return name, at
+}
+
+// refuse returns why a package may not import another package of the module, or "".
+func refuse(path, imported string) string {
+	from, low := room(path)
+	to, high := room(imported)
+	switch {
+	case low < 0 || high < 0:
+		return "a package without a layer: add its room to layers"
+	case high > low:
+		return fmt.Sprintf("%s import no %s", layers[low].name, layers[high].name)
+	case layers[low].name != "programs" || to == from || layers[high].name == "leaves":
+		return ""
+	case from == "cmd/outrider" && layers[high].name == "parts" || layers[high].name == "server":
+		return ""
+	case !slices.Contains(strings.Fields(programs[from]), to):
+		return fmt.Sprintf("%s imports only %s", from, programs[from])
+	}
+	return ""
+}
+
+// imports are the rooms that each room imports.
+type imports map[string]map[string]bool
+
+func (i imports) add(from, to string) {
+	if i[from] == nil {
+		i[from] = map[string]bool{}
+	}
+	if from != to {
+		i[from][to] = true
+	}
+}
+
+// circle returns the rooms of a circle, or nil.
+func (i imports) circle() []string {
+	done := map[string]bool{}
+	var visit func(path []string) []string
+	visit = func(path []string) []string {
+		last := path[len(path)-1]
+		if at := slices.Index(path, last); at < len(path)-1 {
+			return path[at:]
+		}
+		if done[last] {
+			return nil
+		}
+		for _, next := range slices.Sorted(maps.Keys(i[last])) {
+			if found := visit(append(slices.Clone(path), next)); found != nil {
+				return found
+			}
+		}
+		done[last] = true
+		return nil
+	}
+	for _, r := range slices.Sorted(maps.Keys(i)) {
+		if found := visit([]string{r}); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// depth returns the length of the longest chain of rooms of one layer that a room imports. There
+// must be no circle.
+func (i imports) depth(from string) int {
+	deepest := 0
+	_, at := room(from)
+	for to := range i[from] {
+		if _, other := room(to); other == at {
+			deepest = max(deepest, 1+i.depth(to))
+		}
+	}
+	return deepest
+}
+
+// Prints the layers with -v; a room is a line below those that it imports.
+func TestImports_FormLayersWithoutCircles(t *testing.T) {
+	found := imports{}
+	for _, p := range list(t, "./...") {
+		path, ok := strings.CutPrefix(p.ImportPath, module)
+		if !ok {
+			continue
+		}
+		from, _ := room(path)
+		found.add(from, from)
+		for _, imported := range p.Imports {
+			imported, ok := strings.CutPrefix(imported, module)
+			if !ok {
+				continue
+			}
+			if why := refuse(path, imported); why != "" {
+				t.Errorf("%s imports %s: %s", path, imported, why)
+			}
+			to, _ := room(imported)
+			found.add(from, to)
+		}
+	}
+	if circle := found.circle(); circle != nil {
+		t.Fatalf("rooms import each other in a circle: %s", strings.Join(circle, " → "))
+	}
+	for _, l := range layers {
+		var lines []string
+		for r := range strings.FieldsSeq(l.rooms) {
+			if found[r] == nil && r != "cmd/outrider-discoveryd" && r != "packaging" {
+				t.Errorf("layers has %s, which is no package", r)
+			}
+			for depth := found.depth(r); len(lines) <= depth; {
+				lines = append(lines, "")
+			}
+			lines[found.depth(r)] += " " + r
+		}
+		t.Logf("%s:\n %s", l.name, strings.Join(lines, "\n "))
+	}
+}
+
+func TestImports_TheCheckRefuses(t *testing.T) {
+	for _, c := range []struct{ from, imported, want string }{
+		{"agent/condition", "agent/repeat", ""},
+		{"agent/condition", "agent/config", "leaves import no parts"},
+		{"agent/xds", "agent/resource", ""},
+		{"agent/discovery", "agent/discovery/store", ""},
+		{"agent/discovery/store", "agent/config", "server import no parts"},
+		{"agent/identity/pki", "agent/identity", "server import no parts"},
+		{"agent/identity", "agent/identity/pki", ""},
+		{"agent/xds", "agent/epoch", "server import no parts"},
+		{"agent/epoch", "agent/keeper", ""},
+		{"agent/epoch", "agent", "parts import no compositions"},
+		{"agent/keeper", "scripts/load", "parts import no scripts"},
+		{"agent/new", "agent/keeper", "a package without a layer: add its room to layers"},
+		{"agent", "agent/discovery/store", ""},
+		{"cmd/outriderd", "agent", ""},
+		{"cmd/outriderd", "agent/epoch", "cmd/outriderd imports only agent agent/config"},
+		{"cmd/outrider", "agent", "cmd/outrider imports only "},
+		{"cmd/outrider", "agent/api", ""},
+		{"cmd/outrider-keeper", "agent/unixpeer", ""},
+		{"cmd/outrider-keeper", "agent/epoch", "cmd/outrider-keeper imports only agent/keeper"},
+	} {
+		if got := refuse(c.from, c.imported); got != c.want {
+			t.Errorf("%s imports %s: %q, want %q", c.from, c.imported, got, c.want)
+		}
+	}
+	circle := imports{}
+	for from, to := range map[string]string{"a": "b", "b": "c", "c": "d", "d": "b"} {
+		circle.add(from, to)
+	}
+	if diff := cmp.Diff([]string{"b", "c", "d", "b"}, circle.circle()); diff != "" {
+		t.Error(diff)
+	}
+	delete(circle, "d")
+	if found := circle.circle(); found != nil {
+		t.Errorf("a circle without a circle: %v", found)
+	}
+}
