@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/unixpeer"
 )
 
 // listener accepts connections and determines their peers.
@@ -68,7 +69,7 @@ var tooMany = func() []byte {
 // connection is a net.Conn with its peer.
 type connection struct {
 	*net.UnixConn
-	peer Peer
+	peer unixpeer.Peer
 }
 
 // Accept returns the next connection, of type *connection, and skips those with an unknown peer.
@@ -78,7 +79,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer, err := peerOf(accepted); err == nil {
+		if peer, err := unixpeer.Of(accepted); err == nil {
 			return &connection{accepted, peer}, nil
 		}
 		_ = accepted.Close()
@@ -115,11 +116,11 @@ func (g *gate) listen(inner net.Listener) net.Listener {
 
 // peerOfRequest returns the peer that sent a request. It reports false for a request that did not
 // arrive through the private socket; such a request has no privileges.
-func peerOfRequest(r *http.Request) (Peer, bool) {
+func peerOfRequest(r *http.Request) (unixpeer.Peer, bool) {
 	if admitted := admission.FromContext(r.Context()); admitted != nil {
 		if c, ok := admitted.Conn.(*connection); ok {
 			return c.peer, true
 		}
 	}
-	return Peer{}, false
+	return unixpeer.Peer{}, false
 }

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -42,8 +43,11 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 			return
 		}
 		peer, err := unixpeer.Of(socket)
-		if err != nil || !slices.Contains(users, uint32(peer.UID)) {
-			h.logf("refused a connection of user %d", peer.UID)
+		if err == nil && !slices.Contains(users, peer.UID) {
+			err = fmt.Errorf("user %d may not connect", peer.UID)
+		}
+		if err != nil {
+			h.logf("refused a connection: %v", err)
 			_ = socket.Close()
 			continue
 		}

@@ -32,9 +32,9 @@ func Serve(options Options, state *os.File) error {
 	if err != nil {
 		return err
 	}
-	s.users = []int{os.Geteuid()}
+	s.users = []uint32{uint32(os.Geteuid())}
 	if options.AllowedUID >= 0 {
-		s.users = append(s.users, options.AllowedUID)
+		s.users = append(s.users, uint32(options.AllowedUID))
 	}
 	s.path = s.listener.Addr().String()
 	if socket, ok := s.socketOwner(); ok {
@@ -105,12 +105,12 @@ func (s *server) prepare() error {
 
 // socketOwner returns the owner of the listening socket: under systemd its SocketUser=, the agent's
 // user.
-func (s *server) socketOwner() (int, bool) {
+func (s *server) socketOwner() (uint32, bool) {
 	var status unix.Stat_t
 	if unix.Stat(s.path, &status) != nil {
 		return 0, false
 	}
-	return int(status.Uid), true
+	return status.Uid, true
 }
 
 func (s *server) handleSignals(signals <-chan os.Signal, stop <-chan struct{}) {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -42,7 +43,7 @@ type server struct {
 	logged   repeat.Limiter
 	listener *net.UnixListener
 	lock     *os.File
-	users    []int // who may connect besides root
+	users    []uint32 // who may connect besides root
 	path     string
 	program  string // executed by reexecute
 
@@ -110,12 +111,14 @@ func (s *server) accept() {
 		go func() {
 			defer s.serving.Done()
 			defer s.disconnected(c)
-			if err != nil || !slices.Contains(s.users, peer.UID) && peer.UID != 0 {
-				s.logf("user %d (pid %d) may not connect: %v", peer.UID, peer.PID,
-					err)
+			if err == nil && !slices.Contains(s.users, peer.UID) && peer.UID != 0 {
+				err = fmt.Errorf("user %d (pid %d) may not connect", peer.UID, peer.PID)
+			}
+			if err != nil {
+				s.logf("refused a connection: %v", err)
 				_ = socket.SetDeadline(time.Now().Add(helloWait))
 				_ = writeFrame(socket, hello{Protocol: ProtocolVersion,
-					Error: refuse(CodeForbidden, "user %d may not connect to the keeper", peer.UID)})
+					Error: refuse(CodeForbidden, "%v", err)})
 				return
 			}
 			s.serveConnection(c)

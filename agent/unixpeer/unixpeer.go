@@ -2,31 +2,69 @@
 package unixpeer
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Peer is the process that made a connection, with the user that it had then.
-type Peer struct{ UID, PID int }
+// Peer identifies the other end of a connection. The kernel records it when the connection is made,
+// so neither a later exit, setuid or exec of the peer nor a reused PID changes it.
+type Peer struct {
+	PID    int
+	UID    uint32
+	GID    uint32   // primary group
+	Groups []uint32 // supplementary groups
+}
 
-// Of returns the peer of a connection (SO_PEERCRED).
+// maximumGroups is NGROUPS_MAX of Linux (limits.h).
+const maximumGroups = 65536
+
+// Of returns the peer of a connection (SO_PEERCRED, SO_PEERGROUPS). The peer is meaningless if err
+// is not nil: its user would be root.
 func Of(socket *net.UnixConn) (Peer, error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return Peer{-1, 0}, err
+		return Peer{}, fmt.Errorf("cannot identify the peer: %w", err)
 	}
-	var credentials *unix.Ucred
+	var peer Peer
 	var failure error
-	err = raw.Control(func(fd uintptr) {
-		credentials, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err == nil {
-		err = failure
+	err = raw.Control(func(fd uintptr) { peer, failure = peerOf(int(fd)) })
+	if err = errors.Join(err, failure); err != nil {
+		return Peer{}, fmt.Errorf("cannot identify the peer: %w", err)
 	}
+	return peer, nil
+}
+
+func peerOf(fd int) (Peer, error) {
+	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return Peer{-1, 0}, fmt.Errorf("ask who is connecting: %w", err)
+		return Peer{}, fmt.Errorf("SO_PEERCRED: %w", err)
 	}
-	return Peer{int(credentials.Uid), int(credentials.Pid)}, nil
+	groups, err := groupsOf(fd)
+	if err != nil {
+		return Peer{}, fmt.Errorf("SO_PEERGROUPS: %w", err)
+	}
+	return Peer{int(credentials.Pid), credentials.Uid, credentials.Gid, groups}, nil
+}
+
+// groupsOf reads SO_PEERGROUPS, for which x/sys/unix has a constant but no function.
+func groupsOf(fd int) ([]uint32, error) {
+	groups := make([]uint32, 64)
+	for {
+		length := uint32(len(groups)) * 4 // socklen_t; the kernel returns the required length
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET,
+			unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&length)), 0)
+		switch {
+		case errno == 0:
+			return groups[:length/4], nil
+		case errno == unix.ERANGE && int(length/4) > len(groups) && length/4 <= maximumGroups:
+			groups = make([]uint32, length/4)
+		default:
+			return nil, errno
+		}
+	}
 }

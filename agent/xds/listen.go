@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/unixpeer"
 )
 
 // ListenOptions configure a Unix socket.
@@ -151,7 +153,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		who, err := credentials(accepted)
+		who, err := unixpeer.Of(accepted)
 		switch {
 		case err != nil:
 			l.logger.Warn("a client was closed: its credentials cannot be read", "socket", l.path,
@@ -160,8 +162,8 @@ func (l *listener) Accept() (net.Conn, error) {
 			l.logger.Warn("a client was closed: its user may not connect", "socket", l.path, "uid",
 				who.UID, "pid", who.PID)
 		default:
-			who.Address = l.path
-			return connection{accepted, who}, nil
+			return connection{accepted,
+				Peer{Address: l.path, PID: int32(who.PID), UID: who.UID, GID: who.GID}}, nil
 		}
 		_ = accepted.Close()
 	}
@@ -213,23 +215,4 @@ func PeerOf(address net.Addr) Peer {
 		return Peer(p)
 	}
 	return Peer{Address: address.String()}
-}
-
-func credentials(c *net.UnixConn) (Peer, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return Peer{}, err
-	}
-	var found *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		found, failed = unix.GetsockoptUcred(int(fd),
-			unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return Peer{}, err
-	}
-	if failed != nil {
-		return Peer{}, fmt.Errorf("SO_PEERCRED: %w", failed)
-	}
-	return Peer{PID: found.Pid, UID: found.Uid, GID: found.Gid}, nil
 }

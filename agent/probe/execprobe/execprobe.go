@@ -111,7 +111,7 @@ func Serve(connection *net.UnixConn, agent int) error {
 	switch peer, err := unixpeer.Of(connection); {
 	case err != nil:
 		return err
-	case peer.UID != 0 && peer.UID != agent:
+	case peer.UID != 0 && int(peer.UID) != agent:
 		return fmt.Errorf("user %d may not run probes", peer.UID)
 	}
 	if err := connection.SetReadDeadline(time.Now().Add(requestTime)); err != nil {

@@ -1,0 +1,44 @@
+package house
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// once are mechanisms that the tree has in one package, which the others use.
+var once = []struct{ mechanism, code, only string }{
+	{"peer credentials", `SO_PEERCRED|SO_PEERGROUPS|SO_PEERPIDFD|GetsockoptUcred`, "agent/unixpeer"},
+}
+
+func TestOncePerTree(t *testing.T) {
+	packages := list(t, "./...")
+	for _, o := range once {
+		code, found := regexp.MustCompile(o.code), false
+		for _, p := range packages {
+			path := strings.TrimPrefix(p.ImportPath, module)
+			for _, name := range p.GoFiles {
+				text, err := os.ReadFile(filepath.Join(p.Dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for number, line := range bytes.Split(text, []byte("\n")) {
+					switch {
+					case !code.Match(line):
+					case path == o.only:
+						found = true
+					default:
+						t.Errorf("%s/%s:%d: use %s for %s: %s", path, name, number+1, o.only, o.mechanism,
+							bytes.TrimSpace(line))
+					}
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s has no %s", o.only, o.code)
+		}
+	}
+}
