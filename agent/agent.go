@@ -25,7 +25,6 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/diskspace"
 	"outrider.org/outrider/agent/dns"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -61,13 +60,13 @@ type Agent struct {
 	board   *condition.Board
 
 	lockFile   *os.File
-	keeper     *driver.Link
+	keeper     *epoch.Link
 	supervisor *epoch.Supervisor
-	proxy      *driver.Proxy
+	proxy      *epoch.Proxy
 	reloader   *reloader
 	held       heldConfigs
 	maker      *specMaker
-	levels     *driver.Levels
+	levels     *epoch.LogLevels
 	discovery  *discovery.Server
 	meshWatch  *mesh.Watch
 	meshPorts  *mesh.Ports
@@ -211,7 +210,7 @@ func (a *Agent) runParts(
 // supervision runs the supervisor with the keeper to which the link is connected.
 type supervision struct {
 	*epoch.Supervisor
-	link *driver.Link
+	link *epoch.Link
 }
 
 // Run implements part.Part.
@@ -231,7 +230,7 @@ func (a *Agent) openLogs(c config.Log) (err error) {
 		return err
 	}
 	a.logs, err = journal.OpenLogs(journal.LogOptions{Output: a.options.Output, Format: c.Format,
-		Level: a.level, EnvoyLevel: driver.LevelTrace, Environment: a.options.environment(),
+		Level: a.level, EnvoyLevel: envoy.LevelTrace, Environment: a.options.environment(),
 		Instance: a.options.Config.Instance})
 	if err == nil {
 		a.log = a.logs.Agent

@@ -12,7 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/sockdiag"
 )
@@ -48,7 +48,7 @@ const envoyLivesTime = 200 * time.Millisecond
 // of a runtime directory. A request to the keeper would start one by socket activation.
 func envoyLives(runtimeDir string) bool {
 	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir),
-		driver.AdminSocketPrefix+"*.sock"))
+		epoch.AdminSocketPrefix+"*.sock"))
 	if err != nil {
 		return false
 	}

@@ -15,7 +15,6 @@ import (
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
@@ -74,7 +73,7 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	if err := a.composeDiscovery(c); err != nil { // passes MeshConfig's authorities to the identity
 		return err
 	}
-	a.levels = driver.NewLevels(a.supervisor, a.keeper, a.board, a.logOf("epoch"))
+	a.levels = epoch.NewLogLevels(a.supervisor, a.board, a.logOf("epoch"))
 	a.reloader = newReloader(reloadSource{a}, a.requester(c), reloadEffects{a}, a.board,
 		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
@@ -86,17 +85,17 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 
 // newLink returns the link to the keeper: under systemd the one behind the socket in the runtime
 // directory, in the foreground one that the agent starts.
-func (a *Agent) newLink(c *config.Config, other *keeper.User) *driver.Link {
+func (a *Agent) newLink(c *config.Config, other *keeper.User) *epoch.Link {
 	folder := keeperFolder(c.Paths.RuntimeDir)
-	var dialer driver.Dialer = driver.Program{
-		Socket: driver.Socket(filepath.Join(folder, keeperSocket)),
+	var dialer keeper.Dialer = keeper.Program{
+		Socket: keeper.Socket(filepath.Join(folder, keeperSocket)),
 		Options: keeper.LaunchOptions{Folder: folder, BaseID: uint32(c.Envoy.BaseID), User: other,
 			Stderr: os.Stderr}}
 	if a.options.Config.InUnit {
-		dialer = driver.Socket(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
+		dialer = keeper.Socket(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
 	}
-	return driver.New(driver.Options{Dialer: dialer, Logger: a.logOf("keeper"),
-		EnvoyLog: a.logs.Envoy, Forward: c.Log.Envoy})
+	return epoch.NewLink(epoch.LinkOptions{Dialer: dialer, Logger: a.logOf("keeper"),
+		EnvoyLog: a.logs.Envoy, ForwardLog: c.Log.Envoy})
 }
 
 // openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
@@ -146,7 +145,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
-	a.proxy = driver.NewProxy(a.supervisor, embeddedMesh{a})
+	a.proxy = epoch.NewProxy(a.supervisor, embeddedMesh{a})
 	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board)
 	a.relay = a.newRelay(c)
@@ -213,7 +212,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 	a.backend = &backend.Backend{
 		Version: a.options.Version, Options: a.options.Config, Started: a.started, Level: a.level,
 		Log: a.log, Board: a.board, Agent: process{a}, Reloader: a.reloader, Keeper: a.keeper,
-		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: driver.Runner{Link: a.keeper}},
+		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: epoch.Runner{Link: a.keeper}},
 		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
 		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, DNS: a.dns,
 		View:         a.view,

@@ -8,7 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/diskspace"
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/envoy"
 )
 
 // newDiskSpace returns the part that looks for full file systems and lost log lines.
@@ -58,7 +58,7 @@ func (a *Agent) failedWrites(ctx context.Context) (*diskspace.Failures, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
 	const counter = "filesystem.write_failed"
-	stats, err := driver.NewAdmin(live.AdminAddress).Stats(ctx, "^"+counter+"$")
+	stats, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx, "^"+counter+"$")
 	if err != nil {
 		return nil, err
 	}

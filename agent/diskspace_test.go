@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/epoch"
 )
 
@@ -13,7 +12,7 @@ func TestFailedWrites_UnknownWithoutAnEpoch(t *testing.T) {
 	for file, unknown := range map[string]bool{"/var/log/access.log": true, "/dev/stdout": false} {
 		c := &config.Config{}
 		c.Telemetry.AccessLogFile = file
-		a := &Agent{proxy: driver.NewProxy(&epoch.Supervisor{}, nil),
+		a := &Agent{proxy: epoch.NewProxy(&epoch.Supervisor{}, nil),
 			reloader: &reloader{current: &config.Loaded{Config: c}}}
 		if count, err := a.failedWrites(t.Context()); count != nil || (err != nil) != unknown {
 			t.Errorf("%s: %+v, %v", file, count, err)

@@ -67,7 +67,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 
 func (e reloadEffects) Follow(ctx context.Context, step func(string)) {
 	step("Envoy's log levels")
-	e.levels.Follow(ctx)
+	e.levels.Update(ctx)
 }
 
 // Enact configures each part with its [live] keys, and watches the files of the configuration.
@@ -90,7 +90,7 @@ func (e reloadEffects) Enact(
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")
-	e.levels.Configure(ctx, c, won.wanted.spec)
+	e.levels.Configure(ctx, c.Envoy.LogLevel, c.Envoy.ComponentLogLevel, won.wanted.spec)
 	e.keeper.Configure(c.Log.Envoy)
 	e.supervisor.Configure(epochSettings(c))
 	step("status address and admin view")

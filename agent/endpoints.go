@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/endpoints"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/xds"
 )
@@ -36,7 +36,7 @@ func (a *Agent) endpointCounters(ctx context.Context) (endpoints.Snapshot, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	body, err := driver.NewAdmin(live.AdminAddress).Get(ctx, "/clusters?format=json")
+	body, err := envoy.NewAdmin(live.AdminAddress).Get(ctx, "/clusters?format=json")
 	if err != nil {
 		return endpoints.Snapshot{}, err
 	}
@@ -52,7 +52,7 @@ func (a *Agent) emptyClusters(ctx context.Context) (map[string]uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
 	const suffix = ".upstream_cx_none_healthy" // after the semicolon that ends a cluster's name
-	stats, err := driver.NewAdmin(live.AdminAddress).Stats(ctx,
+	stats, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx,
 		`^cluster\.(in|out)bound\|.*\`+suffix+"$")
 	found := map[string]uint64{}
 	for name, count := range stats {

@@ -13,7 +13,6 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
@@ -57,7 +56,7 @@ func (a *Agent) envoysSecret(ctx context.Context, name string) ([]*x509.Certific
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	return driver.NewAdmin(epochs[len(epochs)-1].AdminAddress).Certificates(ctx, name)
+	return envoy.NewAdmin(epochs[len(epochs)-1].AdminAddress).Certificates(ctx, name)
 }
 
 // trust makes Envoy trust the CA certificates and SPIFFE bundles of MeshConfig, which discovery has

@@ -11,7 +11,7 @@ import (
 
 	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/epoch"
 )
 
 // captureState is below /run: the helper's file, which exists while it has settings.
@@ -58,7 +58,7 @@ func (s serving) Serves() (live bool, half time.Time) {
 
 // captured is the proxy for the workload's health.
 type captured struct {
-	*driver.Proxy
+	*epoch.Proxy
 	capture *capture.Follower
 }
 

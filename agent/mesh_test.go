@@ -7,12 +7,12 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
 )
 
-// rootsKeeper implements driver.Dialer. It connects to a keeper of root's.
-type rootsKeeper struct{ driver.Dialer }
+// rootsKeeper implements keeper.Dialer. It connects to a keeper of root's.
+type rootsKeeper struct{ keeper.Dialer }
 
 func (rootsKeeper) Dial(context.Context) (*keeper.Client, error) { return &keeper.Client{}, nil }
 
@@ -24,7 +24,7 @@ func TestEnvoyMayNotHave_WaitsForTheKeeper(t *testing.T) {
 	}
 	defer file.Close()
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{keeper: driver.New(driver.Options{Dialer: rootsKeeper{},
+		a := &Agent{keeper: epoch.NewLink(epoch.LinkOptions{Dialer: rootsKeeper{},
 			Logger: slog.New(slog.DiscardHandler)})}
 		answer := make(chan string, 1)
 		go func() { answer <- a.envoyMayNotHave(file) }()

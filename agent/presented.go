@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -73,7 +73,7 @@ func (p *presented) look(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	found, err := driver.NewAdmin(live.AdminAddress).SecretsNamed(ctx, fileCertificates+".*")
+	found, err := envoy.NewAdmin(live.AdminAddress).SecretsNamed(ctx, fileCertificates+".*")
 	if err != nil {
 		p.agent.logOf("identity").Debug("cannot read the certificates that Envoy presents", "error",
 			err)

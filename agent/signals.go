@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/part"
 )
@@ -78,7 +78,7 @@ func (a *Agent) reopenLogs(ctx context.Context) {
 		if e.State == epoch.Exited {
 			continue
 		}
-		if err := driver.NewAdmin(e.AdminAddress).ReopenLogs(ctx); err != nil {
+		if err := envoy.NewAdmin(e.AdminAddress).ReopenLogs(ctx); err != nil {
 			a.log.Warn("access logs were not reopened", "epoch", e.Number, "error", err)
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/bootstrap"
@@ -19,8 +18,8 @@ import (
 // specMaker makes the spec of an epoch from a configuration.
 type specMaker struct {
 	blueprint.Maker
-	link  *driver.Link // to the keeper, which runs Envoy in its environment, as Envoy's user
-	cache string       // of inspect
+	link  *epoch.Link // to the keeper, which runs Envoy in its environment, as Envoy's user
+	cache string      // of inspect
 	log   *slog.Logger
 
 	binary atomic.Pointer[envoy.Binary] // last inspected
@@ -44,7 +43,7 @@ type listener struct {
 
 // inspect returns the version and capabilities of the binary at path.
 func (m *specMaker) inspect(ctx context.Context, path string) (*envoy.Binary, error) {
-	binary, err := envoy.InspectCached(ctx, driver.Runner{Link: m.link}, path, m.cache, m.log)
+	binary, err := envoy.InspectCached(ctx, epoch.Runner{Link: m.link}, path, m.cache, m.log)
 	if err == nil {
 		m.binary.Store(binary)
 	}
@@ -71,7 +70,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitNoProgram, err)
 	}
-	if err := blueprint.Writable(ctx, driver.Runner{Link: m.link}, loaded); err != nil {
+	if err := blueprint.Writable(ctx, epoch.Runner{Link: m.link}, loaded); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
 	plan, grpc, err := m.plan(ctx, loaded, to)
@@ -131,7 +130,7 @@ func (m *specMaker) spec(
 		line.BaseID, line.SocketPath = info.BaseIDOf(l.Lineage), info.SocketPath
 		return line
 	}
-	socket := func(l epoch.Launch) string { return driver.AdminSocket(info.Folder, l.Number) }
+	socket := func(l epoch.Launch) string { return epoch.AdminSocket(info.Folder, l.Number) }
 	spec := &epoch.Spec{
 		Hash:      digest,
 		Bootstrap: func(l epoch.Launch) ([]byte, error) { return plan.Render(socket(l)) },

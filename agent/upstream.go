@@ -132,7 +132,7 @@ func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
 	return &certificate, nil
 }
 
-// embeddedMesh implements driver.Mesh. The files of the embedded server do not count while an
+// embeddedMesh implements epoch.Mesh. The files of the embedded server do not count while an
 // upstream server is in use.
 type embeddedMesh struct{ *Agent }
 

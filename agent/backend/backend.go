@@ -18,7 +18,6 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/dns"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -46,9 +45,9 @@ type Backend struct {
 
 	Agent        Agent
 	Reloader     Reloader
-	Keeper       *driver.Link
+	Keeper       *epoch.Link
 	Supervisor   *epoch.Supervisor
-	Proxy        *driver.Proxy
+	Proxy        *epoch.Proxy
 	Discovery    *discovery.Server
 	Ports        *mesh.Ports
 	XDS          *xds.Server

@@ -6,14 +6,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/epoch"
 )
 
 // clients implements drained with the numbers that the status shows.
 type clients struct {
-	*driver.Proxy
-	keeper *driver.Link
+	*epoch.Proxy
+	keeper *epoch.Link
 }
 
 // Connections returns the number of clients' connections of an epoch.

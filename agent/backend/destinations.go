@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
-	"outrider.org/outrider/agent/driver"
+	"outrider.org/outrider/agent/envoy"
 )
 
 // countTime bounds the request to Envoy for its cluster statistics.
@@ -43,7 +43,7 @@ func (b *Backend) counted(ctx context.Context) map[string]explain.Live {
 	}
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	stats, err := driver.NewAdmin(live.AdminAddress).Stats(ctx, liveFilter)
+	stats, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx, liveFilter)
 	if err != nil {
 		return nil
 	}

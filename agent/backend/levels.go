@@ -9,7 +9,6 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 )
 
@@ -21,7 +20,7 @@ func (b *Backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
 	if !ok {
 		return levels, nil
 	}
-	components, err := driver.NewAdmin(e.AdminAddress).LogLevels(ctx)
+	components, err := envoy.NewAdmin(e.AdminAddress).LogLevels(ctx)
 	if err != nil {
 		return levels, fmt.Errorf("cannot read the log levels of epoch %d: %w", e.Number, err)
 	}
@@ -65,7 +64,7 @@ func (b *Backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.L
 		if !ok {
 			return api.LogLevels{}, api.Refuse("no epoch is live whose log level could be set")
 		}
-		admin := driver.NewAdmin(e.AdminAddress)
+		admin := envoy.NewAdmin(e.AdminAddress)
 		if err := knownLoggers(ctx, admin, levels.Components); err != nil {
 			return api.LogLevels{}, err
 		}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -30,9 +31,13 @@ type Admin struct {
 	transport        *http.Transport // for RoundTrip
 }
 
-// NewAdmin returns a client of the admin interface at an address: network "unix" and a path, or
-// "tcp" and host:port.
-func NewAdmin(network, address string) *Admin {
+// NewAdmin returns a client of the admin interface at the path of a Unix socket ("@" begins an
+// abstract one) or at host:port.
+func NewAdmin(address string) *Admin {
+	network := "tcp"
+	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
+		network = "unix"
+	}
 	a := &Admin{network: network, address: address}
 	// A Unix socket connects or fails at once, and a timer would wake an idle agent.
 	if network != "unix" {

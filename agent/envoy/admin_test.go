@@ -195,7 +195,7 @@ func TestAdminThatHangs(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, _, err = NewAdmin("unix", socket).Ready(ctx)
+	_, _, err = NewAdmin(socket).Ready(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "GET /ready") {
 		t.Errorf("got %v", err)
 	}

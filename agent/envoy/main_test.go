@@ -65,7 +65,7 @@ func start(t *testing.T, command CommandLine) *running {
 		t.Fatal(err)
 	}
 	e := &running{
-		Admin: NewAdmin("unix", socket), Backend: backend, log: &parts.Log{},
+		Admin: NewAdmin(socket), Backend: backend, log: &parts.Log{},
 		exited: make(chan struct{}),
 		HTTP:   fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
 	}
@@ -114,7 +114,7 @@ func (e *running) next(t *testing.T) *running {
 	following.log, following.exited = &parts.Log{}, make(chan struct{})
 	following.command.Epoch++
 	socket := filepath.Join(dir, fmt.Sprintf("admin-%d.sock", following.command.Epoch))
-	following.Admin = NewAdmin("unix", socket)
+	following.Admin = NewAdmin(socket)
 	following.command.ConfigFile = filepath.Join(dir, fmt.Sprintf("envoy-%d.json",
 		following.command.Epoch))
 	text = bytes.ReplaceAll(text, []byte(e.String()), []byte(socket))

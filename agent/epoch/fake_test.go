@@ -80,6 +80,8 @@ type fakeEnvoy struct {
 	closes      time.Time     // when it is expected to close its listeners
 	parent      *fakeEnvoy    // that it believes to have
 	forgotten   bool
+	levels      []string // that its admin interface was sent
+	unlevelled  bool     // its admin interface refuses levels
 	note        json.RawMessage
 
 	requests, tunnels, idle uint64

@@ -339,3 +339,16 @@ func (a fakeAdmin) Activity(ctx context.Context) (activity envoy.Activity, err e
 	})
 	return activity, err
 }
+
+func (a fakeAdmin) SetLogLevels(ctx context.Context, level, components string) error {
+	unset := false
+	err := a.with(ctx, func(e *fakeEnvoy) {
+		if unset = e.unlevelled; !unset {
+			e.levels = append(e.levels, level+" "+components)
+		}
+	})
+	if unset {
+		err = errors.New("unknown component")
+	}
+	return err
+}

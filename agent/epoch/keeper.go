@@ -105,6 +105,8 @@ type Admin interface {
 	// is over. At once no Envoy accepts a new connection any more, even if none answers.
 	DrainListeners(ctx context.Context, graceful bool) error
 	Activity(ctx context.Context) (envoy.Activity, error)
+	// SetLogLevels sets the level of all components, then those of some ("upstream:debug").
+	SetLogLevels(ctx context.Context, level, components string) error
 }
 
 // ServerState is what an Envoy says of itself.

@@ -12,6 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestRealRestartsLoseNothing(t *testing.T) {
@@ -70,7 +71,7 @@ func TestRealFailures(t *testing.T) {
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.Hot})
 	victim, began := r.live(), time.Now()
 	kill(victim.PID, syscall.SIGKILL) // in the overlap: nobody listens any more
-	r.eventually("epoch 1 is back",
+	parts.Eventually(t, 20*time.Second, "epoch 1 is back",
 		func() bool { return r.live().Number == 1 && r.live().PID != victim.PID })
 	t.Logf("back after %s", time.Since(began))
 	if response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", r.port)); err != nil {
@@ -97,8 +98,8 @@ func TestRealFailures(t *testing.T) {
 	r.leave()
 	victim = r.live()
 	kill(victim.PID, syscall.SIGKILL)
-	r.eventually("the keeper has seen it end", func() bool {
-		processes, err := r.client.Processes(t.Context())
+	parts.Eventually(t, 20*time.Second, "the keeper has seen it end", func() bool {
+		processes, err := r.link.Get().Client.Processes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,8 @@ func TestRealFailures(t *testing.T) {
 	})
 	began = time.Now()
 	r.begin()
-	r.eventually("an Envoy serves", func() bool { return r.live().State == epoch.Live })
+	parts.Eventually(t, 20*time.Second, "an Envoy serves",
+		func() bool { return r.live().State == epoch.Live })
 	t.Logf("live %s after the next agent began: %+v", time.Since(began), r.live())
 	if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: r.spec("e")}); err != nil {
 		t.Error(err)

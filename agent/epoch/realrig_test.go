@@ -2,7 +2,6 @@ package epoch_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +27,7 @@ type realRig struct {
 	*testing.T
 	folder string
 	binary string
-	client *keeper.Client
+	link   *epoch.Link
 	board  *condition.Board
 	s      *epoch.Supervisor
 	port   int
@@ -36,132 +35,38 @@ type realRig struct {
 	ended  chan error
 }
 
-// link is the keeper's client as the supervisor wants it.
-type link struct {
-	*keeper.Client
-	exits chan epoch.Process
-}
-
-func (l link) Exits() <-chan epoch.Process { return l.exits }
-
-func (l link) Start(ctx context.Context, s epoch.StartSpec) (int, error) {
-	p, err := l.Client.Start(ctx, keeper.StartSpec{
-		ID: s.ID, Epoch: s.RestartEpoch, Number: s.Number, Lineage: s.Lineage,
-		Path: s.Command.Path, Args: s.Command.Args, Env: s.Command.Env, HotRestart: s.HotRestart, Note: s.Note})
-	return p.PID, err
-}
-
-func (l link) Signal(ctx context.Context, id string, signal syscall.Signal) error {
-	return l.Client.Signal(ctx, id, signal)
-}
-
-func (l link) Processes(ctx context.Context) ([]epoch.Process, error) {
-	return processesOf(l.Client.Processes(ctx))
-}
-
-func (l link) Measure(ctx context.Context) ([]epoch.Process, error) {
-	return processesOf(l.Client.Measure(ctx, 0))
-}
-
-func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
-	all := make([]epoch.Process, len(found))
-	for i, p := range found {
-		all[i] = processOf(p)
-	}
-	return all, err
-}
-
-func (l link) Annotate(ctx context.Context, id string, note json.RawMessage) error {
-	return l.Client.Annotate(ctx, id, note)
-}
-
-func (l link) Run(ctx context.Context, c epoch.Command) (epoch.RunResult, error) {
-	r, err := l.Client.Run(ctx, c.Path, c.Args)
-	return epoch.RunResult{Output: append(r.Stdout, r.Stderr...), Exit: r.Exit.Code}, err
-}
-
-func (l link) ClearInitializing(ctx context.Context, lineage int) error {
-	_, err := l.Client.ClearInitializing(ctx, lineage)
-	return err
-}
-
-func processOf(p keeper.Process) epoch.Process {
-	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
-		Listening: p.Listening, Note: p.Note}
-	if p.Exit != nil {
-		one.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump,
-			At: p.Exit.At, LastLines: p.LastLines}
-	}
-	return one
-}
-
-// admin is Envoy's admin client as the supervisor wants it.
-type admin struct{ *envoy.Admin }
-
-func (a admin) State(ctx context.Context) (epoch.ServerState, error) {
-	_, state, err := a.Ready(ctx)
-	if err != nil {
-		return epoch.ServerState{}, err
-	}
-	number, err := a.RestartEpoch(ctx)
-	if err != nil {
-		return epoch.ServerState{}, err
-	}
-	stats, err := a.Stats(ctx, "^listener_manager.workers_started$")
-	return epoch.ServerState{Server: state, RestartEpoch: number,
-		WorkersStarted: stats["listener_manager.workers_started"] == 1}, err
-}
-
 func newReal(t *testing.T) *realRig {
 	t.Helper()
 	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(),
 		port: parts.FreePort(t)}
-	client, err := keeper.StartKeeper(t.Context(), keeper.LaunchOptions{
-		Folder: filepath.Join(r.folder, "keeper"), Binary: parts.Program(t, "outrider-keeper")})
-	if err != nil {
+	r.link = epoch.NewLink(epoch.LinkOptions{Logger: r.log(), EnvoyLog: r.log(), ForwardLog: true,
+		Dialer: keeper.Program{Options: keeper.LaunchOptions{
+			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.Program(t, "outrider-keeper")}}})
+	if err := r.link.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.client = client
 	t.Cleanup(func() {
 		r.leave()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := r.client.Shutdown(ctx); err != nil {
-			t.Errorf("end the keeper: %v", err)
-		}
-		r.client.Close()
+		r.link.Shutdown()
 	})
 	r.begin()
 	return r
 }
 
+func (r *realRig) log() *slog.Logger { return slog.New(slog.NewTextHandler(r.Output(), nil)) }
+
 // begin starts an agent's supervisor.
 func (r *realRig) begin() {
-	l := link{r.client, make(chan epoch.Process)}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.s = epoch.New(epoch.Options{Board: r.board, ConfigDir: r.folder, Explain: envoy.ExplainExit,
-		Logger: slog.New(slog.NewTextHandler(r.Output(), nil)),
-		Admin:  func(address string) epoch.Admin { return admin{envoy.NewAdmin("unix", address)} }})
+		Logger: r.log(),
+		Admin:  func(address string) epoch.Admin { return r.link.Admin(address) }})
+	r.link.Supervise(r.s)
 	r.ended = make(chan error, 1)
 	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			select {
-			case event := <-l.Events():
-				if event.Exited != nil {
-					select {
-					case l.exits <- processOf(*event.Exited):
-					case <-ctx.Done():
-						return
-					}
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
 	s, ended := r.s, r.ended
-	all.Go(func() { ended <- s.Run(ctx, l) })
+	all.Go(func() { _ = r.link.Run(ctx) })
+	all.Go(func() { ended <- s.Run(ctx, r.link.Get()) })
 	r.leave = func() { cancel(); all.Wait() }
 }
 
@@ -173,7 +78,7 @@ const bootstrapFormat = `{"admin": {"address": {"pipe": {"path": %q, "mode": 432
 "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}]}%s}`
 
 func (r *realRig) spec(body string) *epoch.Spec {
-	info := r.client.Info()
+	info := r.link.Get().Info()
 	path := func(l epoch.Launch) string { return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number)) }
 	args := func(l epoch.Launch) envoy.CommandLine {
 		return envoy.CommandLine{ConfigFile: l.BootstrapPath, Epoch: l.RestartEpoch, Number: l.Number,
@@ -212,16 +117,6 @@ func (r *realRig) must(spec *epoch.Spec, want epoch.Result) {
 	}
 }
 
-func (r *realRig) eventually(what string, holds func() bool) {
-	r.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); {
-		if time.Now().After(deadline) {
-			r.Fatalf("not within 20 s: %s; epochs: %+v", what, r.s.Epochs())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 // phases are those of the epochs that live, oldest first.
 func (r *realRig) phases() string {
 	var all []string
@@ -235,7 +130,7 @@ func (r *realRig) phases() string {
 
 func (r *realRig) settled(want string) {
 	r.Helper()
-	r.eventually(want, func() bool { return r.phases() == want })
+	parts.Eventually(r, 20*time.Second, want, func() bool { return r.phases() == want })
 }
 
 // load sends requests, each on a connection of its own, until the function it returns is called,
@@ -295,7 +190,7 @@ func (r *realRig) stop() {
 		r.Errorf("stop: %v, run: %v", err, ended)
 	}
 	left, _ := filepath.Glob(filepath.Join(r.folder, "*.json"))
-	shm, _ := filepath.Glob(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d*", r.client.Info().BaseID))
+	shm, _ := filepath.Glob(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d*", r.link.Get().Info().BaseID))
 	if len(left)+len(shm) != 0 {
 		r.Errorf("left behind: %v %v", left, shm)
 	}

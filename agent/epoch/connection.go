@@ -1,4 +1,4 @@
-package driver
+package epoch
 
 import (
 	"context"
@@ -7,22 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/envoy"
-	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Connection implements epoch.Keeper over one connection to a keeper. Signal, Annotate, Forget,
+// Connection implements Keeper over one connection to a keeper. Signal, Annotate, Forget,
 // Steer, Cleanup and Done are those of the client.
 type Connection struct {
 	*keeper.Client
-	exits chan epoch.Process
+	exits chan Process
 }
 
-// Exits returns the channel of ended processes (epoch.Keeper).
-func (c *Connection) Exits() <-chan epoch.Process { return c.exits }
+// Exits returns the channel of ended processes (Keeper).
+func (c *Connection) Exits() <-chan Process { return c.exits }
 
 // Start starts an Envoy.
-func (c *Connection) Start(ctx context.Context, spec epoch.StartSpec) (int, error) {
+func (c *Connection) Start(ctx context.Context, spec StartSpec) (int, error) {
 	process, err := c.Client.Start(ctx, keeper.StartSpec{
 		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage,
 		Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
@@ -32,30 +31,30 @@ func (c *Connection) Start(ctx context.Context, spec epoch.StartSpec) (int, erro
 }
 
 // Processes returns all processes that the keeper knows, including ended ones.
-func (c *Connection) Processes(ctx context.Context) ([]epoch.Process, error) {
-	return processesOf(c.Client.Processes(ctx))
+func (c *Connection) Processes(ctx context.Context) ([]Process, error) {
+	return processesFrom(c.Client.Processes(ctx))
 }
 
 // Measure returns Processes with current connection counts.
-func (c *Connection) Measure(ctx context.Context) ([]epoch.Process, error) {
-	return processesOf(c.Client.Measure(ctx, 0))
+func (c *Connection) Measure(ctx context.Context) ([]Process, error) {
+	return processesFrom(c.Client.Measure(ctx, 0))
 }
 
-func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
+func processesFrom(found []keeper.Process, err error) ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	processes := make([]epoch.Process, len(found))
+	processes := make([]Process, len(found))
 	for i, p := range found {
-		processes[i] = processOf(p)
+		processes[i] = processFrom(p)
 	}
 	return processes, nil
 }
 
 // Run runs a short command as Envoy's user.
-func (c *Connection) Run(ctx context.Context, command epoch.Command) (epoch.RunResult, error) {
-	stdout, stderr, exit, err := run(ctx, c.Client, command.Path, command.Args)
-	return epoch.RunResult{Output: append(stdout, stderr...), Exit: exit}, err
+func (c *Connection) Run(ctx context.Context, command Command) (RunResult, error) {
+	stdout, stderr, exit, err := runCommand(ctx, c.Client, command.Path, command.Args)
+	return RunResult{Output: append(stdout, stderr...), Exit: exit}, err
 }
 
 // ClearInitializing clears the initializing flag that a failed start leaves in shared memory.
@@ -64,11 +63,11 @@ func (c *Connection) ClearInitializing(ctx context.Context, lineage int) error {
 	return err
 }
 
-func processOf(p keeper.Process) epoch.Process {
-	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
+func processFrom(p keeper.Process) Process {
+	process := Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Downstream,
 		Listening: p.Listening, Note: p.Note}
 	if p.Exit != nil {
-		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal,
+		process.Exit = &Exit{Code: p.Exit.Code, Signal: p.Exit.Signal,
 			CoreDump: p.Exit.CoreDump, At: p.Exit.At, WithKeeper: p.Exit.WithKeeper,
 			LastLines: envoy.RedactLines(p.LastLines)}
 	}
@@ -90,10 +89,10 @@ type Runner struct{ Link *Link }
 func (r Runner) Run(
 	ctx context.Context, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
-	return run(ctx, r.Link.Get().Client, path, args)
+	return runCommand(ctx, r.Link.Get().Client, path, args)
 }
 
-func run(
+func runCommand(
 	ctx context.Context, client *keeper.Client, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
 	result, err := client.Run(ctx, path, args)

@@ -1,4 +1,4 @@
-package driver
+package epoch
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/envoy"
 )
 
 // readyTime bounds one readiness request to Envoy.
@@ -15,7 +15,7 @@ const readyTime = time.Second
 
 // Proxy gives the other parts access to the live epoch: readiness, admin interface, statistics.
 type Proxy struct {
-	supervisor *epoch.Supervisor
+	supervisor *Supervisor
 	mesh       Mesh
 	waiting    atomic.Pointer[string]
 	without    func() (ready bool, reason string)
@@ -26,12 +26,12 @@ type Proxy struct {
 type Mesh interface{ Closed() string }
 
 // NewProxy returns the Proxy of a supervisor's epochs.
-func NewProxy(supervisor *epoch.Supervisor, mesh Mesh) *Proxy {
+func NewProxy(supervisor *Supervisor, mesh Mesh) *Proxy {
 	return &Proxy{supervisor: supervisor, mesh: mesh}
 }
 
 // Epoch returns the epoch that serves; ok is false if there is none.
-func (p *Proxy) Epoch() (e epoch.Epoch, ok bool) {
+func (p *Proxy) Epoch() (e Epoch, ok bool) {
 	e, _, ok = p.supervisor.Live()
 	return e, ok
 }
@@ -75,7 +75,7 @@ func (p *Proxy) Live() (http.RoundTripper, int, error) {
 		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch "+
 			"that then failed; the agent starts one that brings it back", e.Number)
 	}
-	return NewAdmin(e.AdminAddress), e.Number, nil
+	return envoy.NewAdmin(e.AdminAddress), e.Number, nil
 }
 
 // Ready implements status.Readiness: it reports whether Envoy is live and configured, and if not,
@@ -91,14 +91,14 @@ func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
 	if !ok {
 		return false, p.NotLive()
 	}
-	s := state{epoch: e, mesh: p.mesh.Closed()}
+	s := proxyState{epoch: e, mesh: p.mesh.Closed()}
 	if s.mesh == "" && asks(e) {
 		ctx, cancel := context.WithTimeout(ctx, readyTime)
 		defer cancel()
-		s.ready, s.says, s.err = NewAdmin(e.AdminAddress).Ready(ctx)
+		s.ready, s.says, s.err = envoy.NewAdmin(e.AdminAddress).Ready(ctx)
 		now, still := p.Epoch()
 		s.gone = !still
-		s.replaced = !still || now.ID != e.ID || now.AdminLost || now.State == epoch.HandingOver
+		s.replaced = !still || now.ID != e.ID || now.AdminLost || now.State == HandingOver
 	}
 	return s.readiness()
 }
@@ -108,12 +108,12 @@ func (p *Proxy) NotLive() string {
 	if why := p.waiting.Load(); why != nil && *why != "" {
 		return *why
 	}
-	var last *epoch.Epoch
+	var last *Epoch
 	for _, e := range p.supervisor.Epochs() {
-		if e.State == epoch.Starting {
+		if e.State == Starting {
 			return fmt.Sprintf("epoch %d is starting: it is not live yet", e.Number)
 		}
-		if e.State == epoch.Exited && (last == nil || e.Exited.After(last.Exited)) {
+		if e.State == Exited && (last == nil || e.Exited.After(last.Exited)) {
 			last = &e
 		}
 	}

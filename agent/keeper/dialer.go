@@ -1,14 +1,12 @@
-package driver
+package keeper
 
 import (
 	"context"
-
-	"outrider.org/outrider/agent/keeper"
 )
 
 // Dialer reaches the keeper.
 type Dialer interface {
-	Dial(ctx context.Context) (*keeper.Client, error)
+	Dial(ctx context.Context) (*Client, error)
 	// Upgrade makes a keeper of another protocol re-execute itself from the installed program.
 	Upgrade(ctx context.Context) error
 }
@@ -17,20 +15,20 @@ type Dialer interface {
 type Socket string
 
 // Dial connects to the keeper.
-func (s Socket) Dial(ctx context.Context) (*keeper.Client, error) {
-	return keeper.Dial(ctx, string(s))
+func (s Socket) Dial(ctx context.Context) (*Client, error) {
+	return Dial(ctx, string(s))
 }
 
 // Upgrade implements Dialer.
-func (s Socket) Upgrade(ctx context.Context) error { return keeper.Upgrade(ctx, string(s)) }
+func (s Socket) Upgrade(ctx context.Context) error { return Upgrade(ctx, string(s)) }
 
 // Program implements Dialer for a keeper that the agent starts.
 type Program struct {
 	Socket
-	Options keeper.LaunchOptions
+	Options LaunchOptions
 }
 
 // Dial connects to the keeper, which it starts unless one runs.
-func (p Program) Dial(ctx context.Context) (*keeper.Client, error) {
-	return keeper.StartKeeper(ctx, p.Options)
+func (p Program) Dial(ctx context.Context) (*Client, error) {
+	return StartKeeper(ctx, p.Options)
 }

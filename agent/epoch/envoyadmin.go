@@ -1,4 +1,4 @@
-package driver
+package epoch
 
 import (
 	"context"
@@ -9,11 +9,10 @@ import (
 	"sync/atomic"
 
 	"outrider.org/outrider/agent/envoy"
-	"outrider.org/outrider/agent/epoch"
 )
 
-// Admin implements epoch.Admin over Envoy's admin interface.
-type Admin struct {
+// EnvoyAdmin implements Admin over Envoy's admin interface.
+type EnvoyAdmin struct {
 	*envoy.Admin
 	link    *Link       // to the keeper
 	own     bool        // the address belongs to one epoch, not to a custom bootstrap
@@ -30,26 +29,17 @@ func AdminSocket(directory string, number int) string {
 }
 
 // Admin returns the admin interface of the epoch at an address.
-func (l *Link) Admin(address string) *Admin {
+func (l *Link) Admin(address string) *EnvoyAdmin {
 	own := filepath.Dir(address) == l.Get().Info().Folder &&
 		strings.HasPrefix(filepath.Base(address), AdminSocketPrefix)
-	return &Admin{link: l, Admin: NewAdmin(address), own: own}
-}
-
-// NewAdmin returns a client of the admin interface at a Unix socket's path or host:port.
-func NewAdmin(address string) *envoy.Admin {
-	network := "tcp"
-	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
-		network = "unix"
-	}
-	return envoy.NewAdmin(network, address)
+	return &EnvoyAdmin{link: l, Admin: envoy.NewAdmin(address), own: own}
 }
 
 // stopAccepting makes the keeper refuse new connections for all Envoys.
 func (l *Link) stopAccepting(ctx context.Context) error {
 	err := l.Get().StopAccepting(ctx)
 	if err != nil {
-		l.options.Logger.Warn("connections that come while the listeners close may be reset",
+		l.log.Warn("connections that come while the listeners close may be reset",
 			"error", err)
 	}
 	return err
@@ -62,36 +52,36 @@ const workersStarted = "listener_manager.workers_started"
 // since State polls a live epoch permanently. On a shared address State also requests the large
 // /server_info to learn which epoch answers; the gauge server.hot_restart_epoch is updated too
 // late.
-func (a *Admin) State(ctx context.Context) (epoch.ServerState, error) {
+func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
 	ready, state, err := a.Ready(ctx)
 	if err != nil {
-		return epoch.ServerState{}, err
+		return ServerState{}, err
 	}
 	if !ready && state != envoy.StateDraining {
-		return epoch.ServerState{Server: state}, nil
+		return ServerState{Server: state}, nil
 	}
 	started := a.own && a.started.Load()
 	if !started {
 		gauges, err := a.Gauges(ctx, "^"+workersStarted+"$")
 		if err != nil {
-			return epoch.ServerState{}, err
+			return ServerState{}, err
 		}
 		started = gauges[workersStarted] == 1
 		a.started.Store(started)
 	}
-	number := epoch.OwnAddress
+	number := OwnAddress
 	if !a.own {
 		if number, err = a.RestartEpoch(ctx); err != nil {
-			return epoch.ServerState{}, err
+			return ServerState{}, err
 		}
 	}
-	return epoch.ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
+	return ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
 // DrainListeners closes the listeners. Unless graceful, it first makes the keeper refuse new
 // connections, so that Envoy accepts the waiting ones and none arrive even if Envoy does not
 // answer.
-func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
+func (a *EnvoyAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.Admin.DrainListeners(ctx, true)
 	}

@@ -1,4 +1,4 @@
-package driver
+package epoch
 
 import (
 	"context"
@@ -21,14 +21,14 @@ func TestLink_ExitAtTheEndOfTheKeeper(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := New(Options{Logger: slog.New(slog.DiscardHandler)})
-	followed := make(chan struct{})
+	link := NewLink(LinkOptions{Logger: slog.New(slog.DiscardHandler)})
+	forwarded := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	connection := link.set(client)
 	go func() {
-		defer close(followed)
-		link.follow(ctx, connection)
+		defer close(forwarded)
+		link.forward(ctx, connection)
 	}()
 	if _, err := client.Start(t.Context(), keeper.StartSpec{ID: "a", Path: "/bin/true"}); err != nil {
 		t.Fatal(err)
@@ -43,8 +43,8 @@ func TestLink_ExitAtTheEndOfTheKeeper(t *testing.T) {
 	if err := unix.Kill(client.Info().PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-followed
+	<-forwarded
 	if ctx.Err() != nil {
-		t.Error("the link follows a connection that has ended")
+		t.Error("the link waits on a connection that has ended")
 	}
 }

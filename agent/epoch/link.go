@@ -1,7 +1,4 @@
-// Package driver connects the supervisor to its Envoys. It implements epoch.Keeper over the
-// keeper's protocol, with reconnection, and epoch.Admin over Envoy's admin interface, and it
-// forwards Envoy's log.
-package driver
+package epoch
 
 import (
 	"context"
@@ -12,57 +9,51 @@ import (
 	"sync/atomic"
 	"time"
 
-	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/part"
 )
 
-// Link is the agent's connection to the keeper. It reconnects when the connection is lost.
+// Link is the agent's connection to the keeper. It reconnects when the connection is lost, and
+// forwards exits to the Supervisor and Envoy's lines to the log.
 type Link struct {
 	part.Readiness
-	options Options
-
-	forward    atomic.Bool // log Envoy's lines
-	supervisor Supervisor
+	dialer     keeper.Dialer
+	log        *slog.Logger
+	envoyLog   *slog.Logger
+	forwardLog atomic.Bool
+	supervisor *Supervisor
 
 	mu      sync.Mutex
 	current *Connection
 }
 
-// Options configures a Link.
-type Options struct {
-	Dialer   Dialer
-	Logger   *slog.Logger
-	EnvoyLog *slog.Logger // for Envoy's lines
-	Forward  bool         // as Configure
+// LinkOptions configure a Link.
+type LinkOptions struct {
+	Dialer     keeper.Dialer
+	Logger     *slog.Logger
+	EnvoyLog   *slog.Logger // for Envoy's lines
+	ForwardLog bool         // as in Configure
 }
 
-// Supervisor supervises the Envoys of the keeper.
-type Supervisor interface {
-	// SetKeeper passes the next keeper once the connection to the last one was lost.
-	SetKeeper(ctx context.Context, next epoch.Keeper) error
-	Epochs() []epoch.Epoch
-}
-
-// New returns a Link that is not connected yet.
-func New(options Options) *Link {
-	l := &Link{options: options}
-	l.Configure(options.Forward)
+// NewLink returns a Link that is not connected yet.
+func NewLink(options LinkOptions) *Link {
+	l := &Link{dialer: options.Dialer, log: options.Logger, envoyLog: options.EnvoyLog}
+	l.Configure(options.ForwardLog)
 	return l
 }
 
 // Configure sets whether Envoy's lines are logged.
-func (l *Link) Configure(forward bool) { l.forward.Store(forward) }
+func (l *Link) Configure(forward bool) { l.forwardLog.Store(forward) }
 
 // Supervise sets the supervisor of the keeper's Envoys. It must be called before Run.
-func (l *Link) Supervise(supervisor Supervisor) { l.supervisor = supervisor }
+func (l *Link) Supervise(supervisor *Supervisor) { l.supervisor = supervisor }
 
 // Timing of connection attempts.
 const (
 	keeperTimeout  = 10 * time.Second // per attempt
 	keeperPause    = 50 * time.Millisecond
 	keeperPauseMax = 2 * time.Second
-	keeperPatience = 5 * time.Second // for a keeper that re-executes, or serves an ending agent
 )
 
 // figuresAge is the maximum age of measurements for display.
@@ -75,7 +66,7 @@ func (l *Link) Open(ctx context.Context) error {
 	defer cancel()
 	var replaced bool
 	for until := time.Now().Add(keeperPatience); ; {
-		client, err := l.reach(ctx, &replaced)
+		client, err := l.dial(ctx, &replaced)
 		if err == nil {
 			l.set(client)
 			return nil
@@ -83,7 +74,7 @@ func (l *Link) Open(ctx context.Context) error {
 		if !errors.Is(err, keeper.ErrBusy) || time.Now().After(until) {
 			return err
 		}
-		l.options.Logger.Debug("the keeper serves another agent", "error", err)
+		l.log.Debug("the keeper serves another agent", "error", err)
 		select {
 		case <-time.After(keeperPause):
 		case <-ctx.Done():
@@ -92,27 +83,27 @@ func (l *Link) Open(ctx context.Context) error {
 	}
 }
 
-// reach connects to the keeper. If the keeper speaks an older protocol, reach makes it re-execute
-// the installed program, once per replaced; its Envoys continue serving. A newer keeper is left
-// unchanged.
-func (l *Link) reach(ctx context.Context, replaced *bool) (*keeper.Client, error) {
-	client, err := l.options.Dialer.Dial(ctx)
+// dial connects to the keeper. If the keeper speaks an older protocol, dial makes it re-execute the
+// installed program, unless *replaced, which it then sets. Its Envoys continue serving. A newer
+// keeper is left unchanged.
+func (l *Link) dial(ctx context.Context, replaced *bool) (*keeper.Client, error) {
+	client, err := l.dialer.Dial(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
 	if !ok || version.Keeper >= version.Agent || *replaced {
 		return client, err
 	}
-	l.options.Logger.Info(
-		"the keeper has an older version: upgrading it to the installed program",
+	l.log.Info(
+		"upgrading the keeper, which has an older protocol, to the installed program",
 		"why", err.Error())
-	if failed := l.options.Dialer.Upgrade(ctx); failed != nil {
+	if failed := l.dialer.Upgrade(ctx); failed != nil {
 		return nil, fmt.Errorf("%w; the upgrade of the keeper failed: %w", err, failed)
 	}
 	*replaced = true
-	return l.options.Dialer.Dial(ctx)
+	return l.dialer.Dial(ctx)
 }
 
 func (l *Link) set(client *keeper.Client) *Connection {
-	c := &Connection{Client: client, exits: make(chan epoch.Process)}
+	c := &Connection{Client: client, exits: make(chan Process)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.current = c
@@ -133,41 +124,41 @@ func (l *Link) Name() string { return "keeper" }
 func (l *Link) Run(ctx context.Context) error {
 	l.MarkReady()
 	for {
-		l.follow(ctx, l.Get())
+		l.forward(ctx, l.Get())
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // normal end of a part
 		}
-		client, err := l.find(ctx)
+		client, err := l.reconnect(ctx)
 		if err != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 		err = l.supervisor.SetKeeper(ctx, l.set(client))
 		if err != nil && ctx.Err() == nil {
-			l.options.Logger.Error("cannot adopt the epochs of the new keeper", "error", err)
+			l.log.Error("cannot adopt the epochs of the new keeper", "error", err)
 		}
 	}
 }
 
-// find reconnects without a time limit. It logs an error once if that takes longer than
+// reconnect connects again without a time limit. It logs an error once if that takes longer than
 // keeperPatience, and the outcome: a keeper that re-executes (systemctl reload outrider-envoy)
 // answers within moments. The error is that of ctx.
-func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
+func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Get().Info(), time.Now()
 	var replaced, late bool
 	for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
 		attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
-		client, err := l.reach(attempt, &replaced)
+		client, err := l.dial(attempt, &replaced)
 		cancel()
 		if err == nil {
-			l.found(before, client.Info())
+			l.logReconnected(before, client.Info())
 			return client, nil
 		}
 		if !late && time.Since(lost) > keeperPatience {
 			late = true
-			l.options.Logger.Error("connection to keeper lost: no Envoy can be started or stopped",
+			l.log.Error("connection to keeper lost: no Envoy can be started or stopped",
 				"pid", before.PID, "error", err)
 		} else {
-			l.options.Logger.Debug("cannot reconnect to keeper", "error", err)
+			l.log.Debug("cannot reconnect to keeper", "error", err)
 		}
 		select {
 		case <-time.After(pause):
@@ -177,26 +168,25 @@ func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 	}
 }
 
-// found logs which keeper answers after a lost connection.
-func (l *Link) found(before, now keeper.Info) {
+// logReconnected logs which keeper answers after a lost connection.
+func (l *Link) logReconnected(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
-		l.options.Logger.Error(
+		l.log.Error(
 			"the keeper exited, and its Envoys with it; connected to another one",
 			"before", before.PID, "pid", now.PID)
 	case now.Reexecuted != before.Reexecuted:
-		l.options.Logger.Info("the keeper re-executed itself; its Envoys continue serving",
+		l.log.Info("the keeper re-executed itself; its Envoys continue serving",
 			"pid", now.PID, "version", now.Version)
 	default:
-		l.options.Logger.Warn("reconnected to the keeper",
+		l.log.Warn("reconnected to the keeper",
 			"pid", now.PID)
 	}
 }
 
-// follow forwards the events of a connection until it is lost or ctx ends.
-func (l *Link) follow(ctx context.Context, c *Connection) {
-	logs := envoyLogs{log: l.options.Logger, lines: l.options.EnvoyLog,
-		readers: map[string]*envoyLog{}}
+// forward forwards the events of a connection until it is lost or ctx ends.
+func (l *Link) forward(ctx context.Context, c *Connection) {
+	lines := envoy.NewLogForwarder(l.envoyLog, l.log)
 	for {
 		select {
 		case event, open := <-c.Events():
@@ -204,16 +194,18 @@ func (l *Link) follow(ctx context.Context, c *Connection) {
 			case !open:
 				return
 			case event.Exited != nil:
-				logs.exited(event.Exited)
+				lines.Exited(event.Exited.ID, event.Exited.Number)
 				select {
-				case c.exits <- processOf(*event.Exited):
+				case c.exits <- processFrom(*event.Exited):
 				case <-c.Done(): // the supervisor no longer receives
 					return
 				case <-ctx.Done():
 					return
 				}
 			case event.Log != nil:
-				logs.forward(event.Log, l.pid(event.Log.ID), l.forward.Load())
+				lines.Forward(envoy.LogBatch{ID: event.Log.ID, Epoch: event.Log.Epoch,
+					PID: l.pid(event.Log.ID), Lines: event.Log.Lines,
+					Dropped: event.Log.Dropped}, l.forwardLog.Load())
 			}
 		case <-c.Done():
 			return
@@ -239,7 +231,7 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
 	processes, err := l.Get().Client.Measure(ctx, figuresAge)
 	if err != nil {
-		l.options.Logger.Debug("cannot measure the epochs", "error", err)
+		l.log.Debug("cannot measure the epochs", "error", err)
 	}
 	for _, p := range processes {
 		measured[p.ID] = p
@@ -267,7 +259,7 @@ func (l *Link) Shutdown() {
 	defer cancel()
 	client := l.Get()
 	if err := client.Shutdown(ctx); err != nil && !errors.Is(err, keeper.ErrClosed) {
-		l.options.Logger.Error("cannot end the keeper", "error", err)
+		l.log.Error("cannot end the keeper", "error", err)
 	}
 	client.Close()
 }

@@ -1,15 +1,13 @@
-package driver
+package epoch
 
 import (
 	"fmt"
-
-	"outrider.org/outrider/agent/epoch"
 )
 
-// state is what the readiness of a proxy with a live epoch depends on. Nothing else does: all other
+// proxyState is what the readiness of a proxy with a live epoch depends on. Nothing else does: all other
 // faults are conditions of a proxy that is ready, and that a load balancer should send requests to.
-type state struct {
-	epoch epoch.Epoch
+type proxyState struct {
+	epoch Epoch
 	mesh  string // Mesh.Closed
 
 	// Envoy's answer, if asks(epoch).
@@ -21,12 +19,12 @@ type state struct {
 }
 
 // asks reports whether readiness depends on Envoy's answer: the supervisor does not know.
-func asks(e epoch.Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
+func asks(e Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
 
 // readiness reports whether the proxy is ready, and if not, why: Envoy serves, it has the mesh
 // configuration, and no policy of it is bypassed. A drain takes precedence, even if Envoy could not
 // be notified.
-func (s state) readiness() (ready bool, reason string) {
+func (s proxyState) readiness() (ready bool, reason string) {
 	e := s.epoch
 	switch {
 	case s.mesh != "":

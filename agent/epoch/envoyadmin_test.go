@@ -1,4 +1,4 @@
-package driver
+package epoch
 
 import (
 	"fmt"
@@ -9,20 +9,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // State does not repeat requests for final values on an epoch's own address; on a shared address it
 // does.
-func TestStateAsksWhatIsNotKnown(t *testing.T) {
+func TestEnvoyAdminState_RequestsNoFinalValueTwice(t *testing.T) {
 	own, shared := []string{"/ready", "/stats"}, []string{"/ready", "/stats", "/server_info"}
 	for _, c := range []struct {
 		own    bool
 		number int
 		steps  [][]string // Envoy's workers start after the first request
 	}{
-		{true, epoch.OwnAddress, [][]string{own, own, {"/ready"}}},
+		{true, OwnAddress, [][]string{own, own, {"/ready"}}},
 		{false, 3, [][]string{shared, shared, shared}},
 	} {
 		address := filepath.Join(parts.ShortDir(t), "admin.sock")
@@ -47,16 +47,16 @@ func TestStateAsksWhatIsNotKnown(t *testing.T) {
 			})}
 		go func() { _ = server.Serve(listener) }()
 		t.Cleanup(func() { _ = server.Close() })
-		admin := &Admin{Admin: NewAdmin(address), own: c.own}
+		admin := &EnvoyAdmin{Admin: envoy.NewAdmin(address), own: c.own}
 		for i, want := range c.steps {
 			asked, workers = nil, min(i, 1)
 			state, err := admin.State(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := epoch.ServerState{Server: "LIVE", RestartEpoch: c.number, WorkersStarted: i > 0}
-			if diff := cmp.Diff(told, state) + cmp.Diff(want, asked); diff != "" {
-				t.Errorf("own %t, question %d: %s", c.own, i, diff)
+			wantState := ServerState{Server: "LIVE", RestartEpoch: c.number, WorkersStarted: i > 0}
+			if diff := cmp.Diff(wantState, state) + cmp.Diff(want, asked); diff != "" {
+				t.Errorf("own %t, request %d: %s", c.own, i, diff)
 			}
 		}
 	}

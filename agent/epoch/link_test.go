@@ -1,4 +1,4 @@
-package driver
+package epoch
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// fakeDialer implements Dialer.
+// fakeDialer implements keeper.Dialer.
 type fakeDialer struct {
 	dial    func() (*keeper.Client, error)
 	upgrade func() error
@@ -23,7 +23,7 @@ func (d fakeDialer) Dial(context.Context) (*keeper.Client, error) { return d.dia
 func (d fakeDialer) Upgrade(context.Context) error                { return d.upgrade() }
 
 // A keeper with an older protocol is upgraded once and connected to. A newer one is never upgraded.
-func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
+func TestLinkDial_UpgradesAnOlderKeeper(t *testing.T) {
 	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2},
 		&keeper.VersionError{Keeper: 2, Agent: 1}
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 		{"no keeper", []error{keeper.ErrNotRunning}, nil, 0, "no keeper"},
 	} {
 		upgrades := 0
-		link := New(Options{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
+		link := NewLink(LinkOptions{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
 			dial: func() (*keeper.Client, error) {
 				err := c.answers[0]
 				c.answers = c.answers[1:]
@@ -55,7 +55,7 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 		}})
 		client, err := (*keeper.Client)(nil), error(nil)
 		for replaced := false; len(c.answers) > 0; {
-			client, err = link.reach(t.Context(), &replaced)
+			client, err = link.dial(t.Context(), &replaced)
 		}
 		if upgrades != c.upgrades || (client == nil) != (err != nil) {
 			t.Errorf("%s: %d upgrades, %v", c.name, upgrades, err)
@@ -67,69 +67,13 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 	}
 }
 
-// Quotes of the configuration are removed regardless of how lines are split into batches.
-func TestEnvoysLinesAreAreRedacted(t *testing.T) {
-	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
-	var out bytes.Buffer
-	logs := envoyLogs{
-		log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)),
-		readers: map[string]*envoyLog{},
-	}
-	for _, batch := range []*keeper.Log{
-		{ID: "a", Lines: []string{prefix + "first: goo.gle/debugonly  ", "c {"}},
-		{ID: "b", Lines: []string{"of another"}},
-		{ID: "a", Lines: []string{"  hidden: 1"}},
-		{ID: "a", Dropped: 7, Lines: []string{"  hidden: 2", "}", ": reason"}},
-	} {
-		logs.forward(batch, 0, true)
-	}
-	logs.forward(&keeper.Log{ID: "a", Lines: []string{prefix + "off: goo.gle/debugonly  ", "c {"}},
-		0, false)
-	logs.forward(&keeper.Log{ID: "a", Lines: []string{"  hidden: 3", "}", ": on"}}, 0, true)
-	said := out.String()
-	for _, want := range []string{"first:", "of another", "reason", "on"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("%q is missing", want)
-		}
-	}
-	if strings.Contains(said, "hidden") || strings.Contains(said, "off") {
-		t.Errorf("told: %s", said)
-	}
-}
-
-// An exit is delivered before the last lines, which are still those of an Envoy that ends.
-func TestEnvoysLines_AfterTheExitAreKnown(t *testing.T) {
-	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][warning][main] "
-	var out bytes.Buffer
-	logs := envoyLogs{
-		log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)),
-		readers: map[string]*envoyLog{},
-	}
-	logs.forward(&keeper.Log{ID: "a", Lines: []string{prefix + "caught ENVOY_SIGTERM",
-		prefix + "first: goo.gle/debugonly  ", "c {"}}, 0, true)
-	logs.exited(&keeper.Process{ID: "a"})
-	logs.forward(&keeper.Log{ID: "a", Lines: []string{"  hidden: 1", "}", ": reason",
-		prefix + "DeltaAggregatedResources gRPC config stream to xds-grpc closed: 13, reset"}}, 0, true)
-	if said := out.String(); strings.Contains(said, "hidden") || strings.Contains(said, "closed") ||
-		!strings.Contains(said, "reason") {
-		t.Errorf("logged: %s", said)
-	}
-	for _, id := range []string{"b", "c"} {
-		logs.forward(&keeper.Log{ID: id, Lines: []string{prefix + "line"}}, 0, true)
-		logs.exited(&keeper.Process{ID: id})
-	}
-	if len(logs.readers) != 1 {
-		t.Errorf("%d exited epochs are remembered", len(logs.readers))
-	}
-}
-
-func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
+func TestLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 	for name, busyFor := range map[string]time.Duration{"it ends": keeperPatience - time.Second,
 		"it goes on": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				link := New(Options{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
+				link := NewLink(LinkOptions{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
 					dial: func() (*keeper.Client, error) {
 						if time.Since(began) < busyFor {
 							return nil, &keeper.BusyError{PID: 1}
@@ -146,11 +90,11 @@ func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 	}
 }
 
-func TestKeeperLink_LogsALostKeeperOnce(t *testing.T) {
+func TestLinkReconnect_LogsALostKeeperOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		began := time.Now()
-		link := New(Options{Logger: slog.New(slog.NewTextHandler(&out, nil)), Dialer: fakeDialer{
+		link := NewLink(LinkOptions{Logger: slog.New(slog.NewTextHandler(&out, nil)), Dialer: fakeDialer{
 			dial: func() (*keeper.Client, error) {
 				if time.Since(began) < time.Hour {
 					return nil, keeper.ErrNotRunning
@@ -158,7 +102,7 @@ func TestKeeperLink_LogsALostKeeperOnce(t *testing.T) {
 				return &keeper.Client{}, nil
 			}}})
 		link.set(&keeper.Client{})
-		if _, err := link.find(t.Context()); err != nil {
+		if _, err := link.reconnect(t.Context()); err != nil {
 			t.Error(err)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -1,0 +1,121 @@
+package envoy
+
+import (
+	"context"
+	"log/slog"
+)
+
+// LevelTrace is the slog level of Envoy's trace lines. Handlers for Envoy's lines use it as their
+// minimum, because envoy.log_level and not log.level selects these lines.
+const LevelTrace = slog.LevelDebug - 4
+
+// levelCritical is the slog level of Envoy's critical lines.
+const levelCritical = slog.LevelError + 4
+
+// LogForwarder forwards the log lines of all Envoys, without quotes of their configuration. It must
+// be used by one goroutine.
+type LogForwarder struct {
+	lines   *slog.Logger          // for Envoy's lines
+	log     *slog.Logger          // the agent's own
+	readers map[string]*logReader // by ID of the epoch
+	ended   string                // ID of the last epoch that exited
+}
+
+// LogBatch is a batch of lines of one Envoy.
+type LogBatch struct {
+	ID      string // of the epoch
+	Epoch   int    // its number
+	PID     int    // 0: unknown
+	Lines   []string
+	Dropped uint64 // lines before these that were lost
+}
+
+// logReader is the state of reading one Envoy's log.
+type logReader struct {
+	redactor LogRedactor
+	parser   LogParser
+	routine  Routine
+	pid      int // 0 if unknown
+}
+
+// NewLogForwarder returns a LogForwarder that logs Envoy's lines to lines, and what it omits to log.
+func NewLogForwarder(lines, log *slog.Logger) *LogForwarder {
+	return &LogForwarder{lines: lines, log: log, readers: map[string]*logReader{}}
+}
+
+// Forward logs a batch if enabled.
+func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
+	if f.readers[batch.ID] == nil {
+		f.readers[batch.ID] = &logReader{}
+	}
+	reader := f.readers[batch.ID]
+	if batch.Dropped > 0 {
+		reader.redactor.Lost()
+		f.log.Warn("lines of Envoy's log were lost: the agent was too slow",
+			"epoch", batch.Epoch, "lines", batch.Dropped)
+	}
+	if reader.pid == 0 {
+		reader.pid = batch.PID
+	}
+	if !enabled {
+		reader.redactor.Lost()
+		return
+	}
+	for _, line := range reader.parser.Parse(reader.redactor.Take(batch.Lines)) {
+		level := slogLevel(line.Level)
+		if reader.routine.Is(line) {
+			level = min(level, slog.LevelDebug)
+			if !f.log.Enabled(context.Background(), level) { // log.level applies to routine lines
+				continue
+			}
+		}
+		f.write(level, batch.Epoch, reader.pid, line)
+	}
+	f.reportRedacted(reader.redactor.LeftOut(false), batch.Epoch)
+}
+
+// Exited ends the log of an epoch. Its last lines may follow, because exits are delivered first.
+func (f *LogForwarder) Exited(id string, epoch int) {
+	if reader := f.readers[id]; reader != nil {
+		f.reportRedacted(reader.redactor.LeftOut(true), epoch)
+	}
+	delete(f.readers, f.ended)
+	f.ended = id
+}
+
+func (f *LogForwarder) reportRedacted(lines, epoch int) {
+	if lines > 0 {
+		f.log.Warn("omitted lines of Envoy's log, which may quote its configuration",
+			"lines", lines, "epoch", epoch)
+	}
+}
+
+// write logs one line with its component, epoch and process.
+func (f *LogForwarder) write(level slog.Level, epoch, pid int, line LogLine) {
+	attributes := []slog.Attr{slog.String("component", "envoy"), slog.Int("epoch", epoch)}
+	if pid != 0 {
+		attributes = append(attributes, slog.Int("pid", pid))
+	}
+	if line.Component != "" {
+		attributes = append(attributes, slog.String("envoy_component", line.Component))
+	}
+	f.lines.LogAttrs(context.Background(), level, line.Message, attributes...)
+}
+
+// slogLevel maps Envoy's levels to slog's.
+func slogLevel(level string) slog.Level {
+	switch level {
+	case "trace":
+		return LevelTrace
+	case "debug":
+		return slog.LevelDebug
+	case "info":
+		return slog.LevelInfo
+	case "warning", "warn":
+		return slog.LevelWarn
+	case "critical":
+		return levelCritical
+	default:
+		return slog.LevelError
+	}
+}

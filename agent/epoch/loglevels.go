@@ -1,0 +1,77 @@
+package epoch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// LogLevels applies Envoy's log levels, which need no new epoch, to the live epoch and to later
+// ones. Its methods must not be called concurrently.
+type LogLevels struct {
+	supervisor *Supervisor
+	board      *condition.Board
+	log        *slog.Logger
+
+	level, components string // configured, as in Admin.SetLogLevels
+	spec              *Spec  // of the configuration in force; nil until Configure
+	applied           string // ID of the epoch that apply last examined
+}
+
+// NewLogLevels returns the LogLevels of a supervisor's epochs.
+func NewLogLevels(supervisor *Supervisor, board *condition.Board, log *slog.Logger) *LogLevels {
+	return &LogLevels{supervisor: supervisor, board: board, log: log}
+}
+
+const (
+	// levelTimeout bounds the requests to the supervisor and Envoy.
+	levelTimeout = 5 * time.Second
+
+	conditionLevels = "log-level-not-applied"
+)
+
+// Configure applies the levels of the configuration in force, and its spec to later epochs.
+func (l *LogLevels) Configure(ctx context.Context, level, components string, spec *Spec) {
+	l.level, l.components, l.spec = level, components, spec
+	live, admin, _ := l.supervisor.Live()
+	l.apply(ctx, live, admin)
+}
+
+// Update applies the configured levels to an epoch that became live after Configure.
+func (l *LogLevels) Update(ctx context.Context) {
+	live, admin, ok := l.supervisor.Live()
+	if ok && l.spec != nil && live.ID != l.applied {
+		l.apply(ctx, live, admin)
+	}
+}
+
+// apply sets the levels of an epoch that was started with other ones. It leaves the others alone,
+// since a request may have set their levels.
+func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
+	l.applied = live.ID
+	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
+	defer cancel()
+	differs, err := l.supervisor.Renew(ctx, l.spec)
+	if err != nil {
+		l.log.Warn("cannot update the log levels of epochs that start later", "error", err)
+		return
+	}
+	if live.ID == "" {
+		return
+	}
+	if differs {
+		if err := admin.SetLogLevels(ctx, l.level, l.components); err != nil {
+			l.board.Raise(conditionLevels, condition.Warning, fmt.Sprintf(
+				"cannot set the log level of epoch %d: %v; the next epoch starts with it",
+				live.Number, err))
+			return
+		}
+		if err := l.supervisor.Tuned(ctx, live.ID, l.spec); err != nil {
+			l.log.Warn("cannot record Envoy's log levels", "epoch", live.Number, "error", err)
+		}
+	}
+	l.board.Clear(conditionLevels)
+}
