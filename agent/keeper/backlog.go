@@ -61,7 +61,7 @@ func (b *backlog) wake() {
 	}
 }
 
-// Bounds of one batch, far below MaxFrame even when JSON escapes every byte.
+// Bounds of one batch, far below rpc.MaxFrame even when JSON escapes every byte.
 const (
 	batchLines = 256
 	batchBytes = 64 << 10

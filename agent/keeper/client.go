@@ -6,32 +6,24 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/rpc"
 )
 
 // Client is a connection of the agent to a keeper. Its methods may be called concurrently. If the
 // keeper refuses a request, the error is an *Error; if the connection is lost, it is ErrClosed.
 type Client struct {
-	socket net.Conn
-	info   Info
-	events *eventQueue
-	out    chan Event
-	done   chan struct{} // closed when the connection is lost
-	wait   sync.WaitGroup
-
-	writing sync.Mutex // one frame at a time
-
+	calls    *rpc.Client[response]
+	info     Info
+	events   *eventQueue
+	out      chan Event
+	wait     sync.WaitGroup
 	measured measurement
-
-	mu     sync.Mutex
-	next   uint64
-	asked  map[uint64]chan<- response
-	reason error // why the connection was lost
 }
 
 // Dial connects the agent to the keeper that listens on a socket. One agent may be connected at a
@@ -53,19 +45,18 @@ func Upgrade(ctx context.Context, socket string) error {
 }
 
 func dial(ctx context.Context, path string, as role) (*Client, error) {
-	var dialer net.Dialer
-	socket, err := dialer.DialContext(ctx, "unix", path)
+	connection, err := rpc.Dial(ctx, path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, fmt.Errorf("connect to the keeper at %s: %w", path, ErrNotRunning)
 		}
 		return nil, fmt.Errorf("connect to the keeper: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
 	var theirs hello
-	// The keeper may hang up before it has read everything: its answer counts.
-	_ = writeFrame(socket, hello{Protocol: ProtocolVersion, Role: as})
-	if err = readFrame(socket, &theirs); err != nil {
+	// The keeper may close the connection before it has read everything: its answer counts.
+	_ = connection.Send(ctx, hello{Protocol: ProtocolVersion, Role: as})
+	if err = connection.Receive(time.Time{}, &theirs); err != nil {
 		// It is exiting, or could not start.
 		err = fmt.Errorf("the keeper closed the connection: %w: %w", ErrNotRunning, err)
 	}
@@ -76,19 +67,20 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 		err = accepted(theirs, as)
 	}
 	if err != nil {
-		_ = socket.Close()
+		_ = connection.Close()
 		return nil, fmt.Errorf("connect to the keeper at %s: %w", path, err)
 	}
-	c := &Client{
-		socket: socket, info: *theirs.Info, events: newEventQueue(), out: make(chan Event),
-		done: make(chan struct{}), asked: map[uint64]chan<- response{},
-	}
+	c := &Client{info: *theirs.Info, events: newEventQueue(), out: make(chan Event)}
+	c.calls = rpc.NewClient(connection, ErrClosed, func(r response) {
+		if r.Event != nil {
+			c.events.add(*r.Event)
+		}
+	})
 	c.measured.take = func() ([]Process, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), measureTimeout)
 		defer cancel()
 		return c.list(ctx, operationMeasure)
 	}
-	c.wait.Go(c.read)
 	c.wait.Go(c.deliver)
 	return c, nil
 }
@@ -118,11 +110,11 @@ func (c *Client) Events() <-chan Event { return c.out }
 
 // Done is closed when the connection is lost: the keeper has exited or replaced itself, or Close
 // was called.
-func (c *Client) Done() <-chan struct{} { return c.done }
+func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 
 // Close closes the connection. The keeper and its Envoys continue to run.
 func (c *Client) Close() {
-	c.lost(ErrClosed)
+	c.calls.Close()
 	c.wait.Wait()
 }
 

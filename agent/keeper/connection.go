@@ -5,10 +5,9 @@ import (
 	"net"
 	"sync"
 	"time"
-)
 
-// helloWait bounds the exchange of hellos.
-const helloWait = 5 * time.Second
+	"outrider.org/outrider/agent/rpc"
+)
 
 // repliesQueued is how many answers may wait for a slow reader before its next requests wait.
 const repliesQueued = 32
@@ -16,7 +15,7 @@ const repliesQueued = 32
 // connection is a connected agent, or a client that upgrades the keeper. One goroutine reads and
 // handles requests, another writes answers and events. The rest of the keeper waits for neither.
 type connection struct {
-	socket  *net.UnixConn
+	conn    *rpc.Conn
 	role    role
 	pid     int
 	replies chan response
@@ -35,7 +34,7 @@ type connection struct {
 func newConnection(socket *net.UnixConn, as role, pid int) *connection {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &connection{
-		socket: socket, role: as, pid: pid, ctx: ctx, cancel: cancel,
+		conn: rpc.NewConn(socket), role: as, pid: pid, ctx: ctx, cancel: cancel,
 		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1),
 		calls:   map[uint64]context.CancelFunc{},
 		writing: make(chan struct{}, 1),
@@ -74,7 +73,7 @@ func (c *connection) write(lines *backlog) {
 		case <-c.ctx.Done():
 			return
 		case r := <-c.replies:
-			err = writeFrame(c.socket, r)
+			err = c.conn.Send(c.ctx, r)
 		case <-c.waiting:
 			err = c.writeExits()
 		case <-waiting:
@@ -83,7 +82,7 @@ func (c *connection) write(lines *backlog) {
 			}
 		}
 		if err != nil {
-			_ = c.socket.Close()
+			_ = c.conn.Close()
 			return
 		}
 	}
@@ -95,7 +94,7 @@ func (c *connection) writeExits() error {
 	c.exits = nil
 	c.mu.Unlock()
 	for i := range exits {
-		if err := writeFrame(c.socket, response{Event: &Event{Exited: &exits[i]}}); err != nil {
+		if err := c.conn.Send(c.ctx, response{Event: &Event{Exited: &exits[i]}}); err != nil {
 			return err
 		}
 	}
@@ -107,7 +106,7 @@ func (c *connection) writeLines(lines *backlog) error {
 	defer func() { <-c.writing }()
 	logs := lines.take()
 	for i := range logs {
-		if err := writeFrame(c.socket, response{Event: &Event{Log: &logs[i]}}); err != nil {
+		if err := c.conn.Send(c.ctx, response{Event: &Event{Log: &logs[i]}}); err != nil {
 			lines.putBack(logs[i:])
 			return err
 		}

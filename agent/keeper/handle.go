@@ -59,38 +59,36 @@ func (s *server) handle(c *connection, r request) {
 		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
 		s.answerDone(c, r.Number, cleared, err)
 	case operationStopAccepting:
-		s.background(c, func() { s.answerDone(c, r.Number, false, s.stopAccepting()) })
+		s.call(c, r.Number, func(context.Context) {
+			s.answerDone(c, r.Number, false, s.stopAccepting())
+		})
 	case operationSteer:
-		s.background(c, func() { s.answerDone(c, r.Number, false, s.steer(r.ID, r.To, r.Closes)) })
+		s.call(c, r.Number, func(context.Context) {
+			s.answerDone(c, r.Number, false, s.steer(r.ID, r.To, r.Closes))
+		})
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
 	case operationShutdown:
 		go s.shutdown() // the end of the connection is the answer
 	case operationReexecute:
-		s.background(c, func() { s.answerDone(c, r.Number, false, s.reexecute()) })
+		s.call(c, r.Number, func(context.Context) {
+			s.answerDone(c, r.Number, false, s.reexecute())
+		})
 	default:
 		s.answerDone(c, r.Number, false,
 			refuse(CodeInvalid, "the keeper does not know the operation %q", r.Operation))
 	}
 }
 
-func (s *server) background(c *connection, work func()) {
-	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
-		work()
-	}()
-}
-
-// call runs work in the background until the request is cancelled or the connection is lost. A
-// connection may have MaxCalls of these at the same time.
+// call runs work in the background. Its context ends when the request is cancelled or the connection
+// is lost. A connection may have MaxCalls of these at the same time.
 func (s *server) call(c *connection, number uint64, work func(ctx context.Context)) {
 	ctx, end, refusal := c.begin(number)
 	if refusal != nil {
 		s.answerDone(c, number, false, refusal)
 		return
 	}
-	s.background(c, func() {
+	c.running.Go(func() {
 		defer end()
 		work(ctx)
 	})
@@ -104,8 +102,8 @@ func (s *server) answerDone(c *connection, number uint64, done bool, err error) 
 	c.answer(r)
 }
 
-// answerList sends one frame for each process, so that none exceeds MaxFrame, and an empty one at
-// the end.
+// answerList sends one message for each process, so that none exceeds rpc.MaxFrame, and an empty one
+// at the end.
 func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	for i := range processes {
 		c.answer(response{Number: number, More: true, Process: &processes[i]})

@@ -20,7 +20,6 @@ const ProtocolVersion = 1
 
 // Bounds of messages and queues, so that neither an agent nor an Envoy can make the keeper grow.
 const (
-	MaxFrame     = 1 << 20   // bytes of one message
 	MaxNote      = 64 << 10  // bytes of an agent's note on a process
 	MaxLine      = 4 << 10   // bytes of one log line; the rest is cut
 	LastLines    = 20        // lines kept of each process until it is forgotten
@@ -29,7 +28,7 @@ const (
 	MaxOutput    = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
 	MaxExits     = 64        // exits kept until forgotten; the oldest goes first
 	MaxRuns      = 8         // commands run at the same time
-	MaxCalls     = 32        // commands and measurements in progress on one connection
+	MaxCalls     = 32        // long requests in progress on one connection
 )
 
 // Info describes a keeper and where Envoy must put its files.

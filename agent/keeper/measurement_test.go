@@ -13,21 +13,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/rpc"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // greet connects as an agent that does not read its answers.
-func (l *lab) greet() net.Conn {
+func (l *lab) greet() *rpc.Conn {
 	l.Helper()
-	connection, err := net.Dial("unix", filepath.Join(l.folder, socketName))
+	connection, err := rpc.Dial(l.context(), filepath.Join(l.folder, socketName))
 	if err != nil {
 		l.Fatal(err)
 	}
 	l.Cleanup(func() { _ = connection.Close() })
 	var theirs hello
 	ours := hello{Protocol: ProtocolVersion, Role: roleAgent}
-	if err := errors.Join(writeFrame(connection, ours),
-		readFrame(connection, &theirs)); err != nil {
+	if err := errors.Join(connection.Send(l.context(), ours),
+		connection.Receive(time.Time{}, &theirs)); err != nil {
 		l.Fatal(err)
 	}
 	return connection
@@ -42,9 +43,10 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	before := residentBytes(pid)
 	connection := l.greet()
 	// Once the keeper takes no more in, it is as large as it gets.
-	_ = connection.SetWriteDeadline(time.Now().Add(3 * time.Second))
+	ctx, cancel := context.WithTimeout(l.context(), 3*time.Second)
+	defer cancel()
 	for number := range uint64(3200) {
-		if writeFrame(connection, request{Number: number + 1, Operation: operationMeasure}) != nil {
+		if connection.Send(ctx, request{Number: number + 1, Operation: operationMeasure}) != nil {
 			break
 		}
 	}
@@ -55,6 +57,28 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	}
 	_ = connection.Close()
 	l.dial()
+}
+
+// An agent that is stopped, with its socket full of log lines, does not keep out the next one.
+func TestServer_DisconnectsAgentThatReadsNothing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.startFake(0, false, "flood")
+	l.client.Close()
+	_ = l.greet()
+	l.eventually("another agent is served", func() bool {
+		client, err := Dial(l.context(), filepath.Join(l.folder, socketName))
+		if err != nil && !errors.Is(err, ErrBusy) {
+			t.Fatal(err)
+		}
+		l.client = client
+		return err == nil
+	})
+	l.Cleanup(l.client.Close)
+	if err := l.client.Signal(l.context(), p.ID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.exitOf(p.ID)
 }
 
 func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
@@ -74,7 +98,7 @@ func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
 	defer func() { _ = waiting.Close() }()
 	l.client.Close()
 	connection := l.greet()
-	if err := writeFrame(connection,
+	if err := connection.Send(l.context(),
 		request{Number: 1, Operation: operationStopAccepting}); err != nil {
 		t.Fatal(err)
 	}

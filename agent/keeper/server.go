@@ -11,6 +11,7 @@ import (
 
 	"outrider.org/outrider/agent/accept"
 	"outrider.org/outrider/agent/repeat"
+	"outrider.org/outrider/agent/rpc"
 	"outrider.org/outrider/agent/unixpeer"
 )
 
@@ -116,8 +117,7 @@ func (s *server) accept() {
 			}
 			if err != nil {
 				s.logf("refused a connection: %v", err)
-				_ = socket.SetDeadline(time.Now().Add(helloWait))
-				_ = writeFrame(socket, hello{Protocol: ProtocolVersion,
+				_ = c.conn.Send(c.ctx, hello{Protocol: ProtocolVersion,
 					Error: refuse(CodeForbidden, "%v", err)})
 				return
 			}
@@ -129,31 +129,29 @@ func (s *server) accept() {
 // serveConnection exchanges hellos with a client and handles its requests until the connection ends
 // or a request is malformed.
 func (s *server) serveConnection(c *connection) {
-	_ = c.socket.SetDeadline(time.Now().Add(helloWait))
 	var theirs hello
-	if err := readFrame(c.socket, &theirs); err != nil {
+	if err := c.conn.Receive(time.Now().Add(rpc.Timeout), &theirs); err != nil {
 		return
 	}
 	c.role = theirs.Role
 	if refusal := s.admit(c, theirs); refusal != nil {
-		_ = writeFrame(c.socket, hello{Protocol: ProtocolVersion, Error: refusal})
+		_ = c.conn.Send(c.ctx, hello{Protocol: ProtocolVersion, Error: refusal})
 		return
 	}
-	if err := writeFrame(c.socket, hello{Protocol: ProtocolVersion, Info: &s.info}); err != nil {
+	if err := c.conn.Send(c.ctx, hello{Protocol: ProtocolVersion, Info: &s.info}); err != nil {
 		return
 	}
-	_ = c.socket.SetDeadline(time.Time{})
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(s.lines) })
 	for {
 		var r request
-		if err := readFrame(c.socket, &r); err != nil || r.Number == 0 {
+		if err := c.conn.Receive(time.Time{}, &r); err != nil || r.Number == 0 {
 			break
 		}
 		s.handle(c, r)
 	}
 	c.cancel()
-	_ = c.socket.Close()
+	_ = c.conn.Close()
 	writer.Wait()
 	s.releaseAgent(c) // the next agent need not wait for running calls
 	c.running.Wait()
@@ -201,7 +199,7 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 // disconnected removes a connection.
 func (s *server) disconnected(c *connection) {
 	c.cancel()
-	_ = c.socket.Close()
+	_ = c.conn.Close()
 	s.releaseAgent(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/rpc"
 )
 
 func TestStart_ChildInheritsNothing(t *testing.T) {
@@ -352,9 +354,13 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 	go func() {
 		for {
 			ctx, cancel := context.WithTimeout(l.context(), 10*time.Millisecond)
+			began := time.Now()
 			err := l.client.Annotate(ctx, p.ID, note)
 			cancel()
-			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			if took := time.Since(began); took >= rpc.Timeout {
+				t.Errorf("a call with a deadline of 10 ms took %v", took)
+			}
+			if errors.Is(err, ErrClosed) || !errors.Is(err, context.DeadlineExceeded) {
 				lost <- err
 				return
 			}
@@ -365,7 +371,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("with a full socket: %v", err)
 		}
-	case <-time.After(6 * writeWait):
+	case <-time.After(6 * rpc.Timeout):
 		t.Error("a call blocks")
 	}
 	select {

@@ -78,7 +78,7 @@ func (s *server) quit() {
 		s.stopping = true
 		_ = s.listener.Close()
 		for c := range s.all {
-			_ = c.socket.Close()
+			_ = c.conn.Close()
 			c.cancel()
 		}
 		if s.idle != nil {

@@ -1,19 +1,14 @@
 package keeper
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"fmt"
-	"io"
 	"time"
 )
 
-// A message is a frame: its length (4 bytes, big endian, 1 to MaxFrame) and that many bytes of
-// JSON. Both sides send a hello. Then the agent sends requests. The keeper answers them by number,
-// in any order and possibly in several frames (More), and pushes events. Hello and the operation
-// "re-execute" never change, so that an agent of any version can replace a keeper of any other.
-
-const frameHeader = 4
+// The messages of the protocol, whose frames are those of package rpc. Both sides send a hello. Then
+// the agent sends requests. The keeper answers them by number, in any order and possibly in several
+// messages (More), and sends events. Frames, hello and the operation "re-execute" never change, so
+// that an agent of any version can replace a keeper of any other.
 
 // role is what a client may do.
 type role string
@@ -77,7 +72,7 @@ type runSpec struct {
 // response is an answer (Number is not 0) or an event.
 type response struct {
 	Number  uint64     `json:"number,omitempty"`
-	More    bool       `json:"more,omitempty"` // further frames of this answer follow
+	More    bool       `json:"more,omitempty"` // further messages of this answer follow
 	Error   *Error     `json:"error,omitempty"`
 	Process *Process   `json:"process,omitempty"`
 	Run     *RunResult `json:"run,omitempty"`
@@ -85,41 +80,5 @@ type response struct {
 	Event   *Event     `json:"event,omitempty"`
 }
 
-// writeFrame sends one message with one write.
-func writeFrame(w io.Writer, message any) error {
-	body, err := json.Marshal(message)
-	if err != nil {
-		return fmt.Errorf("encode a message: %w", err)
-	}
-	if len(body) > MaxFrame {
-		return fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(body),
-			MaxFrame)
-	}
-	frame := make([]byte, frameHeader, frameHeader+len(body))
-	binary.BigEndian.PutUint32(frame, uint32(len(body)))
-	_, err = w.Write(append(frame, body...))
-	return err
-}
-
-// readFrame receives one message. It allocates what arrives, not what the header announces.
-func readFrame(r io.Reader, message any) error {
-	var header [frameHeader]byte
-	if _, err := io.ReadFull(r, header[:]); err != nil {
-		return err
-	}
-	length := binary.BigEndian.Uint32(header[:])
-	if length == 0 || length > MaxFrame {
-		return fmt.Errorf("a message of %d bytes: 1 to %d are allowed", length, MaxFrame)
-	}
-	body, err := io.ReadAll(io.LimitReader(r, int64(length)))
-	if err != nil {
-		return err
-	}
-	if len(body) < int(length) {
-		return io.ErrUnexpectedEOF
-	}
-	if err := json.Unmarshal(body, message); err != nil {
-		return fmt.Errorf("decode a message: %w", err)
-	}
-	return nil
-}
+// Request implements rpc.Response.
+func (r response) Request() (uint64, bool) { return r.Number, r.More }

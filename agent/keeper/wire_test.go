@@ -11,51 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestFrames(t *testing.T) {
-	want := request{Number: 7, Operation: operationStart,
-		Start: &StartSpec{ID: "a", Args: []string{"-c", "x"}, Env: []string{}}}
-	var wire bytes.Buffer
-	if err := writeFrame(&wire, want); err != nil {
-		t.Fatal(err)
-	}
-	var got request
-	if err := readFrame(&wire, &got); err != nil {
-		t.Fatal(err)
-	}
-	if difference := cmp.Diff(want, got); difference != "" {
-		t.Error(difference)
-	}
-	if err := writeFrame(&wire, strings.Repeat("x", MaxFrame)); err == nil {
-		t.Error("a frame beyond the bound was written")
-	}
-}
-
-// FuzzReadFrame: whatever arrives, reading ends, and what was read can be written and read again.
-func FuzzReadFrame(f *testing.F) {
-	for _, seed := range []string{
-		"", "\x00\x00\x00\x02{}", "\x00\x00\x00\x00", "\xff\xff\xff\xff{}", "\x00\x00\x00\x04null",
-		"\x00\x00\x00\x2a{\"number\":1,\"operation\":\"start\",\"start\":{}}  ",
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var r request
-		if readFrame(bytes.NewReader(data), &r) != nil {
-			return
-		}
-		var wire bytes.Buffer
-		if err := writeFrame(&wire, r); err != nil {
-			return // escapes made it longer than the bound
-		}
-		var again request
-		if err := readFrame(&wire, &again); err != nil {
-			t.Errorf("what was written cannot be read: %v", err)
-		}
-		_ = checkStart(r.Start)
-	})
-}
-
-func rpc(message []byte) []byte {
+func hotRestartMessage(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
 }
 
@@ -64,27 +20,27 @@ func TestRequestOf(t *testing.T) {
 		datagram []byte
 		want     uint64
 	}{
-		"pass a socket": {rpc([]byte{0x0a, 0x05, 0x0a, 0x03, 0x0a, 0x01, 'x'}), passListenSocket},
-		"shut admin":    {rpc([]byte{0x0a, 0x02, 0x12, 0x00}), shutdownAdmin},
-		"drain":         {rpc([]byte{0x0a, 0x02, 0x22, 0x00}), 4},
-		"terminate":     {rpc([]byte{0x0a, 0x02, 0x2a, 0x00}), terminateParent},
-		"a reply":       {rpc([]byte{0x12, 0x02, 0x12, 0x00}), 0},
-		"cut":           {rpc([]byte{0x0a, 0x02, 0x2a})[:10], 0},
+		"pass a socket": {hotRestartMessage([]byte{0x0a, 0x05, 0x0a, 0x03, 0x0a, 0x01, 'x'}), passListenSocket},
+		"shut admin":    {hotRestartMessage([]byte{0x0a, 0x02, 0x12, 0x00}), shutdownAdmin},
+		"drain":         {hotRestartMessage([]byte{0x0a, 0x02, 0x22, 0x00}), 4},
+		"terminate":     {hotRestartMessage([]byte{0x0a, 0x02, 0x2a, 0x00}), terminateParent},
+		"a reply":       {hotRestartMessage([]byte{0x12, 0x02, 0x12, 0x00}), 0},
+		"cut":           {hotRestartMessage([]byte{0x0a, 0x02, 0x2a})[:10], 0},
 		"nothing":       {nil, 0},
 	} {
 		if got := requestOf(test.datagram); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}
-	want := rpc([]byte{0x12, 0x06, 0x12, 0x04, 0x08, 0x05, 0x10, 0x01})
+	want := hotRestartMessage([]byte{0x12, 0x06, 0x12, 0x04, 0x08, 0x05, 0x10, 0x01})
 	if got := shutdownAdminReply(time.Unix(5, 0)); !bytes.Equal(got, want) {
 		t.Errorf("reply: % x, want % x", got, want)
 	}
 }
 
 func FuzzRequestOf(f *testing.F) {
-	f.Add(rpc([]byte{0x0a, 0x02, 0x2a, 0x00}))
-	f.Add(rpc([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}))
+	f.Add(hotRestartMessage([]byte{0x0a, 0x02, 0x2a, 0x00}))
+	f.Add(hotRestartMessage([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}))
 	f.Fuzz(func(_ *testing.T, datagram []byte) { requestOf(datagram) })
 }
 

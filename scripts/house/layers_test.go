@@ -21,7 +21,7 @@ type layer struct {
 // every room that knows what an agent is.
 var layers = []layer{
 	{"leaves", `agent/accept agent/admission agent/condition agent/credential agent/histogram
-		agent/operator agent/ownership agent/part agent/readfile agent/repeat agent/resource
+		agent/operator agent/ownership agent/part agent/readfile agent/repeat agent/resource agent/rpc
 		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
 		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},
 	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/xds`},

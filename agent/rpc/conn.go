@@ -1,0 +1,106 @@
+// Package rpc is the protocol between the agent and its helpers: outrider-keeper, outrider-capture
+// and outrider-resolved.
+//
+// A message is a frame on a Unix stream socket: its length (4 bytes, big endian, 1 to MaxFrame) and
+// that many bytes of JSON. What the messages mean, and their versions, is defined by the package
+// that uses a Conn. The client numbers its requests; the helper answers each with its number, in
+// any order and possibly in several frames, and sends events without a number (Client).
+//
+// No peer blocks the other one: a message must be taken, and once begun be complete, within
+// Timeout. An error ends the connection.
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Timeout bounds the time for which a peer may take nothing while a message is sent to it, or leave
+// incomplete a message that it sends.
+const Timeout = 5 * time.Second
+
+// Conn sends and receives messages. Send may be called concurrently, Receive by one goroutine at a
+// time.
+type Conn struct {
+	socket  net.Conn
+	reader  *bufio.Reader
+	sending chan struct{} // full while a message is sent
+}
+
+// NewConn returns a Conn that owns the socket.
+func NewConn(socket net.Conn) *Conn {
+	return &Conn{socket: socket, reader: bufio.NewReader(socket), sending: make(chan struct{}, 1)}
+}
+
+// Dial connects to a Unix socket.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	socket, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return NewConn(socket), nil
+}
+
+// Close ends the connection and unblocks Send and Receive.
+func (c *Conn) Close() error { return c.socket.Close() }
+
+// Send sends a message before the deadline of ctx, and within Timeout. After an error the caller
+// must close the connection, since a part of the message may have been sent.
+func (c *Conn) Send(ctx context.Context, message any) error {
+	frame, err := encode(message)
+	if err != nil {
+		return err
+	}
+	if err := c.reserve(ctx); err != nil {
+		return err
+	}
+	return c.write(ctx, frame)
+}
+
+// reserve waits until no other message is being sent. The caller must call write.
+func (c *Conn) reserve(ctx context.Context) error {
+	select {
+	case c.sending <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Conn) write(ctx context.Context, frame []byte) error {
+	defer func() { <-c.sending }()
+	deadline := time.Now().Add(Timeout)
+	if earlier, ok := ctx.Deadline(); ok && earlier.Before(deadline) {
+		deadline = earlier
+	}
+	err := c.socket.SetWriteDeadline(deadline)
+	if err == nil {
+		_, err = c.socket.Write(frame)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot send a message: %w", err)
+	}
+	return nil
+}
+
+// Receive waits for the next message until the deadline, for ever if that is zero. The connection
+// cannot be used after an error.
+func (c *Conn) Receive(deadline time.Time, message any) error {
+	if err := c.socket.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := c.reader.Peek(1); err != nil {
+		return err
+	}
+	end := time.Now().Add(Timeout)
+	if !deadline.IsZero() && deadline.Before(end) {
+		end = deadline
+	}
+	if err := c.socket.SetReadDeadline(end); err != nil {
+		return err
+	}
+	return decode(c.reader, message)
+}

@@ -1,0 +1,60 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// MaxFrame is the length of the longest message in bytes.
+const MaxFrame = 1 << 20
+
+const headerLength = 4
+
+// ErrOtherFraming reports that the peer sends JSON without frames, as earlier versions of
+// outrider-capture, outrider-resolved and their agents do.
+var ErrOtherFraming = errors.New("the peer speaks an earlier version of the protocol")
+
+// encode returns a message as a frame.
+func encode(message any) ([]byte, error) {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode a message: %w", err)
+	}
+	if len(body) > MaxFrame {
+		return nil, fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(body),
+			MaxFrame)
+	}
+	frame := make([]byte, headerLength, headerLength+len(body))
+	binary.BigEndian.PutUint32(frame, uint32(len(body)))
+	return append(frame, body...), nil
+}
+
+// decode reads one message. It allocates what arrives, not what the header announces.
+func decode(r io.Reader, message any) error {
+	var header [headerLength]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return err
+	}
+	length := binary.BigEndian.Uint32(header[:])
+	if bytes.HasPrefix(header[:], []byte(`{"`)) {
+		return ErrOtherFraming
+	}
+	if length == 0 || length > MaxFrame {
+		return fmt.Errorf("a message of %d bytes: 1 to %d are allowed", length, MaxFrame)
+	}
+	body, err := io.ReadAll(io.LimitReader(r, int64(length)))
+	if err != nil {
+		return err
+	}
+	if len(body) < int(length) {
+		return io.ErrUnexpectedEOF
+	}
+	if err := json.Unmarshal(body, message); err != nil {
+		return fmt.Errorf("cannot decode a message: %w", err)
+	}
+	return nil
+}
