@@ -75,7 +75,7 @@ func (a *Agent) envoyMayNotHave(file *os.File) string {
 	return a.envoyUser().DeniedOpen(file)
 }
 
-// unreadable returns why this process cannot read a path, and the cure; see blueprint.Reader.
+// unreadable returns why this process cannot read a path, and the fix; see blueprint.Reader.
 func unreadable(path string) string { return blueprint.ThisUser().Denied(path) }
 
 // envoyUser returns the user of the keeper and Envoy, nil while the keeper is not connected.

@@ -48,8 +48,8 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 	}
 	t.Logf("%d commands took %s", ran, time.Since(began).Round(time.Millisecond))
 	h.script("systemctl stop outrider && rm /usr/lib/outrider/envoy && ! systemctl start outrider")
-	const cure = `run "outrider envoy use `
-	if said := h.property("outrider", "StatusText"); !strings.Contains(said, cure) {
+	const fix = `run "outrider envoy use `
+	if said := h.property("outrider", "StatusText"); !strings.Contains(said, fix) {
 		t.Errorf("with no Envoy selected: %s", said)
 	}
 	h.script("dpkg -P outrider")

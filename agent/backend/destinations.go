@@ -100,7 +100,7 @@ func (b *Backend) failing() []discovery.Problem {
 	var problems []discovery.Problem
 	for _, p := range b.Endpoints.Problems() {
 		problems = append(problems, discovery.Problem{Severity: condition.Warning,
-			Message: p.String(), Cure: "start it, or correct its address"})
+			Message: p.String(), Fix: "start it, or correct its address"})
 	}
 	return problems
 }

@@ -14,7 +14,7 @@ import (
 func (b *Backend) exposed() []discovery.Problem {
 	var problems []discovery.Problem
 	for _, e := range b.Exposure.Report().Exposed {
-		p := object.ProblemAt(e.By, condition.Error, e.String(), e.Cure)
+		p := object.ProblemAt(e.By, condition.Error, e.String(), e.Fix)
 		if e.By.Kind == "" { // an upstream server's
 			p.File, p.Line, p.Object = "", 0, ""
 		}

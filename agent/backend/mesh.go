@@ -35,8 +35,8 @@ func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
 	problems := []api.MeshProblem{}
 	for _, p := range found {
 		message := p.Message
-		if p.Cure != "" {
-			message += "; " + p.Cure
+		if p.Fix != "" {
+			message += "; " + p.Fix
 		}
 		problems = append(problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object,
 			Field: p.Field, Severity: string(p.Severity), Message: message})

@@ -44,8 +44,8 @@ func (r *Report) refuse(err error) {
 	r.Errors = append(r.Errors, &config.Error{Message: err.Error()})
 }
 
-func (r *Report) warn(loaded *config.Loaded, message, cure string) {
-	r.Warnings = append(r.Warnings, loaded.Fault("", message, cure))
+func (r *Report) warn(loaded *config.Loaded, message, fix string) {
+	r.Warnings = append(r.Warnings, loaded.Fault("", message, fix))
 }
 
 // checkTime bounds the runs of Envoy in a check: three for Inspect, one for validation.
@@ -174,11 +174,11 @@ func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report)
 	}
 	if err != nil {
 		report.Missing = true
-		cure := "name an Envoy that can be run, or remove the key"
+		fix := "name an Envoy that can be run, or remove the key"
 		if loaded.Config.Envoy.Binary == "" {
-			cure = "" // part of the error
+			fix = "" // part of the error
 		}
-		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), cure))
+		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), fix))
 		return nil
 	}
 	return binary

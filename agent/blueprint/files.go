@@ -27,21 +27,21 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 	if err == nil {
 		return content, nil
 	}
-	cure := "name another file, or remove the key"
+	fix := "name another file, or remove the key"
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		cure = "create it, or remove the key"
+		fix = "create it, or remove the key"
 	case errors.Is(err, fs.ErrPermission):
-		cure = "let the agent's user read it"
+		fix = "let the agent's user read it"
 		if _, command, found := strings.Cut(ThisUser().Denied(path), path+": "); found {
-			cure = command
+			fix = command
 		}
 	}
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
 		err = wrong.Err // the message has the path
 	}
 	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err),
-		cure).Because(err)
+		fix).Because(err)
 }
 
 var errNotRegular = errors.New("it is not a regular file")

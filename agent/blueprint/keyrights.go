@@ -20,7 +20,7 @@ func SecretFiles(c *config.Config) []string {
 	return all
 }
 
-// Shared returns who else may read a key or token of the user, and the cure; "" if nobody may, or if
+// Shared returns who else may read a key or token of the user, and the fix; "" if nobody may, or if
 // that is unknown. The user's group counts, since the members of the agent's are people who may see
 // the configuration. It may block.
 func (r *Reader) Shared(path string) string {

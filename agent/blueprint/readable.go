@@ -173,7 +173,7 @@ func (r *Reader) denied(path, final, opened string, strict bool) string {
 	}
 	if known && !allowed && err == nil {
 		return fmt.Sprintf("user %s cannot read %s: %s", r.name, path,
-			r.cure(path, final, info, strict))
+			r.fix(path, final, info, strict))
 	}
 	return ""
 }
@@ -182,9 +182,9 @@ func (r *Reader) denied(path, final, opened string, strict bool) string {
 // and tokens, which are for one user.
 var configuration = []string{".toml", ".yaml", ".yml", ".json"}
 
-// cure returns the commands that let the user read a file or directory; path leads to final. If
+// fix returns the commands that let the user read a file or directory; path leads to final. If
 // open, the agent has opened the file for the user.
-func (r *Reader) cure(path, final string, info fs.FileInfo, open bool) string {
+func (r *Reader) fix(path, final string, info fs.FileInfo, open bool) string {
 	direct := path == final
 	owner := info.Sys().(*syscall.Stat_t)
 	share := func(group, mode string) string {

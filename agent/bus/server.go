@@ -96,16 +96,16 @@ func (s *Server) taken(ours bool) {
 // unavailable raises the condition of a missing bus. Its severity is Info, because the bus is
 // optional, or Warning if the bus denies access.
 func (s *Server) unavailable(err error) {
-	severity, cure := condition.Info, ""
+	severity, fix := condition.Info, ""
 	if isNamed(err, "org.freedesktop.DBus.Error.AccessDenied") {
 		severity = condition.Warning
-		cure = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as " +
+		fix = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as " +
 			"the user outrider or as root?"
 	}
 	s.options.Conditions.Clear(conditionTaken)
 	s.options.Conditions.Raise(conditionUnavailable, severity,
 		fmt.Sprintf(
 			"D-Bus is unavailable: %v%s; retrying, nothing else is affected",
-			err, cure))
+			err, fix))
 	s.options.Logger.Debug("no bus", "error", err)
 }

@@ -16,7 +16,7 @@ const StateName = "state.json"
 // Cleanup deletes the tables that a helper which is gone has left, and its state file in folder,
 // which may be nil. It returns the names of the tables that it deleted. Those of a living helper
 // have an owner and stay, except the one that rejects connections, which that helper restores: an
-// error names the cure.
+// error names the fix.
 func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||

@@ -24,9 +24,9 @@ func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	}
 	state := filepath.Join(r.folder, StateName)
 	folder := openRoot(t, r.folder)
-	const cure = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
+	const fix = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
 		`"systemctl kill -s KILL outrider-capture.service"`
-	if _, err := Cleanup("", folder); err == nil || !strings.HasPrefix(err.Error(), cure) {
+	if _, err := Cleanup("", folder); err == nil || !strings.HasPrefix(err.Error(), fix) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Stat(state); err != nil {

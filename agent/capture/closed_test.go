@@ -209,9 +209,9 @@ func TestHelper_OtherVersions(t *testing.T) {
 	r.captures(Closed)
 	_, err = r.client.call(t.Context(), request{Protocol: protocolVersion + 1, Operation: opApply,
 		Settings: &captureNone})
-	const cure = `systemctl reload outrider-capture.service`
+	const fix = `systemctl reload outrider-capture.service`
 	if err == nil || !strings.Contains(err.Error(), "protocol 3; this outrider-capture has 2") ||
-		!strings.Contains(err.Error(), cure) {
+		!strings.Contains(err.Error(), fix) {
 		t.Errorf("a newer agent: %v", err)
 	}
 	r.inboundIs("refused")

@@ -41,9 +41,9 @@ func hostHas(ipv6 bool) bool {
 
 // Reach returns a function that reports whether a connection of another host to an address of this
 // host is neither captured nor rejected by the rules that are in force now; why, and what to do.
-func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, cure string) {
+func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
 	if f.Settings == nil {
-		return func(netip.AddrPort) (direct bool, why, cure string) {
+		return func(netip.AddrPort) (direct bool, why, fix string) {
 			return true, `[capture] mode is "none"`,
 				`set mode = "redirect" in [capture], or let it listen on 127.0.0.1`
 		}
@@ -62,7 +62,7 @@ func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, cure strin
 	if now.ClosedInbound {
 		tables = append(tables, closedRules(settings, users, nil))
 	}
-	return func(to netip.AddrPort) (direct bool, why, cure string) {
+	return func(to netip.AddrPort) (direct bool, why, fix string) {
 		connection := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: to}
 		found := Explain(connection, tables...)
 		switch {

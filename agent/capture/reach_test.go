@@ -13,41 +13,41 @@ func TestFollower_Reach(t *testing.T) {
 	some := captureSome
 	some.InboundClosed = true
 	for _, test := range []struct {
-		name      string
-		settings  *Settings
-		client    *Client
-		status    Status
-		to        string
-		why, cure string // "" = not reached
+		name     string
+		settings *Settings
+		client   *Client
+		status   Status
+		to       string
+		why, fix string // "" = not reached
 	}{
 		{name: "no interception", to: "192.0.2.1:80", why: `mode is "none"`,
-			cure: `mode = "redirect"`},
+			fix: `mode = "redirect"`},
 		{name: "captured", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: On, Families: Families{true, true}}},
 		{name: "captured in a trial", settings: &captureAll, client: &Client{}, to: "[fe80::1]:80",
 			status: Status{State: Trial, Families: Families{true, true}}},
 		{name: "a family without Envoy", settings: &captureAll, client: &Client{},
 			to: "[fe80::1]:80", status: Status{State: On, Families: Families{IPv4: true}},
-			why: "Envoy does not listen on this address family", cure: `fail_inbound = "closed"`},
+			why: "Envoy does not listen on this address family", fix: `fail_inbound = "closed"`},
 		{name: "a family without Envoy, closed", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "[fe80::1]:80",
 			status: Status{State: On, Families: Families{IPv4: true}, ClosedInbound: true}},
 		{name: "withdrawn", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: Withdrawn, Reason: "Envoy drains"},
-			why:    "capture is withdrawn: Envoy drains", cure: `fail_inbound = "closed"`},
+			why:    "capture is withdrawn: Envoy drains", fix: `fail_inbound = "closed"`},
 		{name: "closed", settings: new(closedInbound(captureAll)), client: &Client{},
 			to: "192.0.2.1:80", status: Status{State: Closed, ClosedInbound: true}},
 		{name: "closed, but not in force", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: Withdrawn, Reason: "the trial ended"}, why: "the trial ended",
-			cure: "outrider capture confirm"},
+			fix: "outrider capture confirm"},
 		{name: "a port that is not captured", settings: &some, client: &Client{},
 			to: "192.0.2.1:80", status: Status{State: On, Families: Families{true, true},
-				ClosedInbound: true}, why: "inbound_ports does not contain it", cure: "add it"},
+				ClosedInbound: true}, why: "inbound_ports does not contain it", fix: "add it"},
 		{name: "no helper", settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
 			status: Status{State: Withdrawn, Reason: "connection refused"},
 			why:    "outrider-capture does not answer: connection refused",
-			cure:   "systemctl status outrider-capture.service"},
+			fix:    "systemctl status outrider-capture.service"},
 		{name: "a helper that is gone leaves what is closed",
 			settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
 			status: Status{State: Closed, ClosedInbound: true}},
@@ -55,10 +55,10 @@ func TestFollower_Reach(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := follower(condition.NewBoard(), Settings{})
 			f.Settings, f.status, f.client = test.settings, test.status, test.client
-			direct, why, cure := f.Reach()(netip.MustParseAddrPort(test.to))
+			direct, why, fix := f.Reach()(netip.MustParseAddrPort(test.to))
 			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
-				!strings.Contains(cure, test.cure) {
-				t.Errorf("%t, %q, %q", direct, why, cure)
+				!strings.Contains(fix, test.fix) {
+				t.Errorf("%t, %q, %q", direct, why, fix)
 			}
 		})
 	}

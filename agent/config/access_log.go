@@ -46,8 +46,8 @@ func operatorsIn(value any) *problem {
 
 // operators checks the command operators in a text.
 func operators(text string) *problem {
-	if why, cure := operator.Check(text); why != "" {
-		return problemf(cure, "%s", why)
+	if why, fix := operator.Check(text); why != "" {
+		return problemf(fix, "%s", why)
 	}
 	return nil
 }

@@ -61,14 +61,14 @@ func oneOf(words ...string) check {
 		for i, word := range words {
 			quoted[i] = quote(word)
 		}
-		cure := "the values are " + enumerate(quoted)
+		fix := "the values are " + enumerate(quoted)
 		if len(words) == 1 {
-			cure = "the only value is " + quoted[0]
+			fix = "the only value is " + quoted[0]
 		}
 		if near := nearest(value.(string), words); near != "" {
-			cure = "did you mean " + quote(near) + "? " + cure
+			fix = "did you mean " + quote(near) + "? " + fix
 		}
-		return problemf(cure, "%s is not valid", brief(value))
+		return problemf(fix, "%s is not valid", brief(value))
 	}
 }
 
@@ -173,12 +173,12 @@ func AgentLevels() []string { return []string{"debug", "info", "warn", "error"} 
 
 // componentLevels checks component:level,component:level.
 func componentLevels(value any) *problem {
-	const cure = `write component:level with commas between, such as "misc:error,upstream:debug"`
+	const fix = `write component:level with commas between, such as "misc:error,upstream:debug"`
 	for pair := range strings.SplitSeq(value.(string), ",") {
 		component, level, ok := strings.Cut(pair, ":")
 		if !ok || component == "" ||
 			strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
-			return problemf(cure, "%s in %s is not component:level", quote(pair), brief(value))
+			return problemf(fix, "%s in %s is not component:level", quote(pair), brief(value))
 		}
 		if p := oneOf(EnvoyLevels()...)(level); p != nil {
 			p.message = "the level of " + component + ": " + p.message

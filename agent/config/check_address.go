@@ -36,7 +36,7 @@ func notPort(number string) *problem {
 func portOrOff(value any) *problem {
 	if port := value.(int); port < 0 || port > highestPort {
 		p := notPort(strconv.Itoa(port))
-		p.cure += ", or 0 for off"
+		p.fix += ", or 0 for off"
 		return p
 	}
 	return nil

@@ -38,8 +38,8 @@ func (c Claim) Setting() string {
 	return fmt.Sprintf("[%s] %s", table, key)
 }
 
-// Cure says how two agents with clashing claims get along.
-func (c Claim) Cure() string {
+// Fix says how two agents with clashing claims get along.
+func (c Claim) Fix() string {
 	if strings.HasPrefix(c.Key, "capture.") {
 		return `set capture.mode = "none" in one of the two`
 	}

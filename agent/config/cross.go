@@ -37,26 +37,26 @@ func (x *crossCheck) all() {
 }
 
 // refuse records an error about keys, at the position of the first one that a file sets.
-func (x *crossCheck) refuse(keys []string, cure, format string, arguments ...any) {
-	if e := x.about(keys, cure, format, arguments...); e != nil {
+func (x *crossCheck) refuse(keys []string, fix, format string, arguments ...any) {
+	if e := x.about(keys, fix, format, arguments...); e != nil {
 		x.errors = append(x.errors, e)
 	}
 }
 
-func (x *crossCheck) warn(keys []string, cure, format string, arguments ...any) {
-	if e := x.about(keys, cure, format, arguments...); e != nil {
+func (x *crossCheck) warn(keys []string, fix, format string, arguments ...any) {
+	if e := x.about(keys, fix, format, arguments...); e != nil {
 		x.warnings = append(x.warnings, e)
 	}
 }
 
-func (x *crossCheck) about(keys []string, cure, format string, arguments ...any) *Error {
+func (x *crossCheck) about(keys []string, fix, format string, arguments ...any) *Error {
 	for _, key := range keys {
 		if x.failed[key] {
 			return nil
 		}
 	}
 	e := &Error{Position: x.fallback, Key: keys[0],
-		Message: fmt.Sprintf(format, arguments...), Cure: cure}
+		Message: fmt.Sprintf(format, arguments...), Fix: fix}
 	for _, key := range keys {
 		if position, said := x.positions[key]; said {
 			e.Position, e.Key = position, key

@@ -58,7 +58,7 @@ func (d *decoder) file(s source) {
 	text, wrong := withoutMark(s.text)
 	if wrong != nil {
 		d.errors, d.broken = append(d.errors, &Error{Position: Position{s.path, 1, 1},
-			Message: wrong.message, Cure: wrong.cure}), true
+			Message: wrong.message, Fix: wrong.fix}), true
 		return
 	}
 	var raw map[string]any
@@ -101,7 +101,7 @@ func syntaxError(path string, places *index, err error) *Error {
 		Message: "is not TOML: " + withoutText(parse.Message)}
 	if name, ok := strings.CutSuffix(strings.TrimPrefix(parse.Message, "Key '"),
 		"' has already been defined."); ok {
-		e.Key, e.Message, e.Cure = name, "is defined twice", "keep one of the two"
+		e.Key, e.Message, e.Fix = name, "is defined twice", "keep one of the two"
 		if offset, ok := places.offsets[name]; ok {
 			firstLine, _ := places.position(offset)
 			if firstLine != line {
@@ -109,8 +109,8 @@ func syntaxError(path string, places *index, err error) *Error {
 			}
 		}
 	}
-	if e.Cure == "" && bareWord.MatchString(places.lineText(line)) {
-		e.Cure = "a text is written in quotes"
+	if e.Fix == "" && bareWord.MatchString(places.lineText(line)) {
+		e.Fix = "a text is written in quotes"
 	}
 	return e
 }
@@ -162,7 +162,7 @@ func (f *fileDecoder) fail(key []string, p *problem) {
 		key = child(key, name)
 	}
 	f.errors = append(f.errors,
-		&Error{Position: f.position(key), Key: dotted(key), Message: p.message, Cure: p.cure})
+		&Error{Position: f.position(key), Key: dotted(key), Message: p.message, Fix: p.fix})
 }
 
 // table decodes the entries of a table in file order.

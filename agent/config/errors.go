@@ -28,12 +28,12 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// Error is one problem of a configuration: position, key, message and cure.
+// Error is one problem of a configuration: position, key, message and fix.
 type Error struct {
 	Position
 	Key     string // dotted, "" if no key is involved
 	Message string
-	Cure    string // "" if the message contains it
+	Fix     string // "" if the message contains it
 	// Cause is the underlying error, whose text is in Message; nil if the configuration is invalid.
 	Cause error
 }
@@ -47,7 +47,7 @@ func (e *Error) Because(cause error) *Error {
 	return e
 }
 
-// Error returns "file:line:column: key: message; cure".
+// Error returns "file:line:column: key: message; fix".
 func (e *Error) Error() string {
 	var b strings.Builder
 	for _, part := range []string{e.Position.String(), e.Key} {
@@ -57,9 +57,9 @@ func (e *Error) Error() string {
 		}
 	}
 	b.WriteString(e.Message)
-	if e.Cure != "" {
+	if e.Fix != "" {
 		b.WriteString("; ")
-		b.WriteString(e.Cure)
+		b.WriteString(e.Fix)
 	}
 	return b.String()
 }
@@ -97,8 +97,8 @@ func (e Errors) sort(files []string) {
 
 // Fault returns an error about a key whose value turned out invalid in use, at the position of the
 // key. If key is "" or no file sets it, the position is the main file.
-func (l *Loaded) Fault(key, message, cure string) *Error {
-	e := &Error{Position: l.Sources[key], Key: key, Message: message, Cure: cure}
+func (l *Loaded) Fault(key, message, fix string) *Error {
+	e := &Error{Position: l.Sources[key], Key: key, Message: message, Fix: fix}
 	if e.Position == (Position{}) && len(l.Files) > 0 {
 		e.Position = Position{File: l.Files[0]}
 	}
@@ -107,13 +107,13 @@ func (l *Loaded) Fault(key, message, cure string) *Error {
 
 // problem describes an invalid value before its key and position are known.
 type problem struct {
-	message, cure string
-	concealed     string   // message without the value; "" = notValid
-	below         []string // path of the entry in a table of values
+	message, fix string
+	concealed    string   // message without the value; "" = notValid
+	below        []string // path of the entry in a table of values
 }
 
-func problemf(cure, format string, arguments ...any) *problem {
-	return &problem{message: fmt.Sprintf(format, arguments...), cure: cure}
+func problemf(fix, format string, arguments ...any) *problem {
+	return &problem{message: fmt.Sprintf(format, arguments...), fix: fix}
 }
 
 // Reasons returns the text of an error, one line per problem if it is Errors.

@@ -79,7 +79,7 @@ func TestExtraArguments(t *testing.T) {
 	for flag := range strings.FieldsSeq(string(help)) {
 		verdict := "accepted"
 		if p := extraArguments([]string{"--cpuset-threads", flag}); p != nil {
-			verdict = p.message + "; " + p.cure
+			verdict = p.message + "; " + p.fix
 		}
 		b.WriteString(flag + ": " + verdict + "\n")
 	}
@@ -87,7 +87,7 @@ func TestExtraArguments(t *testing.T) {
 		"-linfo=1", "plain", ""} {
 		verdict := "accepted"
 		if p := extraArguments([]string{attached}); p != nil {
-			verdict = p.message + "; " + p.cure
+			verdict = p.message + "; " + p.fix
 		}
 		b.WriteString(quote(attached) + ": " + verdict + "\n")
 	}

@@ -8,25 +8,25 @@ import (
 // extraArguments rejects Envoy flags that the agent sets, that would redirect the log or disable
 // hot restart, or that keep Envoy from serving. It reports all of them at once.
 func extraArguments(value any) *problem {
-	var told, cures []string
+	var told, fixes []string
 	for _, argument := range value.([]string) {
 		r := refused(argument)
 		if r == nil {
 			continue
 		}
 		told = append(told, quote(argument)+" is not allowed: "+r.why)
-		if cure := quote(argument) + ": " + r.cure; !slices.Contains(cures, cure) {
-			cures = append(cures, cure)
+		if fix := quote(argument) + ": " + r.fix; !slices.Contains(fixes, fix) {
+			fixes = append(fixes, fix)
 		}
 	}
 	switch len(told) {
 	case 0:
 		return nil
 	case 1:
-		_, cure, _ := strings.Cut(cures[0], ": ")
-		return problemf(cure, "%s", told[0])
+		_, fix, _ := strings.Cut(fixes[0], ": ")
+		return problemf(fix, "%s", told[0])
 	default:
-		return problemf(strings.Join(cures, ", "), "%s", strings.Join(told, ", "))
+		return problemf(strings.Join(fixes, ", "), "%s", strings.Join(told, ", "))
 	}
 }
 
@@ -47,8 +47,8 @@ func refused(argument string) *refusedFlag {
 
 // refusedFlag is a group of flags that extra_args must not contain.
 type refusedFlag struct {
-	names     []string
-	why, cure string
+	names    []string
+	why, fix string
 }
 
 func refusedFlags() []refusedFlag {

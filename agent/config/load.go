@@ -1,7 +1,7 @@
 // Package config loads the TOML configuration of outriderd into a typed Config.
 //
 // Load merges the main file and its drop-ins key by key. It reports all errors at once, each with
-// file, line, key and cure. Loaded records the source of each value, and Compare returns the effect
+// file, line, key and fix. Loaded records the source of each value, and Compare returns the effect
 // of each change on a running agent. The package reads only the files that Options select and, in
 // Node.Resolve, the host's name and addresses.
 package config
@@ -33,7 +33,7 @@ type Options struct {
 	// CheckOnly is set where the configuration is inspected but not run. References to credentials
 	// are not resolved.
 	CheckOnly bool
-	// Unreadable returns why this process may not read a path, and the cure: "user a cannot read
+	// Unreadable returns why this process may not read a path, and the fix: "user a cannot read
 	// /x: chgrp a /x"; "" if that is unknown. nil: always unknown.
 	Unreadable func(path string) string
 }

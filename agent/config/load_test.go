@@ -307,7 +307,7 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 	}
 }
 
-// The cure for a file that may not be read is a command.
+// The fix for a file that may not be read is a command.
 func TestFileError_HasTheCommandThatLetsTheAgentRead(t *testing.T) {
 	refused := &fs.PathError{Op: "open", Path: "/x.toml", Err: fs.ErrPermission}
 	for want, unreadable := range map[string]func(string) string{

@@ -53,11 +53,11 @@ func CheckInstance(name string) error {
 func checkInstance(name string) *Error {
 	if slices.Contains(reservedInstances(), name) {
 		return &Error{Key: "--instance", Message: quote(name) + " is reserved",
-			Cure: "choose another name"}
+			Fix: "choose another name"}
 	}
 	if !instanceName.MatchString(name) {
 		return &Error{Key: "--instance", Message: quote(name) + " is not a valid instance name",
-			Cure: "allowed are up to 32 letters, digits, - and _, the first one a letter or digit"}
+			Fix: "allowed are up to 32 letters, digits, - and _, the first one a letter or digit"}
 	}
 	return nil
 }
@@ -171,17 +171,17 @@ func fileError(p place, path string, err error, unreadable func(string) string) 
 	switch {
 	case path == p.main && errors.Is(err, fs.ErrNotExist):
 		e.Message = "there is no such file"
-		e.Cure = "create it (an empty file is a valid configuration) or name another with --config FILE"
+		e.Fix = "create it (an empty file is a valid configuration) or name another with --config FILE"
 	case errors.Is(err, fs.ErrPermission):
-		e.Cure = "let the agent's user read it"
+		e.Fix = "let the agent's user read it"
 		if unreadable == nil {
 			break
 		}
-		if _, cure, found := strings.Cut(unreadable(path), path+": "); found {
-			e.Cure = cure
+		if _, fix, found := strings.Cut(unreadable(path), path+": "); found {
+			e.Fix = fix
 		}
 	case errors.Is(err, fs.ErrNotExist):
-		e.Cure = "it was removed just now, or is a dangling symbolic link"
+		e.Fix = "it was removed just now, or is a dangling symbolic link"
 	}
 	return e
 }

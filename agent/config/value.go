@@ -65,7 +65,7 @@ func convertInt(raw any) (int, *problem) {
 	return int(number), nil
 }
 
-// durationUnits is the cure for an invalid duration.
+// durationUnits is the fix for an invalid duration.
 const durationUnits = `write it as a string of numbers with a unit (ms, s, m, h), such as "45s"`
 
 func convertDuration(raw any) (time.Duration, *problem) {
@@ -80,11 +80,11 @@ func convertDuration(raw any) (time.Duration, *problem) {
 	return d, nil
 }
 
-func convertList[T any](raw any, what, cure string,
+func convertList[T any](raw any, what, fix string,
 	convert func(any) (T, *problem)) ([]T, *problem) {
 	items, ok := raw.([]any)
 	if !ok {
-		return nil, wrongType(raw, "a list of "+what, cure)
+		return nil, wrongType(raw, "a list of "+what, fix)
 	}
 	var list []T // nil if empty: equal configurations are deeply equal
 	for i, item := range items {
@@ -109,7 +109,7 @@ func convertPorts(raw any) (Ports, *problem) {
 	list, p := convertList(raw, "ports",
 		`write numbers in brackets, such as [80, 443], ["auto"], or ["*"] for all`, convertInt)
 	if p != nil {
-		p.cure = `write numbers in brackets, such as [80, 443], or ["auto"] or ["*"] alone`
+		p.fix = `write numbers in brackets, such as [80, 443], or ["auto"] or ["*"] alone`
 	}
 	return Ports{List: list}, p
 }
@@ -188,8 +188,8 @@ func plainValue(raw any) (any, *problem) {
 	}
 }
 
-func wrongType(raw any, wanted, cure string) *problem {
-	p := problemf(cure, "%s is %s, not %s", brief(raw), describe(raw), wanted)
+func wrongType(raw any, wanted, fix string) *problem {
+	p := problemf(fix, "%s is %s, not %s", brief(raw), describe(raw), wanted)
 	p.concealed = "is " + describe(raw) + ", not " + wanted
 	return p
 }

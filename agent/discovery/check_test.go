@@ -121,7 +121,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80},
 		explain.State{}); err != nil || said.Status != 502 ||
-		!strings.Contains(said.Cure, "ServiceEntry") {
+		!strings.Contains(said.Fix, "ServiceEntry") {
 		t.Errorf("%+v %v", said.Answer, err)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80},

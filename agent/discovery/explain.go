@@ -39,9 +39,9 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	s.mu.Lock()
 	proxy, refusals := proxyOf(v.View), maps.Clone(s.refusals)
 	request = addressed(request, v.Node(), v.realm.world)
-	proxy.Idle, proxy.IdleCure = idleGateway(v.realm.world, v.Node(), request.Port)
+	proxy.Idle, proxy.IdleFix = idleGateway(v.realm.world, v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.realm.world, v.Node())
-	why, cure := lostGateway(v.realm.world, request.Host)
+	why, fix := lostGateway(v.realm.world, request.Host)
 	s.mu.Unlock()
 
 	proxy.Origins = func(routes, domain string) []resource.Origin {
@@ -61,7 +61,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return peer(cluster, endpoint)
 	}
 	proxy.Live, proxy.Identity = state.Live, state.Identity
-	return explained(explain.Explain(proxy, request), request, problems, why, cure), nil
+	return explained(explain.Explain(proxy, request), request, problems, why, fix), nil
 }
 
 // Explain returns how a proxy that is configured by files and directories would handle a request.
@@ -74,17 +74,17 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	proxy := proxyOf(c.view)
 	proxy.Origins, proxy.Peer = c.view.HostOrigins, peerOf(c.world, c.view.Node())
 	proxy.Filters = c.view.FilterOrigins
-	proxy.Idle, proxy.IdleCure = idleGateway(c.world, c.view.Node(), request.Port)
-	why, cure := lostGateway(c.world, request.Host)
+	proxy.Idle, proxy.IdleFix = idleGateway(c.world, c.view.Node(), request.Port)
+	why, fix := lostGateway(c.world, request.Host)
 	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))
-	return explained(answer, request, c.problems, why, cure), nil
+	return explained(answer, request, c.problems, why, fix), nil
 }
 
 // explained adds problems to an answer, and if the request fails, what lostGateway returned.
 func explained(answer explain.Answer, request explain.Request, problems []Problem,
-	why, cure string) Explanation {
+	why, fix string) Explanation {
 	if answer.Reason != "" && why != "" {
-		answer.Reason, answer.Cure = answer.Reason+"; "+why, cure
+		answer.Reason, answer.Fix = answer.Reason+"; "+why, fix
 	}
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}
 }

@@ -311,14 +311,14 @@ func (r *realm) refusedProblems() []Problem {
 // refusedObject returns the problem of a version that Envoy refused.
 func refusedObject(refused lastgood.Refused) Problem {
 	o := refused.Newest()
-	cure := "correct it; the version before stays in use"
+	fix := "correct it; the version before stays in use"
 	switch {
 	case refused.Version == nil:
-		cure = "restore it, or change what depends on it; it stays in use"
+		fix = "restore it, or change what depends on it; it stays in use"
 	case refused.InForce == nil:
-		cure = "correct it; it is not in use"
+		fix = "correct it; it is not in use"
 	}
 	return Problem{File: o.File, Line: o.Line, Object: o.String(),
 		Severity: condition.Error, Message: refused.Message,
-		Cure: cure + " until it changes, or a reload tries it again"}
+		Fix: fix + " until it changes, or a reload tries it again"}
 }

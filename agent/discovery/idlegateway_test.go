@@ -17,8 +17,8 @@ func TestExplain_NamesGatewayOfOtherProxies(t *testing.T) {
 	write(t, file, fmt.Sprintf(edgeGateway, "edge", "")+fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	const sidecars = "; listeners: 127.0.0.1:80, 127.0.0.1:9000"
 	for _, c := range []struct {
-		nodeType, reason, cure string
-		port                   uint32
+		nodeType, reason, fix string
+		port                  uint32
 	}{
 		{"sidecar", "nothing listens on port 8080" + sidecars + "; Gateway default/edge at " +
 			file +
@@ -32,8 +32,8 @@ func TestExplain_NamesGatewayOfOtherProxies(t *testing.T) {
 			discovery.CheckOptions{Type: c.nodeType, Namespace: "default"},
 			explain.Request{Host: "127.0.0.1", Port: c.port})
 		if err != nil || !strings.HasPrefix(said.Reason, c.reason) ||
-			!strings.HasPrefix(said.Cure, c.cure) {
-			t.Errorf("port %d of a %s: %v: %s; %s", c.port, c.nodeType, err, said.Reason, said.Cure)
+			!strings.HasPrefix(said.Fix, c.fix) {
+			t.Errorf("port %d of a %s: %v: %s; %s", c.port, c.nodeType, err, said.Reason, said.Fix)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// Denied returns why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod
+// Denied returns why proxies cannot read a file, and the fix: "user envoy cannot read /x: chmod
 // 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
 type Denied func(path string) string
 
@@ -47,7 +47,7 @@ type certificateFile struct {
 	overdue   bool          // the file system has not answered in time
 	inspected bool
 	missing   bool
-	denied    string // why the proxy cannot read it, and the cure; "" if it can
+	denied    string // why the proxy cannot read it, and the fix; "" if it can
 	held      uint64 // its fingerprint
 	// changes counts the changes of held. Restored content must differ from its first version, as
 	// Envoy must read it again after it refused the version in between.

@@ -25,7 +25,7 @@ func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) (
 		for _, f := range findings {
 			if origin, ok := writtenIn(r, f.Rule); ok {
 				problems = append(problems, object.ProblemAt(origin, condition.Warning, f.Message,
-					f.Cure))
+					f.Fix))
 			}
 		}
 	}

@@ -26,7 +26,7 @@ func TestExplain_NamesGatewayThatDoesNotExist(t *testing.T) {
 			explain.Request{Host: host, Port: 8080})
 		must(t, err)
 		if said.Status != 404 || !strings.HasSuffix(said.Reason, want) ||
-			(want == "") == strings.Contains(said.Cure, "correct its name") {
+			(want == "") == strings.Contains(said.Fix, "correct its name") {
 			t.Errorf("%s: %s", host, described(said))
 		}
 		if len(said.Problems) != 1 || filepath.Base(said.Problems[0].File) != "torn.yaml" {

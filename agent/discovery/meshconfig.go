@@ -39,7 +39,7 @@ func (s *Server) takeMesh(r meshRead) {
 			r.config = nil
 			r.problems = append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
 				Severity: condition.Error, Message: refused.Message,
-				Cure: "correct it; the text before stays in use until it changes, or a reload " +
+				Fix: "correct it; the text before stays in use until it changes, or a reload " +
 					"tries it again"})
 		} else {
 			s.refusedMesh = nil

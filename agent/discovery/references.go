@@ -66,8 +66,8 @@ func (r references) problems() []Problem {
 // refer looks up the destinations of a VirtualService.
 func refer(w *model.World, o *object.Object) reference {
 	found := reference{hosts: map[string]struct{}{}}
-	warn := func(field, message, cure string) {
-		found.problems = append(found.problems, o.Warning(field, message, cure))
+	warn := func(field, message, fix string) {
+		found.problems = append(found.problems, o.Warning(field, message, fix))
 	}
 	spec := o.Spec.(*networking.VirtualService)
 	destinations(spec, func(field string, to *networking.Destination) {
@@ -136,15 +136,15 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	var problems []Problem
 	for _, o := range w.AllGateways() {
 		selector := o.Spec.(*networking.Gateway).Selector
-		message, cure := "", ""
+		message, fix := "", ""
 		for _, node := range nodes {
-			if message, cure = unselecting(selector, node); message == "" {
+			if message, fix = unselecting(selector, node); message == "" {
 				severity = condition.Info
 				break
 			}
 		}
 		if message != "" {
-			found := object.Finding{Field: "selector", Message: message, Cure: cure}
+			found := object.Finding{Field: "selector", Message: message, Fix: fix}
 			problem := o.Problem(found)
 			if len(selector) == 0 {
 				problem.Field = "" // the file has no selector
@@ -158,8 +158,8 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	return problems
 }
 
-// unselecting returns why a Gateway does not apply to a proxy, and the cure; "" if it applies.
-func unselecting(selector map[string]string, node model.Node) (message, cure string) {
+// unselecting returns why a Gateway does not apply to a proxy, and the fix; "" if it applies.
+func unselecting(selector map[string]string, node model.Node) (message, fix string) {
 	selects := model.Selects(selector, node.Labels)
 	switch {
 	case selects && node.Type == model.Router:
@@ -169,23 +169,23 @@ func unselecting(selector map[string]string, node model.Node) (message, cure str
 				"are %s", labels(selector), labels(node.Labels)),
 			"set [node] labels, or correct the selector"
 	case selects:
-		cure = "set type = \"router\" in [node]"
+		fix = "set type = \"router\" in [node]"
 	default:
-		cure = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in "+
+		fix = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in "+
 			"[node]", labels(selector))
 	}
-	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", cure
+	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", fix
 }
 
 // idleGateway finds a Gateway that has a server on the port but does not apply to the proxy. It
-// returns the Gateway with the reason, and the cure; "" if there is none.
-func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string) {
+// returns the Gateway with the reason, and the fix; "" if there is none.
+func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string) {
 	for _, o := range w.AllGateways() {
 		gateway := o.Spec.(*networking.Gateway)
-		message, cure := unselecting(gateway.Selector, node)
+		message, fix := unselecting(gateway.Selector, node)
 		listens := func(s *networking.Server) bool { return s.GetPort().GetNumber() == port }
 		if message != "" && slices.ContainsFunc(gateway.Servers, listens) {
-			return fmt.Sprintf("%s at %s:%d %s", o.Key, o.File, o.Line, message), cure
+			return fmt.Sprintf("%s at %s:%d %s", o.Key, o.File, o.Line, message), fix
 		}
 	}
 	return "", ""
@@ -193,7 +193,7 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string
 
 // lostGateway names a VirtualService for a host that belongs to a Gateway that does not exist, with
 // the remedy.
-func lostGateway(w *model.World, host string) (why, cure string) {
+func lostGateway(w *model.World, host string) (why, fix string) {
 	for _, o := range slices.SortedFunc(w.VirtualServices(), object.Age) {
 		spec := o.Spec.(*networking.VirtualService)
 		for _, written := range spec.Gateways {

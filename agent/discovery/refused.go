@@ -185,18 +185,18 @@ func described(r *resource.Resource) string {
 // refusedProblem returns the problem of a refused resource, at the first object that it is from.
 func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
 	message := fmt.Sprintf("Envoy refused the %s: %v", described(r), reason)
-	cure := "correct it; the version that Envoy accepted before, if any, stays in use"
+	fix := "correct it; the version that Envoy accepted before, if any, stays in use"
 	files, isPair := strings.CutPrefix(r.Name, "file-cert:")
 	if isPair && strings.Contains(reason.Error(), keyMismatch) {
 		certificate, key, _ := strings.Cut(files, "~")
 		message = fmt.Sprintf("%s: the private key is not that of the certificate in %s", key,
 			certificate)
-		cure = "replace both files; the pair that Envoy accepted before, if any, stays in use"
+		fix = "replace both files; the pair that Envoy accepted before, if any, stays in use"
 	}
 	if len(origins) == 0 {
-		return Problem{Severity: condition.Error, Message: message, Cure: cure}
+		return Problem{Severity: condition.Error, Message: message, Fix: fix}
 	}
-	return object.ProblemAt(origins[0], condition.Error, message, cure)
+	return object.ProblemAt(origins[0], condition.Error, message, fix)
 }
 
 // forgetRefusals drops the refusals of resources that were removed or changed since.

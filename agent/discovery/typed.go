@@ -30,7 +30,7 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 	for i, f := range findings {
 		if f.Unknown && c.newer() {
 			findings[i].Severity = condition.Warning
-			findings[i].Cure = "it has no effect: this version of Outrider has the API of Envoy " +
+			findings[i].Fix = "it has no effect: this version of Outrider has the API of Envoy " +
 				typedconfig.API
 		}
 	}
@@ -74,7 +74,7 @@ func (c filterCheck) foreign(filters []*object.Object) []store.Verdict {
 
 // finding returns the finding in an object's typed_config at a path.
 func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
-	out := object.Finding{Field: at, Severity: f.Severity, Message: f.Message, Cure: f.Cure,
+	out := object.Finding{Field: at, Severity: f.Severity, Message: f.Message, Fix: f.Fix,
 		Unknown: f.Unknown}
 	if f.Field != "" && f.Field[0] != '[' {
 		out.Field += "."
@@ -82,7 +82,7 @@ func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
 	out.Field += f.Field
 	if f.Unknown && c.newer() {
 		out.Severity = condition.Warning
-		out.Cure = "Envoy alone checks it: this version of Outrider has the API of Envoy " +
+		out.Fix = "Envoy alone checks it: this version of Outrider has the API of Envoy " +
 			typedconfig.API
 	}
 	return out

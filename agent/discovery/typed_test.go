@@ -216,8 +216,8 @@ func TestTypedConfigs_NewerEnvoyMayHaveFields(t *testing.T) {
 		want := []string{`error :4` + at + `lb_polici: Cluster has no field "lb_polici"; did you mean lb_policy?`,
 			`error :5` + at + `lb_policy: "NEWEST" is not one of `}
 		if newer {
-			const cure = "; it has no effect: this version of Outrider has the API of Envoy 1.40"
-			want = []string{`warning :4` + at + `lb_polici: Cluster has no field "lb_polici"` + cure,
+			const fix = "; it has no effect: this version of Outrider has the API of Envoy 1.40"
+			want = []string{`warning :4` + at + `lb_polici: Cluster has no field "lb_polici"` + fix,
 				`warning :5` + at + `lb_policy: "NEWEST" is not one of `}
 		}
 		if len(seen) != 2 || seen[0] != want[0] || !strings.HasPrefix(seen[1], want[1]) {
@@ -230,7 +230,7 @@ func TestTypedConfigs_UnknownTypesAreChecked(t *testing.T) {
 	found := typedcheck.Check([]typedconfig.Config{
 		{Type: "outrider.test.Unlinked", Value: []byte("{}")}, {Type: "envoy.config.cluster.v3.Clusters", Value: []byte("{}")}})
 	for i, want := range []string{"", "did you mean envoy.config.cluster.v3.Cluster?"} {
-		if len(found[i]) != 1 || found[i][0].Severity != condition.Warning || found[i][0].Cure != want ||
+		if len(found[i]) != 1 || found[i][0].Severity != condition.Warning || found[i][0].Fix != want ||
 			!strings.Contains(found[i][0].Message, "is checked by Envoy alone") {
 			t.Errorf("%+v", found[i])
 		}

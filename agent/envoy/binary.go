@@ -74,7 +74,7 @@ const ServicePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // Find returns the path of the Envoy to run: binary, or if that is "" the first one among Selected,
 // /usr/local/bin, /usr/bin and $PATH. For Selected it returns the link's target, so that a later
 // change of the link has no effect. The error wraps ErrNotFound, lists the paths tried and names
-// the cure.
+// the fix.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {
@@ -98,15 +98,15 @@ func FindAt(selected, search string) (string, error) {
 	switch path {
 	case "":
 		return "", fmt.Errorf("%w: tried %s; %s, or set [envoy] binary", ErrNotFound, tried,
-			installCure(filepath.Dir(selected)))
+			installHint(filepath.Dir(selected)))
 	case selected:
 		return filepath.EvalSymlinks(path)
 	}
 	return path, nil
 }
 
-// installCure says how to get an Envoy into the folder of installed ones selected.
-func installCure(folder string) string {
+// installHint says how to get an Envoy into the folder of installed ones selected.
+func installHint(folder string) string {
 	if versions, err := Installed(folder); err == nil && len(versions) > 0 {
 		return fmt.Sprintf("Envoy %[1]s is installed but not selected: "+
 			"run \"outrider envoy use %[1]s\" as root", versions[0])

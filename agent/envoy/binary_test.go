@@ -154,7 +154,7 @@ func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
 // Where no Envoy is found, the error names what is installed, the newest version first of all.
 func TestFindAt_CureKnowsWhatIsInstalled(t *testing.T) {
 	lib := t.TempDir()
-	for _, step := range []struct{ installed, cure string }{
+	for _, step := range []struct{ installed, fix string }{
 		{"", "outrider envoy install"},
 		{"1.9.9", "outrider envoy use 1.9.9"},
 		{"1.40.0", "outrider envoy use 1.40.0"},
@@ -168,8 +168,8 @@ func TestFindAt_CureKnowsWhatIsInstalled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := installCure(lib); !strings.HasSuffix(got, "run \""+step.cure+"\" as root") {
-			t.Errorf("%s; want %q", got, step.cure)
+		if got := installHint(lib); !strings.HasSuffix(got, "run \""+step.fix+"\" as root") {
+			t.Errorf("%s; want %q", got, step.fix)
 		}
 	}
 }

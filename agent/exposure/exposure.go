@@ -34,7 +34,7 @@ type Policy = func(port uint16) (by resource.Origin, strict, own bool)
 type Rules interface {
 	// Reach returns a function that reports whether other hosts reach an address of this host past
 	// Envoy now, why and what to do about it.
-	Reach() func(to netip.AddrPort) (direct bool, why, cure string)
+	Reach() func(to netip.AddrPort) (direct bool, why, fix string)
 	Changed() <-chan struct{} // closed at the next change
 }
 
@@ -65,10 +65,10 @@ type Exposed struct {
 	Addresses []netip.AddrPort // that the application listens on
 	Families  []string         // IPv4, IPv6
 	By        resource.Origin  // what requires mutual TLS; zero: the upstream server
-	Why, Cure string
+	Why, Fix  string
 }
 
-// String returns a sentence without the cure.
+// String returns a sentence without the fix.
 func (e Exposed) String() string {
 	addresses := make([]string, len(e.Addresses))
 	for i, a := range e.Addresses {
@@ -155,7 +155,7 @@ func (r Report) sentence() string {
 				len(r.Exposed)-most))
 			break
 		}
-		all = append(all, e.String()+"; "+e.Cure)
+		all = append(all, e.String()+"; "+e.Fix)
 	}
 	return strings.Join(all, "; ")
 }
@@ -199,13 +199,13 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 			continue
 		}
 		for _, to := range reached(s, host) {
-			direct, why, cure := reach(netip.AddrPortFrom(to, port))
+			direct, why, fix := reach(netip.AddrPortFrom(to, port))
 			if !direct {
 				continue
 			}
 			e := ports[port]
 			if e == nil {
-				e = &Exposed{Port: port, By: by, Why: why, Cure: cure}
+				e = &Exposed{Port: port, By: by, Why: why, Fix: fix}
 				ports[port] = e
 			}
 			e.add(s.Address, to)

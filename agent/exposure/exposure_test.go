@@ -17,8 +17,8 @@ import (
 // rules reach what they name, an address or a family.
 type rules map[string]bool
 
-func (r rules) Reach() func(to netip.AddrPort) (direct bool, why, cure string) {
-	return func(to netip.AddrPort) (direct bool, why, cure string) {
+func (r rules) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
+	return func(to netip.AddrPort) (direct bool, why, fix string) {
 		return r[to.Addr().String()] || r[familyOf(to.Addr())], "the rules", "cure"
 	}
 }
@@ -98,7 +98,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// The condition and the reason of readiness name port, address, object and cure, and end with the
+// The condition and the reason of readiness name port, address, object and fix, and end with the
 // exposure.
 func TestCheck_Condition(t *testing.T) {
 	listener, err := net.Listen("tcp4", "0.0.0.0:0")

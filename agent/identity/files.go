@@ -175,7 +175,7 @@ func (s source) read(now time.Time) (*material, error) {
 	return version, version.pair.CheckTime(now)
 }
 
-// unreadable is fs.ErrPermission with the cure.
+// unreadable is fs.ErrPermission with the fix.
 type unreadable struct {
 	why string
 	error
@@ -184,7 +184,7 @@ type unreadable struct {
 func (u unreadable) Error() string { return u.why }
 func (u unreadable) Unwrap() error { return u.error }
 
-// explain adds the cure to an error of a file that the agent may not read.
+// explain adds the fix to an error of a file that the agent may not read.
 func (m *Manager) explain(err error) error {
 	at, found := errors.AsType[*fs.PathError](err)
 	if found && errors.Is(err, fs.ErrPermission) && m.options.Unreadable != nil {

@@ -128,13 +128,13 @@ func (i Istiod) issue(
 			Csr: string(request), ValidityDuration: int64(i.TTL.Seconds()),
 		})
 	if err != nil {
-		return nil, fmt.Errorf("%s issues no certificate: %w%s", i, err, i.cure(err))
+		return nil, fmt.Errorf("%s issues no certificate: %w%s", i, err, i.fix(err))
 	}
 	return i.accept(response.GetCertChain(), keyPEM)
 }
 
-// cure returns what helps against an error of a call, after "; ", or "".
-func (i Istiod) cure(err error) string {
+// fix returns what helps against an error of a call, after "; ", or "".
+func (i Istiod) fix(err error) string {
 	switch {
 	case strings.Contains(err.Error(), "signed by unknown authority"):
 		return "; write the root of its certificate into " +

@@ -33,7 +33,7 @@ type Options struct {
 	// reads a file that Envoy requests by its path only if Envoy could: it must not lend Envoy the
 	// agent's rights.
 	Denied func(*os.File) string
-	// Unreadable returns why the agent cannot read a path, and the cure; "" if that is unknown. It
+	// Unreadable returns why the agent cannot read a path, and the fix; "" if that is unknown. It
 	// may block. nil: always unknown.
 	Unreadable func(path string) string
 	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots

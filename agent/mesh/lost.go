@@ -42,15 +42,15 @@ func LostCertificates(
 	}
 	var problems config.Errors
 	for _, p := range slices.SortedFunc(maps.Values(all), discovery.Problem.Compare) {
-		cure := "then reload"
-		if p.Cure != "" {
-			cure = p.Cure + ", " + cure
+		fix := "then reload"
+		if p.Fix != "" {
+			fix = p.Fix + ", " + fix
 		}
 		message := fmt.Sprintf(
 			"a new epoch would lose a certificate that epoch %d has in memory: %s",
 			live.Number, p.Message)
 		problems = append(problems, &config.Error{Position: config.Position{File: p.File, Line: p.Line},
-			Key: p.Object, Message: message, Cure: cure})
+			Key: p.Object, Message: message, Fix: fix})
 	}
 	return problems
 }
@@ -81,7 +81,7 @@ func lost(
 				from := r.Origins[0]
 				all[r.Name] = discovery.Problem{File: from.File, Line: from.Line,
 					Object:  fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),
-					Message: r.Error, Cure: "correct the file"}
+					Message: r.Error, Fix: "correct the file"}
 				refused = true
 			}
 		}

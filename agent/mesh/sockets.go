@@ -127,14 +127,14 @@ func (s *Sockets) Hold(reload uint64, loaded *config.Loaded) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.bind(path); err != nil {
-		return config.Errors{loaded.Fault(s.options.Key, err.Error(), cureOfSocket(err, path))}
+		return config.Errors{loaded.Fault(s.options.Key, err.Error(), socketFix(err, path))}
 	}
 	s.pending[reload] = path
 	return nil
 }
 
-// cureOfSocket returns the advice for an error of binding a socket.
-func cureOfSocket(err error, path string) string {
+// socketFix returns the advice for an error of binding a socket.
+func socketFix(err error, path string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "make the folder " + filepath.Dir(path) + ", which the agent writes and Envoy reads"

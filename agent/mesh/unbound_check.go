@@ -113,7 +113,7 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	}
 	kind := cmp.Or(one.by.Kind, "listener")
 	message := fmt.Sprintf("nothing listens on %s: ", shown(one.address))
-	cure := "it is tried again every minute"
+	fix := "it is tried again every minute"
 	switch {
 	case err != nil:
 		message += one.reason
@@ -122,7 +122,7 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 			one.address.GetIpv4Compat(), a.sockets[protocol])
 		if blocked = found; found {
 			message += "the port is taken by " + a.describe(holder)
-			cure = fmt.Sprintf("end it, or give the %s another port; it is tried again by itself "+
+			fix = fmt.Sprintf("end it, or give the %s another port; it is tried again by itself "+
 				"once the port is free", kind)
 		} else {
 			message += "the port is taken by a socket that does not listen"
@@ -130,15 +130,15 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	case one.reason == addressMissing:
 		blocked = !a.has(at)
 		message += "this host does not have the address"
-		cure = fmt.Sprintf("correct the address of the %s, or add it to the host; it is tried again by "+
+		fix = fmt.Sprintf("correct the address of the %s, or add it to the host; it is tried again by "+
 			"itself once the host has it", kind)
 	default:
 		message += one.reason
 	}
 	if one.by.File == "" {
-		return discovery.Problem{Severity: condition.Error, Message: message, Cure: cure}, blocked
+		return discovery.Problem{Severity: condition.Error, Message: message, Fix: fix}, blocked
 	}
-	return object.ProblemAt(one.by, condition.Error, message, cure), blocked
+	return object.ProblemAt(one.by, condition.Error, message, fix), blocked
 }
 
 // has reports whether the host has an address.

@@ -51,7 +51,7 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 				default:
 					taken[want.Key] = true
 					fault := self.Wants.Fault(want.Key, clash(want, claim, other),
-						want.Cure())
+						want.Fix())
 					report.Clashes = append(report.Clashes, fault)
 				}
 			}
@@ -134,14 +134,14 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 			}
 			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Text(), h.Describe(socket),
 				address(socket))
-			cure := "end it, or give Envoy another port"
+			fix := "end it, or give Envoy another port"
 			// The agent moves its own listeners only when the new epoch is live.
 			if key := self.listensBy(socket); key != "" {
 				message += ", as " + key + " in force says"
-				cure = "put the change of " + key +
+				fix = "put the change of " + key +
 					" in force first, then this one, or give Envoy another port"
 			}
-			clashes = append(clashes, self.Wants.Fault(want.Key, message, cure).Because(ErrTaken))
+			clashes = append(clashes, self.Wants.Fault(want.Key, message, fix).Because(ErrTaken))
 			break
 		}
 	}

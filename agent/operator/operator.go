@@ -66,9 +66,9 @@ UPSTREAM_FILTER_STATE UPSTREAM_METADATA`
 // pattern matches a command operator: %NAME% or %NAME(parameter)%, either with :length.
 var pattern = regexp.MustCompile(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
 
-// Check returns why Envoy refuses a text with command operators, and the cure; "" if it is valid.
+// Check returns why Envoy refuses a text with command operators, and the fix; "" if it is valid.
 // %% is an escaped %. more are further operators with a required parameter.
-func Check(text string, more ...string) (why, cure string) {
+func Check(text string, more ...string) (why, fix string) {
 	for {
 		_, rest, found := strings.Cut(text, "%")
 		if !found {
@@ -84,15 +84,15 @@ func Check(text string, more ...string) (why, cure string) {
 				"write %OPERATOR%, %OPERATOR(PARAMETER)% or %OPERATOR(PARAMETER):LENGTH%, and %% " +
 					"for a %"
 		}
-		if why, cure := known(match, more); why != "" {
-			return why, cure
+		if why, fix := known(match, more); why != "" {
+			return why, fix
 		}
 		text = ("%" + rest)[len(match[0]):]
 	}
 }
 
 // known checks a match of pattern.
-func known(match, more []string) (why, cure string) {
+func known(match, more []string) (why, fix string) {
 	alone, either := strings.Fields(operatorsAlone), strings.Fields(operatorsEither)
 	with := append(strings.Fields(operatorsWith), more...)
 	whole, name, parameter, length := match[0], match[1], match[2] != "", match[3] != ""
@@ -104,9 +104,9 @@ func known(match, more []string) (why, cure string) {
 	case slices.Contains(alone, name), slices.Contains(either, name), slices.Contains(with, name):
 		return "", ""
 	}
-	cure = "Envoy's documentation of access logs lists them"
+	fix = "Envoy's documentation of access logs lists them"
 	if near := spelling.Nearest(name, slices.Concat(alone, either, with)); near != "" {
-		cure = "did you mean %" + near + "%?"
+		fix = "did you mean %" + near + "%?"
 	}
-	return whole + " is not a command operator of Envoy", cure
+	return whole + " is not a command operator of Envoy", fix
 }

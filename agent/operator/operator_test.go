@@ -66,8 +66,8 @@ func TestCheck_EnvoyTakesWhatIsAllowed(t *testing.T) {
 		all = append(all, "%"+name+"("+parameter+")%")
 	}
 	format := "100 %% " + strings.Join(all, " ")
-	if why, cure := Check(format); why != "" {
-		t.Errorf("refused: %s; %s", why, cure)
+	if why, fix := Check(format); why != "" {
+		t.Errorf("refused: %s; %s", why, fix)
 	}
 	if ok, says := envoyTakes(t, format, format); !ok {
 		t.Errorf("Envoy refuses it: %s", says)

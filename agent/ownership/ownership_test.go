@@ -74,7 +74,7 @@ func TestCheckPath_OfAnotherOwner(t *testing.T) {
 	}
 }
 
-// chown follows a link: the cure of its owner names the link.
+// chown follows a link: the fix of its owner names the link.
 func TestCheckPath_OfAnothersLink(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink("/usr", link); err != nil {

@@ -31,7 +31,7 @@ type Finding struct {
 	Field    string // path in the value: descriptors[0].token_bucket; "" is the value itself
 	Severity condition.Severity
 	Message  string
-	Cure     string
+	Fix      string `json:"Cure"` // the name of earlier versions
 	// Unknown means a field, value or type that API does not have.
 	Unknown bool
 }

@@ -43,13 +43,13 @@ func (f *folders) watch(path string) {
 
 // warn reports a folder that cannot be watched, once, and the limit of watches once for all.
 func (f *folders) warn(path string, err error) {
-	key, cure := path, "name a folder that the user of this process may read"
+	key, fix := path, "name a folder that the user of this process may read"
 	if errors.Is(err, unix.ENOSPC) {
-		key, cure = "", "raise fs.inotify.max_user_watches (sysctl)"
+		key, fix = "", "raise fs.inotify.max_user_watches (sysctl)"
 	}
 	if !f.warned[key] {
 		f.warned[key] = true
-		f.logger.Warn("cannot watch a folder, checking its files periodically; "+cure,
+		f.logger.Warn("cannot watch a folder, checking its files periodically; "+fix,
 			"folder", path, "interval", checkInterval, "error", err)
 	}
 }

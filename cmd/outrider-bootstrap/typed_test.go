@@ -138,8 +138,8 @@ func checkTooLarge(t *testing.T, folder string) {
 }
 
 type problem struct {
-	Line                           int
-	Field, Severity, Message, Cure string
+	Line                          int
+	Field, Severity, Message, Fix string
 }
 
 // meshCheck returns the problems that outrider finds in a file.

@@ -134,8 +134,8 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 	}
 	out := api.MeshExplanation{MeshAnswer: said.Answer}
 	for _, p := range said.Problems {
-		if p.Cure != "" {
-			p.Message += "; " + p.Cure
+		if p.Fix != "" {
+			p.Message += "; " + p.Fix
 		}
 		out.Problems = append(out.Problems, api.MeshProblem{File: p.File, Line: p.Line,
 			Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: p.Message})
@@ -205,7 +205,7 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 		return
 	}
 	fmt.Fprintf(a.out, "=> %s: %s\n", a.paint(cell{outcome, red}), said.Reason)
-	if said.Cure != "" {
-		fmt.Fprintf(a.out, "   %s\n", said.Cure)
+	if said.Fix != "" {
+		fmt.Fprintf(a.out, "   %s\n", said.Fix)
 	}
 }

@@ -47,7 +47,7 @@ func TestMeshExplain(t *testing.T) {
 		t.Error(diff)
 	}
 	backend.Explanation = api.MeshExplanation{MeshAnswer: api.MeshAnswer{
-		Outcome: "refused", Reason: "nothing listens on port 81", Cure: "add it"}}
+		Outcome: "refused", Reason: "nothing listens on port 81", Fix: "add it"}}
 	if code, out, _ := m.outrider("mesh", "explain", "a.test:81"); code != api.ExitRefused ||
 		!strings.Contains(out, "=> refused: nothing listens on port 81\n   add it\n") {
 		t.Errorf("%d %s", code, out)

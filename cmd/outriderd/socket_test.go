@@ -44,7 +44,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	position := filepath.Join(r.Dir, "conf.d", "50-test.toml") + ":7:"
-	for _, refused := range []struct{ name, toml, says, cure string }{
+	for _, refused := range []struct{ name, toml, says, fix string }{
 		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position,
 			"make the folder " + filepath.Join(r.Dir, "none")},
 		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
@@ -56,8 +56,8 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 		r.Set(refused.toml)
 		told := r.Outrider("reload")
 		if told.Exit != api.ExitRefused || !strings.Contains(told.Err, refused.says) ||
-			!strings.Contains(told.Err, refused.cure) ||
-			refused.cure != "" && !strings.Contains(told.Err, "xds.socket: ") {
+			!strings.Contains(told.Err, refused.fix) ||
+			refused.fix != "" && !strings.Contains(told.Err, "xds.socket: ") {
 			t.Errorf("%s: exit %d: %s%s", refused.name, told.Exit, told.Out, told.Err)
 		}
 		if now := current(t, r); now.PID != before.PID || !there("xds.sock") {

@@ -43,9 +43,9 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 			e.answer.Reason = fmt.Sprintf(
 				"no host %s is known on port %d, and what nobody knows is blocked", e.request.Host,
 				e.request.Port)
-			e.answer.Cure = e.cureHost()
+			e.answer.Fix = e.hostFix()
 			if e.proxy.Captured {
-				e.answer.Cure += ", or outboundTrafficPolicy ALLOW_ANY"
+				e.answer.Fix += ", or outboundTrafficPolicy ALLOW_ANY"
 			}
 		}
 	case *routev3.Route_Route:

@@ -155,26 +155,26 @@ func (e *explanation) chain(d *door) {
 		e.unknown("the client's address, which filter chains of %s ask for", d.Name)
 	}
 	if chain == nil {
-		reason, cure := fmt.Sprintf("no filter chain of listener %s takes the connection", d.Name),
+		reason, fix := fmt.Sprintf("no filter chain of listener %s takes the connection", d.Name),
 			"add the host to what the listener is for"
 		names, encrypted := serverNames(d.Listener), c
 		encrypted.transport = "tls"
 		if len(names) > 0 {
 			reason += "; it has the server names " + list(names)
-			cure = fmt.Sprintf("add %s to the hosts of a server, service or TLS match of port %d",
+			fix = fmt.Sprintf("add %s to the hosts of a server, service or TLS match of port %d",
 				e.request.Host, d.port)
 		}
 		if !e.request.TLS && (len(names) > 0 || chooseChain(d.FilterChains, encrypted) != nil) {
-			reason, cure = fmt.Sprintf("listener %s takes TLS only, and the request comes without",
+			reason, fix = fmt.Sprintf("listener %s takes TLS only, and the request comes without",
 				d.Name), "ask with --tls, or use https"
 			for _, o := range d.resource.Origins {
 				if o.Kind == "PeerAuthentication" {
 					reason += fmt.Sprintf("; mutual TLS by %s", o)
-					cure = "use a client with a certificate of the mesh, or set PERMISSIVE"
+					fix = "use a client with a certificate of the mesh, or set PERMISSIVE"
 				}
 			}
 		}
-		e.end(Closed, 0, reason, cure)
+		e.end(Closed, 0, reason, fix)
 		return
 	}
 	facts := []string{"matches " + chainWords(chain.FilterChainMatch)}

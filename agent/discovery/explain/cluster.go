@@ -22,19 +22,19 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = Forwarded
 	usable := 0
-	why, cure := "", ""
+	why, fix := "", ""
 	for _, t := range targets {
 		reason, remedy := e.cluster(t.Cluster)
 		if reason == "" {
 			usable++
 		} else if why == "" {
-			why, cure = reason, remedy
+			why, fix = reason, remedy
 		}
 	}
 	switch {
 	case usable == len(targets):
 	case usable == 0:
-		e.end(nothing, status, why, cure)
+		e.end(nothing, status, why, fix)
 	default:
 		e.unknown(
 			"which of the clusters is taken by chance: of one that cannot be had the answer is %d",
@@ -44,11 +44,11 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 
 // cluster adds the steps of a cluster and its endpoints, and returns why nothing can be sent to it;
 // "" if it is usable.
-func (e *explanation) cluster(name string) (reason, cure string) {
+func (e *explanation) cluster(name string) (reason, fix string) {
 	key := resource.Key{Type: resource.ClusterType, Name: name}
 	r := e.proxy.Resources.Get(key)
 	if r == nil {
-		return fmt.Sprintf("there is no cluster %s", name), e.cureCluster(name)
+		return fmt.Sprintf("there is no cluster %s", name), e.clusterFix(name)
 	}
 	c, err := decode(r, &clusterv3.Cluster{})
 	if err != nil {
@@ -81,7 +81,7 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 	}
 	live, counted := e.proxy.Live[name]
 	if found := live.Untrusting(c); found != nil {
-		e.unknown("whether requests get through: %s; %s", found.Message, found.Cure)
+		e.unknown("whether requests get through: %s; %s", found.Message, found.Fix)
 	}
 	e.step("cluster", name, r.Origins, append(facts, e.refusal(key)...)...)
 	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
@@ -97,22 +97,22 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 		endpoints := e.proxy.Resources.Get(resource.Key{Type: resource.EndpointType, Name: service})
 		if endpoints == nil {
 			return fmt.Sprintf("nobody says what endpoints cluster %s has", name),
-				e.cureCluster(name)
+				e.clusterFix(name)
 		}
 		if assignment, err = decode(endpoints, &endpointv3.ClusterLoadAssignment{}); err != nil {
 			return err.Error(), ""
 		}
 		origins = endpoints.Origins
 	}
-	reason, cure = e.endpoints(c, assignment, origins)
+	reason, fix = e.endpoints(c, assignment, origins)
 	if found := live.Unresolved(c); counted && reason == "" && found != nil {
-		return found.Message, found.Cure
+		return found.Message, found.Fix
 	}
-	return reason, cure
+	return reason, fix
 }
 
 func (e *explanation) endpoints(c *clusterv3.Cluster, assignment *endpointv3.ClusterLoadAssignment,
-	origins []resource.Origin) (reason, cure string) {
+	origins []resource.Origin) (reason, fix string) {
 	var facts []string
 	var misfit mismatch
 	name, total, usable := c.Name, 0, 0
@@ -142,14 +142,14 @@ func (e *explanation) endpoints(c *clusterv3.Cluster, assignment *endpointv3.Clu
 	}
 	switch {
 	case usable == 0 && misfit.certain:
-		return "the endpoint closes the connection: it " + misfit.why, misfit.cure
+		return "the endpoint closes the connection: it " + misfit.why, misfit.fix
 	case usable == 0:
-		return fmt.Sprintf("cluster %s has no endpoint", name), e.cureCluster(name)
+		return fmt.Sprintf("cluster %s has no endpoint", name), e.clusterFix(name)
 	case misfit.certain:
 		e.unknown("which endpoint is chosen: one that %s answers 503", misfit.why)
 	case misfit.why != "":
 		e.unknown("whether a proxy of the mesh serves an endpoint that %s: it would close the "+
-			"connection; %s", misfit.why, misfit.cure)
+			"connection; %s", misfit.why, misfit.fix)
 	}
 	return "", ""
 }
@@ -183,12 +183,12 @@ func addressWords(a *corev3.Address) string {
 	return net.JoinHostPort(s.GetAddress(), fmt.Sprint(s.GetPortValue()))
 }
 
-// cureCluster returns how to make a cluster work whose name has Istio's form; "" for other names.
-func (e *explanation) cureCluster(name string) string {
+// clusterFix returns how to make a cluster work whose name has Istio's form; "" for other names.
+func (e *explanation) clusterFix(name string) string {
 	parts := strings.SplitN(name, "|", 4)
 	switch {
 	case name == "BlackHoleCluster":
-		return e.cureHost() + ", or outboundTrafficPolicy ALLOW_ANY"
+		return e.hostFix() + ", or outboundTrafficPolicy ALLOW_ANY"
 	case len(parts) != 4 || parts[0] != "outbound":
 		return ""
 	case parts[2] != "":

@@ -59,7 +59,7 @@ type Proxy struct {
 	Peer func(cluster, endpoint string) Peer
 	// Idle names a Gateway with a server on the request's port that does not apply to this proxy,
 	// with the reason; "" if there is none.
-	Idle, IdleCure string
+	Idle, IdleFix string
 }
 
 // State is what only a running agent knows of a proxy.
@@ -104,9 +104,9 @@ func (e *explanation) unknown(format string, arguments ...any) {
 	e.answer.Unknown = append(e.answer.Unknown, text)
 }
 
-func (e *explanation) end(outcome Outcome, status int, reason, cure string) {
-	e.answer.Outcome, e.answer.Status, e.answer.Reason, e.answer.Cure =
-		outcome, status, reason, cure
+func (e *explanation) end(outcome Outcome, status int, reason, fix string) {
+	e.answer.Outcome, e.answer.Status, e.answer.Reason, e.answer.Fix =
+		outcome, status, reason, fix
 }
 
 // refusal returns a fact for a step if Envoy refused the resource: the step then describes the

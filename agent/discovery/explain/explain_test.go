@@ -217,7 +217,7 @@ func TestSteps(t *testing.T) {
 	proxy := Proxy{Resources: feed.Publish(resource.Change{})}
 	request := Request{Host: "a.test", Port: 80}
 	if got := Explain(proxy, request); got.Outcome != Refused || got.Reason == "" ||
-		got.Cure == "" {
+		got.Fix == "" {
 		t.Errorf("without a listener: %+v", got)
 	}
 	listener, err := resource.New("127.0.0.1_80", &listenerv3.Listener{Name: "127.0.0.1_80",

@@ -51,7 +51,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 	host, domain := findHost(routes, e.authority())
 	if host == nil {
 		e.end(Answered, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name,
-			e.authority()), e.cureHost())
+			e.authority()), e.hostFix())
 		return
 	}
 	if e.proxy.Origins != nil {
@@ -88,7 +88,7 @@ func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
 	return host.Name == "block_all" || host.Name == "allow_any"
 }
 
-func (e *explanation) cureHost() string {
+func (e *explanation) hostFix() string {
 	if e.proxy.Router {
 		return fmt.Sprintf(
 			"bind a VirtualService with the host %s to a Gateway of this proxy, "+

@@ -105,8 +105,8 @@ func mutual(ep *endpointv3.LbEndpoint) bool {
 
 // mismatch is how connections to an endpoint differ from what its PeerAuthentication requires.
 type mismatch struct {
-	why, cure string // "": they do not
-	certain   bool   // the endpoint is known to be a workload of the mesh
+	why, fix string // "": they do not
+	certain  bool   // the endpoint is known to be a workload of the mesh
 }
 
 func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) mismatch {
@@ -122,12 +122,12 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 	secrets := context.GetCommonTlsContext().GetTlsCertificateSdsSecretConfigs()
 	switch {
 	case peer.Mode == "STRICT" && len(secrets) == 0 && (encrypted || socket == nil):
-		cure := "set the DestinationRule's tls mode to ISTIO_MUTUAL, and provider in [identity]"
+		fix := "set the DestinationRule's tls mode to ISTIO_MUTUAL, and provider in [identity]"
 		if !peer.Identity {
-			cure = "give the endpoint a serviceAccount or the label security.istio.io/tlsMode: istio"
+			fix = "give the endpoint a serviceAccount or the label security.istio.io/tlsMode: istio"
 		}
 		return mismatch{"requires mutual TLS by " + peer.By + ", and no certificate is presented",
-			cure, peer.Identity}
+			fix, peer.Identity}
 	case peer.Mode == "DISABLE" && len(secrets) > 0 && secrets[0].Name == ownCertificate:
 		return mismatch{"does not end mutual TLS by " + peer.By, "remove ISTIO_MUTUAL from the " +
 			"DestinationRule, or DISABLE from the PeerAuthentication", peer.Identity}

@@ -117,16 +117,16 @@ func (e *explanation) bound(doors []*door) *door {
 		return nil
 	}
 	reason := fmt.Sprintf("nothing listens on port %d%s", e.request.Port, listening(doors))
-	cure := fmt.Sprintf(
+	fix := fmt.Sprintf(
 		"add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)",
 		e.request.Port, e.request.Host)
 	if e.proxy.Idle != "" {
-		reason, cure = reason+"; "+e.proxy.Idle, e.proxy.IdleCure
+		reason, fix = reason+"; "+e.proxy.Idle, e.proxy.IdleFix
 	} else if e.proxy.Router {
-		cure = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy",
+		fix = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy",
 			e.request.Port)
 	}
-	e.end(Refused, 0, reason, cure)
+	e.end(Refused, 0, reason, fix)
 	return nil
 }
 

@@ -20,8 +20,8 @@ type Live struct {
 
 // Finding is a problem of a cluster that a running Envoy's counters show.
 type Finding struct {
-	Message, Cure string
-	Rule          bool // the cure is in the DestinationRule, not in the ServiceEntry
+	Message, Fix string
+	Rule         bool // the fix is in the DestinationRule, not in the ServiceEntry
 }
 
 // Unresolved returns the finding for a cluster whose DNS names have no address; nil if there is
@@ -38,7 +38,7 @@ func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 	}
 	return &Finding{Message: fmt.Sprintf("%s does not resolve: cluster %s has no endpoint",
 		name, c.Name),
-		Cure: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
+		Fix: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
 }
 
 // Untrusting returns the finding for a cluster with failed and without successful TLS handshakes;
@@ -51,13 +51,13 @@ func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 		return nil
 	case l.Untrusted > 0:
 		why = "its certificate is not trusted (ssl.fail_verify_error)"
-		found.Cure = "set caCertificates to the file of its authority, or install that on this host"
+		found.Fix = "set caCertificates to the file of its authority, or install that on this host"
 	case l.OtherName > 0:
 		why = "its certificate is for another name (ssl.fail_verify_san)"
-		found.Cure = "correct subjectAltNames"
+		found.Fix = "correct subjectAltNames"
 	case l.Faulty > 0:
 		why = "TLS fails (ssl.connection_error)"
-		found.Cure = "look whether the port speaks TLS"
+		found.Fix = "look whether the port speaks TLS"
 	default:
 		return nil
 	}

@@ -21,14 +21,14 @@ type checker struct {
 	findings []object.Finding
 }
 
-func (c *checker) fail(field, message, cure string) {
+func (c *checker) fail(field, message, fix string) {
 	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error,
-		Message: message, Cure: cure})
+		Message: message, Fix: fix})
 }
 
-func (c *checker) warn(field, message, cure string) {
+func (c *checker) warn(field, message, fix string) {
 	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning,
-		Message: message, Cure: cure})
+		Message: message, Fix: fix})
 }
 
 // supported lists the fields that have an effect. All others are refused or lead to a warning.

@@ -20,7 +20,7 @@ func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 	content, err := store.ReadAll(path)
 	if err != nil {
 		return nil, nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error,
-			Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
+			Message: err.Error(), Fix: "create it or take it out of [discovery] mesh_config_file"}}
 	}
 	read, problems := Parse(path, content)
 	if read == nil {

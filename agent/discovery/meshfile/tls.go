@@ -36,12 +36,12 @@ func (c *checker) tls(m *meshapi.MeshConfig) {
 }
 
 // oneOfMany warns of names that have no effect.
-func (c *checker) oneOfMany(field, what, cure string, names []string, is func(string) bool) {
+func (c *checker) oneOfMany(field, what, fix string, names []string, is func(string) bool) {
 	for i, name := range names {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case !is(name):
-			c.warn(at, fmt.Sprintf("%q is no %s and has no effect", name, what), cure)
+			c.warn(at, fmt.Sprintf("%q is no %s and has no effect", name, what), fix)
 		case slices.Contains(names[:i], name):
 			c.warn(at, name+" is given twice", "remove one")
 		}

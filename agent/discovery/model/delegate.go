@@ -65,8 +65,8 @@ func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]stru
 // Istio, it leaves out routes whose matches contradict the root's.
 func (w *World) addDelegate(r *Routing, index int) {
 	root := r.Spec.Http[index]
-	warn := func(o *object.Object, field, message, cure string) {
-		r.Problems = append(r.Problems, o.Warning(field, message, cure))
+	warn := func(o *object.Object, field, message, fix string) {
+		r.Problems = append(r.Problems, o.Warning(field, message, fix))
 	}
 	key := delegateKey(r.Object, root.Delegate)
 	field := fmt.Sprintf("http[%d].delegate", index)
@@ -108,7 +108,7 @@ func (w *World) addDelegate(r *Routing, index int) {
 						"with %s at %s:%d the delegates come to more than %d matches, or more "+
 							"than %d pairs to compare: the route has no effect",
 						key, o.File, o.Line, mostMerged, mostCompared),
-					Cure: "write fewer matches in the VirtualService, whose number is multiplied " +
+					Fix: "write fewer matches in the VirtualService, whose number is multiplied " +
 						"with that in its delegates"}))
 			return
 		}

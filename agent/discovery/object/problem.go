@@ -21,10 +21,10 @@ type Problem struct {
 	// error: ignored; warning: has another effect than intended
 	Severity condition.Severity `json:"severity"`
 	Message  string             `json:"message"`
-	Cure     string             `json:"cure,omitempty"`
+	Fix      string             `json:"cure,omitempty"`
 }
 
-// String returns "file:line: object: field: message; cure".
+// String returns "file:line: object: field: message; fix".
 func (p Problem) String() string {
 	parts := make([]string, 0, 4)
 	if p.File != "" {
@@ -37,8 +37,8 @@ func (p Problem) String() string {
 		parts = append(parts, p.Field)
 	}
 	text := strings.Join(append(parts, p.Message), ": ")
-	if p.Cure != "" {
-		text += "; " + p.Cure
+	if p.Fix != "" {
+		text += "; " + p.Fix
 	}
 	return text
 }
@@ -48,7 +48,7 @@ func (p Problem) Compare(q Problem) int {
 	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line),
 		cmp.Compare(p.Object, q.Object),
 		cmp.Compare(p.Field, q.Field), cmp.Compare(p.Message, q.Message),
-		cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Cure, q.Cure))
+		cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Fix, q.Fix))
 }
 
 // Finding is a problem of a field whose line is not known yet.
@@ -56,7 +56,7 @@ type Finding struct {
 	Field    string // path below spec: http[0].route[1].weight; "" is spec itself
 	Severity condition.Severity
 	Message  string
-	Cure     string
+	Fix      string
 
 	// Unknown means a field or a value of Envoy's API that the one linked here does not have: a
 	// newer Envoy may have it.
@@ -70,17 +70,17 @@ func (o *Object) Problem(f Finding) Problem {
 		field += "." + f.Field
 	}
 	return Problem{File: o.File, Line: o.Line, Object: o.String(), Field: field,
-		Severity: f.Severity, Message: f.Message, Cure: f.Cure}
+		Severity: f.Severity, Message: f.Message, Fix: f.Fix}
 }
 
 // Warning returns a warning about a field.
-func (o *Object) Warning(field, message, cure string) Problem {
+func (o *Object) Warning(field, message, fix string) Problem {
 	return o.Problem(Finding{Field: field, Severity: condition.Warning, Message: message,
-		Cure: cure})
+		Fix: fix})
 }
 
 // ProblemAt returns a problem of the object that an origin names.
-func ProblemAt(from resource.Origin, severity condition.Severity, message, cure string) Problem {
+func ProblemAt(from resource.Origin, severity condition.Severity, message, fix string) Problem {
 	return Problem{File: from.File, Line: from.Line, Object: from.Object(), Severity: severity,
-		Message: message, Cure: cure}
+		Message: message, Fix: fix}
 }

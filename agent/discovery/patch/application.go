@@ -40,8 +40,8 @@ func (a *application) invalid(err error) {
 }
 
 // warn records why a patch cannot be applied.
-func (a *application) warn(p *patch, message, cure string) {
-	a.problems = append(a.problems, p.problem(condition.Warning, message, cure))
+func (a *application) warn(p *patch, message, fix string) {
+	a.problems = append(a.problems, p.problem(condition.Warning, message, fix))
 }
 
 // mergeInto merges a patch's value into a message of the same type.

@@ -117,7 +117,7 @@ func (p *patch) merges() (replace, ok bool) {
 	return replace, replace || p.operation == networking.EnvoyFilter_Patch_MERGE
 }
 
-func (p *patch) problem(severity condition.Severity, message, cure string) object.Problem {
+func (p *patch) problem(severity condition.Severity, message, fix string) object.Problem {
 	return p.object.Problem(object.Finding{Field: fmt.Sprintf("configPatches[%d]", p.index),
-		Severity: severity, Message: message, Cure: cure})
+		Severity: severity, Message: message, Fix: fix})
 }

@@ -84,7 +84,7 @@ func (s *Set) Apply(r *resource.Resource) Result {
 					Severity: condition.Error,
 					Message: fmt.Sprintf("Envoy would refuse the patched %s %s: %v",
 						kind(r.Type), r.Name, err),
-					Cure: "correct the value"}))
+					Fix: "correct the value"}))
 		} else {
 			good = tried
 		}

@@ -37,36 +37,36 @@ type decoder struct {
 	someUnknown bool
 }
 
-func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
+func (d *decoder) tell(severity condition.Severity, line int, at *path, message, fix string) {
 	first := severity == condition.Error && !d.failed
 	d.failed = d.failed || first
 	if len(d.problems) >= maxProblems && !first {
 		return
 	}
-	d.add(severity, line, at, message, cure)
+	d.add(severity, line, at, message, fix)
 }
 
 // unknown reports what the API that is linked does not have.
-func (d *decoder) unknown(line int, at *path, message, cure string) {
+func (d *decoder) unknown(line int, at *path, message, fix string) {
 	if d.someUnknown && len(d.problems) >= maxProblems {
 		return
 	}
 	d.someUnknown = true
-	d.add(condition.Error, line, at, message, cure)
+	d.add(condition.Error, line, at, message, fix)
 	d.unknowns[len(d.unknowns)-1] = true
 }
 
-func (d *decoder) add(severity condition.Severity, line int, at *path, message, cure string) {
+func (d *decoder) add(severity condition.Severity, line int, at *path, message, fix string) {
 	p := d.place(line, at.String())
-	p.Severity, p.Message, p.Cure = severity, message, cure
+	p.Severity, p.Message, p.Fix = severity, message, fix
 	d.problems = append(d.problems, p)
 	if d.envoy {
 		d.unknowns = append(d.unknowns, false)
 	}
 }
 
-func (d *decoder) refuse(node *yaml.Node, at *path, message, cure string) {
-	d.tell(condition.Error, node.Line, at, message, cure)
+func (d *decoder) refuse(node *yaml.Node, at *path, message, fix string) {
+	d.tell(condition.Error, node.Line, at, message, fix)
 }
 
 // visit resolves an alias and counts the node; false means that the document is too large.
@@ -223,15 +223,15 @@ func (d *decoder) unknownField(key *yaml.Node, of protoreflect.MessageDescriptor
 			known = append(known, of.Fields().Get(i).JSONName())
 		}
 	}
-	cure := "remove it"
+	fix := "remove it"
 	if near := spelling.Nearest(key.Value, known); near != "" {
-		cure = fmt.Sprintf("did you mean %s?", near)
+		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	if d.envoy {
-		d.unknown(key.Line, here, fmt.Sprintf("%s has no field %q", of.Name(), key.Value), cure)
+		d.unknown(key.Line, here, fmt.Sprintf("%s has no field %q", of.Name(), key.Value), fix)
 		return
 	}
-	d.refuse(key, here, fmt.Sprintf("unknown field %q", key.Value), cure)
+	d.refuse(key, here, fmt.Sprintf("unknown field %q", key.Value), fix)
 }
 
 func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor,

@@ -209,13 +209,13 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 			"write "+oneOf(versions[apiGroup]))
 	case makeSpec == nil:
 		if near := spelling.Nearest(h.kind, kinds); near != h.kind {
-			cure := ""
+			fix := ""
 			if near != "" {
-				cure = fmt.Sprintf("did you mean %s?", near)
+				fix = fmt.Sprintf("did you mean %s?", near)
 			}
 			found.broken = true
 			d.refuse(node, &path{name: "kind"}, fmt.Sprintf("networking.istio.io has no kind %q",
-				h.kind), cure)
+				h.kind), fix)
 			return
 		}
 		d.tell(condition.Warning, node.Line, nil,

@@ -55,7 +55,7 @@ func decodeEnvoy(d *decoder, value any, into proto.Message, at string) ([]object
 	findings := make([]object.Finding, len(d.problems))
 	for i, p := range d.problems {
 		findings[i] = object.Finding{Field: p.Field, Severity: p.Severity, Message: p.Message,
-			Cure: p.Cure, Unknown: d.unknowns[i]}
+			Fix: p.Fix, Unknown: d.unknowns[i]}
 	}
 	return findings, d.foreign
 }

@@ -184,9 +184,9 @@ func unreadable(path string, err error) object.Problem {
 	me, group := currentUser()
 	p.Message = fmt.Sprintf("user %s cannot read it", me)
 	if closed := closedFolder(path); closed != "" {
-		p.Cure = opening(closed)
+		p.Fix = opening(closed)
 	} else {
-		p.Cure = fmt.Sprintf("chgrp %s %s; chmod 640 %s", group, path, path)
+		p.Fix = fmt.Sprintf("chgrp %s %s; chmod 640 %s", group, path, path)
 	}
 	return p
 }

@@ -83,11 +83,11 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 		return
 	}
 	if !slices.Contains(metadataKeys, key.Value) {
-		cure := "remove it"
+		fix := "remove it"
 		if near := spelling.Nearest(key.Value, metadataKeys); near != "" {
-			cure = fmt.Sprintf("did you mean %s?", near)
+			fix = fmt.Sprintf("did you mean %s?", near)
 		}
-		d.refuse(key, at, fmt.Sprintf("unknown key %q in metadata", key.Value), cure)
+		d.refuse(key, at, fmt.Sprintf("unknown key %q in metadata", key.Value), fix)
 		return
 	}
 	if !ok || isNull(value) {

@@ -28,7 +28,7 @@ func Message(file string, content []byte, into proto.Message,
 	if err == nil {
 		if err = parser.Decode(&next); err == nil {
 			return []object.Problem{{File: file, Line: next.Line, Severity: condition.Error,
-				Message: "a second document", Cure: "leave one in the file"}}
+				Message: "a second document", Fix: "leave one in the file"}}
 		} else if errors.Is(err, io.EOF) {
 			err = nil
 		}
@@ -50,7 +50,7 @@ func Message(file string, content []byte, into proto.Message,
 	if !d.failed {
 		for _, f := range check() {
 			d.problems = append(d.problems, object.Problem{File: file, Line: locate(node, f.Field),
-				Field: f.Field, Severity: f.Severity, Message: f.Message, Cure: f.Cure})
+				Field: f.Field, Severity: f.Severity, Message: f.Message, Fix: f.Fix})
 		}
 	}
 	slices.SortFunc(d.problems, object.Problem.Compare)

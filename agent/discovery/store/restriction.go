@@ -74,13 +74,13 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	kind, known := restrictions[h.kind]
 	switch {
 	case !known:
-		cure := "remove it"
+		fix := "remove it"
 		if near := spelling.Nearest(h.kind, securityKinds); near != "" {
-			cure = fmt.Sprintf("did you mean %s?", near)
+			fix = fmt.Sprintf("did you mean %s?", near)
 		}
 		found.restricts = true
 		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", securityGroup, h.kind),
-			cure)
+			fix)
 		return
 	case group(h.apiVersion) != kind.group:
 		found.restricts = true
@@ -106,14 +106,14 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		return
 	}
 	found.restricts = true
-	cure := "remove it: no change of the mesh configuration takes effect while it is there"
+	fix := "remove it: no change of the mesh configuration takes effect while it is there"
 	if kind.example != "" {
-		cure += fmt.Sprintf("; for an EnvoyFilter in its place see \"outrider example show %s\"",
+		fix += fmt.Sprintf("; for an EnvoyFilter in its place see \"outrider example show %s\"",
 			kind.example)
 	}
 	d.refuse(node, nil,
 		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider",
-			h.kind), cure)
+			h.kind), fix)
 }
 
 // authorizationRestricts: ALLOW denies whatever no rule matches, and an empty rule matches

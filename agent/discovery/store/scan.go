@@ -136,7 +136,7 @@ func (s *scanner) visit(d directory) {
 func (s *Store) unreadableRoot(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("cannot be read: %v", err),
-		Cure:    "create it or take it out of [discovery] files"}
+		Fix:     "create it or take it out of [discovery] files"}
 	switch {
 	case s.awaited[path]:
 		p.Severity = condition.Error
@@ -145,7 +145,7 @@ func (s *Store) unreadableRoot(path string, err error) object.Problem {
 		}
 		p.Message += ": it may have access policies and be on a file system that is not mounted yet, " +
 			"so nothing is served"
-		p.Cure = "mount or create it, take it out of [discovery] files, or run \"outrider reload\" " +
+		p.Fix = "mount or create it, take it out of [discovery] files, or run \"outrider reload\" " +
 			"to serve without it"
 	case errors.Is(err, fs.ErrNotExist):
 		p.Severity, p.Message = condition.Info, "does not exist"
@@ -156,11 +156,11 @@ func (s *Store) unreadableRoot(path string, err error) object.Problem {
 			folder = denied.Path
 		}
 		folder = cmp.Or(closedFolder(folder), folder)
-		p.Message, p.Cure = fmt.Sprintf("user %s cannot read %s", me, folder), opening(folder)
+		p.Message, p.Fix = fmt.Sprintf("user %s cannot read %s", me, folder), opening(folder)
 	case errors.Is(err, errTooMany):
 		p.Severity, p.Message = condition.Error, err.Error()+", and the others are not read"+
 			nothingChanges
-		p.Cure = "remove files and links from it"
+		p.Fix = "remove files and links from it"
 	}
 	return p
 }

@@ -162,7 +162,7 @@ func (s *Store) vanished(root string) bool {
 	}
 	s.roots[root] = object.Problem{File: root, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("%s: its %d %s in force as last read", how, held, what),
-		Cure: "rename or mount it back, or take it out of [discovery] files and restart the " +
+		Fix: "rename or mount it back, or take it out of [discovery] files and restart the " +
 			"agent"}
 	return true
 }
@@ -319,7 +319,7 @@ func (s *Store) settle(before map[object.Key]*object.Object) []object.Change {
 				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File,
 					Line: o.Line, Object: o.String(), Severity: condition.Warning,
 					Message: fmt.Sprintf("has no effect: it is given at %s:%d too, %s", now.File,
-						now.Line, precedence(now, o)), Cure: "remove or rename one"})
+						now.Line, precedence(now, o)), Fix: "remove or rename one"})
 			}
 		}
 		if now != previous {

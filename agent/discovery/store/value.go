@@ -65,8 +65,8 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 		return none, false
 	}
 	s := resolve(node)
-	must := func(what, cure string) (protoreflect.Value, bool) {
-		d.refuse(node, at, fmt.Sprintf("must be %s, is %s (%s)", what, s.kind, s.text), cure)
+	must := func(what, fix string) (protoreflect.Value, bool) {
+		d.refuse(node, at, fmt.Sprintf("must be %s, is %s (%s)", what, s.kind, s.text), fix)
 		return none, false
 	}
 	switch field.Kind() {
@@ -181,14 +181,14 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 		d.refuse(node, at, message, "")
 		return protoreflect.Value{}, false
 	}
-	cure := ""
+	fix := ""
 	if near := spelling.Nearest(s.text, names); near != "" {
-		cure = fmt.Sprintf("did you mean %s?", near)
+		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	if len(names) > maxNames {
 		message = fmt.Sprintf("%q is no value of %s", s.text, field.Enum().Name())
 	}
-	d.unknown(node.Line, at, message, cure)
+	d.unknown(node.Line, at, message, fix)
 	return protoreflect.Value{}, false
 }
 

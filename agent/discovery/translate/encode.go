@@ -72,5 +72,5 @@ type validated interface {
 func refused(o *object.Object, err error) object.Problem {
 	return o.Problem(object.Finding{Severity: condition.Error,
 		Message: "Envoy would refuse the result: " + err.Error(),
-		Cure:    "correct the value it names"})
+		Fix:     "correct the value it names"})
 }

@@ -37,7 +37,7 @@ func check(config typedconfig.Config) []typedconfig.Finding {
 	var findings []typedconfig.Finding
 	for _, p := range problems {
 		findings = append(findings, typedconfig.Finding{Field: p.Field, Severity: p.Severity,
-			Message: p.Message, Cure: p.Cure, Unknown: p.Unknown})
+			Message: p.Message, Fix: p.Fix, Unknown: p.Unknown})
 	}
 	for _, f := range foreign {
 		findings = append(findings, unknownType(f.Field, f.Type))
@@ -46,13 +46,13 @@ func check(config typedconfig.Config) []typedconfig.Finding {
 }
 
 func unknownType(field, name string) typedconfig.Finding {
-	cure := ""
+	fix := ""
 	if near := nearestType(name); near != "" {
-		cure = fmt.Sprintf("did you mean %s?", near)
+		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	return typedconfig.Finding{Field: field, Severity: condition.Warning,
 		Message: "is checked by Envoy alone: the API of Envoy " + typedconfig.API +
-			" has no type " + name, Cure: cure}
+			" has no type " + name, Fix: fix}
 }
 
 // nearestType returns the type with a similar name in the same package, or the same name in

@@ -17,8 +17,8 @@ func (c *checker) headers(field string, h *networking.Headers) {
 			for _, header := range slices.Sorted(maps.Keys(headers)) {
 				here := fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header)
 				c.changedHeader(here, header, kind == "request")
-				if why, cure := headerValue(headers[header]); why != "" {
-					c.fail(here, why, cure)
+				if why, fix := headerValue(headers[header]); why != "" {
+					c.fail(here, why, fix)
 				}
 			}
 		}

@@ -32,13 +32,13 @@ func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM ||
 		l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH ||
 		l.GetConsistentHash() != nil {
-		const message, cure = "only ROUND_ROBIN and LEAST_REQUEST warm endpoints up",
+		const message, fix = "only ROUND_ROBIN and LEAST_REQUEST warm endpoints up",
 			"choose one of them or remove it"
 		if l.Warmup != nil {
-			c.warn(field+".warmup", message, cure)
+			c.warn(field+".warmup", message, fix)
 		}
 		if l.WarmupDurationSecs != nil { //nolint:staticcheck // deprecated, still valid YAML
-			c.warn(field+".warmupDurationSecs", message, cure)
+			c.warn(field+".warmupDurationSecs", message, fix)
 		}
 	}
 	w := l.Warmup

@@ -87,7 +87,7 @@ func (c *checker) exportTo(exportTo []string) { c.seenBy(exportTo, false) }
 // seenBy checks the namespaces an object is visible in. hides permits ~, which stands for no
 // namespace.
 func (c *checker) seenBy(exportTo []string, hides bool) {
-	const cure = "write . for its own namespace, * for all, or a namespace"
+	const fix = "write . for its own namespace, * for all, or a namespace"
 	seen := map[string]bool{}
 	for i, to := range exportTo {
 		field := fmt.Sprintf("exportTo[%d]", i)
@@ -102,9 +102,9 @@ func (c *checker) seenBy(exportTo []string, hides bool) {
 			c.fail(field, to+" leaves nothing for others to say", "remove all others, or "+to)
 		case to == "*", to == ".", to == "~" && hides, isDNSLabel(to):
 		case to == "~":
-			c.fail(field, "~ hides the object from everyone", cure)
+			c.fail(field, "~ hides the object from everyone", fix)
 		default:
-			c.fail(field, fmt.Sprintf("%q is no namespace", to), cure)
+			c.fail(field, fmt.Sprintf("%q is no namespace", to), fix)
 		}
 		seen[own] = true
 	}

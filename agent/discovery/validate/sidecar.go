@@ -129,7 +129,7 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 	if endpoint == "" {
 		return
 	}
-	const cure = "write 127.0.0.1:PORT, 0.0.0.0:PORT (the machine's address), [::1]:PORT, [::]:PORT " +
+	const fix = "write 127.0.0.1:PORT, 0.0.0.0:PORT (the machine's address), [::1]:PORT, [::]:PORT " +
 		"or unix:///PATH"
 	if socket, ok := strings.CutPrefix(endpoint, unixScheme); ok {
 		c.socket(field, socket)
@@ -137,15 +137,15 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 	}
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		c.fail(field, fmt.Sprintf("%q is no address with a port", endpoint), cure)
+		c.fail(field, fmt.Sprintf("%q is no address with a port", endpoint), fix)
 		return
 	}
 	if !slices.Contains([]string{"", "127.0.0.1", "0.0.0.0", "::1", "::"}, host) {
-		c.fail(field, fmt.Sprintf("%q is not this machine", host), cure)
+		c.fail(field, fmt.Sprintf("%q is not this machine", host), fix)
 	}
 	number, err := strconv.ParseUint(port, 10, 32)
 	if err != nil {
-		c.fail(field, fmt.Sprintf("%q is not a valid port", port), cure)
+		c.fail(field, fmt.Sprintf("%q is not a valid port", port), fix)
 		return
 	}
 	c.port(field, uint32(number))

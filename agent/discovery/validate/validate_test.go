@@ -332,7 +332,7 @@ func testSpecs(t *testing.T, cases []specCase) {
 			field, words, _ := strings.Cut(test.want[1:], ": ")
 			severity := map[byte]string{'!': "error", '?': "warning", '-': "info"}[test.want[0]]
 			for _, f := range found {
-				if f.Field == field && strings.Contains(f.Message+f.Cure, words) && string(f.Severity) == severity {
+				if f.Field == field && strings.Contains(f.Message+f.Fix, words) && string(f.Severity) == severity {
 					return
 				}
 			}

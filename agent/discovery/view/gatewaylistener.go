@@ -23,8 +23,8 @@ type gatewayListener struct {
 
 // join adds a server to the listener. It returns the problem if they do not fit together.
 func (l *gatewayListener) join(s server) *object.Problem {
-	refuse := func(field, message, cure string) *object.Problem {
-		problem := s.problem(field, message, cure)
+	refuse := func(field, message, fix string) *object.Problem {
+		problem := s.problem(field, message, fix)
 		return &problem
 	}
 	if len(l.servers) > 0 {

@@ -137,9 +137,9 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
 	var ports []inboundPort
 	var problems []object.Problem
-	warn := func(i int, field, message, cure string) {
+	warn := func(i int, field, message, fix string) {
 		problems = append(problems, scope.Object.Warning(fmt.Sprintf("ingress[%d].%s", i, field),
-			message, cure))
+			message, fix))
 	}
 	for i, l := range scope.Spec.Ingress {
 		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)
@@ -240,7 +240,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			problems = append(problems,
 				d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
 					Message: "Envoy would refuse the result: " + err.Error(),
-					Cure:    "correct the value it names"}))
+					Fix:     "correct the value it names"}))
 			return false
 		}
 		resources = append(resources, r)

@@ -31,7 +31,7 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 			Severity: condition.Error,
 			Message: fmt.Sprintf("port %d accepts no connections: STRICT needs a certificate of "+
 				"the mesh, and this proxy has no identity", d.Port),
-			Cure: "set provider in [identity], or write PERMISSIVE or DISABLE"}))
+			Fix: "set provider in [identity], or write PERMISSIVE or DISABLE"}))
 	}
 	return mode, problems
 }
@@ -57,7 +57,7 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 					Message: fmt.Sprintf("the application listens on %s, where clients reach it "+
 						"without the mutual TLS that %s at %s:%d requires", at, d.peer.Object.Key,
 						d.peer.Object.File, d.peer.Object.Line),
-					Cure: `let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`}))
+					Fix: `let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`}))
 				break
 			}
 		}

@@ -155,16 +155,16 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 }
 
 func (p *port) conflict(l listenerGroup, m, oldest member) object.Problem {
-	cure := "without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; " +
+	fix := "without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; " +
 		"give the service another port"
 	if l.captured {
-		cure = "give the service an address of its own, or another port"
+		fix = "give the service an address of its own, or another port"
 	}
 	return portProblem(m,
 		fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s:%d, which is "+
 			"older",
 			m.service.Host, l.address, p.number, oldest.service.Host, oldest.port.Object.File,
-			oldest.port.Object.Line), cure)
+			oldest.port.Object.Line), fix)
 }
 
 // otherProtocol reports a Sidecar whose protocol for the port differs from that of the services.
@@ -191,8 +191,8 @@ func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
 			first.port.Object.Line), "write the same protocol in both")}
 }
 
-func portProblem(m member, message, cure string) object.Problem {
-	return m.port.Object.Warning(fmt.Sprintf("ports[%d]", m.index()), message, cure)
+func portProblem(m member, message, fix string) object.Problem {
+	return m.port.Object.Warning(fmt.Sprintf("ports[%d]", m.index()), message, fix)
 }
 
 // route publishes the route configuration.

@@ -97,9 +97,9 @@ func (s *secrets) publish(v *View) {
 			out, err = secret.Resource(found[i].Fingerprint, origins...)
 		}
 		var problems []object.Problem
-		tell := func(message, cure string) {
+		tell := func(message, fix string) {
 			problems = append(problems, object.ProblemAt(origins[0], condition.Error, message,
-				cure))
+				fix))
 		}
 		if err != nil {
 			tell("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")

@@ -35,8 +35,8 @@ func (s server) origin() resource.Origin { return s.object.Origin() }
 // gateway returns the name to which VirtualServices bind.
 func (s server) gateway() string { return s.object.Namespace + "/" + s.object.Name }
 
-func (s server) problem(field, message, cure string) object.Problem {
-	return s.object.Warning(fmt.Sprintf("servers[%d].%s", s.index, field), message, cure)
+func (s server) problem(field, message, fix string) object.Problem {
+	return s.object.Warning(fmt.Sprintf("servers[%d].%s", s.index, field), message, fix)
 }
 
 // class returns the protocol class. Servers of one class can share a port: plain HTTP, TLS

@@ -1,7 +1,7 @@
 // Package pki generates keys and certificate requests, and parses and checks what files and
 // authorities provide: key pairs, root certificates and JSON Web Tokens. It performs no I/O.
 //
-// A finding is a [Problem]: it names the file and the cure, and errors.Is identifies its kind
+// A finding is a [Problem]: it names the file and the fix, and errors.Is identifies its kind
 // ([ErrMismatch], [ErrExpired], …). No message contains key material or a token.
 package pki
 

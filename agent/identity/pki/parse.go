@@ -17,9 +17,9 @@ type Input struct {
 	PEM  []byte
 }
 
-func (in Input) problem(kind error, cure, detail string, arguments ...any) *Problem {
+func (in Input) problem(kind error, fix, detail string, arguments ...any) *Problem {
 	detail = fmt.Sprintf(detail, arguments...)
-	return &Problem{Kind: kind, File: in.File, Detail: detail, Cure: cure}
+	return &Problem{Kind: kind, File: in.File, Detail: detail, Fix: fix}
 }
 
 // blocks returns the PEM blocks. A block that begins and does not end is an error: the file is

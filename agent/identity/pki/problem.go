@@ -20,11 +20,11 @@ type Problem struct {
 	Kind   error  // one of the errors above
 	File   string // path, or a description of the source
 	Detail string // what is wrong
-	Cure   string // what a person does about it
+	Fix    string // what a person does about it
 }
 
-// Error implements error: "FILE: detail; cure".
-func (p *Problem) Error() string { return p.File + ": " + p.Detail + "; " + p.Cure }
+// Error implements error: "FILE: detail; fix".
+func (p *Problem) Error() string { return p.File + ": " + p.Detail + "; " + p.Fix }
 
 // Unwrap returns the kind.
 func (p *Problem) Unwrap() error { return p.Kind }

@@ -86,11 +86,11 @@ func TestCapture_Boot(t *testing.T) {
 
 	h.Script("rm /usr/local/bin/envoy")
 	boot("000 exit 7")
-	const cure = "outrider cleanup --stop"
-	if log := h.Journal("-b", "-u", "outrider-capture-early.service"); !strings.Contains(log, cure) {
+	const fix = "outrider cleanup --stop"
+	if log := h.Journal("-b", "-u", "outrider-capture-early.service"); !strings.Contains(log, fix) {
 		t.Errorf("the journal does not say how to lift the refusal:\n%s", log)
 	}
-	h.Script(cure)
+	h.Script(fix)
 	nothingLeft("cleaned up")
 
 	h.Script("systemctl disable outrider; ln -s /opt/envoy/envoy /usr/local/bin/envoy")

@@ -92,7 +92,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	}
 }
 
-// unreadable is what is wrong with the key of gatewayMesh, and the cure.
+// unreadable is what is wrong with the key of gatewayMesh, and the fix.
 const unreadable = "user outrider-envoy cannot read /etc/outrider/no.key: " +
 	"chown outrider-envoy /etc/outrider/no.key; chmod 400 /etc/outrider/no.key"
 
@@ -105,8 +105,8 @@ func (h *Host) keepsCertificate() {
 			"https://127.0.0.1:8443/")
 		return err == nil
 	}
-	_, cure, _ := strings.Cut(unreadable, ": ")
-	h.Script(cure)
+	_, fix, _ := strings.Cut(unreadable, ": ")
+	h.Script(fix)
 	h.Eventually(30*time.Second, "Envoy shows its certificate after the cure", shown)
 	before := h.Live().PID
 	h.Script("chown root /etc/outrider/no.key; chmod 600 /etc/outrider/no.key")
@@ -122,7 +122,7 @@ func (h *Host) keepsCertificate() {
 	if now := h.Live().PID; now != before || !shown() {
 		h.t.Errorf("process %d serves, before it was %d; certificate shown: %v", now, before, shown())
 	}
-	h.Script(cure + "; outrider reload")
+	h.Script(fix + "; outrider reload")
 	if !shown() {
 		h.t.Error("the next epoch shows no certificate")
 	}

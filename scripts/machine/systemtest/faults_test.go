@@ -74,7 +74,7 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 	}
 }
 
-// tries causes a fault and cures it, also after a failure.
+// tries causes a fault and repairs it, also after a failure.
 func (h *Host) tries(t *testing.T, f fault) {
 	began := time.Now()
 	since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
@@ -83,7 +83,7 @@ func (h *Host) tries(t *testing.T, f fault) {
 	defer func() {
 		if t.Failed() {
 			t.Logf("it says:\n%s", said)
-			_, _ = h.Run(t.Context(), "sh", "-c", f.cures+"; rm -f "+dropIn+" "+meshIn)
+			_, _ = h.Run(t.Context(), "sh", "-c", f.fixes+"; rm -f "+dropIn+" "+meshIn)
 		}
 	}()
 	eventually(t, "outrider status names cause and cure", func() bool {
@@ -99,8 +99,8 @@ func (h *Host) tries(t *testing.T, f fault) {
 		return containsAll(said, f.journal) && (f.down || f.unready || len(f.status) == 0 ||
 			strings.Contains(said, f.status[len(f.status)-1]))
 	})
-	if f.cures != "" {
-		h.Script(f.cures)
+	if f.fixes != "" {
+		h.Script(f.fixes)
 	}
 	eventually(t, "everything is clear", func() bool {
 		out, err := h.Run(t.Context(), "outrider", "--json", "status")

@@ -6,8 +6,8 @@ import "strings"
 type fault struct {
 	name   string
 	breaks string // script
-	cures  string // script; "": it heals by itself
-	// status has parts of the text of outrider status: cause and cure.
+	fixes  string // script; "": it heals by itself
+	// status has parts of the text of outrider status: cause and fix.
 	status []string
 	// journal has other parts of the journal than status.
 	journal []string
@@ -104,130 +104,130 @@ func fills(folder string) string {
 // faults are the faults of an edge proxy that an administrator meets.
 var faults = []fault{
 	// First, as the journal has a line a minute of a condition, and another row has the same one.
-	{name: "key of another credential", code: "secret-unavailable", cures: noMeshIn, check: "tls.key",
+	{name: "key of another credential", code: "secret-unavailable", fixes: noMeshIn, check: "tls.key",
 		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; install -o outrider -m 0400 " +
 			"/root/soon.crt /etc/outrider/credentials/x/tls.crt; install -o outrider -m 0400 " +
 			"/root/expired.key /etc/outrider/credentials/x/tls.key; " + yaml(secured),
 		status: []string{"credentials/x/tls.", "the private key is not that of the certificate in "}},
 
 	// The agent's configuration.
-	{name: "unknown key", breaks: toml("nonsense = 1"), cures: noDropIn,
+	{name: "unknown key", breaks: toml("nonsense = 1"), fixes: noDropIn,
 		status: []string{dropIn + ":1:1: nonsense: ", "epoch "}, code: "configuration-refused"},
-	{name: "unknown table", breaks: toml("[proxy]\nconcurrency = 2"), cures: noDropIn,
+	{name: "unknown table", breaks: toml("[proxy]\nconcurrency = 2"), fixes: noDropIn,
 		status: []string{dropIn + ":1:1: proxy: there is no such table; did you mean [envoy]?"},
 		code:   "configuration-refused"},
-	{name: "wrong type", breaks: toml("[envoy]\nconcurrency = \"two\""), cures: noDropIn,
+	{name: "wrong type", breaks: toml("[envoy]\nconcurrency = \"two\""), fixes: noDropIn,
 		status: []string{dropIn + ":2:1: envoy.concurrency: "}, code: "configuration-refused"},
-	{name: "file without rights", breaks: "install -m 0600 /dev/null " + dropIn, cures: noDropIn,
+	{name: "file without rights", breaks: "install -m 0600 /dev/null " + dropIn, fixes: noDropIn,
 		status: []string{dropIn + ": cannot be read: permission denied; chgrp outrider"},
 		code:   "configuration-refused"},
 	{name: "access log that the unit forbids",
-		breaks: toml("[telemetry]\naccess_log_file = \"/srv/access.log\""), cures: noDropIn,
+		breaks: toml("[telemetry]\naccess_log_file = \"/srv/access.log\""), fixes: noDropIn,
 		status: []string{dropIn + ":2:1: telemetry.access_log_file: ", "ReadWritePaths="},
 		code:   "configuration-refused"},
 	{name: "restart with an invalid configuration",
 		breaks: toml("nonsense = 1") + "; systemctl restart outrider.service || true",
-		cures:  noDropIn + startAgent, down: true,
+		fixes:  noDropIn + startAgent, down: true,
 		status: []string{"outrider.service failed (exit code 78): " + dropIn + ":1:1: nonsense",
 			"Envoy continues serving in outrider-envoy.service"}},
 
 	// The mesh configuration.
 	{name: "unknown field", breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], htpp: []}")),
-		cures: noMeshIn, status: []string{meshIn + ":4: VirtualService default/x: ", "http"},
+		fixes: noMeshIn, status: []string{meshIn + ":4: VirtualService default/x: ", "http"},
 		code: "mesh-problems", check: meshIn + ":4: "},
-	{name: "no YAML", breaks: yaml("server { listen 80; }"), cures: noMeshIn,
+	{name: "no YAML", breaks: yaml("server { listen 80; }"), fixes: noMeshIn,
 		status: []string{meshIn + ":1: "}, code: "mesh-problems", check: meshIn + ":1: "},
-	{name: "wrong type in the mesh", cures: noMeshIn, code: "mesh-problems", check: meshIn + ":4: ",
+	{name: "wrong type in the mesh", fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":4: ",
 		breaks: yaml(object("VirtualService", "x", "{hosts: x.test, http: []}")),
 		status: []string{meshIn + ":4: VirtualService default/x: spec.hosts"}},
-	{name: "wrong kind", cures: noMeshIn, code: "mesh-problems", check: meshIn + ":",
+	{name: "wrong kind", fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":",
 		breaks: yaml(object("VirtualServices", "x", "{hosts: [x.test]}")),
 		status: []string{meshIn + ":", "VirtualService"}},
 	{name: "unknown kind of policy", breaks: yaml(object("AuthorizationPolicy", "x", "{}")),
-		cures: noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
+		fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
 		status: []string{meshIn + ":1: ", "restricts access", "remove it"}},
-	{name: "destination that does not exist", warns: true, cures: noMeshIn,
+	{name: "destination that does not exist", warns: true, fixes: noMeshIn,
 		breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], gateways: [edge], http: [{route: "+
 			"[{destination: {host: nowhere.test}}]}]}")), code: "mesh-problems",
 		status: []string{meshIn + ":1: VirtualService default/x: "},
 		check:  "no service has the host nowhere.test"},
-	{name: "same object twice", breaks: "cp /etc/outrider/mesh.d/web.yaml " + meshIn, cures: noMeshIn,
+	{name: "same object twice", breaks: "cp /etc/outrider/mesh.d/web.yaml " + meshIn, fixes: noMeshIn,
 		warns: true, status: []string{meshIn + ":", "web.yaml:1"}, code: "mesh-problems",
 		check: "warning: " + meshIn + ":1: "},
-	{name: "filter that Envoy refuses", cures: noMeshIn, code: "mesh-problems",
+	{name: "filter that Envoy refuses", fixes: noMeshIn, code: "mesh-problems",
 		breaks: yaml(filter("lua", "\"@type\": type.googleapis.com/envoy.extensions.filters.http.lua.v3."+
 			"Lua, default_source_code: {inline_string: \"this is no Lua\"}")),
 		status: []string{meshIn + ":1: EnvoyFilter default/x: ", "script load error"},
 		check:  meshIn + ":1: "},
-	{name: "filter with a misspelt field", cures: noMeshIn, code: "mesh-problems",
+	{name: "filter with a misspelt field", fixes: noMeshIn, code: "mesh-problems",
 		breaks: yaml(filter("health_check", "\"@type\": type.googleapis.com/envoy.extensions.filters."+
 			"http.health_check.v3.HealthCheck, pass_trough_mode: false")),
 		status: []string{meshIn + ":4: EnvoyFilter default/x: ", "pass_trough_mode"},
 		check:  meshIn + ":4: "},
 	{name: "folder without rights", breaks: "chmod 000 /etc/outrider/mesh.d",
-		cures: "chmod 755 /etc/outrider/mesh.d", status: []string{"/etc/outrider/mesh.d", "cannot"},
+		fixes: "chmod 755 /etc/outrider/mesh.d", status: []string{"/etc/outrider/mesh.d", "cannot"},
 		code: "mesh-problems", check: "/etc/outrider/mesh.d"},
 	{name: "folder that is gone", breaks: "mv /etc/outrider/mesh.d /etc/outrider/away",
-		cures: "mv /etc/outrider/away /etc/outrider/mesh.d", code: "mesh-problems",
+		fixes: "mv /etc/outrider/away /etc/outrider/mesh.d", code: "mesh-problems",
 		status: []string{"/etc/outrider/mesh.d:1: is gone: its 1 file stays in force", "mount it back"},
 		warns:  true, check: "/etc/outrider/mesh.d:1: is gone"},
-	{name: "mesh file without rights", breaks: "install -m 0600 /dev/null " + meshIn, cures: noMeshIn,
+	{name: "mesh file without rights", breaks: "install -m 0600 /dev/null " + meshIn, fixes: noMeshIn,
 		status: []string{meshIn + ":1: user outrider cannot read it", "chgrp outrider "},
 		code:   "mesh-problems", check: meshIn},
 
 	// Ports.
 	{name: "port of a new Gateway is taken", breaks: holds("8081") + yaml(more("8081", "")),
-		cures: releases + "sleep 3; curl -sf -o /dev/null -H 'Host: more.test' " +
+		fixes: releases + "sleep 3; curl -sf -o /dev/null -H 'Host: more.test' " +
 			"http://127.0.0.1:8081/ && " + noMeshIn, code: "listener-unbound",
 		status: []string{meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081: the port is " +
 			"taken by holder.service of user daemon; end it, or give the Gateway another port"},
 		check: meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081"},
 	{name: "port is taken at the start", code: "listener-unbound",
 		breaks: stopAgent + holds("8081") + yaml(more("8081", "")) + "\n" + startAgent[2:],
-		cures:  releases,
+		fixes:  releases,
 		status: []string{meshIn + ":1: Gateway default/more: ", "holder.service of user daemon"},
 		check:  meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081"},
 	{name: "no port is free at the start", code: "listener-unbound", unready: true, silent: true,
 		breaks: "mv /etc/outrider/mesh.d/web.yaml /root; " + stopAgent + holds("8081") +
 			yaml(more("8081", "")) + "\n" + startAgent[2:],
-		cures:  releases + "mv /root/web.yaml /etc/outrider/mesh.d; " + noMeshIn,
+		fixes:  releases + "mv /root/web.yaml /etc/outrider/mesh.d; " + noMeshIn,
 		status: []string{"not ready: none of the listeners", "holder.service of user daemon"},
 		check:  meshIn + ":1: Gateway default/more: nothing listens on 0.0.0.0:8081"},
 	{name: "address that the host does not have", breaks: yaml(more("8081", "bind: 192.0.2.77, ")),
-		cures: "ip address add 192.0.2.77/32 dev lo", code: "listener-unbound",
+		fixes: "ip address add 192.0.2.77/32 dev lo", code: "listener-unbound",
 		status: []string{meshIn + ":1: Gateway default/more: nothing listens on 192.0.2.77:8081: this " +
 			"host does not have the address", "or add it to the host"},
 		check: meshIn + ":1: Gateway default/more: "},
-	{name: "port of the agent", breaks: yaml(more("15020", "")), cures: noMeshIn,
+	{name: "port of the agent", breaks: yaml(more("15020", "")), fixes: noMeshIn,
 		code: "mesh-problems", check: meshIn + ":1: ", warns: true,
 		status: []string{"port 15020 belongs to [status] address of the agent; give the server another"}},
 	{name: "readiness port is taken at the start", unready: true, silent: true, code: "port-taken",
-		breaks: stopAgent + holds("15021") + startAgent[2:], cures: releases,
+		breaks: stopAgent + holds("15021") + startAgent[2:], fixes: releases,
 		status: []string{"Envoy cannot start yet: ", "15021", "holder.service of user daemon"}},
 
 	// Certificates.
 	{name: "key of another certificate", breaks: newKey(pair+".key", "outrider-envoy"),
-		cures: "mv /root/kept.key " + pair + ".key", code: "mesh-problems",
+		fixes: "mv /root/kept.key " + pair + ".key", code: "mesh-problems",
 		status: []string{"/etc/outrider/mesh.d/web.yaml:", "Gateway default/edge", pair},
 		check:  "Gateway default/edge"},
 	{name: "key that Envoy cannot read", breaks: "chown root " + pair + ".key",
-		cures:  "chown outrider-envoy " + pair + ".key",
+		fixes:  "chown outrider-envoy " + pair + ".key",
 		status: []string{"/etc/outrider/mesh.d/web.yaml:1: Gateway default/edge: ", pair + ".key"},
 		code:   "mesh-problems",
 		check:  "user outrider-envoy cannot read " + pair + ".key: chown outrider-envoy "},
 	{name: "certificate that is gone", breaks: "mv " + pair + ".crt /root",
-		cures: "mv /root/a.crt " + pair + ".crt", code: "mesh-problems",
+		fixes: "mv /root/a.crt " + pair + ".crt", code: "mesh-problems",
 		status: []string{pair + ".crt does not exist"}, check: pair + ".crt does not exist"},
 
-	{name: "certificate of files has expired", breaks: swapPair("expired"), cures: swapPair("kept"),
+	{name: "certificate of files has expired", breaks: swapPair("expired"), fixes: swapPair("kept"),
 		status: []string{pair + ".crt (/etc/outrider/mesh.d/web.yaml:1 Gateway default/edge): expired on ",
 			"replace the file"},
 		code: "certificate-expired", check: "web.yaml:1: Gateway default/edge: "},
-	{name: "certificate of files ends soon", breaks: swapPair("soon"), cures: swapPair("kept"),
+	{name: "certificate of files ends soon", breaks: swapPair("soon"), fixes: swapPair("kept"),
 		status: []string{pair + ".crt (/etc/outrider/mesh.d/web.yaml:1 Gateway default/edge): ",
 			"the file has not been replaced and expires in "},
 		code: "certificate-not-renewed", warns: true, check: "web.yaml:1: Gateway default/edge: "},
-	{name: "certificate of a credential has expired", code: "secret-unavailable", cures: noMeshIn,
+	{name: "certificate of a credential has expired", code: "secret-unavailable", fixes: noMeshIn,
 		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; for f in crt key; do " +
 			"install -o outrider -m 0400 /root/expired.$f /etc/outrider/credentials/x/tls.$f; done; " +
 			yaml(secured),
@@ -236,26 +236,26 @@ var faults = []fault{
 
 	// Disks.
 	{name: "disk of the state is full", code: "disk-full",
-		breaks: fills("/var/lib/outrider"), cures: "rm /var/lib/outrider/fill; outrider reload",
+		breaks: fills("/var/lib/outrider"), fixes: "rm /var/lib/outrider/fill; outrider reload",
 		status: []string{"the file system of /var/lib/outrider", " is full (", "free space"}},
 	{name: "disk of the access log is full", code: "disk-full",
 		breaks: toml("[telemetry]\naccess_log_file = \"/var/log/outrider/a.log\"") + "; " +
 			fills("/var/log/outrider") + "; for i in $(seq 40); do curl -s -o /dev/null -H 'Host: " +
 			"web.test' http://127.0.0.1:80/; done; sleep 2; outrider reload",
-		cures:  "rm /var/log/outrider/fill; " + noDropIn + "; outrider reload",
+		fixes:  "rm /var/log/outrider/fill; " + noDropIn + "; outrider reload",
 		status: []string{"lines of /var/log/outrider/a.log are lost"}},
 
 	// Backends and processes.
 	{name: "backend is down", breaks: "systemctl stop backend.service; for i in 1 2 3; do curl -s -o " +
 		"/dev/null -H 'Host: web.test' http://127.0.0.1:80/; sleep 1.5; done", silent: true, code: "backend-failing",
-		cures: "systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp " +
+		fixes: "systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp " +
 			"127.0.0.1:9001; for i in $(seq 50); do sleep 0.2; [ $(curl -s -o /dev/null -w '%{http_code}' " +
 			"-H 'Host: web.test' http://127.0.0.1:80/) = 200 ] && break; done",
 		status: []string{"backend backend.test", "127.0.0.1:9000"}, warns: true,
 		check: "warning: "},
 	{name: "Envoy's program is gone, and Envoy ends", unready: true, silent: true, code: "envoy-down",
 		breaks: "rm /usr/local/bin/envoy; pkill -KILL -x envoy",
-		cures:  "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
+		fixes:  "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
 		status: []string{"No Envoy serves: ", "/usr/local/bin/envoy", "no such file"}},
 	{name: "Envoy is killed", heals: true, breaks: "pkill -KILL -x envoy",
 		journal: []string{"was ended by SIGKILL: killed from outside"}},

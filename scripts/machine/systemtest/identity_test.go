@@ -29,18 +29,18 @@ root_ca_file = "/etc/outrider/root.crt"
 output_dir = "/var/lib/elsewhere"
 `)
 	h.Script("chmod 600 " + keyFile + "; systemctl start outrider.service")
-	cure := "user outrider cannot read " + keyFile + ": chown outrider " + keyFile + "; chmod 400 " +
+	fix := "user outrider cannot read " + keyFile + ": chown outrider " + keyFile + "; chmod 400 " +
 		keyFile
-	if out := h.MustRun(t, "outrider", "status"); !strings.Contains(out, cure) {
-		t.Errorf("the status right after the start has no %q:\n%s", cure, out)
+	if out := h.MustRun(t, "outrider", "status"); !strings.Contains(out, fix) {
+		t.Errorf("the status right after the start has no %q:\n%s", fix, out)
 	}
-	if out := h.MustRun(t, "outrider", "certs"); !strings.Contains(out, "default: "+cure) {
+	if out := h.MustRun(t, "outrider", "certs"); !strings.Contains(out, "default: "+fix) {
 		t.Errorf("outrider certs:\n%s", out)
 	}
-	h.Script(strings.TrimPrefix(cure, "user outrider cannot read "+keyFile+": "))
+	h.Script(strings.TrimPrefix(fix, "user outrider cannot read "+keyFile+": "))
 	h.Eventually(time.Minute, "the certificate is provided and cannot be stored", func() bool {
 		out := h.MustRun(t, "outrider", "status")
-		return strings.Contains(out, "default from files") && !strings.Contains(out, cure) &&
+		return strings.Contains(out, "default from files") && !strings.Contains(out, fix) &&
 			strings.Contains(out,
 				"/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
 	})
@@ -71,11 +71,11 @@ spec:
     tls: {mode: SIMPLE, serverCertificate: /etc/outrider/edge/web.crt, privateKey: /etc/outrider/edge/web.key}
     hosts: ["*"]
 `)
-	cure = "user outrider-envoy cannot read " + folder + ": chgrp outrider-envoy " + folder +
+	fix = "user outrider-envoy cannot read " + folder + ": chgrp outrider-envoy " + folder +
 		"; chmod 750 " + folder
 	h.Eventually(time.Minute, "the folder is named", func() bool {
 		out, err := h.Run(t.Context(), "outrider", "mesh", "check")
-		return err != nil && strings.Contains(out, cure)
+		return err != nil && strings.Contains(out, fix)
 	})
 	h.Script("chmod 750 " + folder)
 	h.Eventually(time.Minute, "Envoy serves", func() bool {

@@ -109,7 +109,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	}
 	h.Eventually(time.Minute, "mesh check is content again", content)
 
-	for _, fault := range []struct{ name, cause, cure, says string }{
+	for _, fault := range []struct{ name, cause, fix, says string }{
 		{"a port that cannot be bound", "systemd-run -q --unit=holder " + programs +
 			"/backend -http 127.0.0.1:8500 -tcp 127.0.0.1:8501; sed s/8443/8500/ " +
 			"/etc/outrider/mesh.d/web.yaml | sed s/edge/busy/ >/etc/outrider/mesh.d/busy.yaml",
@@ -135,7 +135,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 				return strings.Contains(p, fault.says)
 			}) && says == string(status)
 		})
-		h.Script(fault.cure)
+		h.Script(fault.fix)
 		h.Eventually(time.Minute, "no problem without "+fault.name, content)
 	}
 	if !serves() {

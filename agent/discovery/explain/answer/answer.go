@@ -54,7 +54,7 @@ type Answer struct {
 	Mirrors  []Target `json:"mirrors,omitempty"` // that get a copy
 	Steps    []Step   `json:"steps"`             // the decisions, in order
 	Reason   string   `json:"reason,omitempty"`  // why the request fails; "" if it does not
-	Cure     string   `json:"cure,omitempty"`
+	Fix      string   `json:"cure,omitempty"`
 	// Unknown lists facts that the answer depends on and that the request does not determine.
 	Unknown []string `json:"unknown,omitempty"`
 }
