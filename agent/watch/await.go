@@ -4,11 +4,9 @@ import (
 	"context"
 	"os"
 	"slices"
+	"sync"
 	"time"
 )
-
-// awaitInterval is how often Await looks for the missing files.
-const awaitInterval = 50 * time.Millisecond
 
 // Await waits until all paths exist, at most wait. It calls missing (unless nil) with the missing
 // paths, each once: first if there are any, then whenever they become fewer. It returns those that
@@ -17,8 +15,15 @@ func Await(
 	ctx context.Context, paths []string, wait time.Duration, missing func([]string),
 ) ([]string, error) {
 	timeout := time.After(wait)
-	check := time.NewTicker(awaitInterval)
-	defer check.Stop()
+	watcher := New(Options{Unread: true})
+	if err := watcher.Set(paths); err != nil {
+		return nil, err
+	}
+	watching, stop := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	defer stop()
+	ended.Go(func() { _ = watcher.Run(watching) }) // without it, the files are missing at the end
 	before := -1
 	for over := wait <= 0; ; {
 		absent := notThere(paths)
@@ -34,7 +39,7 @@ func Await(
 			return absent, ctx.Err()
 		case <-timeout:
 			over = true
-		case <-check.C:
+		case <-watcher.Changes():
 		}
 	}
 }

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"crypto/sha256"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -10,9 +9,9 @@ import (
 	"time"
 )
 
-// settled is the age from which a change time can be trusted: a write within the clock's tick after
-// a read leaves the same time. Kernels tick every 1 to 10 ms.
-const settled = 100 * time.Millisecond
+// trustedAge is the age from which a change time can be trusted: a write within the clock's tick
+// after a read leaves the same time. Kernels tick every 1 to 10 ms.
+const trustedAge = 100 * time.Millisecond
 
 type kind uint8
 
@@ -20,7 +19,8 @@ const (
 	absent kind = iota
 	file
 	directory
-	unreadable // present, but not readable or not a regular file
+	unreadable // not readable, not a regular file, or in a folder that cannot be searched
+	unknown    // not read yet
 )
 
 // content is what a path holds, comparable.
@@ -28,8 +28,7 @@ type content struct {
 	kind  kind
 	sum   [sha256.Size]byte // of a file
 	stamp stamp             // of a regular file that is not hashed
-	// looks counts the scans that found such a file too fresh to trust its stamp.
-	looks int
+	looks int               // counts possible changes that the stamp does not show (Options.Unread)
 }
 
 // stamp is what the kernel changes whenever a file's content may have changed. The zero stamp is
@@ -43,9 +42,9 @@ type stamp struct {
 // identity returns the part of s that tells one file or folder from another.
 func (s stamp) identity() stamp { return stamp{device: s.device, inode: s.inode} }
 
-// ifSettled returns s, or the zero stamp if the file is too fresh to trust its change time.
-func (s stamp) ifSettled() stamp {
-	if time.Since(time.Unix(s.changed.Unix())) < settled {
+// ifTrusted returns s, or the zero stamp if the file is too fresh to trust its change time.
+func (s stamp) ifTrusted() stamp {
+	if time.Since(time.Unix(s.changed.Unix())) < trustedAge {
 		return stamp{}
 	}
 	return s
@@ -58,6 +57,11 @@ func stampOf(info fs.FileInfo) stamp {
 	}
 	status := info.Sys().(*syscall.Stat_t)
 	return stamp{status.Dev, status.Ino, status.Size, status.Ctim}
+}
+
+// hardLinks returns the number of names of a file.
+func hardLinks(info fs.FileInfo) uint64 {
+	return uint64(info.Sys().(*syscall.Stat_t).Nlink) //nolint:unconvert // 32 bits on arm64
 }
 
 // lstat returns the stamp of path itself, zero if there is none.
@@ -73,7 +77,7 @@ func readContent(path string, before content, then stamp, unread bool) (content,
 	info, err := os.Lstat(path)
 	now := stampOf(info)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+	case err != nil && absence(err):
 		return content{}, now
 	case err != nil, !info.Mode().IsRegular():
 		return content{kind: unreadable}, now
@@ -86,7 +90,7 @@ func readContent(path string, before content, then stamp, unread bool) (content,
 	} else if hash(path, &result.sum) != nil {
 		result = content{kind: unreadable, stamp: now}
 	}
-	return result, now.ifSettled()
+	return result, now.ifTrusted()
 }
 
 func hash(path string, sum *[sha256.Size]byte) error {

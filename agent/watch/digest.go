@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -21,11 +22,11 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 	hash := sha256.New()
 	var failed []error
 	for _, e := range all {
-		if e.now.kind == unreadable {
+		if e.current.kind == unreadable {
 			err := fmt.Errorf("digest of %s: unreadable or not a regular file", e.name)
 			failed = append(failed, err)
 		}
-		_, _ = fmt.Fprintf(hash, "%d:%s %d %x\n", len(e.name), e.name, e.now.kind, e.now.sum)
+		_, _ = fmt.Fprintf(hash, "%d:%s %d %x\n", len(e.name), e.name, e.current.kind, e.current.sum)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), errors.Join(failed...)
 }
@@ -33,13 +34,16 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 // readAll reads paths, as for Set, and returns their entries by name.
 func readAll(paths, suffixes []string) (all []*entry, err error) {
 	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
-	if err := tree.set(paths); err != nil {
+	roots, err := tree.set(paths)
+	if err != nil {
 		return nil, err
 	}
-	for _, path := range slices.Sorted(maps.Keys(tree.roots)) {
-		entries := tree.roots[path].entries
-		for _, name := range slices.Sorted(maps.Keys(entries)) {
-			all = append(all, entries[name])
+	slices.SortFunc(roots, func(a, b *root) int { return cmp.Compare(a.key, b.key) })
+	for _, r := range roots {
+		j := r.begin()
+		tree.apply(j, j.run(tree.folders, false))
+		for _, name := range slices.Sorted(maps.Keys(r.entries)) {
+			all = append(all, r.entries[name])
 		}
 	}
 	return all, nil

@@ -33,7 +33,7 @@ func (f *File) Fingerprint() uint64 {
 	if now == f.stamp && now != (stamp{}) {
 		return f.sum
 	}
-	f.stamp = now.ifSettled()
+	f.stamp = now.ifTrusted()
 	found := fmt.Sprint("unreadable ", now, os.IsNotExist(err))
 	if err == nil && info.Mode().IsRegular() && info.Size() <= mostHashed {
 		var sum [sha256.Size]byte

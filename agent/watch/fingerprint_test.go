@@ -184,8 +184,8 @@ func TestFingerprint_OfFolderIgnoresItsEntries(t *testing.T) {
 func TestFingerprint_ReadsOnlyChanges(t *testing.T) {
 	path := filepath.Join(tempDir(t), "cert.pem")
 	write(t, path, "one")
-	old := time.Now().Add(-settled)
-	for info, err := os.Stat(path); stampOf(info).ifSettled() == (stamp{}); info, err = os.Stat(path) {
+	old := time.Now().Add(-trustedAge)
+	for info, err := os.Stat(path); stampOf(info).ifTrusted() == (stamp{}); info, err = os.Stat(path) {
 		must(t, err)
 		if time.Since(old) > patience {
 			t.Fatal("its change time cannot be trusted")

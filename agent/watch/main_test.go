@@ -2,12 +2,16 @@ package watch
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -15,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A slow machine mostly does the steps of a change within one testDebounce (see together).
 const (
 	testDebounce = 120 * time.Millisecond
-	testInterval = 50 * time.Millisecond // of checks for what inotify does not report
+	testInterval = 50 * time.Millisecond // of polls
 	patience     = 10 * time.Second
 	silence      = 2 * testDebounce // in which no other change may be reported
 )
@@ -33,7 +37,20 @@ func run(t *testing.T, options Options, paths ...string) *Watcher {
 	return watcher
 }
 
+// start is run for an existing Watcher.
 func start(t *testing.T, watcher *Watcher, paths ...string) {
+	t.Helper()
+	launch(t, watcher, paths...)
+	parts.Eventually(t, patience, "the first scan", func() bool {
+		watcher.mu.Lock()
+		defer watcher.mu.Unlock()
+		return !slices.ContainsFunc(slices.Collect(maps.Values(watcher.tree.roots)),
+			func(r *root) bool { return r.stale || r.job != nil })
+	})
+}
+
+// launch is start without waiting for the first scan.
+func launch(t *testing.T, watcher *Watcher, paths ...string) {
 	t.Helper()
 	if err := watcher.Set(paths); err != nil {
 		t.Fatal(err)
@@ -47,15 +64,7 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	deadline := time.Now().Add(patience)
-	for watching := false; !watching; {
-		watcher.mu.Lock()
-		watching = watcher.tree.attached
-		watcher.mu.Unlock()
-		if time.Now().After(deadline) {
-			t.Fatal("the watcher does not start")
-		}
-	}
+	<-watcher.Ready()
 }
 
 // together repeats the steps of one change until they take less than a debounce: otherwise they are

@@ -49,9 +49,9 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 			paths := []string{file, link1}
 			if test.via == "set" {
 				paths = append(paths, folder+"/other")
-				if err := watcher.tree.set(paths); err != nil {
-					t.Error(err)
-				}
+				roots, err := watcher.tree.set(paths)
+				must(t, err)
+				watcher.begin(roots)
 			}
 			watcher.mu.Unlock()
 			must(t, watcher.Set(paths))
@@ -84,7 +84,13 @@ func TestFolder_MayBecomeUnreadable(t *testing.T) {
 	t.Cleanup(func() { must(t, os.Chmod(folder, 0o700)) }) //nolint:gosec // of tests
 	again := nobody(t, file)
 	watcher.mu.Lock()
-	err := watcher.tree.set([]string{file, folder + "/sub/g"})
+	roots, err := watcher.tree.set([]string{file, folder + "/sub/g"})
+	for _, r := range roots {
+		if r.due() { // in this thread
+			j := r.begin()
+			watcher.tree.apply(j, j.run(watcher.tree.folders, false))
+		}
+	}
 	watcher.mu.Unlock()
 	again()
 	must(t, err)

@@ -1,13 +1,14 @@
 package watch
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/readfile"
 )
@@ -22,14 +23,16 @@ const maxSteps = 200_000
 // scan is what was found on the way to a root and below it. All paths are free of symbolic links.
 type scan struct {
 	end    string              // where the root leads; "": nowhere
-	places map[string]place    // what the way depends on: folders, links, missing names, its end
+	denied bool                // its existence is unknown: a folder on its way cannot be searched
+	polled bool                // inotify does not report all changes of what was found
+	nodes  map[string]node     // what the way depends on: folders, links, missing names, its end
 	files  map[string][]string // files that count, by path, with their names as reported
 }
 
-// place is what a scan found a path to be.
-type place struct {
-	watched bool // a folder whose entries matter
-	listed  bool // a folder whose files count
+// node is what a scan found a path to be.
+type node struct {
+	mask   uint32 // of the events that matter; 0: those of its folder
+	listed bool   // a folder whose files count
 }
 
 // scanner scans a root. It has each folder watched before it looks into it, so that a later change
@@ -39,7 +42,7 @@ type scanner struct {
 	root           *root
 	folders        *folders
 	left           int            // steps until maxSteps; negative: the scan is incomplete
-	listed         map[stamp]bool // by identity
+	seen           map[stamp]bool // listed folders, by identity
 	direct, linked []folder       // to be listed, in this order
 }
 
@@ -47,14 +50,15 @@ type scanner struct {
 type folder struct{ path, name string }
 
 func scanRoot(r *root, f *folders) scan {
-	s := scanner{scan: scan{places: map[string]place{}, files: map[string][]string{}}, root: r,
-		folders: f, left: maxSteps, listed: map[stamp]bool{}}
-	end, info := s.follow("/", r.path)
+	s := scanner{scan: scan{nodes: map[string]node{}, files: map[string][]string{}}, root: r,
+		folders: f, left: maxSteps, seen: map[stamp]bool{}}
+	end, info := s.resolve("/", r.path)
 	switch s.end = end; {
 	case info == nil:
 	case info.IsDir():
 		s.direct = []folder{{end, r.name}}
 	default:
+		s.watch(end, watchFile) // it may be a mount, or have other names
 		s.files[end] = []string{r.name}
 	}
 	for len(s.direct)+len(s.linked) > 0 && s.left >= 0 {
@@ -71,8 +75,8 @@ func scanRoot(r *root, f *folders) scan {
 	return s.scan
 }
 
-// follow resolves path, relative to folder, link by link. info is nil if it leads nowhere.
-func (s *scanner) follow(folder, path string) (end string, info fs.FileInfo) {
+// resolve follows path, relative to folder, link by link. info is nil if it leads nowhere.
+func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 	rest := components(path)
 	for links := 0; len(rest) > 0; s.left-- {
 		if s.left < 0 {
@@ -84,21 +88,23 @@ func (s *scanner) follow(folder, path string) (end string, info fs.FileInfo) {
 			folder = filepath.Dir(folder) // correct because folder has no symbolic links
 			continue
 		}
-		here := filepath.Join(folder, name)
-		info, err := os.Lstat(here)
-		if (err != nil || !info.IsDir()) && s.watch(folder) {
-			info, err = os.Lstat(here) // it may have changed before it was watched
+		s.watch(folder, watchWay)
+		next := join(folder, name)
+		info, err := os.Lstat(next)
+		if (err != nil || !info.IsDir()) && s.watch(folder, watchEntries) {
+			info, err = os.Lstat(next) // it may have changed before it was watched
 		}
-		if _, known := s.places[here]; !known {
-			s.places[here] = place{}
+		if _, known := s.nodes[next]; !known {
+			s.nodes[next] = node{}
 		}
 		switch {
 		case err != nil:
+			s.denied = s.denied || !absence(err)
 			return "", nil
 		case info.IsDir():
-			folder = here
+			folder = next
 		case info.Mode()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(here)
+			target, err := os.Readlink(next)
 			if links++; err != nil || links > maxLinks {
 				return "", nil
 			}
@@ -109,14 +115,20 @@ func (s *scanner) follow(folder, path string) (end string, info fs.FileInfo) {
 		case len(rest) > 0:
 			return "", nil // a file where a folder should be
 		default:
-			return here, info
+			return next, info
 		}
 	}
+	s.watch(folder, watchWay)
 	info, err := os.Lstat(folder)
 	if err != nil {
 		return "", nil
 	}
 	return folder, info
+}
+
+// absence reports whether an error says that a path does not exist.
+func absence(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
 // components splits a path at its slashes, without empty components and dots.
@@ -126,37 +138,39 @@ func components(path string) []string {
 	})
 }
 
-// watch has the entries of folder watched, and reports whether this scan had not done so before.
-func (s *scanner) watch(folder string) bool {
-	if s.places[folder].watched {
+// watch has events of path watched, and reports whether this scan had not done so before.
+func (s *scanner) watch(path string, mask uint32) bool {
+	n := s.nodes[path]
+	if n.mask&mask == mask {
 		return false
 	}
-	s.folders.watch(folder)
-	s.places[folder] = place{watched: true}
+	s.polled = !s.folders.watch(path, mask) || s.polled
+	n.mask |= mask
+	s.nodes[path] = n
 	return true
 }
 
 // list adds the files of a folder, and the folders in it to those to be listed.
 func (s *scanner) list(f folder) {
 	self := lstat(f.path).identity()
-	if s.listed[self] {
+	if s.seen[self] {
 		return
 	}
-	s.listed[self] = true
-	s.watch(f.path)
-	s.places[f.path] = place{watched: true, listed: true}
+	s.seen[self] = true
+	s.watch(f.path, watchEntries)
+	s.nodes[f.path] = node{mask: s.nodes[f.path].mask, listed: true}
 	entries, err := readfile.Entries(f.path, s.left)
 	if err != nil {
 		s.folders.warn(f.path, err)
 	}
 	s.left -= len(entries)
 	for _, entry := range entries {
-		if !s.root.wants(entry.Name()) {
+		if !s.root.mayLead(entry.Name()) {
 			continue
 		}
-		path, mode, to := filepath.Join(f.path, entry.Name()), entry.Type(), &s.direct
+		path, mode, to := join(f.path, entry.Name()), entry.Type(), &s.direct
 		if mode&fs.ModeSymlink != 0 {
-			end, info := s.follow(f.path, entry.Name())
+			end, info := s.resolve(f.path, entry.Name())
 			if info == nil {
 				continue
 			}
@@ -172,8 +186,8 @@ func (s *scanner) list(f folder) {
 	}
 }
 
-// wants reports whether an entry of a directory can be a file that counts, or lead to one.
-func (r *root) wants(name string) bool {
+// mayLead reports whether an entry of a directory can be a file that counts, or lead to one.
+func (r *root) mayLead(name string) bool {
 	return !strings.HasPrefix(name, ".") && (r.recursive || r.hasSuffix(name))
 }
 
@@ -184,11 +198,11 @@ func (r *root) hasSuffix(name string) bool {
 }
 
 // depends reports whether an event may change what the scan found.
-func (r *root) depends(event fsnotify.Event) bool {
-	_, on := r.places[event.Name]
-	folder, name := filepath.Dir(event.Name), filepath.Base(event.Name)
-	return on || r.places[folder].listed && r.wants(name) &&
-		(r.hasSuffix(name) || event.Has(fsnotify.Create) && leads(event.Name))
+func (r *root) depends(of event) bool {
+	_, on := r.nodes[of.path]
+	folder, name := filepath.Dir(of.path), filepath.Base(of.path)
+	return on || r.nodes[folder].listed && r.mayLead(name) &&
+		(r.hasSuffix(name) || of.mask&created != 0 && leads(of.path))
 }
 
 // leads reports whether files may count below a new path: a folder or a link. Renaming a file over

@@ -45,8 +45,11 @@ func TestScan_EndsAtItsLimit(t *testing.T) {
 	}
 	var logged bytes.Buffer
 	tree := newTree(nil, slog.New(slog.NewTextHandler(&logged, nil)))
-	must(t, tree.set([]string{dir + "/d/..."}))
-	tree.scan()
+	roots, err := tree.set([]string{dir + "/d/..."})
+	must(t, err)
+	for range 2 {
+		scanRoot(roots[0], tree.folders)
+	}
 	if got := strings.Count(logged.String(), "too many files"); got != 1 {
 		t.Errorf("%d warnings:\n%s", got, &logged)
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 // tree holds the watched paths, their content and the changes to report. The Watcher's lock
@@ -19,199 +19,176 @@ type tree struct {
 	folders  *folders
 	roots    map[string]*root    // by path as given to Set
 	pending  map[*entry]struct{} // changed and not delivered
-	all      bool                // the next scan follows all paths
-	written  map[*entry]struct{} // otherwise, it reads these
-	// For tests: whether Run has begun, and the number of files hashed so far.
-	attached bool
-	reads    int
+	changed  bool                // a content has, since the flag was reset
+	reads    int                 // number of files read so far, for tests
 }
 
-// root is one path of Set with everything that was found below it.
+// root is one path of Set with everything that was found below it. Its job alone changes entries,
+// and reads them without the lock.
 type root struct {
+	key        string // as given to Set
 	name, path string // as reported; absolute
 	recursive  bool
 	suffixes   []string
 	entries    map[string]*entry // by name, always with the root's own
 	scan                         // the last one
+
+	job      *job                // in progress; nil: none
+	baseline bool                // the first one has ended
+	stale    bool                // the way to the files may have changed: scan it again
+	access   bool                // the mode of a folder on the way may have changed
+	written  map[*entry]struct{} // unless stale, only these must be read
 }
 
 // entry is a file, or the root itself.
 type entry struct {
-	root      *root
-	name      string // as reported
-	path      string // without symbolic links; "" if it leads nowhere
-	stamp     stamp
-	now, told content // last read; last delivered, or read by Set
+	root              *root
+	name              string // as reported
+	path              string // without symbolic links; "" if it leads nowhere
+	stamp             stamp
+	current, reported content // last read; last delivered, or read by Set
 }
 
 func newTree(suffixes []string, logger *slog.Logger) *tree {
 	return &tree{
 		suffixes: suffixes,
-		folders:  &folders{logger: logger, watched: map[string]stamp{}, warned: map[string]bool{}},
-		roots:    map[string]*root{},
-		pending:  map[*entry]struct{}{},
-		all:      true,
-		written:  map[*entry]struct{}{},
+		folders: &folders{logger: logger, watched: map[string]watched{},
+			warned: map[string]bool{}},
+		roots:   map[string]*root{},
+		pending: map[*entry]struct{}{},
 	}
 }
 
-// set replaces the roots. What a new one holds now is its baseline.
-func (t *tree) set(paths []string) error {
+// set replaces the roots and returns those of paths.
+func (t *tree) set(paths []string) ([]*root, error) {
 	var failed []error
+	var all []*root
 	wanted := map[string]bool{}
 	for _, path := range paths {
+		if !wanted[path] && t.roots[path] == nil {
+			name, recursive := strings.CutSuffix(path, "/...")
+			if recursive && name == "" {
+				name = "/"
+			}
+			absolute, err := filepath.Abs(name)
+			if path == "" {
+				err = errors.New("empty path")
+			}
+			if err != nil {
+				failed = append(failed, fmt.Errorf("watch %q: %w", path, err))
+				continue
+			}
+			t.roots[path] = &root{key: path, name: name, path: absolute, recursive: recursive,
+				suffixes: t.suffixes, entries: map[string]*entry{}, stale: true,
+				written: map[*entry]struct{}{}}
+		}
+		if !wanted[path] {
+			all = append(all, t.roots[path])
+		}
 		wanted[path] = true
-		if t.roots[path] != nil {
-			continue
-		}
-		name, recursive := strings.CutSuffix(path, "/...")
-		if recursive && name == "" {
-			name = "/"
-		}
-		absolute, err := filepath.Abs(name)
-		if path == "" {
-			err = errors.New("empty path")
-		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("watch %q: %w", path, err))
-			continue
-		}
-		r := &root{
-			name: name, path: absolute, recursive: recursive,
-			suffixes: t.suffixes, entries: map[string]*entry{},
-		}
-		t.roots[path] = r
-		t.rescan(r)
-		for _, e := range r.entries {
-			e.told = e.now
-			t.compare(e)
-		}
 	}
 	for path, r := range t.roots {
 		if !wanted[path] {
 			delete(t.roots, path)
 			for _, e := range r.entries {
 				delete(t.pending, e)
-				delete(t.written, e)
 			}
 		}
 	}
 	t.sweep()
-	return errors.Join(failed...)
+	return all, errors.Join(failed...)
 }
 
-// attach makes scans watch folders with inner. With a nil inner, only periodic scans find changes.
-func (t *tree) attach(inner *fsnotify.Watcher) {
-	t.folders.inner = inner
-	if inner != nil && t.folders.add == nil {
-		t.folders.add = inner.Add
+// invalidate makes the next scan follow all paths again.
+func (t *tree) invalidate() {
+	for _, r := range t.roots {
+		r.stale = true
 	}
-	t.attached = true
-}
-
-// detach stops watching; the caller closes inner.
-func (t *tree) detach() {
-	t.folders.inner, t.folders.add = nil, nil
-	clear(t.folders.watched)
 }
 
 // event records what the next scan must look at, and reports whether that is anything.
-func (t *tree) event(event fsnotify.Event) (concerns bool) {
-	removed := event.Has(fsnotify.Remove | fsnotify.Rename)
+func (t *tree) event(of event) (concerns bool) {
+	if of.path == "" { // events were lost
+		t.folders.sweep(nil) // the scan watches them anew
+		t.invalidate()
+		return len(t.roots) > 0
+	}
+	removed := of.mask&gone != 0
 	if removed {
-		t.folders.forget(event.Name) // the watch ended, or is another folder's by now
+		t.folders.forget(of.path) // the watch ended, or is another folder's by now
 	}
 	for _, r := range t.roots {
-		names := r.files[event.Name]
+		names := r.files[of.path]
 		switch {
-		case names != nil && !removed && !(event.Has(fsnotify.Create) && leads(event.Name)):
+		case r.job != nil && r.job.scan: // the event may concern what it finds
+			r.stale = true
+			r.access = r.access || of.mask&unix.IN_ATTRIB != 0
+		case names != nil && !removed && (of.mask&created == 0 || !leads(of.path)):
 			for _, name := range names {
-				t.written[r.entries[name]] = struct{}{}
+				r.written[r.entries[name]] = struct{}{}
 			}
-			concerns = true
-		case names != nil || r.depends(event):
-			t.all, concerns = true, true
+		case names != nil || r.depends(of):
+			r.stale = true
+			r.access = r.access || of.mask&unix.IN_ATTRIB != 0
+		default:
+			continue
+		}
+		concerns = true
+	}
+	return concerns
+}
+
+// mounted records that mounts at points were added or removed, and reports whether that matters.
+func (t *tree) mounted(points []string) (concerns bool) {
+	for _, r := range t.roots {
+		onWay := func(point string) bool { _, on := r.nodes[point]; return on }
+		if r.job != nil && r.job.scan || slices.ContainsFunc(points, onWay) {
+			r.stale, concerns = true, true
 		}
 	}
 	return concerns
 }
 
-// scan reads the files that were written, or follows all paths again and reads the files that may
-// have changed. It reports whether any content did.
-func (t *tree) scan() (changed bool) {
-	if t.all {
-		for _, r := range t.roots {
-			changed = t.rescan(r) || changed
-		}
-		t.sweep()
-	} else {
-		for e := range t.written {
-			changed = t.read(e) || changed
+// due reports whether a root must be scanned.
+func (t *tree) due() bool {
+	for _, r := range t.roots {
+		if r.due() {
+			return true
 		}
 	}
-	t.all = false
-	clear(t.written)
-	return changed
+	return false
 }
 
-// rescan is scan for one root, without ending watches.
-func (t *tree) rescan(r *root) (changed bool) {
-	r.scan = scanRoot(r, t.folders)
-	paths := map[string]string{r.name: r.end}
-	for path, names := range r.files {
-		for _, name := range names {
-			paths[name] = path
+func (r *root) due() bool { return r.job == nil && (r.stale || len(r.written) > 0) }
+
+// polled reports whether the changes of a root must be polled. If due, the next scan does.
+func (t *tree) polled(due bool) (polled bool) {
+	for _, r := range t.roots {
+		if r.polled && r.job == nil {
+			r.stale, polled = r.stale || due, true
 		}
 	}
-	for name := range paths {
-		if r.entries[name] == nil {
-			r.entries[name] = &entry{root: r, name: name}
-		}
-	}
-	for name, e := range r.entries {
-		e.path = paths[name]
-		changed = t.read(e) || changed
-	}
-	return changed
+	return polled
 }
 
-// read looks at what e holds now, and reports whether that changed.
-func (t *tree) read(e *entry) bool {
-	before := e.now
-	switch {
-	case e.path == "":
-		e.now, e.stamp = content{}, stamp{}
-	case e.root.places[e.path].listed:
-		e.now, e.stamp = content{kind: directory}, stamp{}
-	default:
-		then := e.stamp
-		e.now, e.stamp = readContent(e.path, e.now, then, t.unread)
-		if e.stamp != then || then == (stamp{}) {
-			t.reads++
-		}
-	}
-	t.compare(e)
-	return e.now != before
-}
-
-// compare decides whether e is pending, and drops the entry of a removed file once delivered.
+// compare decides whether e is pending.
 func (t *tree) compare(e *entry) {
-	if e.now != e.told {
+	if e.current != e.reported {
 		t.pending[e] = struct{}{}
-		return
-	}
-	delete(t.pending, e)
-	if e.path == "" && e.name != e.root.name {
-		delete(e.root.entries, e.name)
+	} else {
+		delete(t.pending, e)
 	}
 }
 
-// sweep ends the watch of folders that no root needs.
+// sweep ends the watch of what no root needs, unless a scan is about to need more.
 func (t *tree) sweep() {
 	needed := map[string]bool{}
 	for _, r := range t.roots {
-		for path, p := range r.places {
-			if p.watched {
+		if r.job != nil {
+			return
+		}
+		for path, n := range r.nodes {
+			if n.mask != 0 {
 				needed[path] = true
 			}
 		}
@@ -228,7 +205,7 @@ type batch struct {
 func (t *tree) batch() batch {
 	b := batch{state: make(map[*entry]content, len(t.pending))}
 	for e := range t.pending {
-		b.state[e] = e.now
+		b.state[e] = e.current
 		b.names = append(b.names, e.name)
 	}
 	slices.Sort(b.names)
@@ -239,7 +216,7 @@ func (t *tree) batch() batch {
 // delivered records that b was received.
 func (t *tree) delivered(b batch) {
 	for e, state := range b.state {
-		e.told = state
+		e.reported = state
 		if _, pending := t.pending[e]; pending { // else Set has dropped it
 			t.compare(e)
 		}

@@ -4,14 +4,16 @@
 // SHA-256. Touching a file, or replacing it with an equal one, is no change.
 // A file that cannot be read counts by inode, size and change time, with Options.Unread any file.
 //
-// Paths need not exist. A scan follows each path link by link, has inotify watch the folders in
-// which a link, a file or a missing name was found, and the listed directories, and reads the files
-// whose inode, size or change time differs from the last scan. An event that concerns a path causes
-// a scan, which reads only the written files if nothing else changed. So does every checkInterval,
-// with all paths, for what inotify does not report: replaced parents, mounts, writes through another
-// hard link, changes by other clients of a network file system, lost events.
+// Paths need not exist. A scan follows each path link by link, watches the folders on its way and
+// in the listed directories with inotify, and reads the files whose inode, size or change time
+// differs from the last scan. An event that concerns a path causes a scan of it, which reads only the
+// written files if nothing else changed. So does a mount on its way. Only where inotify does not
+// report changes (network file systems, folders that may not be listed, exhausted limits) a path is
+// scanned every pollInterval.
 //
-//	fsnotify event, periodic scan ──► debouncer ──► scan ──► Changes
+//	inotify, mounts, poll ──► debouncer ──► scan, a goroutine per path ──► Changes
+//
+// A scan runs without a lock. One that a file system does not answer delays only its own path.
 //
 // In directories, names that start with a dot are ignored (swap files, locks, Kubernetes' ..data),
 // as are files without one of Options.Suffixes.
@@ -21,23 +23,27 @@ package watch
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"outrider.org/outrider/agent/part"
 )
 
-// checkInterval is the period of the scans for changes that inotify does not report. checkFactor
-// bounds their share of time: the next one waits at least checkFactor times as long as one took.
+// pollInterval is the period of the scans for changes that inotify does not report. pollFactor
+// bounds their share of time: the next one waits at least pollFactor times as long as one took.
 const (
-	checkInterval = 2 * time.Second
-	checkFactor   = 100
+	pollInterval = 2 * time.Second
+	pollFactor   = 100
 )
+
+// scanWait is how long a scan is waited for. What a later one finds, also the first one of a path,
+// is reported as a change.
+const scanWait = time.Second
 
 // restFactor bounds the share of time spent on scans while many files change: scans are followed by
 // rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet
@@ -68,11 +74,11 @@ type Options struct {
 type Watcher struct {
 	part.Readiness
 	options  Options
-	open     func() (*fsnotify.Watcher, error) // replaced in tests
-	interval time.Duration                     // of checks; shorter in tests
+	open     func() (*inotify, error) // replaced in tests
+	interval time.Duration            // of polls; shorter in tests
 	delays   atomic.Pointer[Delays]
 	changes  chan []string
-	wake     chan struct{} // Set may have dropped paths of the batch on offer
+	wake     chan struct{} // the batch on offer may be outdated, or a scan due
 
 	mu   sync.Mutex
 	tree *tree
@@ -85,8 +91,8 @@ func New(options Options) *Watcher {
 	}
 	w := &Watcher{
 		options:  options,
-		open:     fsnotify.NewWatcher,
-		interval: checkInterval,
+		open:     openInotify,
+		interval: pollInterval,
 		changes:  make(chan []string),
 		wake:     make(chan struct{}, 1),
 		tree:     newTree(options.Suffixes, options.Logger),
@@ -103,16 +109,70 @@ func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 // stands for the files in it; with "/..." appended, for those of its sub-directories too. The
 // content at the time of Set is the baseline of a new path; a path that was watched before keeps
 // its baseline. A caller that reads the files after Set misses no change of them, except one that
-// is undone before it is delivered.
+// is undone before it is delivered. Set waits a second at most for file systems.
 func (w *Watcher) Set(paths []string) error {
 	w.mu.Lock()
-	err := w.tree.set(paths)
+	roots, err := w.tree.set(paths)
+	jobs := w.begin(roots)
+	for _, r := range roots {
+		if r.job != nil && !r.baseline && !slices.Contains(jobs, r.job) {
+			jobs = append(jobs, r.job) // begun by another call
+		}
+	}
 	w.mu.Unlock()
+	w.await(jobs)
+	w.signal()
+	return err
+}
+
+// begin starts the jobs that roots are due for. Callers hold mu.
+func (w *Watcher) begin(roots []*root) (jobs []*job) {
+	for _, r := range roots {
+		if r.due() {
+			j := r.begin()
+			jobs = append(jobs, j)
+			go w.run(j)
+		}
+	}
+	return jobs
+}
+
+func (w *Watcher) run(j *job) {
+	found := j.run(w.tree.folders, w.options.Unread)
+	w.mu.Lock()
+	w.tree.apply(j, found)
+	again := j.late || j.root.due()
+	w.mu.Unlock()
+	if close(j.done); again {
+		w.signal()
+	}
+}
+
+// await waits until jobs are done, scanWait at most, and reports whether they are.
+func (w *Watcher) await(jobs []*job) bool {
+	timeout := time.NewTimer(scanWait)
+	defer timeout.Stop()
+	for _, j := range jobs {
+		select {
+		case <-j.done:
+		case <-timeout.C:
+			w.mu.Lock()
+			for _, j := range jobs {
+				j.late = true
+			}
+			w.mu.Unlock()
+			return false
+		}
+	}
+	return true
+}
+
+// signal wakes the loop.
+func (w *Watcher) signal() {
 	select {
 	case w.wake <- struct{}{}:
-	default:
+	default: // a signal is pending
 	}
-	return err
 }
 
 // Changes delivers the changed files, sorted: a file of Set as given there, a file in a directory
@@ -126,49 +186,76 @@ func (w *Watcher) Name() string { return "watch" }
 
 // Run watches until ctx is done and returns nil. It reports changes since Set as well.
 func (w *Watcher) Run(ctx context.Context) error {
-	var events <-chan fsnotify.Event
-	lost := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer cancel()
+	events, ended := make(chan event), make(chan error, 1)
 	inner, err := w.open()
 	if err != nil {
-		w.options.Logger.Warn("cannot use inotify, checking all watched files periodically; "+
-			"raise fs.inotify.max_user_instances (sysctl)", "interval", checkInterval, "error", err)
+		w.options.Logger.Warn("cannot use inotify, polling all watched files", "interval",
+			pollInterval, "remedy", "raise fs.inotify.max_user_instances (sysctl)", "error", err)
 	} else {
-		events = inner.Events
-		// fsnotify may hold its lock until an error is received: the receiver must not call it.
-		go func() {
-			for err := range inner.Errors {
+		reading.Go(func() {
+			ended <- inner.read(func(of event) {
 				select {
-				case lost <- err:
-				default: // one is enough: each causes a scan of everything
+				case events <- of:
+				case <-ctx.Done():
 				}
-			}
-		}()
-		defer func() { _ = inner.Close() }() // nothing to lose
+			})
+		})
+		defer func() { _ = inner.file.Close() }() // nothing to lose
 	}
-	w.locked(func(t *tree) { t.attach(inner) })
+	points := make(chan []string)
+	if table, err := openMounts(); err != nil {
+		w.options.Logger.Warn("cannot watch mounts", "error", err)
+	} else {
+		reading.Go(func() {
+			table.await(func(changed []string) {
+				select {
+				case points <- changed:
+				case <-ctx.Done():
+				}
+			})
+		})
+		defer func() { _ = table.file.Close() }() // only read
+	}
+	w.tree.folders.attach(inner)
+	defer w.tree.folders.attach(nil)
+	w.locked((*tree).invalidate)
 	w.MarkReady()
-	defer w.locked((*tree).detach)
-	return w.loop(ctx, events, lost)
+	return w.loop(ctx, events, points, ended)
 }
 
 // loop owns the debouncer and the batch on offer.
-func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error) error {
+func (w *Watcher) loop(
+	ctx context.Context, events <-chan event, mounts <-chan []string, ended <-chan error,
+) error {
 	debounce := debouncer{delays: &w.delays}
-	settle := time.NewTimer(debounce.touch(time.Now()))
-	defer settle.Stop()
-	check := time.NewTimer(w.interval)
-	defer check.Stop()
-
+	quiet := time.NewTimer(debounce.touch(time.Now()))
+	defer quiet.Stop()
+	var poll <-chan time.Time // nil: nothing to poll
 	var offered batch
 	var rest time.Time // no scan before it
-	scan := func() {
-		debounce.reset()
+	scan := func() time.Duration {
 		began := time.Now()
-		w.locked(func(t *tree) { t.scan(); offered = t.batch() })
-		if saved := began.Add(-restSaved); rest.Before(saved) {
+		w.mu.Lock()
+		jobs := w.begin(slices.Collect(maps.Values(w.tree.roots)))
+		w.mu.Unlock()
+		if !w.await(jobs) {
+			return 0 // a file system does not answer, which costs no time
+		}
+		return time.Since(began)
+	}
+	report := func() {
+		debounce.reset()
+		saved := time.Now().Add(-restSaved)
+		took := scan()
+		if rest.Before(saved) {
 			rest = saved
 		}
-		rest = rest.Add((1 + restFactor) * time.Since(began))
+		rest = rest.Add((1 + restFactor) * took)
+		w.locked(func(t *tree) { t.changed, offered = false, t.batch() })
 	}
 	for {
 		var changes chan<- []string
@@ -179,43 +266,46 @@ func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <
 		select {
 		case <-ctx.Done():
 			return nil
-		case event, ok := <-events:
-			if !ok {
-				return errors.New("watch files: fsnotify has closed its events")
+		case err := <-ended:
+			return fmt.Errorf("read file events: %w", err)
+		case of := <-events:
+			if of.path == "" {
+				w.options.Logger.Info("file events were lost, scanning all watched files")
 			}
-			w.locked(func(t *tree) { touched = t.event(event) })
-		case err := <-lost:
-			w.options.Logger.Info("file events were lost, scanning all watched files", "error", err)
-			w.locked(func(t *tree) {
-				t.folders.sweep(nil) // the scan watches them anew
-				t.all = true
-			})
-			touched = true
-		case <-check.C:
-			began := time.Now()
-			w.locked(func(t *tree) {
-				t.all = true
-				touched = t.scan()
-			})
-			check.Reset(max(w.interval, checkFactor*time.Since(began)))
-		case <-settle.C:
-			scan()
+			w.locked(func(t *tree) { touched = t.event(of) })
+		case points := <-mounts:
+			w.locked(func(t *tree) { touched = t.mounted(points) })
+		case <-poll:
+			w.locked(func(t *tree) { t.polled(true) })
+			poll = time.After(max(w.interval, pollFactor*scan()))
+			w.locked(func(t *tree) { touched = t.changed })
+		case <-quiet.C:
+			report()
 		case <-w.wake:
-			if len(offered.names) > 0 {
-				w.locked(func(t *tree) { offered = t.batch() })
-			}
+			w.locked(func(t *tree) {
+				if touched = t.changed || t.due(); len(offered.names) > 0 {
+					offered = t.batch()
+				}
+			})
 		case changes <- offered.names:
 			w.locked(func(t *tree) { t.delivered(offered) })
 			offered = batch{}
 		}
 		if touched {
 			if wait := max(time.Until(rest), debounce.touch(time.Now())); wait > 0 {
-				settle.Reset(wait)
+				quiet.Reset(wait)
 			} else {
-				settle.Stop()
-				scan()
+				quiet.Stop()
+				report()
 			}
 		}
+		w.locked(func(t *tree) {
+			if !t.polled(false) {
+				poll = nil
+			} else if poll == nil {
+				poll = time.After(w.interval)
+			}
+		})
 	}
 }
 

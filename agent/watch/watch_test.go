@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -100,7 +99,7 @@ func seen(t *testing.T, watcher *Watcher, path, text string) {
 	parts.Eventually(t, patience, "the watcher looks at "+path, func() bool {
 		watcher.mu.Lock()
 		defer watcher.mu.Unlock()
-		return watcher.tree.roots[path].entries[path].now == want
+		return watcher.tree.roots[path].entries[path].current == want
 	})
 }
 
@@ -147,11 +146,10 @@ func TestOverflow_ScansEverything(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/f", "old")
 	watcher := New(testOptions())
-	watcher.interval = time.Hour // only the overflow counts
 	start(t, watcher, dir+"/f", dir+"/later")
 	quiet(t, watcher)
 	watcher.mu.Lock()
-	for range queue + 4096 { // beside what fsnotify has read
+	for range queue + 4096 { // beside what was read
 		must(t, os.Symlink("x", dir+"/ignored"))
 		must(t, os.Remove(dir+"/ignored"))
 	}
@@ -175,10 +173,11 @@ func TestWithoutInotify_FilesArePolled(t *testing.T) {
 				Delays: Delays{time.Millisecond, time.Second},
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			})
+			watcher.interval = testInterval
 			if limit == "instances" {
-				watcher.open = func() (*fsnotify.Watcher, error) { return nil, unix.EMFILE }
+				watcher.open = func() (*inotify, error) { return nil, unix.EMFILE }
 			} else {
-				watcher.tree.folders.add = func(string) error { return unix.ENOSPC }
+				watcher.tree.folders.add = func(string, uint32) error { return unix.ENOSPC }
 			}
 			start(t, watcher, dir+"/f", dir+"/d/...")
 			for _, name := range []string{dir + "/f", dir + "/d/sub/f.yaml"} {

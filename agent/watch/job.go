@@ -1,0 +1,145 @@
+package watch
+
+import "os"
+
+// job is one look at a root: it scans the root, or reads the files that were written. It runs
+// without the Watcher's lock, in a goroutine of its own, since a file system may not answer.
+type job struct {
+	root    *root
+	scan    bool
+	access  bool // count files as changed (Options.Unread)
+	written []*entry
+	done    chan struct{}
+	late    bool // nobody waits for it any more
+}
+
+// result is what a job found.
+type result struct {
+	scan scan // if the job scanned the root
+	read map[*entry]reading
+}
+
+// reading is what a job found an entry to hold.
+type reading struct {
+	path    string
+	content content
+	stamp   stamp
+	linked  bool // it has other names: changes through them are watched
+	polled  bool // or must be polled
+}
+
+// begin returns the job that a root is due for. Callers hold the lock.
+func (r *root) begin() *job {
+	j := &job{root: r, scan: r.stale, access: r.access, done: make(chan struct{})}
+	for e := range r.written {
+		j.written = append(j.written, e)
+	}
+	r.job, r.stale, r.access = j, false, false
+	clear(r.written)
+	return j
+}
+
+// run does the job.
+func (j *job) run(f *folders, unread bool) result {
+	found := result{scan: j.root.scan, read: map[*entry]reading{}}
+	paths := map[*entry]string{}
+	if j.scan {
+		found.scan = scanRoot(j.root, f)
+		paths = j.root.paths(found.scan)
+	}
+	for _, e := range j.written {
+		if !j.scan {
+			paths[e] = e.path
+		}
+	}
+	for e, path := range paths {
+		found.read[e] = j.read(e, path, found.scan, f, unread)
+	}
+	return found
+}
+
+// paths returns the paths of all entries, those before and those that a scan found.
+func (r *root) paths(found scan) map[*entry]string {
+	paths := map[*entry]string{}
+	for _, e := range r.entries {
+		paths[e] = ""
+	}
+	add := func(name, path string) {
+		e := r.entries[name]
+		if e == nil {
+			e = &entry{root: r, name: name}
+		}
+		paths[e] = path
+	}
+	files := map[string]string{r.name: found.end}
+	for path, names := range found.files {
+		for _, name := range names {
+			files[name] = path
+		}
+	}
+	for name, path := range files {
+		add(name, path)
+	}
+	return paths
+}
+
+// read looks at what an entry holds.
+func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) reading {
+	at, before := reading{path: path}, e.current
+	if j.access && unread {
+		before.looks++
+	}
+	switch {
+	case path == "" && s.denied && e.name == j.root.name:
+		at.content.kind = unreadable
+		if unread {
+			at.content.looks = before.looks + 1
+		}
+	case path == "":
+	case s.nodes[path].listed:
+		at.content.kind = directory
+	default:
+		info, err := os.Lstat(path)
+		if err == nil && hardLinks(info) > 1 && s.nodes[path].mask == 0 {
+			at.linked, at.polled = true, !f.watch(path, watchFile)
+		}
+		at.content, at.stamp = readContent(path, before, e.stamp, unread)
+	}
+	return at
+}
+
+// apply records what a job found. Callers hold the lock.
+func (t *tree) apply(j *job, found result) {
+	r := j.root
+	if r.job = nil; j.scan {
+		r.scan = found.scan
+	}
+	for e, at := range found.read {
+		if at.path != "" && at.content.kind != directory &&
+			(at.stamp != e.stamp || e.stamp == (stamp{})) {
+			t.reads++
+		}
+		before := e.current
+		e.path, e.current, e.stamp = at.path, at.content, at.stamp
+		switch r.entries[e.name] = e; {
+		case r.baseline:
+			t.changed = t.changed || e.current != before
+		case j.late:
+			e.reported, t.changed = content{kind: unknown}, true
+		default:
+			e.reported = e.current
+		}
+		if at.linked {
+			r.nodes[at.path] = node{mask: watchFile}
+			r.polled = r.polled || at.polled
+		}
+		if t.roots[r.key] != r {
+			continue // Set has dropped it
+		}
+		if t.compare(e); e.path == "" && e.name != r.name && e.current == e.reported {
+			delete(r.entries, e.name)
+		}
+	}
+	r.baseline = true
+	t.sweep()
+}
