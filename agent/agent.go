@@ -35,10 +35,12 @@ import (
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/systemd"
+	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -68,18 +70,18 @@ type Agent struct {
 	maker      *specMaker
 	levels     *epoch.LogLevels
 	discovery  *discovery.Server
-	meshWatch  *mesh.Watch
-	meshPorts  *mesh.Ports
-	unbound    *mesh.Unbound
+	meshWatch  *watch.Watcher
+	meshPorts  *ports.Tracker
+	unbound    *ports.Unbound
 	xds        *xds.Server
 	relay      *relay.Server
 	health     *health.Checker
-	xdsSwitch  *mesh.Switch // between xds and relay
-	xdsSockets *mesh.Sockets
+	xdsSwitch  *xds.Switch // between xds and relay
+	xdsSockets *xds.Sockets
 	identity   *identity.Manager
 	seal       []byte      // credential; nil if there is none
 	sds        *xds.Server // serves the secrets of identity
-	sdsSockets *mesh.Sockets
+	sdsSockets *xds.Sockets
 	sts        *sts.Server    // nil if disabled
 	dns        *dns.Server    // nil if disabled
 	status     *status.Server // nil if disabled

@@ -13,14 +13,15 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/epoch/record"
-	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/xds"
 )
 
 // newClients returns what decides about the clients of the xDS socket.
-func (a *Agent) newClients(c *config.Config) *mesh.Clients {
+func (a *Agent) newClients(c *config.Config) *xds.Clients {
 	nodes := epochNodes{epochs: a.supervisor.Epochs}
-	return &mesh.Clients{Server: a.discovery, Own: a.isOwn(c), Envoys: nodes.all,
+	return &xds.Clients{Server: a.discovery, Same: discovery.SameNode, Own: a.isOwn(c), Envoys: nodes.all,
 		Application: a.grpcNode.Load, Board: a.board}
 }
 
@@ -31,7 +32,7 @@ const xdsGroup = "outrider-xds"
 // forApplications gives the xDS socket of an installed agent to xdsGroup. Envoy's group, whose
 // directory it is in, may connect too: an Envoy that was started before an upgrade is not in
 // xdsGroup, and applications were in Envoy's group before that existed.
-func (a *Agent) forApplications(sockets mesh.Options) mesh.Options {
+func (a *Agent) forApplications(c *config.Config, sockets xds.SocketOptions) xds.SocketOptions {
 	group, err := user.LookupGroup(xdsGroup)
 	if !a.options.Config.InUnit || err != nil {
 		return sockets
@@ -40,7 +41,7 @@ func (a *Agent) forApplications(sockets mesh.Options) mesh.Options {
 	if err != nil {
 		return sockets
 	}
-	if found, err := user.Lookup(sockets.Start.Envoy.User); err == nil {
+	if found, err := user.Lookup(c.Envoy.User); err == nil {
 		sockets.Also, _ = strconv.Atoi(found.Gid) // a number, on every system with a keeper
 	}
 	sockets.Group = gid

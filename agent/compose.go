@@ -21,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/status"
@@ -46,16 +47,15 @@ func (a *Agent) compose(
 	if err := a.composeParts(loaded); err != nil {
 		return nil, err
 	}
-	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xdsSwitch,
-		Logger: a.logOf("xds"), Own: a.isOwn(c),
-		Path: func(c *config.Config) string { return c.XDS.Socket }}
+	sockets := xds.SocketOptions{Name: "xds.socket", Path: c.XDS.Socket, Server: a.xdsSwitch,
+		Logger: a.logOf("xds"), Own: a.isOwn(c)}
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
-	if a.xdsSockets, err = mesh.NewSockets(a.forApplications(sockets)); err != nil {
+	if a.xdsSockets, err = xds.NewSockets(a.forApplications(c, sockets)); err != nil {
 		return nil, err
 	}
-	a.sdsSockets, err = a.newSDSSockets(sockets, other)
+	a.sdsSockets, err = a.newSDSSockets(c, sockets, other)
 	return opened, err
 }
 
@@ -139,22 +139,21 @@ func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
 
 func (a *Agent) composeDiscovery(c *config.Config) error {
 	var err error
-	if a.meshWatch, err = mesh.NewWatch(c, a.logOf("watch")); err != nil {
+	if a.meshWatch, err = newMeshWatch(c, a.logOf("watch")); err != nil {
 		return err
 	}
 	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
 	a.proxy = epoch.NewProxy(a.supervisor, embeddedMesh{a})
-	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
-		a.board)
+	a.meshPorts = ports.NewTracker(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
+		a.board, func() { a.exposure.Wake() })
 	a.relay = a.newRelay(c)
 	a.capture = a.newCapture(c)
 	a.exposure = a.newExposure(c)
 	a.endpoints = a.newEndpoints()
 	a.diskSpace = a.newDiskSpace()
-	a.meshPorts.Accepted = a.exposure.Wake
-	a.unbound = mesh.NewUnbound(mesh.UnboundOptions{Host: neighbourhood(a.options.Config),
+	a.unbound = ports.NewUnbound(ports.UnboundOptions{Host: neighbourhood(a.options.Config),
 		Source: a.discovery, Live: a.livePID, Epochs: a.proxy.Changed, Board: a.board,
 		Retry: func(ctx context.Context, stream uint64, names []string) {
 			a.xds.Retry(ctx, stream, resource.ListenerType, names)
@@ -165,14 +164,14 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		Board: a.board, Logger: a.logOf("health")})
 	log := a.logOf("xds")
 	clients := a.newClients(c)
-	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
+	a.xds, err = xds.NewServer(xds.ForHost(xds.Options{
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
 		Observer: acknowledged{
 			mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.unbound), a.presented},
 		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 		Also: a.receiveFailures(c),
 	}))
-	a.xdsSwitch = &mesh.Switch{Embedded: a.xds, Relay: a.relay, Logger: log}
+	a.xdsSwitch = &xds.Switch{Embedded: a.xds, Relay: a.relay, Logger: log}
 	a.xdsSwitch.UseRelay(c.Discovery.Address != "")
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/mesh"
 )
 
 // reloadSource implements specSource with the configuration files and the checks of this host.
@@ -30,7 +29,7 @@ func (s reloadSource) Make(
 
 func (s reloadSource) Loses(ctx context.Context) error {
 	if live, ok := s.proxy.Epoch(); ok {
-		return mesh.LostCertificates(ctx, s.discovery, s.xds, live)
+		return lostCertificates(ctx, s.discovery, s.xds, live)
 	}
 	return nil
 }
@@ -49,10 +48,14 @@ func (e reloadEffects) Expect(
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.hold(id, read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
-	if err := e.sdsSockets.Hold(id, read.loaded); err != nil {
-		return err
+	c := read.loaded.Config
+	if err := e.sdsSockets.Hold(id, c.SDS.Socket); err != nil {
+		return socketFault(read.loaded, "sds.socket", c.SDS.Socket, err)
 	}
-	return e.xdsSockets.Hold(id, read.loaded)
+	if err := e.xdsSockets.Hold(id, c.XDS.Socket); err != nil {
+		return socketFault(read.loaded, "xds.socket", c.XDS.Socket, err)
+	}
+	return nil
 }
 
 func (e reloadEffects) Release(id uint64, refused bool) {
@@ -84,8 +87,8 @@ func (e reloadEffects) Enact(
 	e.useUpstream(c)
 	e.health.Configure(healthSettings(c))
 	e.identity.Configure(e.identitySettings(c))
-	e.sdsSockets.Configure(c)
-	e.xdsSockets.Configure(c)
+	e.sdsSockets.Configure(c.SDS.Socket)
+	e.xdsSockets.Configure(c.XDS.Socket)
 	if c.Log.Level != old.Config.Log.Level { // otherwise a request may have set another level
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
@@ -104,11 +107,11 @@ func (e reloadEffects) Enact(
 		e.logOf("status").Warn("cannot apply envoy.admin_port to the admin view", "error", err)
 	}
 	step("watch of the mesh configuration")
-	if err := e.meshWatch.Configure(c); err != nil { // before discovery reads the files
+	if err := e.meshWatch.Set(meshPaths(c)); err != nil { // before discovery reads the files
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)
 	}
 	step("mesh configuration")
-	settings := mesh.Settings(c)
+	settings := discoverySettings(c)
 	settings.EnvoyVersion = won.wanted.binary.Version
 	if err := e.discovery.Configure(settings); err != nil {
 		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)

@@ -12,7 +12,6 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -22,7 +21,7 @@ func (a *Agent) newEndpoints() *endpoints.Tracker {
 		Read: a.endpointCounters, Empty: a.emptyClusters,
 		Blind: func() bool {
 			c := a.reloader.InForce().Config
-			return c.Envoy.Enabled && !mesh.ReportsFailures(c)
+			return c.Envoy.Enabled && !reportsFailures(c)
 		},
 		Board: a.board, Logger: a.logOf("endpoints"),
 	})

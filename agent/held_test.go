@@ -11,16 +11,16 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // While the epoch of reload 2 starts, the refusal of reload 3 leaves it the secrets.
 func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	board, dir := condition.NewBoard(), t.TempDir()
-	a := &Agent{log: slog.New(slog.DiscardHandler), xdsSwitch: &mesh.Switch{},
+	a := &Agent{log: slog.New(slog.DiscardHandler), xdsSwitch: &xds.Switch{},
 		relay: relay.New(relay.Options{Board: board}),
 		identity: identity.New(identity.Options{Board: board, Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Unread: true})

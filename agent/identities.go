@@ -17,7 +17,6 @@ import (
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/keeper"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
@@ -39,7 +38,7 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 		},
 	})
 	var err error
-	a.sds, err = xds.NewServer(mesh.Limited(xds.Options{
+	a.sds, err = xds.NewServer(xds.ForHost(xds.Options{
 		Source: a.identity, Subscriber: a.identity, Logger: log, Words: envoy.RedactMessage,
 		Observer: acknowledged{
 			&secretObserver{board: a.board, refused: map[refusedSecret]string{}}, a.presented},
@@ -76,15 +75,15 @@ func (a *Agent) trust(authorities, bundles []string) {
 // newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.
 // Only Envoy's user, the agent's and root may connect.
 func (a *Agent) newSDSSockets(
-	sockets mesh.Options, other *keeper.User,
-) (*mesh.Sockets, error) {
-	sockets.Key, sockets.Server, sockets.Logger = "sds.socket", a.sds, a.logOf("identity")
-	sockets.Users = trustedUsers(sockets.Start)
+	c *config.Config, sockets xds.SocketOptions, other *keeper.User,
+) (*xds.Sockets, error) {
+	sockets.Name, sockets.Server, sockets.Logger = "sds.socket", a.sds, a.logOf("identity")
+	sockets.Users = trustedUsers(c)
 	if other != nil {
 		sockets.Users = append(sockets.Users, other.UID)
 	}
-	sockets.Path = func(c *config.Config) string { return c.SDS.Socket }
-	return mesh.NewSockets(sockets)
+	sockets.Path = c.SDS.Socket
+	return xds.NewSockets(sockets)
 }
 
 // conditionSecretRefused is active while an Envoy refuses a secret.

@@ -8,12 +8,15 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/bootstrap"
 )
 
 // lastGoodName is the file in the state directory with the last-good versions of invalid objects.
 const lastGoodName = "mesh-last-good.json"
+
+// maxViews is the number of nodes with different resources that are served at the same time: those of
+// overlapping epochs and of applications.
+const maxViews = 8
 
 // discoveryOptions returns the options of the embedded discovery server.
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
@@ -21,7 +24,7 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
 		// The path may have policies that need the identity.
 		Await:    c.Identity.Provider != "none" && c.Discovery.Address == "",
-		Settings: mesh.Settings(c), Here: true, MaxViews: mesh.MaxViews, Denied: a.deniedToEnvoy,
+		Settings: discoverySettings(c), Here: true, MaxViews: maxViews, Denied: a.deniedToEnvoy,
 		DeniedHere: unreadable,
 		Namespaces: a.namespaces, TrustBundle: a.trust,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,

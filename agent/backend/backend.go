@@ -24,8 +24,8 @@ import (
 	"outrider.org/outrider/agent/exposure"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
@@ -49,7 +49,7 @@ type Backend struct {
 	Supervisor   *epoch.Supervisor
 	Proxy        *epoch.Proxy
 	Discovery    *discovery.Server
-	Ports        *mesh.Ports
+	Ports        *ports.Tracker
 	XDS          *xds.Server
 	Health       *health.Checker
 	Relay        *relay.Server // in use if the configuration has an upstream server
@@ -60,7 +60,7 @@ type Backend struct {
 	Interception *capture.Follower
 	Exposure     *exposure.Checker
 	Endpoints    *endpoints.Tracker
-	Unbound      *mesh.Unbound
+	Unbound      *ports.Unbound
 	Presence     *neighbour.Presence
 
 	live liveProblems
@@ -176,7 +176,7 @@ func (b *Backend) Reload(
 	b.Discovery.Proceed()
 	result, err := b.Reloader.Reload(ctx, reason, request, progress)
 	for _, c := range b.Board.Conditions() {
-		if c.Code == discovery.ConditionProblems || c.Code == mesh.ConditionUnbound &&
+		if c.Code == discovery.ConditionProblems || c.Code == ports.ConditionUnbound &&
 			result.Mesh == "" {
 			result.Mesh = c.Sentence
 		}

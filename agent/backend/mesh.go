@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -12,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/sockdiag"
 )
 
@@ -75,7 +75,7 @@ func (b *Backend) MeshCompare(ctx context.Context,
 		Problems: problemsForAPI(found.Problems)}
 	for _, c := range found.Changes {
 		change := api.MeshChange{Change: c.Change, Name: c.Name,
-			Type: c.Type[strings.LastIndexByte(c.Type, '.')+1:], File: c.By.File, Line: c.By.Line}
+			Type: resource.TypeName(c.Type), File: c.By.File, Line: c.By.Line}
 		if c.By.Kind != "" {
 			change.Object = c.By.Object()
 		}

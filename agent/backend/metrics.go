@@ -4,13 +4,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/xds"
 )
 
 // Metrics returns the agent's metrics for /stats/prometheus. Their values are read at each scrape.
@@ -107,7 +108,7 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
 		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(b.Started.UnixMilli()) / 1000 }))
-	registry.MustRegister(mesh.Metrics{Discovery: b.Discovery, XDS: b.XDS}, connections,
+	registry.MustRegister(discovery.Metrics{Server: b.Discovery}, xds.Metrics{Server: b.XDS}, connections,
 		identity.Metrics{Manager: b.Identity}, captureMetrics{b.Interception},
 		conditionMetrics{b.Board}, clientMetrics{b})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Histogram counts durations in buckets. It is safe for concurrent use.
@@ -45,4 +47,15 @@ func (h *Histogram) Read() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Counts{Bounds: h.bounds, Counts: slices.Clone(h.counts), Sum: h.sum, Count: h.count}
+}
+
+// Metric returns the counts as a metric in seconds.
+func (c Counts) Metric(desc *prometheus.Desc) prometheus.Metric {
+	buckets := make(map[float64]uint64, len(c.Bounds))
+	var below uint64
+	for i, bound := range c.Bounds {
+		below += c.Counts[i]
+		buckets[bound.Seconds()] = below
+	}
+	return prometheus.MustNewConstHistogram(desc, c.Count, c.Sum.Seconds(), buckets)
 }

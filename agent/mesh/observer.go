@@ -1,3 +1,4 @@
+// Package mesh reports what Envoy accepts and refuses.
 package mesh
 
 import (
@@ -12,6 +13,8 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/ports"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -22,15 +25,16 @@ type Observer struct {
 	log     *slog.Logger
 	mesh    Server
 	refused *refusals
-	ports   *Ports   // may be nil
-	unbound *Unbound // may be nil
+	ports   *ports.Tracker // may be nil
+	unbound *ports.Unbound // may be nil
 }
 
 // NewObserver returns an Observer.
 func NewObserver(
-	board *condition.Board, log *slog.Logger, server Server, ports *Ports, unbound *Unbound,
+	board *condition.Board, log *slog.Logger, server Server, tracker *ports.Tracker,
+	unbound *ports.Unbound,
 ) Observer {
-	return Observer{board, log, server, newRefusals(), ports, unbound}
+	return Observer{board, log, server, newRefusals(), tracker, unbound}
 }
 
 // Server is the discovery server, which maps resources to their objects. Refused returns the
@@ -45,11 +49,8 @@ type Server interface {
 
 // ConditionRefused returns the condition code for refused resources of a type.
 func ConditionRefused(typeURL string) string {
-	return "resources-refused-" + strings.ToLower(typeName(typeURL))
+	return "resources-refused-" + strings.ToLower(resource.TypeName(typeURL))
 }
-
-// typeName returns the last element of a type URL: Cluster, Listener.
-func typeName(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
 // Connected logs a new stream.
 func (o Observer) Connected(stream xds.Stream) {
@@ -63,7 +64,7 @@ func (o Observer) Disconnected(stream xds.Stream, err error) {
 		o.report(typeURL, names)
 	}
 	if o.unbound != nil {
-		o.unbound.ended(stream)
+		o.unbound.Ended(stream)
 	}
 	o.mesh.Ended(stream.ID)
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
@@ -72,7 +73,7 @@ func (o Observer) Disconnected(stream xds.Stream, err error) {
 
 // Pushed logs a response.
 func (o Observer) Pushed(stream xds.Stream, push xds.Push) {
-	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", typeName(push.Type), "version",
+	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", resource.TypeName(push.Type), "version",
 		push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
@@ -81,25 +82,25 @@ func (o Observer) Pushed(stream xds.Stream, push xds.Push) {
 func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 	o.mesh.Accepted(stream.ID, stream.Node)
 	if o.ports != nil {
-		o.ports.accepted(stream.Node, typeURL)
+		o.ports.Accepted(stream.Node, typeURL)
 	}
 	if o.unbound != nil {
-		o.unbound.accepted(stream, typeURL)
+		o.unbound.Accepted(stream, typeURL)
 	}
-	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", typeName(typeURL), "version", version)
+	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version", version)
 }
 
 // Refused reports a NACK with its resources and the objects behind them.
 func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	rest, fresh := refusal, true
 	if o.unbound != nil {
-		rest, fresh = o.unbound.take(stream, refusal)
+		rest, fresh = o.unbound.Refused(stream, refusal)
 	}
 	if !fresh {
 		return // an attempt to bind a port that failed again
 	}
-	rest.Error = oneLine(rest.Error)
-	refusal.Error = oneLine(refusal.Error)
+	rest.Error = rest.OneLine()
+	refusal.Error = refusal.OneLine()
 	var origins []string
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
@@ -111,7 +112,7 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 		level = slog.LevelDebug
 	}
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID,
-		"type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
+		"type", resource.TypeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
 	if len(rest.Resources) == len(refusal.Resources) {
 		o.refuse(stream, rest, sentence)
@@ -125,14 +126,9 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 				" "), "origins": strings.Join(origins, "\n")}})
 }
 
-// oneLine joins the parts of Envoy's message, which ends each of them with a newline.
-func oneLine(message string) string {
-	return strings.Join(strings.Split(strings.TrimSpace(message), "\n"), "; ")
-}
-
 // describe returns a sentence about a refusal.
 func describe(refusal xds.Refusal, origins []string) string {
-	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type),
+	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", resource.TypeName(refusal.Type),
 		strings.Join(refusal.Resources, ", "), refusal.Error, inUse(refusal))
 	if len(origins) > 0 {
 		sentence += " (from " + strings.Join(origins, ", ") + ")"
@@ -190,12 +186,12 @@ func inUse(refusal xds.Refusal) string {
 // Cured records that a stream accepts resources again.
 func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	if o.unbound != nil {
-		o.unbound.cured(stream, typeURL, names)
+		o.unbound.Recovered(stream, typeURL, names)
 	}
 	cured := o.refused.cured(stream, typeURL, names)
 	if len(cured) > 0 { // otherwise the discovery server reverted the resource
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
-			"type", typeName(typeURL), "resources", strings.Join(cured, ", "))
+			"type", resource.TypeName(typeURL), "resources", strings.Join(cured, ", "))
 	}
 	o.report(typeURL, cured)
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -26,6 +27,9 @@ const (
 	typeURLPrefix     = "type.googleapis.com/"
 	versionCharacters = 16
 )
+
+// TypeName returns the last element of a type URL: Cluster, Listener.
+func TypeName(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
 // Origin is the user's object that a resource is generated from.
 type Origin struct {

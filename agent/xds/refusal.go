@@ -28,6 +28,11 @@ type Refusal struct {
 	First bool `json:"first"`
 }
 
+// OneLine returns the client's error with its lines joined.
+func (r Refusal) OneLine() string {
+	return strings.Join(strings.Split(strings.TrimSpace(r.Error), "\n"), "; ")
+}
+
 // refused is a resource that the client refused. It is not sent again until its content changes, or
 // the secrets that it may have been refused for.
 type refused struct {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -45,7 +45,7 @@ func TestXDSSocket_RefusesInventedNodes(t *testing.T) {
 	if err := invented(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an invented node: %v", err)
 	}
-	if told := r.Outrider("status"); !strings.Contains(told.Out, mesh.ConditionClient) &&
+	if told := r.Outrider("status"); !strings.Contains(told.Out, xds.ConditionClient) &&
 		!strings.Contains(told.Out, "clients of the xDS socket were refused") {
 		t.Errorf("status: %s", told.Out)
 	}

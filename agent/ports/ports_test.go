@@ -1,4 +1,4 @@
-package mesh
+package ports
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func listenerOf(t *testing.T, name, host string, port uint32) *resource.Resource
 }
 
 // A port shared with another agent is a condition until one of the two releases it.
-func TestSharedPortOfTheMesh(t *testing.T) {
+func TestTracker_SharedPort(t *testing.T) {
 	feed, directory := resource.NewFeed(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(directory, "a.toml"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var theirs atomic.Int32
 		theirs.Store(80)
-		m := &Ports{
+		m := &Tracker{
 			host: neighbour.Host{Directory: directory, EnvoyLives: func(string) bool {
 				return true
 			}, Ask: func(context.Context, string) (neighbour.Agent, bool) {
@@ -55,7 +55,7 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 					Port: int(theirs.Load())}}}, true
 			}},
 			source: sourceOf{feed}, folder: "/run/outrider",
-			board: condition.NewBoard(), taken: make(chan struct{}, 1),
+			board: condition.NewBoard(), notify: func() {}, accepted: make(chan struct{}, 1),
 		}
 		if claims := m.Claims(); len(claims) != 0 {
 			t.Errorf("before Envoy took anything: %v", claims)
@@ -65,8 +65,8 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 		go func() { ended <- m.Run(ctx) }()
 		look := func(typeURL, want string) {
 			t.Helper()
-			m.accepted(nil, typeURL)
-			m.accepted(&corev3.Node{Id: "x"}, typeURL)
+			m.Accepted(nil, typeURL)
+			m.Accepted(&corev3.Node{Id: "x"}, typeURL)
 			synctest.Wait()
 			standing := ""
 			for _, c := range m.board.Conditions() {

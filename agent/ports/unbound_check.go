@@ -1,4 +1,4 @@
-package mesh
+package ports
 
 import (
 	"cmp"
@@ -57,13 +57,13 @@ func (u *Unbound) check(ctx context.Context) (found bool) {
 	return true
 }
 
-// sentenceOf joins problems, at most shownRefusals of them.
+// sentenceOf joins problems, at most maxShown of them.
 func sentenceOf(problems []discovery.Problem) string {
 	var all []string
-	for _, p := range problems[:min(len(problems), shownRefusals)] {
+	for _, p := range problems[:min(len(problems), maxShown)] {
 		all = append(all, p.String())
 	}
-	if more := len(problems) - shownRefusals; more > 0 {
+	if more := len(problems) - maxShown; more > 0 {
 		all = append(all, fmt.Sprintf("and %d more: run \"outrider mesh check\"", more))
 	}
 	return strings.Join(all, "; ")

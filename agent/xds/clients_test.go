@@ -1,4 +1,4 @@
-package mesh
+package xds
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/resource"
-	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -33,7 +33,7 @@ type asked struct {
 	nodes map[string]bool
 }
 
-// Feed implements xds.Source.
+// Feed implements Source.
 func (a *asked) Feed(node *corev3.Node) (*resource.Feed, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,8 +51,8 @@ func (a *asked) all() []string {
 	return all
 }
 
-// nodeOf returns a node that differs from others in its metadata.
-func nodeOf(app string) *corev3.Node {
+// nodeFor returns a node that differs from others in its metadata.
+func nodeFor(app string) *corev3.Node {
 	return &corev3.Node{Id: "sidecar~10.0.0.1~vm.shop~shop.svc.cluster.local",
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			"APP": structpb.NewStringValue(app)}}}
@@ -60,25 +60,26 @@ func nodeOf(app string) *corev3.Node {
 
 func isRoot(uid uint32) bool { return uid == 0 }
 
-func newClients(source xds.Source, board *condition.Board) *Clients {
+func newClients(source Source, board *condition.Board) *Clients {
 	return &Clients{Server: source, Own: isRoot, Board: board,
 		Envoys: func() ([]*corev3.Node, bool) {
-			return []*corev3.Node{nodeOf("old"), nodeOf("new")}, true
+			return []*corev3.Node{nodeFor("old"), nodeFor("new")}, true
 		},
-		Application: func() *corev3.Node { return nodeOf("grpc") }}
+		Application: func() *corev3.Node { return nodeFor("grpc") },
+		Same:        func(known, node *corev3.Node) bool { return proto.Equal(known, node) }}
 }
 
 // Nodes that Envoy's user invents are refused, and those that others invent have no effect.
 func TestClients_InventedNodesCostNothing(t *testing.T) {
 	source, board := &asked{nodes: map[string]bool{}}, condition.NewBoard()
 	clients := newClients(source, board)
-	server, err := xds.NewServer(xds.Options{Source: clients, Admit: clients.Admit,
+	server, err := NewServer(Options{Source: clients, Admit: clients.Admit,
 		Reserved: clients.IsOwn, MaxStreams: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(publicDir(t), "xds.sock")
-	bound, err := xds.Listen(xds.ListenOptions{Path: socket, Mode: 0o666})
+	bound, err := Listen(ListenOptions{Path: socket, Mode: 0o666})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(app), TypeUrl: "t"})
+		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeFor(app), TypeUrl: "t"})
 		_, err = stream.Recv()
 		return status.Code(err)
 	}
@@ -158,11 +159,11 @@ func TestClients_RefusalsAreOneCondition(t *testing.T) {
 		defer end()
 		clients := newClients(failing{}, board)
 		for i := range 10_000 {
-			_, err := clients.Feed(nodeOf("new"))
+			_, err := clients.Feed(nodeFor("new"))
 			if status.Code(err) != codes.FailedPrecondition {
 				t.Fatal(err)
 			}
-			if _, err := clients.Admit(xds.Peer{}, nodeOf(fmt.Sprint(i))); err == nil {
+			if _, err := clients.Admit(Peer{}, nodeFor(fmt.Sprint(i))); err == nil {
 				t.Fatal("an invented node is admitted")
 			}
 			if i == 5000 {
@@ -178,7 +179,7 @@ func TestClients_RefusalsAreOneCondition(t *testing.T) {
 		if all := board.Conditions(); len(all) > 0 {
 			t.Errorf("conditions later: %v", all)
 		}
-		if _, err := clients.Admit(xds.Peer{}, nodeOf("other")); err == nil {
+		if _, err := clients.Admit(Peer{}, nodeFor("other")); err == nil {
 			t.Fatal("an invented node is admitted")
 		}
 		if all := board.Conditions(); len(all) != 1 {
@@ -190,7 +191,7 @@ func TestClients_RefusalsAreOneCondition(t *testing.T) {
 
 type failing struct{}
 
-// Feed implements xds.Source.
+// Feed implements Source.
 func (failing) Feed(*corev3.Node) (*resource.Feed, error) {
 	return nil, errors.New("proxies of 8 kinds are served and no more are allowed")
 }
@@ -200,11 +201,11 @@ func TestClients_WithoutKnownNodes(t *testing.T) {
 	clients := newClients(failing{}, condition.NewBoard())
 	clients.Envoys = func() ([]*corev3.Node, bool) { return nil, false }
 	clients.Application = func() *corev3.Node { return nil }
-	if got, err := clients.Admit(xds.Peer{}, nodeOf("any")); err != nil ||
+	if got, err := clients.Admit(Peer{}, nodeFor("any")); err != nil ||
 		got.GetMetadata().GetFields()["APP"].GetStringValue() != "any" {
 		t.Errorf("Envoy: %v, %v", got, err)
 	}
-	if _, err := clients.Admit(xds.Peer{UID: 1000}, nodeOf("any")); status.Code(err) !=
+	if _, err := clients.Admit(Peer{UID: 1000}, nodeFor("any")); status.Code(err) !=
 		codes.PermissionDenied {
 		t.Errorf("another user: %v", err)
 	}
@@ -213,7 +214,7 @@ func TestClients_WithoutKnownNodes(t *testing.T) {
 // Other users have connections of their own, and one of them not all of these.
 func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 	socket := filepath.Join(publicDir(t), "xds.sock")
-	bound, err := xds.Listen(xds.ListenOptions{Path: socket, Mode: 0o666})
+	bound, err := Listen(ListenOptions{Path: socket, Mode: 0o666})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 			t.Fatal("Envoy's connection is not admitted")
 		}
 		defer func() { _ = c.Close() }()
-		if xds.PeerOf(c.RemoteAddr()).UID == 0 {
+		if PeerOf(c.RemoteAddr()).UID == 0 {
 			if n != userConnections {
 				t.Errorf("%d connections of a user", n)
 			}

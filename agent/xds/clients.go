@@ -1,4 +1,4 @@
-package mesh
+package xds
 
 import (
 	"slices"
@@ -10,20 +10,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/resource"
-	"outrider.org/outrider/agent/xds"
 )
 
 // Clients decides which resources the clients of the xDS socket get: an Envoy those of the node in
 // its bootstrap, an application those of [xds] grpc_bootstrap_file. A node that a client invents
 // costs nothing.
 type Clients struct {
-	Server xds.Source            // the embedded server
+	Server Source                // the embedded server
 	Own    func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
 	// Envoys returns the nodes in the bootstraps of epochs that live or are being started. all is
 	// false if one is not known; then Own may send any node.
 	Envoys func() (nodes []*corev3.Node, all bool)
+	// Same reports whether a client that sends node has the same resources as one with the bootstrap
+	// known.
+	Same func(known, node *corev3.Node) bool
 	// Application returns the node of [xds] grpc_bootstrap_file, nil if there is none.
 	Application func() *corev3.Node
 	Board       *condition.Board
@@ -40,11 +41,11 @@ const ConditionClient = "xds-client-refused"
 const clientRefusedFor = 10 * time.Minute
 
 // IsOwn reports whether a client is an Envoy, the agent or root.
-func (c *Clients) IsOwn(peer xds.Peer) bool { return c.Own(peer.UID) }
+func (c *Clients) IsOwn(peer Peer) bool { return c.Own(peer.UID) }
 
 // Admit returns the node whose resources a client gets. Clients of other users get those of
 // Application, whatever node they send.
-func (c *Clients) Admit(peer xds.Peer, node *corev3.Node) (*corev3.Node, error) {
+func (c *Clients) Admit(peer Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.Application()
 	if !c.IsOwn(peer) {
 		if application == nil {
@@ -58,7 +59,7 @@ func (c *Clients) Admit(peer xds.Peer, node *corev3.Node) (*corev3.Node, error) 
 		nodes = append(nodes, application)
 	}
 	if all && !slices.ContainsFunc(nodes, func(known *corev3.Node) bool {
-		return discovery.SameNode(known, node)
+		return c.Same(known, node)
 	}) {
 		return nil, c.refuse(codes.PermissionDenied,
 			"its node is neither that of a running epoch nor that of [xds] grpc_bootstrap_file")
@@ -66,7 +67,7 @@ func (c *Clients) Admit(peer xds.Peer, node *corev3.Node) (*corev3.Node, error) 
 	return node, nil
 }
 
-// Feed implements xds.Source.
+// Feed implements Source.
 func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
 	feed, err := c.Server.Feed(node)
 	if err != nil {

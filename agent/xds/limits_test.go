@@ -1,4 +1,4 @@
-package mesh
+package xds
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/resource"
-	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -28,10 +27,10 @@ func (noSource) Feed(*corev3.Node) (*resource.Feed, error) {
 	return nil, errors.New("no resources")
 }
 
-// serveXDS serves xDS with an agent's limits on two sockets until the test ends.
-func serveXDS(t *testing.T) (sockets [2]string) {
+// serveHost serves xDS with the limits of a host on two sockets until the test ends.
+func serveHost(t *testing.T) (sockets [2]string) {
 	t.Helper()
-	server, err := xds.NewServer(Limited(xds.Options{Source: noSource{}}))
+	server, err := NewServer(ForHost(Options{Source: noSource{}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +39,7 @@ func serveXDS(t *testing.T) (sockets [2]string) {
 	ended := make(chan error, len(sockets))
 	for i, name := range []string{"one.sock", "two.sock"} {
 		sockets[i] = filepath.Join(folder, name)
-		bound, err := xds.Listen(xds.ListenOptions{Path: sockets[i]})
+		bound, err := Listen(ListenOptions{Path: sockets[i]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,8 +56,8 @@ func serveXDS(t *testing.T) (sockets [2]string) {
 	return sockets
 }
 
-// open reports whether the server accepts a connection, by waiting for its HTTP/2 settings.
-func open(t *testing.T, socket string) (net.Conn, bool) {
+// admitted reports whether the server accepts a connection, by waiting for its HTTP/2 settings.
+func admitted(t *testing.T, socket string) (net.Conn, bool) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -72,10 +71,10 @@ func open(t *testing.T, socket string) (net.Conn, bool) {
 }
 
 func TestXDS_ConnectionsHaveALimitForAllSockets(t *testing.T) {
-	sockets := serveXDS(t)
+	sockets := serveHost(t)
 	var first net.Conn
 	for i := range ownConnections() {
-		c, ok := open(t, sockets[i%2])
+		c, ok := admitted(t, sockets[i%2])
 		if !ok {
 			t.Fatalf("connection %d was refused", i)
 		}
@@ -83,12 +82,12 @@ func TestXDS_ConnectionsHaveALimitForAllSockets(t *testing.T) {
 			first = c
 		}
 	}
-	if _, ok := open(t, sockets[0]); ok {
+	if _, ok := admitted(t, sockets[0]); ok {
 		t.Error("one more was admitted")
 	}
 	_ = first.Close()
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		if _, ok := open(t, sockets[1]); ok {
+		if _, ok := admitted(t, sockets[1]); ok {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -98,7 +97,7 @@ func TestXDS_ConnectionsHaveALimitForAllSockets(t *testing.T) {
 }
 
 func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
-	sockets := serveXDS(t)
+	sockets := serveHost(t)
 	client, err := grpc.NewClient("unix:"+sockets[0],
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -111,13 +110,13 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := long.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(make([]byte,
-		xdsMessageBytes))}); err != nil {
+		hostMessageBytes))}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := long.Recv(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message that is too long: %v", err)
 	}
-	ends := make(chan error, 4*xdsStreams)
+	ends := make(chan error, 4*hostStreams)
 	for range cap(ends) {
 		stream, err := ads.DeltaAggregatedResources(t.Context())
 		if err != nil {
@@ -129,7 +128,7 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 		}()
 	}
 	// Accepted streams wait for their first request. Without a limit, all of them would.
-	for refused := range cap(ends) - xdsStreams {
+	for refused := range cap(ends) - hostStreams {
 		select {
 		case err := <-ends:
 			if status.Code(err) != codes.ResourceExhausted {

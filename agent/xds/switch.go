@@ -1,4 +1,4 @@
-package mesh
+package xds
 
 import (
 	"context"
@@ -29,7 +29,8 @@ func (s *Switch) Serve(
 ) error {
 	group, ctx := errgroup.WithContext(ctx)
 	context.AfterFunc(ctx, func() { _ = bound.Close() })
-	embedded, relay := newBranch(ctx, bound), newBranch(ctx, bound)
+	newBranch := func() *branch { return &branch{bound, ctx.Done(), make(chan net.Conn)} }
+	embedded, relay := newBranch(), newBranch()
 	group.Go(func() error { return s.Embedded.Serve(ctx, embedded, options...) })
 	group.Go(func() error { return s.Relay.Serve(ctx, relay, options...) })
 	group.Go(func() error {
@@ -60,12 +61,8 @@ func (s *Switch) Serve(
 // branch is the listener of one service. Closing it closes the bound listener.
 type branch struct {
 	net.Listener
-	ctx         context.Context
+	done        <-chan struct{}
 	connections chan net.Conn
-}
-
-func newBranch(ctx context.Context, bound net.Listener) *branch {
-	return &branch{bound, ctx, make(chan net.Conn)}
 }
 
 // Accept implements net.Listener.
@@ -73,7 +70,7 @@ func (b *branch) Accept() (net.Conn, error) {
 	select {
 	case connection := <-b.connections:
 		return connection, nil
-	case <-b.ctx.Done():
+	case <-b.done:
 		return nil, net.ErrClosed
 	}
 }

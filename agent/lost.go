@@ -1,4 +1,4 @@
-package mesh
+package agent
 
 import (
 	"context"
@@ -22,9 +22,9 @@ const rereadPause = 50 * time.Millisecond
 // streamTime bounds reading the state of the xDS streams.
 const streamTime = time.Second
 
-// LostCertificates returns an error for the certificates that the live epoch has in memory but a
+// lostCertificates returns an error for the certificates that the live epoch has in memory but a
 // new epoch could not load from their files.
-func LostCertificates(
+func lostCertificates(
 	ctx context.Context, mesh *discovery.Server, streams *xds.Server, live epoch.Epoch,
 ) error {
 	limited, cancel := context.WithTimeout(ctx, rereadTime)

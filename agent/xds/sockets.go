@@ -1,9 +1,7 @@
-package mesh
+package xds
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -11,9 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/part"
-	"outrider.org/outrider/agent/xds"
 )
 
 // Sockets owns the Unix sockets of an xDS server: those of the configuration in force, of the one
@@ -21,12 +17,13 @@ import (
 // and removes all others.
 type Sockets struct {
 	part.Readiness
-	options Options
+	options SocketOptions
 	listen  func(path string) (net.Listener, error)
 	failed  chan error // buffered: error of a served socket
 
 	mu      sync.Mutex
-	running context.Context    // of Run; nil: sockets are bound but not served yet
+	serve   func(*socket)      // starts serving; nil: sockets are bound but not served yet
+	ended   bool               // Run ends
 	open    map[string]*socket // by path
 	inForce string
 	before  string            // in force before
@@ -40,15 +37,14 @@ type socket struct {
 	ended  chan struct{}      // closed when serving has ended
 }
 
-// Options configures Sockets.
-type Options struct {
-	Key    string                      // configuration key of the socket
-	Path   func(*config.Config) string // returns the path; "" if none is needed
-	Start  *config.Config              // its socket is bound by NewSockets
-	Group  int                         // group that may connect; 0: the agent's own
-	Also   int                         // a further one; 0: none
-	Users  []uint32                    // users that may connect; empty: as the mode allows
-	Own    func(uid uint32) bool       // users whose connections are limited apart; nil: all
+// SocketOptions configures Sockets.
+type SocketOptions struct {
+	Name   string                // of the part
+	Path   string                // of the first socket, which NewSockets binds; "": none
+	Group  int                   // group that may connect; 0: that of this process
+	Also   int                   // a further one; 0: none
+	Users  []uint32              // users that may connect; empty: as the mode allows
+	Own    func(uid uint32) bool // users whose connections are limited apart; nil: all
 	Server Service
 	Logger *slog.Logger
 }
@@ -58,13 +54,13 @@ type Service interface {
 	Serve(ctx context.Context, bound net.Listener, options ...grpc.ServerOption) error
 }
 
-// NewSockets binds the socket of the configuration at the start.
-func NewSockets(o Options) (*Sockets, error) {
+// NewSockets binds the first socket.
+func NewSockets(o SocketOptions) (*Sockets, error) {
 	connections := newConnections(o.Own)
 	s := &Sockets{options: o, failed: make(chan error, 1), open: map[string]*socket{},
 		pending: map[uint64]string{},
 		listen: func(path string) (net.Listener, error) {
-			bound, err := xds.Listen(xds.ListenOptions{
+			bound, err := Listen(ListenOptions{
 				Path: path, Group: o.Group, AlsoGroup: o.Also, Users: o.Users,
 				Logger: o.Logger,
 			})
@@ -74,17 +70,15 @@ func NewSockets(o Options) (*Sockets, error) {
 			return connections.limit(bound), nil
 		},
 	}
-	s.inForce = s.pathOf(o.Start)
+	s.inForce = clean(o.Path)
 	if err := s.bind(s.inForce); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// pathOf returns the path of a configuration's socket, or "". Spellings of one path (/var/run for
-// /run) give the same result.
-func (s *Sockets) pathOf(c *config.Config) string {
-	path := s.options.Path(c)
+// clean returns the same path for all spellings of one path (/var/run for /run).
+func clean(path string) string {
 	if path == "" {
 		return ""
 	}
@@ -95,15 +89,15 @@ func (s *Sockets) pathOf(c *config.Config) string {
 }
 
 // Name returns the name of the part.
-func (s *Sockets) Name() string { return s.options.Key }
+func (s *Sockets) Name() string { return s.options.Name }
 
 // Run serves the sockets until ctx ends and closes them. The error is that of a failed socket.
 func (s *Sockets) Run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
-	s.running = ctx
+	s.serve = func(socket *socket) { s.begin(ctx, socket) }
 	for _, socket := range s.open {
-		s.begin(socket)
+		s.serve(socket)
 	}
 	s.mu.Unlock()
 	s.MarkReady()
@@ -114,43 +108,32 @@ func (s *Sockets) Run(ctx context.Context) (err error) {
 	cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ended = true
 	for path := range s.open {
 		s.shut(path)
 	}
 	return err
 }
 
-// Hold binds the socket of a configuration for a reload, until Release. Errors have the position of
-// the key.
-func (s *Sockets) Hold(reload uint64, loaded *config.Loaded) error {
-	path := s.pathOf(loaded.Config)
+// Hold binds the socket that a reload needs, until Release.
+func (s *Sockets) Hold(reload uint64, path string) error {
+	path = clean(path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.bind(path); err != nil {
-		return config.Errors{loaded.Fault(s.options.Key, err.Error(), socketFix(err, path))}
+		return err
 	}
 	s.pending[reload] = path
 	return nil
 }
 
-// socketFix returns the advice for an error of binding a socket.
-func socketFix(err error, path string) string {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "make the folder " + filepath.Dir(path) + ", which the agent writes and Envoy reads"
-	case errors.Is(err, fs.ErrPermission):
-		return "let the agent's user write the folder " + filepath.Dir(path)
-	}
-	return "or take another path"
-}
-
-// Configure records the configuration in force, and closes the sockets that nobody needs any more.
-// That of a refused reload stays until then: without a live epoch the supervisor may start what was
-// refused again.
-func (s *Sockets) Configure(c *config.Config) {
+// Configure records the socket of the configuration in force, and closes those that nobody needs any
+// more. That of a refused reload stays until then: without a live epoch the supervisor may start what
+// was refused again.
+func (s *Sockets) Configure(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.before, s.inForce = s.inForce, s.pathOf(c)
+	s.before, s.inForce = s.inForce, clean(path)
 	needed := map[string]bool{s.inForce: true, s.before: true}
 	for _, path := range s.pending {
 		needed[path] = true
@@ -176,24 +159,24 @@ func (s *Sockets) bind(path string) error {
 	if path == "" || s.open[path] != nil {
 		return nil
 	}
-	if s.running != nil && s.running.Err() != nil {
-		return context.Cause(s.running)
+	if s.ended {
+		return net.ErrClosed
 	}
 	bound, err := s.listen(path)
 	if err != nil {
 		return err
 	}
 	s.open[path] = &socket{bound: bound, ended: make(chan struct{})}
-	if s.running != nil {
-		s.begin(s.open[path])
+	if s.serve != nil {
+		s.serve(s.open[path])
 		s.options.Logger.Info("serving xDS on another socket", "socket", path)
 	}
 	return nil
 }
 
-// begin serves a bound socket.
-func (s *Sockets) begin(socket *socket) {
-	ctx, cancel := context.WithCancel(s.running)
+// begin serves a bound socket until ctx ends.
+func (s *Sockets) begin(ctx context.Context, socket *socket) {
+	ctx, cancel := context.WithCancel(ctx)
 	socket.cancel = cancel
 	go func() {
 		defer close(socket.ended)

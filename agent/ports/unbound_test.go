@@ -1,10 +1,8 @@
-package mesh
+package ports
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,9 +25,8 @@ import (
 // street is a host on which Envoy cannot bind listeners.
 type street struct {
 	*Unbound
-	observer Observer
-	mesh     meshRecord
-	epochs   chan struct{}
+	mesh   map[string]bool // refused for other reasons
+	epochs chan struct{}
 
 	lock    sync.Mutex
 	sockets []sockdiag.Socket
@@ -38,7 +35,7 @@ type street struct {
 }
 
 func newStreet(feed *resource.Feed) *street {
-	s := &street{mesh: meshRecord{}, epochs: make(chan struct{}, 1)}
+	s := &street{mesh: map[string]bool{}, epochs: make(chan struct{}, 1)}
 	s.Unbound = NewUnbound(UnboundOptions{
 		Host: neighbour.Host{Sockets: func() ([]sockdiag.Socket, error) {
 			s.lock.Lock()
@@ -61,7 +58,6 @@ func newStreet(feed *resource.Feed) *street {
 			}
 		},
 	})
-	s.observer = NewObserver(s.Board, slog.New(slog.DiscardHandler), s.mesh, nil, s.Unbound)
 	return s
 }
 
@@ -84,9 +80,12 @@ func (s *street) condition() string {
 
 func (s *street) refuse(stream xds.Stream, message string, names ...string) {
 	kept := make([]string, len(names))
-	s.observer.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: names,
+	rest, _ := s.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: names,
 		Versions: slices.Clone(kept), Kept: kept,
 		Error: "Error adding/updating listener(s) " + message, First: true})
+	for _, name := range rest.Resources {
+		s.mesh[name] = true
+	}
 }
 
 var gateway = resource.Origin{File: "edge.yaml", Line: 3, Kind: "Gateway", Namespace: "default",
@@ -171,7 +170,7 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != taken || !slices.Equal(s.retried, []string{"2 web"}) {
 			t.Errorf("free: %q, retried %q", got, s.retried)
 		}
-		s.observer.Cured(next, resource.ListenerType, []string{"web"})
+		s.Recovered(next, resource.ListenerType, []string{"web"})
 		if got := s.condition(); got != "" || len(s.Problems()) > 0 {
 			t.Errorf("bound: %q", got)
 		}
@@ -186,8 +185,8 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != "" || s.Closed() != "" {
 			t.Errorf("removed: %q %q", got, s.Closed())
 		}
-		s.observer.Disconnected(old, errors.New("it crashed"))
-		s.observer.Disconnected(next, nil)
+		s.Ended(old)
+		s.Ended(next)
 		if len(s.streams) > 0 {
 			t.Errorf("%d streams", len(s.streams))
 		}
@@ -205,11 +204,11 @@ func TestUnbound_FirstResourcesRefused(t *testing.T) {
 		"listener(s) web: bad filter" {
 		t.Errorf("%q", why)
 	}
-	s.observer.Accepted(stream, resource.ClusterType, "2")
+	s.Accepted(stream, resource.ClusterType)
 	if s.Closed() == "" {
 		t.Error("it has accepted only clusters")
 	}
-	s.observer.Accepted(stream, resource.ListenerType, "2")
+	s.Accepted(stream, resource.ListenerType)
 	if why := s.Closed(); why != "" {
 		t.Errorf("%q", why)
 	}

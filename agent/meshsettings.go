@@ -1,20 +1,18 @@
-// Package mesh connects the embedded discovery server with one agent: the files that it watches,
-// the sockets on which Envoy connects, what Envoy accepts and refuses, the ports of its listeners,
-// and metrics.
-//
-//	files → Watch → discovery.Server → xds.Server ← Sockets ← Envoy
-//	                      ↑                 ↓
-//	                      └─── Observer ←── ACK, NACK → conditions, events
-package mesh
+package agent
 
 import (
+	"fmt"
+	"log/slog"
+	"time"
+
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/watch"
 )
 
-// Settings returns the [live] keys of the embedded discovery server.
-func Settings(c *config.Config) discovery.Settings {
+// discoverySettings returns the [live] keys of the embedded discovery server.
+func discoverySettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
 		Namespace:      c.Node.Namespace,
 		MeshConfigFile: c.Discovery.MeshConfigFile,
@@ -39,8 +37,8 @@ func failures(c *config.Config) string {
 	return discoveryCluster
 }
 
-// ReportsFailures reports whether Envoy's listeners send failed requests to the agent.
-func ReportsFailures(c *config.Config) bool {
+// reportsFailures reports whether Envoy's listeners send failed requests to the agent.
+func reportsFailures(c *config.Config) bool {
 	return c.Discovery.Address == "" && failures(c) != ""
 }
 
@@ -62,4 +60,34 @@ func takenByAgent(c *config.Config) []discovery.Taken {
 		}
 	}
 	return taken
+}
+
+// meshDebounce merges the events of one change. The discovery server debounces further
+// (discovery.debounce_after).
+const meshDebounce = time.Millisecond
+
+// newMeshWatch returns the watcher of the mesh configuration's files, in directories of those that
+// the discovery server reads.
+func newMeshWatch(c *config.Config, log *slog.Logger) (*watch.Watcher, error) {
+	watcher := watch.New(watch.Options{
+		Delays:   watch.Delays{Debounce: meshDebounce, MaxDelay: meshDebounce},
+		Suffixes: []string{".yaml", ".yml", ".json"}, Logger: log,
+	})
+	if err := watcher.Set(meshPaths(c)); err != nil {
+		return nil, fmt.Errorf("watch discovery.files: %w", err)
+	}
+	return watcher, nil
+}
+
+// meshPaths returns the files of the mesh configuration: the MeshConfig, files, and directories with
+// everything below them.
+func meshPaths(c *config.Config) []string {
+	var paths []string
+	for _, path := range c.Discovery.Files {
+		paths = append(paths, path+"/...")
+	}
+	if c.Discovery.MeshConfigFile != "" {
+		paths = append(paths, c.Discovery.MeshConfigFile)
+	}
+	return paths
 }

@@ -1,4 +1,6 @@
-package mesh
+// Package ports watches the addresses of the mesh's listeners on this host: those that Envoy could
+// not bind (Unbound), and those that it shares with the Envoy of another agent (Tracker).
+package ports
 
 import (
 	"context"
@@ -26,18 +28,17 @@ const conditionPortShared = "port-shared"
 // sharedAgain is the polling interval while a port is shared.
 const sharedAgain = 30 * time.Second
 
-// Ports tracks the ports of mesh listeners and raises a condition while another agent's Envoy uses
+// Tracker tracks the ports of mesh listeners and raises a condition while another agent's Envoy uses
 // the same port. Such a mesh configuration is not refused: the faulty one of the two is not always
 // the newer one.
-type Ports struct {
+type Tracker struct {
 	part.Readiness
-	host   neighbour.Host
-	source xds.Source
-	folder string // the agent's own runtime directory
-	board  *condition.Board
-	taken  chan struct{} // buffered: Envoy has accepted listeners
-	// Accepted is called after Envoy has accepted listeners, and must not block; nil: nothing is.
-	Accepted func()
+	host     neighbour.Host
+	source   xds.Source
+	folder   string // the agent's own runtime directory
+	board    *condition.Board
+	accepted chan struct{} // buffered: Envoy has accepted listeners
+	notify   func()        // called after Envoy has accepted listeners; must not block
 
 	mu     sync.Mutex
 	node   *corev3.Node // of the Envoy that last accepted listeners
@@ -46,56 +47,53 @@ type Ports struct {
 	claims []config.Claim
 }
 
-// NewPorts returns the Ports of the mesh configuration that source serves. folder is the agent's
-// runtime directory.
-func NewPorts(
-	host neighbour.Host, source xds.Source, folder string, board *condition.Board,
-) *Ports {
-	return &Ports{
-		host: host, source: source, folder: folder, board: board, taken: make(chan struct{}, 1),
-	}
+// NewTracker returns the Tracker of the mesh configuration that source serves. folder is the agent's
+// runtime directory. notify is called after Envoy has accepted listeners, and must not block.
+func NewTracker(host neighbour.Host, source xds.Source, folder string, board *condition.Board,
+	notify func(),
+) *Tracker {
+	return &Tracker{host: host, source: source, folder: folder, board: board, notify: notify,
+		accepted: make(chan struct{}, 1)}
 }
 
-// accepted records that an Envoy has accepted resources. It does not block.
-func (m *Ports) accepted(node *corev3.Node, typeURL string) {
+// Accepted records that an Envoy has accepted resources. It does not block.
+func (t *Tracker) Accepted(node *corev3.Node, typeURL string) {
 	if typeURL != resource.ListenerType {
 		return
 	}
-	m.mu.Lock()
-	m.node = node
-	m.mu.Unlock()
+	t.mu.Lock()
+	t.node = node
+	t.mu.Unlock()
 	select {
-	case m.taken <- struct{}{}:
+	case t.accepted <- struct{}{}:
 	default: // one check covers both
 	}
-	if m.Accepted != nil {
-		m.Accepted()
-	}
+	t.notify()
 }
 
 // LastNode returns the node of the Envoy that last accepted listeners, or nil.
-func (m *Ports) LastNode() *corev3.Node {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.node
+func (t *Tracker) LastNode() *corev3.Node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.node
 }
 
 // Claims returns the addresses of the mesh listeners; nil before Envoy accepted any.
-func (m *Ports) Claims() []config.Claim {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.node == nil {
+func (t *Tracker) Claims() []config.Claim {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.node == nil {
 		return nil
 	}
-	feed, err := m.source.Feed(m.node)
+	feed, err := t.source.Feed(t.node)
 	if err != nil {
 		return nil // Envoy receives nothing, either
 	}
 	snapshot, _ := feed.Current()
-	if change := snapshot.Changed(resource.ListenerType); feed != m.at || change != m.change {
-		m.at, m.change, m.claims = feed, change, listenerClaims(snapshot.Set(resource.ListenerType))
+	if change := snapshot.Changed(resource.ListenerType); feed != t.at || change != t.change {
+		t.at, t.change, t.claims = feed, change, listenerClaims(snapshot.Set(resource.ListenerType))
 	}
-	return m.claims
+	return t.claims
 }
 
 // listenerClaims returns the TCP addresses that listeners bind.
@@ -127,26 +125,26 @@ func binds(listener *listenerv3.Listener) bool {
 }
 
 // Name returns the name of the part.
-func (m *Ports) Name() string { return "mesh ports" }
+func (t *Tracker) Name() string { return "mesh ports" }
 
 // Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
-func (m *Ports) Run(ctx context.Context) error {
-	m.MarkReady()
+func (t *Tracker) Run(ctx context.Context) error {
+	t.MarkReady()
 	var again <-chan time.Time // due while a port is shared
 	for {
 		select {
-		case <-m.taken:
+		case <-t.accepted:
 		case <-again:
 		case <-ctx.Done():
 			return nil
 		}
-		shared := m.host.Shared(ctx, m.folder, m.Claims)
+		shared := t.host.Shared(ctx, t.folder, t.Claims)
 		again = nil
 		if len(shared) == 0 {
-			m.board.Clear(conditionPortShared)
+			t.board.Clear(conditionPortShared)
 			continue
 		}
-		m.board.Raise(conditionPortShared, condition.Error, fmt.Sprintf(
+		t.board.Raise(conditionPortShared, condition.Error, fmt.Sprintf(
 			"%s; connections go to either Envoy: give one of the two another port",
 			strings.Join(shared, ", ")))
 		again = time.After(sharedAgain)

@@ -1,4 +1,4 @@
-package mesh
+package agent
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-func TestWatch_ReportsContentNotModes(t *testing.T) {
+func TestMeshWatch_ReportsContentNotModes(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestWatch_ReportsContentNotModes(t *testing.T) {
 	}
 	c := &config.Config{}
 	c.Discovery.Files, c.Discovery.MeshConfigFile = []string{object}, mesh
-	watcher, err := NewWatch(c, slog.New(slog.DiscardHandler))
+	watcher, err := newMeshWatch(c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package mesh
+package ports
 
 import (
 	"context"
@@ -28,6 +28,8 @@ const (
 	// unboundPause is the polling interval while there are such listeners: no event says that a
 	// program closed a socket.
 	unboundPause = time.Second
+	// maxShown bounds the listeners in a sentence.
+	maxShown = 3
 	// bindPause is the pause between attempts to bind an address that nobody is seen to have.
 	bindPause = time.Minute
 )
@@ -86,9 +88,9 @@ func NewUnbound(o UnboundOptions) *Unbound {
 		programs: map[uint64]string{}, streams: map[uint64]*answers{}}
 }
 
-// take records the listeners of a refusal that Envoy cannot bind, and returns the refusal without
+// Refused records the listeners of a refusal that Envoy cannot bind, and returns the refusal without
 // them. fresh reports whether there is anything that was not known.
-func (u *Unbound) take(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal, fresh bool) {
+func (u *Unbound) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal, fresh bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.of(stream)
@@ -111,8 +113,8 @@ func (u *Unbound) take(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal
 		rest, fresh = refusal, true
 		if kind := refusal.Type; refusal.First && (kind == resource.ListenerType ||
 			kind == resource.ClusterType) {
-			of.first[kind] = fmt.Sprintf("Envoy refused all of its first %ss: %s", typeName(kind),
-				oneLine(refusal.Error))
+			of.first[kind] = fmt.Sprintf("Envoy refused all of its first %ss: %s", resource.TypeName(kind),
+				refusal.OneLine())
 		}
 	}
 	u.look()
@@ -185,8 +187,8 @@ func (u *Unbound) listeners(node *corev3.Node) map[string]*resource.Resource {
 	return snapshot.Set(resource.ListenerType)
 }
 
-// accepted records that a client accepted resources of a type.
-func (u *Unbound) accepted(stream xds.Stream, typeURL string) {
+// Accepted records that a client accepted resources of a type.
+func (u *Unbound) Accepted(stream xds.Stream, typeURL string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if of := u.streams[stream.ID]; of != nil {
@@ -194,8 +196,8 @@ func (u *Unbound) accepted(stream xds.Stream, typeURL string) {
 	}
 }
 
-// cured records that a client does not refuse listeners any more.
-func (u *Unbound) cured(stream xds.Stream, typeURL string, names []string) {
+// Recovered records that a client does not refuse listeners any more.
+func (u *Unbound) Recovered(stream xds.Stream, typeURL string, names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.streams[stream.ID]
@@ -208,8 +210,8 @@ func (u *Unbound) cured(stream xds.Stream, typeURL string, names []string) {
 	u.look()
 }
 
-// ended forgets a stream.
-func (u *Unbound) ended(stream xds.Stream) {
+// Ended forgets a stream.
+func (u *Unbound) Ended(stream xds.Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.streams[stream.ID] != nil {
@@ -285,8 +287,8 @@ func (of *answers) sentence() string {
 		one := of.unbound[name]
 		all = append(all, fmt.Sprintf("%s (%s)", shown(one.address), one.reason))
 	}
-	if len(all) > shownRefusals {
-		all = append(all[:shownRefusals], fmt.Sprintf("and %d more", len(all)-shownRefusals))
+	if len(all) > maxShown {
+		all = append(all[:maxShown], fmt.Sprintf("and %d more", len(all)-maxShown))
 	}
 	return strings.Join(all, ", ")
 }
