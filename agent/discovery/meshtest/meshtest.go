@@ -27,6 +27,8 @@ const Namespace = "shop"
 // Mesh is a world whose objects come from a file.
 type Mesh struct {
 	*model.World
+	Text string // of the objects
+
 	t     testing.TB
 	path  string
 	store *store.Store
@@ -35,25 +37,36 @@ type Mesh struct {
 // New returns a mesh with the objects of a YAML text, and what they affect.
 func New(t testing.TB, text string) (*Mesh, model.Touched) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "mesh.yaml")
-	m := &Mesh{World: model.NewWorld("cluster.local", mesh.Default()), t: t, path: path,
-		store: store.New(store.Options{Paths: []string{path}, Namespace: Namespace,
-			Validate: validate.Object})}
+	m := empty(t)
 	touched := m.Set(text)
 	return m, touched
 }
 
-// Set replaces all objects and returns what the change affects. Invalid objects fail the test.
+func empty(t testing.TB) *Mesh {
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	return &Mesh{World: model.NewWorld("cluster.local", mesh.Default()), t: t, path: path,
+		store: store.New(store.Options{Paths: []string{path}, Namespace: Namespace,
+			Validate: validate.Object})}
+}
+
+// Set replaces all objects and returns what the change affects. Problems fail the test.
 func (m *Mesh) Set(text string) model.Touched {
 	m.t.Helper()
-	if err := os.WriteFile(m.path, []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
-	changes := m.store.Reload([]string{m.path})
+	touched := m.Replace(text)
 	if problems := m.store.Problems(); len(problems) > 0 {
 		m.t.Fatalf("%v", problems)
 	}
-	return m.Apply(changes)
+	return touched
+}
+
+// Replace is Set for objects about which validation may warn.
+func (m *Mesh) Replace(text string) model.Touched {
+	m.t.Helper()
+	m.Text = text
+	if err := os.WriteFile(m.path, []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	return m.Apply(m.store.Reload([]string{m.path}))
 }
 
 // Message decodes a resource.
@@ -116,4 +129,12 @@ func compare(path string, want, got any) []string {
 		}
 	}
 	return differences
+}
+
+// Fresh returns a new world with the same objects.
+func (m *Mesh) Fresh() *model.World {
+	fresh := model.NewWorld(m.Domain(), m.Mesh())
+	fresh.Apply(store.New(store.Options{Paths: []string{m.path}, Namespace: Namespace,
+		Validate: validate.Object}).Reload([]string{m.path}))
+	return fresh
 }

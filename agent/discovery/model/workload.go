@@ -26,8 +26,8 @@ func newWorkloads() workloads {
 	return workloads{entries: map[pair][]*object.Object{}, selectors: map[pair][]*object.Object{}}
 }
 
-// WorkloadLabels returns the labels of a WorkloadEntry. Labels of its spec override those of its
-// metadata.
+// WorkloadLabels returns the labels of a WorkloadEntry. Labels of its metadata override those of
+// its spec.
 func WorkloadLabels(o *object.Object) map[string]string {
 	spec := o.Spec.(*networking.WorkloadEntry).Labels
 	if len(o.Labels) == 0 {

@@ -79,8 +79,7 @@ func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
 }
 
-// stringMatch translates a string match; nil if it is empty or a regular expression that matches
-// everything.
+// stringMatch translates a string match; nil if it is empty.
 func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 	switch m := in.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:
@@ -89,9 +88,6 @@ func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{
 			Prefix: m.Prefix}}
 	case *networking.StringMatch_Regex:
-		if m.Regex == "*" { // Istio treats it as a presence match
-			return nil
-		}
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
 			SafeRegex: regex(m.Regex)}}
 	}

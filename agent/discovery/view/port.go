@@ -91,8 +91,10 @@ func (p *port) listen(v *View, s *sidecar) {
 	var problems []object.Problem
 	var listeners []*resource.Resource
 	at, found := s.place(v, p.number)
-	problems = append(problems, found...)
-	problems = append(problems, p.otherProtocol(s.scope)...)
+	if len(p.members) > 0 {
+		problems = append(problems, found...)
+		problems = append(problems, p.otherProtocol(s.scope)...)
+	}
 	if at.address != "" {
 		for _, group := range p.groups(at) {
 			if by := s.taken(v, group.place, p.number); by != "" {

@@ -10,7 +10,6 @@ import (
 
 	"outrider.org/outrider/agent/discovery/meshtest"
 	"outrider.org/outrider/agent/discovery/model"
-	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
 )
@@ -68,14 +67,7 @@ var (
 
 func newView(t *testing.T, m *meshtest.Mesh, node model.Node) *view.View {
 	t.Helper()
-	look := func(secrets []translate.FileSecret) []view.Held {
-		return make([]view.Held, len(secrets))
-	}
-	v, err := view.New(m.World, node, view.NewCache(), look)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	return viewOf(t, m, node, view.NewCache())
 }
 
 // names returns the resources of a view as "Type name".

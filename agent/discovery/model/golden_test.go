@@ -1,0 +1,285 @@
+package model_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/meshtest"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestWorld_Content compares all that a proxy can ask of a world.
+func TestWorld_Content(t *testing.T) {
+	meshtest.Golden(t, "testdata/*.txtar", *update,
+		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
+			sections := contentOf(t, m.World, proxy)
+			var text strings.Builder
+			for _, name := range slices.Sorted(maps.Keys(sections)) {
+				text.WriteString("== " + name + "\n" + sections[name])
+			}
+			return text.String()
+		})
+}
+
+// contentOf describes a world as a proxy sees it: a section for each host, gateway and kind.
+func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string {
+	t.Helper()
+	sections := map[string]string{}
+	everything := w.Everything()
+	for host := range everything.Hosts {
+		sections["host "+host] = hostOf(t, w, proxy, host)
+	}
+	for gateway := range everything.Bindings {
+		text := fmt.Sprintf("there: %t\n", w.HasGateway(gateway))
+		for _, r := range w.Bound(gateway, proxy.Namespace) {
+			text += routing(t, r)
+		}
+		sections["binding "+gateway] = text
+	}
+	sections["gateways"] = "all:" + list(w.AllGateways()) + "\nof the proxy:" +
+		list(w.Gateways(proxy.Labels)) + "\n"
+	scope := w.Scope(proxy)
+	policy := scope.Policy(w)
+	sections["scope"] = fmt.Sprintf("restricts: %t, shadowed:%s, allow any: %t, proxy: %s %s %d\n",
+		scope.Restricts(), list(scope.Shadowed), policy.AllowAny, policy.Proxy.GetHost(),
+		policy.Proxy.GetSubset(), policy.Proxy.GetPort().GetNumber())
+	for _, e := range scope.Listeners() {
+		sections["scope"] += fmt.Sprintf("listener %d %s\n", e.Index, e.GetProtocol())
+	}
+	peers := w.PeerPolicy(proxy)
+	sections["peers"] = "default: " + mode(peers.Default) + "\n"
+	for _, port := range slices.Sorted(maps.Keys(peers.Ports)) {
+		sections["peers"] += fmt.Sprintf("%d: %s\n", port, mode(peers.Of(port)))
+	}
+	for _, s := range peers.Shadowed {
+		sections["peers"] += fmt.Sprintf("shadowed: %s by %s\n", name(s.Object), name(s.By))
+	}
+	sections["filters"] = list(w.EnvoyFilters(proxy)) + "\n"
+	return sections
+}
+
+func name(o *object.Object) string { return fmt.Sprintf("%s/%s:%d", o.Namespace, o.Name, o.Line) }
+
+func list(objects []*object.Object) string {
+	text := ""
+	for _, o := range objects {
+		text += " " + name(o)
+	}
+	return text
+}
+
+func mode(m model.PeerMode) string {
+	if m.Object == nil {
+		return m.Mode.String()
+	}
+	return fmt.Sprintf("%s by %s %s", m.Mode, name(m.Object), m.Field)
+}
+
+// hostOf describes a host: its service with the rule, and the VirtualServices.
+func hostOf(t *testing.T, w *model.World, proxy model.Node, host string) string {
+	t.Helper()
+	var text strings.Builder
+	scope := w.Scope(proxy)
+	s := w.Service(host, proxy.Namespace)
+	fmt.Fprintf(&text, "reached: %t, like it: %t, in scope: %t, imported: %t\n", w.IsReached(host),
+		w.HasServiceLike(host), scope.HasServiceLike(w, host), scope.Imports(w, host) != nil)
+	if s != nil {
+		text.WriteString(service(w, s))
+		text.WriteString(rule(w.Rule(s, proxy)))
+	}
+	ports := scope.Ports(w, host)
+	for _, number := range slices.Sorted(maps.Keys(ports)) {
+		at := -1
+		if e := scope.Egress(number); e != nil {
+			at = e.Index
+		}
+		fmt.Fprintf(&text, "port %d imported by listener %d from %s, addresses %v\n", number, at,
+			ports[number].Namespace, w.Addresses(ports[number], number,
+				func(address string) bool { return len(w.Requests(address, proxy.Namespace)) > 0 },
+				func(host string) *model.Service { return w.Service(host, proxy.Namespace) }))
+	}
+	for _, r := range w.Requests(host, proxy.Namespace) {
+		text.WriteString("requests " + routing(t, r))
+	}
+	for _, e := range scope.Listeners() {
+		fmt.Fprintf(&text, "listener %d: requests%s\n", e.Index, names(e.Requests(w, host)))
+		if s != nil { // others receive no connections
+			fmt.Fprintf(&text, "connections%s, of the listener%s\n",
+				names(w.Connections(host, proxy.Namespace)), names(e.Connections(w, host)))
+		}
+	}
+	text.WriteString("rules for it:" + list(w.RuleObjects(host)) + "\n")
+	return text.String()
+}
+
+func names(routings []*model.Routing) string {
+	text := ""
+	for _, r := range routings {
+		text += " " + name(r.Object)
+	}
+	return text
+}
+
+func service(w *model.World, s *model.Service) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "service of %s:%s, oldest %s, accounts %v, addresses %v, plain text %t\n",
+		s.Namespace, list(s.Entries), name(s.Oldest()), s.Accounts(), s.Addresses(), s.PlainText())
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		fmt.Fprintf(&text, "port %d %s protocol %d of %s, target %d, internal %t, names %t\n",
+			p.Number, p.Name, p.Protocol, name(p.Object), p.TargetPort(), p.Internal(),
+			p.ResolvesNames())
+		for _, e := range s.Endpoints(p, nil) {
+			fmt.Fprintf(&text, "  %s %d %v %q network %q weight %d", e.Address, e.Port, e.Labels,
+				e.Locality, e.Label(model.NetworkLabel), e.Weight)
+			if p.Internal() {
+				fmt.Fprintf(&text, " mutual TLS %t, plain text %t, %s", e.MutualTLS, e.PlainText,
+					mode(s.PeerMode(e)))
+			}
+			text.WriteString("\n")
+		}
+		for _, version := range []string{"", "v1"} {
+			found := s.Endpoints(p, map[string]string{"version": version})
+			fmt.Fprintf(&text, "  %d of version %q\n", len(found), version)
+		}
+	}
+	for _, shadow := range s.Shadowed {
+		fmt.Fprintf(&text, "shadowed %s port %d: %q", name(shadow.Object), shadow.Index, shadow.Why)
+		if shadow.Port != nil {
+			fmt.Fprintf(&text, " by %s", name(shadow.Port.Object))
+		}
+		text.WriteString("\n")
+	}
+	if s.Port(9999) != nil {
+		text.WriteString("has port 9999\n")
+	}
+	return text.String()
+}
+
+func rule(r *model.Rule) string {
+	if r == nil {
+		return "no rule\n"
+	}
+	text := fmt.Sprintf("rule %s of %s:%s, shadowed policies%s, choices%s\n", r.Host, r.Namespace,
+		list(r.Objects), list(r.ShadowedPolicies), list(r.ShadowedChoices))
+	if r.PolicyOf != nil {
+		text += fmt.Sprintf("  policy of %s: %s\n", name(r.PolicyOf),
+			r.Policy.GetLoadBalancer().GetSimple())
+	}
+	for _, s := range r.Subsets {
+		text += fmt.Sprintf("  subset %s %d of %s\n", s.Name, s.Index, name(s.Object))
+	}
+	for _, s := range r.Shadowed {
+		text += fmt.Sprintf("  shadowed subset %s %d of %s\n", s.Name, s.Index, name(s.Object))
+	}
+	return text
+}
+
+func routing(t *testing.T, r *model.Routing) string {
+	t.Helper()
+	text := fmt.Sprintf("%s hosts %v gateways %v, objects%s\n", name(r.Object), r.Hosts, r.Gateways,
+		list(r.Objects()))
+	for _, h := range r.HTTP {
+		text += fmt.Sprintf("  # http[%d] of %s\n", h.Index, name(h.Object))
+		for line := range strings.Lines(meshtest.YAML(t, h.HTTPRoute, nil)) {
+			text += "  " + line
+		}
+	}
+	return text + meshtest.Problems(r.Problems)
+}
+
+// TestWorld_ChangesEqualNewWorld removes each object and puts it back: the world equals a new one,
+// and what is different is among what Apply reports.
+func TestWorld_ChangesEqualNewWorld(t *testing.T) {
+	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
+		whole := m.Text
+		objects := strings.SplitAfter(whole, "\n---\n")
+		steps := []string{"\n" + whole, whole}
+		for i := range objects {
+			without := strings.Join(slices.Delete(slices.Clone(objects), i, i+1), "")
+			steps = append(steps, without, whole)
+		}
+		before := contentOf(t, m.World, proxy)
+		for i, text := range append(steps, objects[0], whole) {
+			touched := m.Replace(text)
+			after := contentOf(t, m.World, proxy)
+			if diff := cmp.Diff(contentOf(t, m.Fresh(), proxy), after); diff != "" {
+				t.Fatalf("step %d: -new +changed\n%s\n%s", i, diff, text)
+			}
+			for _, section := range changed(before, after) {
+				if !reported(touched, section) {
+					t.Errorf("step %d: %s changed, which is not reported:\n%s", i, section,
+						cmp.Diff(before[section], after[section]))
+				}
+			}
+			before = after
+		}
+	})
+}
+
+func changed(before, after map[string]string) []string {
+	var names []string
+	for name, text := range after {
+		if was, ok := before[name]; !ok || was != text {
+			names = append(names, name)
+		}
+	}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// reported reports whether a section is among what a change affects.
+func reported(touched model.Touched, section string) bool {
+	kind, name, _ := strings.Cut(section, " ")
+	_, host := touched.Hosts[name]
+	_, binding := touched.Bindings[name]
+	switch kind {
+	case "host": // what is in scope depends on the Sidecars
+		return host || touched.Sidecars
+	case "binding":
+		return binding || touched.Gateways
+	case "gateways":
+		return touched.Gateways
+	case "scope":
+		return touched.Sidecars
+	case "peers":
+		return touched.Peers
+	}
+	return touched.Filters
+}
+
+// TestWorld_MeshConfig moves the root namespace and the defaults of exportTo.
+func TestWorld_MeshConfig(t *testing.T) {
+	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
+		before, config := contentOf(t, m.World, proxy), m.Mesh()
+		other := mesh.Default()
+		other.RootNamespace = "far"
+		other.ServiceExportTo, other.RoutingExportTo, other.RuleExportTo = []string{"."},
+			[]string{"."}, []string{"."}
+		m.SetMesh(other)
+		if diff := cmp.Diff(contentOf(t, m.Fresh(), proxy), contentOf(t, m.World, proxy)); diff != "" {
+			t.Errorf("-new +changed\n%s", diff)
+		}
+		touched := m.SetMesh(config)
+		if diff := cmp.Diff(before, contentOf(t, m.World, proxy)); diff != "" {
+			t.Errorf("-before +after\n%s", diff)
+		}
+		if diff := cmp.Diff(m.Everything(), touched); diff != "" {
+			t.Errorf("not everything is reported:\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,203 @@
+package translate_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	meshapi "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/meshtest"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// golden compares texts with the files of the same names in a txtar archive.
+func golden(t *testing.T, path string, got []txtar.File) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, txtar.Format(&txtar.Archive{Files: got}), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.Files, got); diff != "" {
+		t.Errorf("-want +got (go test -update rewrites it):\n%s", diff)
+	}
+}
+
+// text returns a resource as the file of a case.
+func text(t *testing.T, name string, r *resource.Resource, err error) txtar.File {
+	t.Helper()
+	if err != nil {
+		return txtar.File{Name: name, Data: []byte("# error: " + err.Error() + "\n")}
+	}
+	return txtar.File{Name: name, Data: []byte(meshtest.Title(r) +
+		meshtest.YAML(t, meshtest.Message(t, r), nil))}
+}
+
+var (
+	plainServer = &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE,
+		ServerCertificate: "/etc/s.pem", PrivateKey: "/etc/k.pem"}
+	tproxy = model.Node{Type: model.Sidecar, Namespace: meshtest.Namespace,
+		Interception: model.Tproxy, Identity: true}
+	redirected = model.Node{Type: model.Sidecar, Namespace: meshtest.Namespace,
+		Interception: model.Redirect, IPv6: true}
+)
+
+func TestInbound(t *testing.T) {
+	mesh := mesh.Default()
+	mesh.TrustDomain, mesh.TrustDomainAliases = "td.test", []string{"old.test"}
+	mesh.OtherTrustDomains = []string{"other.test"}
+	limits := &networking.ConnectionPoolSettings{
+		Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: 7}}
+	all := []struct {
+		name string
+		in   translate.Inbound
+	}{
+		{"http", translate.Inbound{Port: 80, Name: "http", Protocol: model.HTTP,
+			Bind: "10.0.0.1", Endpoint: "127.0.0.1:8080", Pool: limits}},
+		{"tcp to a socket", translate.Inbound{Port: 81, Name: "tcp", Protocol: model.TCP,
+			Bind: "10.0.0.1", Endpoint: "unix:///run/app.sock"}},
+		{"any protocol", translate.Inbound{Port: 82, Name: "any", Protocol: model.Auto,
+			Bind: "10.0.0.1"}},
+		{"TLS of its own", translate.Inbound{Port: 83, Name: "https", Protocol: model.TLS,
+			Bind: "10.0.0.1", TLS: plainServer, Mutual: model.Strict, Identity: true}},
+		{"strict http", translate.Inbound{Port: 84, Name: "http", Protocol: model.HTTP,
+			Bind: "10.0.0.1", Mutual: model.Strict, Identity: true}},
+		{"strict, any protocol", translate.Inbound{Port: 85, Protocol: model.Auto,
+			Bind: "10.0.0.1", Mutual: model.Strict, Identity: true}},
+		{"strict without identity", translate.Inbound{Port: 86, Protocol: model.HTTP,
+			Bind: "10.0.0.1", Mutual: model.Strict}},
+		{"permissive http", translate.Inbound{Port: 87, Name: "http", Protocol: model.HTTP,
+			Bind: "10.0.0.1", Mutual: model.Permissive, Identity: true}},
+		{"permissive tcp", translate.Inbound{Port: 88, Protocol: model.TCP,
+			Bind: "10.0.0.1", Mutual: model.Permissive, Identity: true}},
+		{"unset, any protocol", translate.Inbound{Port: 89, Protocol: model.Auto,
+			Bind: "10.0.0.1", Identity: true}},
+		{"permissive without identity", translate.Inbound{Port: 90, Protocol: model.HTTP,
+			Bind: "10.0.0.1", Mutual: model.Permissive}},
+		{"disabled", translate.Inbound{Port: 91, Protocol: model.HTTP,
+			Bind: "10.0.0.1", Mutual: model.Disable, Identity: true}},
+		{"endpoint without port", translate.Inbound{Port: 92, Endpoint: "127.0.0.1"}},
+		{"endpoint with a name for a port", translate.Inbound{Port: 93, Endpoint: "127.0.0.1:http"}},
+	}
+	var got []txtar.File
+	for _, test := range all {
+		if test.in.Bind != "" {
+			r, err := test.in.Listener(mesh, origin)
+			got = append(got, text(t, test.name+": listener", r, err))
+		}
+		if test.in.Mutual == model.Unset || test.in.TLS != nil {
+			r, err := test.in.Cluster(mesh, redirected, origin)
+			got = append(got, text(t, test.name+": cluster", r, err))
+		}
+		if err := test.in.Check(mesh); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	golden(t, "testdata/inbound.txtar", got)
+}
+
+var origin = resource.Origin{Kind: "Kind", Name: "name", Line: 1}
+
+func TestInbound_CheckRefusesInvalidTLS(t *testing.T) {
+	in := translate.Inbound{Port: 80, TLS: &networking.ServerTLSSettings{
+		Mode: networking.ServerTLSSettings_MUTUAL, SubjectAltNames: []string{""},
+		VerifyCertificateSpki: []string{"short"}}}
+	if err := in.Check(mesh.Default()); err == nil || !strings.Contains(err.Error(), "TLS of port 80") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCapture(t *testing.T) {
+	m := mesh.Default()
+	m.AccessLog = translate.AccessLog{File: "/dev/stdout", Format: "%PROTOCOL%\n",
+		Failures: "failures"}
+	strict := model.PeerPolicy{Default: model.PeerMode{Mode: model.Permissive},
+		Ports: map[uint32]model.PeerMode{80: {Mode: model.Strict}, 9000: {Mode: model.Strict},
+			9001: {Mode: model.Disable}}}
+	var got []txtar.File
+	for _, proxy := range []struct {
+		name  string
+		node  model.Node
+		ports []translate.Inbound
+	}{
+		{"REDIRECT", redirected, nil},
+		{"TPROXY", tproxy, []translate.Inbound{
+			{Port: 80, Name: "http", Protocol: model.HTTP, Mutual: model.Strict, Identity: true},
+			{Port: 81, Name: "any", Protocol: model.Auto, Mutual: model.Disable}}},
+	} {
+		all, err := translate.CaptureClusters(m, proxy.node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			got = append(got, text(t, proxy.name+": "+r.Name, r, nil))
+		}
+		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster)
+		got = append(got, text(t, proxy.name+": outbound", r, err))
+		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, origin)
+		got = append(got, text(t, proxy.name+": inbound", r, err))
+	}
+	golden(t, "testdata/capture.txtar", got)
+}
+
+func TestOutbound(t *testing.T) {
+	m := mesh.Default()
+	m.ProtocolDetection = 0
+	o := &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "db"}}
+	services, _ := meshtest.New(t, strings.ReplaceAll(strings.ReplaceAll(static, "http", "tls"),
+		"HTTP", "TLS"))
+	service := services.Service("web.test", meshtest.Namespace)
+	r := &translate.Router{World: services.World, Node: sidecar, Port: 80}
+	connections := r.ServiceConnections(service, &service.Ports[0], nil).Routes
+	var got []txtar.File
+	for _, test := range []struct {
+		name string
+		out  translate.Outbound
+	}{
+		{"http", translate.Outbound{Address: "127.0.0.1", Port: 80, Routes: "80"}},
+		{"any protocol", translate.Outbound{Address: "127.0.0.1", Port: 81, Routes: "81", Sniff: true,
+			Connections: connections}},
+		{"captured", translate.Outbound{Address: "0.0.0.0", Port: 82, Routes: "82", Sniff: true,
+			Captured: true, IPv6: true, Rest: translate.PassthroughCluster}},
+		{"captured by address", translate.Outbound{Address: "10.0.0.1", Port: 83, Routes: "83",
+			Captured: true, IPv6: true, Rest: translate.BlackHoleCluster}},
+		{"captured TLS", translate.Outbound{Address: "0.0.0.0", Port: 84, Captured: true,
+			Connections: connections, Rest: translate.BlackHoleCluster}},
+	} {
+		r, err := test.out.Listener(m, o.Origin(), o.Origin())
+		got = append(got, text(t, test.name, r, err))
+	}
+	golden(t, "testdata/outbound.txtar", got)
+}
+
+func TestPathNormalization(t *testing.T) {
+	for how, want := range map[meshapi.MeshConfig_ProxyPathNormalization_NormalizationType]string{
+		meshapi.MeshConfig_ProxyPathNormalization_NONE: `{normalizePath: false, mergeSlashes: null}`,
+		meshapi.MeshConfig_ProxyPathNormalization_BASE: `{normalizePath: true, mergeSlashes: null}`,
+		meshapi.MeshConfig_ProxyPathNormalization_MERGE_SLASHES: `
+{normalizePath: true, mergeSlashes: true, pathWithEscapedSlashesAction: null}`,
+		meshapi.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES: `
+{normalizePath: true, mergeSlashes: true, pathWithEscapedSlashesAction: UNESCAPE_AND_FORWARD}`,
+	} {
+		m := mesh.Default()
+		m.PathNormalization = how
+		r, err := translate.Outbound{Address: "127.0.0.1", Port: 80, Routes: "80"}.Listener(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meshtest.Expect(t, "{filterChains: [{filters: [{typedConfig: "+want+"}]}]}",
+			meshtest.Message(t, r))
+	}
+}

@@ -1,0 +1,131 @@
+package view_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/discovery/meshtest"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// details are fields that translate's tests compare.
+var details = []string{"@type", "accessLog", "alpnProtocols", "altStatName", "circuitBreakers",
+	"combinedValidationContext", "configSource", "connectTimeout", "edsClusterConfig",
+	"enableReusePort", "forwardClientCertDetails", "httpFilters", "ignorePortInHostMatching",
+	"includeRequestAttemptCount", "listenerFilters", "listenerFiltersTimeout",
+	"maxDirectResponseBodySizeBytes", "normalizePath", "retryPolicy", "sdsConfig", "serverName",
+	"serverHeaderTransformation", "setCurrentClientCertDetails", "statPrefix",
+	"streamIdleTimeout", "timeout", "tlsParams", "typedExtensionProtocolOptions",
+	"upgradeConfigs", "useRemoteAddress", "validateClusters"}
+
+// TestView_Content compares what a view publishes and reports.
+func TestView_Content(t *testing.T) {
+	meshtest.Golden(t, "testdata/*.txtar", *update,
+		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
+			v := newView(t, m, proxy)
+			v.Update(m.Everything())
+			return content(t, v, true)
+		})
+}
+
+// content returns what a view publishes and reports. Listeners, routes and inbound clusters are
+// detailed.
+func content(t *testing.T, v *view.View, detailed bool) string {
+	t.Helper()
+	var text strings.Builder
+	snapshot, _ := v.Feed().Current()
+	for _, name := range names(v) {
+		typeName, name, _ := strings.Cut(name, " ")
+		for _, typeURL := range snapshot.Types() {
+			if !strings.HasSuffix(typeURL, "."+typeName) {
+				continue
+			}
+			r := snapshot.Get(resource.Key{Type: typeURL, Name: name})
+			if !detailed {
+				fmt.Fprintf(&text, "%s %s%s\n%x\n", typeName, name,
+					meshtest.Origins(byPosition(r.Origins)), r.Value())
+				continue
+			}
+			text.WriteString(meshtest.Title(r))
+			switch {
+			case typeURL == resource.ListenerType, typeURL == resource.RouteType,
+				strings.HasPrefix(name, "inbound|"):
+				text.WriteString(meshtest.YAML(t, meshtest.Message(t, r), nil, details...))
+			}
+		}
+	}
+	problems := v.Problems()
+	for _, unit := range slices.Sorted(maps.Keys(problems)) {
+		text.WriteString("# " + unit + ":\n" + meshtest.Problems(problems[unit]))
+	}
+	var secrets []string
+	v.FileSecrets(func(s translate.FileSecret, origins []resource.Origin) {
+		secrets = append(secrets, "# secret "+s.Name()+meshtest.Origins(origins)+"\n")
+	})
+	slices.Sort(secrets)
+	text.WriteString(strings.Join(secrets, ""))
+	var hosts []string
+	for _, h := range v.Hosts() {
+		hosts = append(hosts, "# virtual host "+h.Routes+" "+h.VirtualHost+
+			meshtest.Origins(h.Origins)+"; routes"+meshtest.Origins(h.Places)+"\n")
+	}
+	slices.Sort(hosts)
+	return text.String() + strings.Join(hosts, "")
+}
+
+// byPosition sorts origins: those of the last change are first in a route configuration.
+func byPosition(origins []resource.Origin) []resource.Origin {
+	return slices.SortedFunc(slices.Values(origins), func(a, b resource.Origin) int {
+		return a.Line - b.Line
+	})
+}
+
+// TestView_ChangesEqualNewView removes each object of a mesh, puts it back and then moves all by a
+// line: the view that sees the changes equals a new one.
+func TestView_ChangesEqualNewView(t *testing.T) {
+	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
+		cache := view.NewCache()
+		v := viewOf(t, m, proxy, cache)
+		v.Update(m.Everything())
+		whole := m.Text
+		objects := strings.SplitAfter(whole, "\n---\n")
+		steps := []string{"\n" + whole, whole}
+		for i := range objects {
+			without := strings.Join(slices.Delete(slices.Clone(objects), i, i+1), "")
+			steps = append(steps, without, whole)
+		}
+		for i, text := range append(steps, objects[0], whole) {
+			touched := m.Replace(text)
+			cache.Drop(touched)
+			v.Update(touched)
+			fresh := newView(t, m, proxy)
+			fresh.Update(m.Everything())
+			if diff := cmp.Diff(content(t, fresh, false), content(t, v, false)); diff != "" {
+				t.Fatalf("step %d: -new +changed\n%s\n%s", i, diff, text)
+			}
+		}
+	})
+}
+
+func viewOf(t *testing.T, m *meshtest.Mesh, proxy model.Node, cache *view.Cache) *view.View {
+	t.Helper()
+	look := func(secrets []translate.FileSecret) []view.Held {
+		return make([]view.Held, len(secrets))
+	}
+	v, err := view.New(m.World, proxy, cache, look)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
