@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
@@ -63,17 +64,20 @@ func (s *Server) Name() string { return "bus" }
 func (s *Server) Run(ctx context.Context) error {
 	defer s.options.Conditions.Clear(conditionTaken)
 	defer s.options.Conditions.Clear(conditionUnavailable)
-	for wait := shortestWait; ; wait = min(2*wait, longestWait) {
+	retries := backoff.Backoff{Min: shortestWait, Max: longestWait}
+	for {
 		began := time.Now()
 		err := newSession(s.options, s.interfaces).run(ctx, s.taken)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if time.Since(began) > steadyTime {
-			wait = shortestWait
+			retries.Reset()
 		}
 		s.unavailable(err)
-		pause(ctx, wait)
+		if retries.Wait(ctx) != nil {
+			return nil //nolint:nilerr // normal end of a part
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -144,21 +145,20 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 // differences.
 func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event,
 	ours bool, taken func(bool)) error {
-	delay := firstLook
+	looks := backoff.Backoff{Min: firstLook, Max: longestLook}
 	for {
 		var again <-chan time.Time
 		if now := s.emitter.sent.objects[managerPath].values; now["EnvoyLive"] == true &&
 			now["Ready"] == false {
-			again = time.After(delay)
-			delay = min(2*delay, longestLook)
+			again = time.After(looks.Next())
 		} else {
-			delay = firstLook
+			looks.Reset()
 		}
 		select {
 		case <-changed:
-			pause(ctx, settleTime)
+			_ = backoff.Sleep(ctx, settleTime)
 		case <-woken:
-			pause(ctx, settleTime)
+			_ = backoff.Sleep(ctx, settleTime)
 		case <-s.state.refresh:
 		case <-again:
 		case now := <-s.owned:
@@ -217,14 +217,4 @@ func (s *session) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
 	s.figures.set(s.options.Backend.Measure(ctx))
-}
-
-// pause sleeps until duration has passed or ctx ends.
-func pause(ctx context.Context, duration time.Duration) {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
@@ -70,7 +71,8 @@ func NewFollower(o FollowerOptions) *Follower {
 func (f *Follower) Name() string { return "capture" }
 
 const (
-	retryAfter = 200 * time.Millisecond
+	firstRetry = 200 * time.Millisecond
+	maxRetry   = 2 * time.Second
 	callTime   = 3 * time.Second
 	dnsGrace   = 2 * time.Second // for the DNS proxy of an agent that has just started
 )
@@ -83,32 +85,28 @@ func (f *Follower) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	retries := backoff.Backoff{Min: firstRetry, Max: maxRetry}
 	for ctx.Err() == nil {
 		changed := f.Envoy.Changed()
 		if live, _ := f.Envoy.Serves(); !live && !f.hasState() && !f.Settings.ClosesInbound() {
-			wait(ctx, changed, nil)
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
 			continue
 		}
-		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
+		if err := f.follow(ctx, &retries); err != nil && ctx.Err() == nil {
 			f.set(nil, f.lost(err))
 			f.Board.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
 		}
-		wait(ctx, nil, time.After(retryAfter))
+		_ = retries.Wait(ctx)
 	}
 	return nil
 }
 
-func wait(ctx context.Context, changed <-chan struct{}, timer <-chan time.Time) {
-	select {
-	case <-ctx.Done():
-	case <-changed:
-	case <-timer:
-	}
-}
-
-// follow keeps one connection, until it is lost.
-func (f *Follower) follow(ctx context.Context) error {
+// follow keeps one connection, until it is lost, and resets retries once it is in use.
+func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
 	dialing, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	client, err := Dial(dialing, f.Socket)
@@ -138,6 +136,7 @@ func (f *Follower) follow(ctx context.Context) error {
 			applied, first = now, false
 			f.Board.Clear(ConditionUnavailable)
 		}
+		retries.Reset()
 		f.set(client, status)
 		var late <-chan time.Time
 		dns := status.DNS
@@ -262,7 +261,10 @@ func (f *Follower) AwaitInbound(ctx context.Context, limit time.Duration) {
 		if f.State().State.InForce() {
 			return
 		}
-		wait(ctx, changed, nil)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func TestFollower_ReportsAMissingHelperOnce(t *testing.T) {
 		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Socket: filepath.Join(t.TempDir(), "absent.sock")})
 	ctx, cancel := context.WithCancel(t.Context()) // a deadline may end a dial with another error
-	defer time.AfterFunc(10*retryAfter, cancel).Stop()
+	defer time.AfterFunc(10*firstRetry, cancel).Stop()
 	if err := f.Run(ctx); err != nil {
 		t.Fatal(err)
 	}

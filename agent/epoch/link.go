@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/part"
@@ -75,9 +76,7 @@ func (l *Link) Open(ctx context.Context) error {
 			return err
 		}
 		l.log.Debug("the keeper serves another agent", "error", err)
-		select {
-		case <-time.After(keeperPause):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, keeperPause) != nil {
 			return err
 		}
 	}
@@ -145,7 +144,8 @@ func (l *Link) Run(ctx context.Context) error {
 func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Get().Info(), time.Now()
 	var replaced, late bool
-	for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
+	pauses := backoff.Backoff{Min: keeperPause, Max: keeperPauseMax}
+	for {
 		attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
 		client, err := l.dial(attempt, &replaced)
 		cancel()
@@ -160,10 +160,8 @@ func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 		} else {
 			l.log.Debug("cannot reconnect to keeper", "error", err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := pauses.Wait(ctx); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -32,13 +33,7 @@ type backOff struct {
 
 // delay returns the wait before the next start: none after the first exit, then doubling.
 func (b *backOff) delay(settings Settings) time.Duration {
-	if b.streak <= 1 {
-		return 0
-	}
-	if shift := b.streak - 2; shift < 30 {
-		return min(settings.BackoffMin<<shift, settings.BackoffMax)
-	}
-	return settings.BackoffMax
+	return backoff.Exponential(settings.BackoffMin, settings.BackoffMax, b.streak-1)
 }
 
 // crashed counts an exit and schedules a restart: nobody serves since p exited or failed to become

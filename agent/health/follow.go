@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/probe"
 )
@@ -17,7 +18,7 @@ func (c *Checker) follow(ctx context.Context) {
 	c.mu.Lock()
 	s, leaving := c.settings, c.leaving
 	c.mu.Unlock()
-	if !s.Enabled || leaving || !pause(ctx, s.InitialDelay) {
+	if !s.Enabled || leaving || backoff.Sleep(ctx, s.InitialDelay) != nil {
 		return
 	}
 	var successes, failures int
@@ -149,14 +150,4 @@ func (c *Checker) probe(ctx context.Context, s Settings) error {
 		return err
 	}
 	return nil
-}
-
-// pause reports whether ctx has not ended after d.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

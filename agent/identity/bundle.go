@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/identity/pki"
 )
@@ -89,7 +90,8 @@ func (m *Manager) judgeBundles() {
 
 // followBundle fetches a bundle until ctx ends.
 func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
-	for pause := firstBundleRetry; ; {
+	retries := backoff.Backoff{Min: firstBundleRetry, Max: bundleRefresh}
+	for {
 		roots, wait, err := fetchBundle(ctx, m.options.HTTP, url)
 		m.mu.Lock()
 		if ctx.Err() != nil {
@@ -97,9 +99,9 @@ func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
 			return
 		}
 		if f.err = err; err != nil {
-			wait, pause = pause, min(2*pause, bundleRefresh)
+			wait = retries.Next()
 		} else {
-			pause = firstBundleRetry
+			retries.Reset()
 			if !slices.EqualFunc(m.bundles[url], roots, (*x509.Certificate).Equal) {
 				m.bundles[url] = roots
 				m.changed()
@@ -107,10 +109,8 @@ func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
 		}
 		m.judgeBundles()
 		m.mu.Unlock()
-		select {
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, wait) != nil {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/readfile"
@@ -65,7 +66,7 @@ func (s source) locate() (Files, error) {
 // waits for this goroutine.
 func (m *Manager) follow(ctx context.Context, from source, tell report) {
 	changes := m.watch(ctx, from.paths())
-	pause := firstReread
+	retries := backoff.Backoff{Min: firstReread, Max: recheck}
 	var lists revocations
 	for {
 		version, err := from.read(m.options.Now())
@@ -78,9 +79,9 @@ func (m *Manager) follow(ctx context.Context, from source, tell report) {
 		tell(version, err)
 		wait := recheck
 		if err != nil {
-			wait, pause = pause, min(2*pause, recheck)
+			wait = retries.Next()
 		} else {
-			pause = firstReread
+			retries.Reset()
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -89,7 +90,7 @@ func (m *Manager) follow(ctx context.Context, from source, tell report) {
 			return
 		case <-changes:
 			timer.Stop()
-			pause = firstReread
+			retries.Reset()
 		case <-timer.C:
 		}
 	}

@@ -4,13 +4,16 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"outrider.org/outrider/agent/backoff"
 )
 
-// The pause after a failed attempt doubles from minPause to maxPause; of a certificate's remaining
-// lifetime it is at most a quarter.
+// The pause after a failed attempt doubles from firstPause to maxPause; of a certificate's remaining
+// lifetime it is at most a quarter, but at least minPause.
 const (
-	minPause = 500 * time.Millisecond
-	maxPause = time.Minute
+	minPause   = 500 * time.Millisecond
+	firstPause = time.Second
+	maxPause   = time.Minute
 )
 
 // plan is when a certificate is renewed.
@@ -66,6 +69,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 	if files := settings.Issuer.Files(); len(files) > 0 {
 		changes = m.watch(ctx, files)
 	}
+	retries := backoff.Backoff{Min: firstPause, Max: maxPause}
 	pause := minPause
 	for failed := false; ; {
 		wait := pause
@@ -87,7 +91,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 				if !failed {
 					continue
 				}
-				pause = minPause
+				retries.Reset()
 			}
 		}
 		issued, err := settings.Issuer.Issue(ctx, m.AnnouncedRoots(), m.Pair())
@@ -96,17 +100,16 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 		}
 		if failed = err != nil; failed {
 			tell(nil, err)
-			pause = nextPause(pause, last, m.options.Now())
+			pause = limitPause(retries.Next(), last, m.options.Now())
 			continue
 		}
-		pause = minPause
+		retries.Reset()
 		accept(issued)
 	}
 }
 
-// nextPause returns the pause after a failed attempt.
-func nextPause(pause time.Duration, last *Issued, now time.Time) time.Duration {
-	pause = min(2*pause, maxPause)
+// limitPause limits the pause after a failed attempt by the lifetime of the last certificate.
+func limitPause(pause time.Duration, last *Issued, now time.Time) time.Duration {
 	if last != nil {
 		if left := last.Pair.NotAfter().Sub(now); left > 0 {
 			pause = min(pause, left/4)

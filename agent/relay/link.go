@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -145,7 +144,7 @@ func (s *session) send(message []byte) {
 		default:
 		}
 	}
-	s.drop(fmt.Errorf("%s does not read", s.link.upstream.Address), s.nextPause())
+	s.drop(fmt.Errorf("%s does not read", s.link.upstream.Address), s.retries.Next())
 }
 
 func (s *session) forward(r *request) error {
@@ -174,11 +173,4 @@ func (s *session) drop(why error, pause time.Duration) {
 	}
 	s.retry.Reset(pause)
 	s.server.report(s, state{err: why, cached: s.savedAt()})
-}
-
-// nextPause returns the pause before the next attempt, and doubles it for the one after.
-func (s *session) nextPause() time.Duration {
-	pause := s.pause
-	s.pause = min(2*s.pause, maxPause)
-	return time.Duration(float64(pause) * (1 + jitter*(2*rand.Float64()-1)))
 }

@@ -17,7 +17,7 @@ func (s *session) impatient() error {
 		cache.reportExpired(identityOf(s.node, s.upstream.Address))
 	}
 	if s.opened {
-		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.nextPause())
+		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.retries.Next())
 	} else {
 		err := s.failure
 		if err == nil {

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/backoff"
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
@@ -32,8 +34,8 @@ type session struct {
 	link     *link // nil: none is open
 	opened   bool  // the link is open
 	events   chan event
-	pause    time.Duration // before the next attempt to connect
-	retry    *time.Timer   // the next attempt
+	retries  backoff.Backoff
+	retry    *time.Timer // the next attempt
 	// patience ends the wait for upstream: then the cache serves.
 	patience *time.Timer
 	offline  bool  // the cache serves
@@ -60,7 +62,8 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	defer cancel() // ends the link and the receiving goroutine
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
-		pause: firstPause, retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
+		retries: backoff.Backoff{Min: firstPause, Max: maxPause, Jitter: jitter},
+		retry:   time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
 		query: make(chan chan<- []Type), renewed: make(chan struct{}, 1)}
 	defer session.retry.Stop()
@@ -228,7 +231,7 @@ func (s *session) event(e event) error {
 			s.log.Debug("no upstream server; Envoy continues with what it has", "error", e.err)
 		}
 		unreachable := !s.opened
-		s.drop(e.err, s.nextPause())
+		s.drop(e.err, s.retries.Next())
 		if unreachable && s.node != nil && !s.served() {
 			s.patience.Reset(0) // waiting longer would only delay Envoy's start
 		}
@@ -288,7 +291,8 @@ func (s *session) respond(e event) error {
 	if s.lost {
 		s.log.Debug("connected to the upstream server again", "address", s.link.upstream.Address)
 	}
-	s.lost, s.offline, s.pause, s.failure = false, false, firstPause, nil
+	s.lost, s.offline, s.failure = false, false, nil
+	s.retries.Reset()
 	s.patience.Stop()
 	s.server.report(s, state{connected: true})
 	return nil

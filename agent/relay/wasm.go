@@ -23,6 +23,8 @@ import (
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/backoff"
 )
 
 // extensionType is the type of extension configurations (ECDS).
@@ -214,7 +216,8 @@ func inAttempts(
 ) (m module, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for attempt, pause := 1, firstModulePause; ; attempt, pause = attempt+1, 2*pause {
+	retries := backoff.Backoff{Min: firstModulePause, Max: limit}
+	for attempt := 1; ; attempt++ {
 		found, failed := fetch(ctx)
 		if failed == nil {
 			return found, nil
@@ -222,12 +225,7 @@ func inAttempts(
 		if err == nil || ctx.Err() == nil { // the time-out does not replace an earlier reason
 			err = failed
 		}
-		if attempt == moduleAttempts {
-			return m, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if attempt == moduleAttempts || retries.Wait(ctx) != nil {
 			return m, err
 		}
 	}

@@ -1,13 +1,14 @@
 package status
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
+
+	"outrider.org/outrider/agent/backoff"
 )
 
 // epochHeader is the response header with the number of the epoch.
@@ -51,7 +52,7 @@ func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
 		refused, ok := errors.AsType[*net.OpError](err)
 		dial := ok && refused.Op == "dial"
 		if dial && again && time.Now().Before(deadline) {
-			if err := pause(request.Context(), handOverStep); err != nil {
+			if err := backoff.Sleep(request.Context(), handOverStep); err != nil {
 				return nil, err
 			}
 			continue
@@ -62,16 +63,5 @@ func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		return nil, &unavailableError{fmt.Sprintf(
 			"the admin interface of epoch %d does not answer: %v", epoch, err)}
-	}
-}
-
-func pause(ctx context.Context, duration time.Duration) error {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

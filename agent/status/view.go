@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
@@ -106,7 +107,7 @@ func (v *View) Run(ctx context.Context) error {
 		case <-again:
 		case <-v.wake:
 		case <-v.lost:
-			_ = pause(ctx, bindRetryAfter)
+			_ = backoff.Sleep(ctx, bindRetryAfter)
 		case <-ctx.Done():
 			v.mu.Lock()
 			v.running = false

@@ -11,6 +11,8 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/agent/backoff"
 )
 
 // Job is the type of the systemd job that stops the agent.
@@ -96,7 +98,7 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	kind, err := m.jobType(ctx, unit)
-	for err != nil && mayAnswer(err) && pause(ctx) {
+	for err != nil && mayAnswer(err) && backoff.Sleep(ctx, jobPause) == nil {
 		kind, err = m.jobType(ctx, unit)
 	}
 	if err != nil {
@@ -120,16 +122,6 @@ func mayAnswer(err error) bool {
 	onBus, _ := errors.AsType[dbus.Error](err)
 	return !errors.Is(err, fs.ErrNotExist) &&
 		onBus.Name != "org.freedesktop.DBus.Error.AccessDenied"
-}
-
-// pause waits before the next attempt. It returns false if ctx has ended.
-func pause(ctx context.Context) bool {
-	select {
-	case <-time.After(jobPause):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // jobType returns the type of a unit's job, or "" if it has none.

@@ -12,6 +12,7 @@ import (
 // once are mechanisms that the tree has in one package, which the others use.
 var once = []struct{ mechanism, code, only string }{
 	{"peer credentials", `SO_PEERCRED|SO_PEERGROUPS|SO_PEERPIDFD|GetsockoptUcred`, "agent/unixpeer"},
+	{"back-off", `min\(2 ?\*|\*= 2$|<<= 1$`, "agent/backoff"},
 }
 
 func TestOncePerTree(t *testing.T) {
