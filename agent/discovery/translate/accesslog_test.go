@@ -1,6 +1,12 @@
 package translate
 
-import "testing"
+import (
+	"testing"
+
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+)
 
 // An EnvoyFilter of a user may patch the access log of a file by its index.
 func TestLoggers_FailuresAreLast(t *testing.T) {
@@ -16,5 +22,22 @@ func TestLoggers_FailuresAreLast(t *testing.T) {
 	}
 	if logs, err := loggers(AccessLog{File: "/dev/stdout"}, ofRequests); err != nil || len(logs) != 1 {
 		t.Errorf("without failures: %v %v", logs, err)
+	}
+}
+
+// outrider-capture checks Envoy by connections that the virtual listeners end at once. If they were
+// reported as failures, the agent would look for the backend that has failed.
+func TestBlackHole_ReportsNoFailures(t *testing.T) {
+	m := &mesh.Config{AccessLog: AccessLog{File: "/dev/stdout", Failures: "xds-grpc"}}
+	chain, err := blackHole(m, "virtualOutbound-blackhole", 15001)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &tcpproxyv3.TcpProxy{}
+	if err := chain.GetFilters()[0].GetTypedConfig().UnmarshalTo(proxy); err != nil {
+		t.Fatal(err)
+	}
+	if logs := proxy.GetAccessLog(); len(logs) != 1 || logs[0].GetFilter() != nil {
+		t.Errorf("access logs %v, want that of the file", logs)
 	}
 }

@@ -70,7 +70,7 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 	if err != nil {
 		return nil, err
 	}
-	rest, err := passOn(m, fallback)
+	rest, err := passOn(m.AccessLog, fallback)
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +142,11 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 }
 
 // blackHole closes connections to a port (0: any), for example to the capture port itself, which
-// would loop.
+// would loop. That is no failure of a backend, and outrider-capture does it once a second.
 func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
-	filter, err := passOn(m, BlackHoleCluster)
+	log := m.AccessLog
+	log.Failures = ""
+	filter, err := passOn(log, BlackHoleCluster)
 	if err != nil {
 		return nil, err
 	}
@@ -153,8 +155,8 @@ func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChai
 }
 
 // passOn returns a TCP proxy to a cluster.
-func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
-	logs, err := loggers(m.AccessLog, ofConnections)
+func passOn(log AccessLog, cluster string) (*listenerv3.Filter, error) {
+	logs, err := loggers(log, ofConnections)
 	if err != nil {
 		return nil, err
 	}

@@ -184,11 +184,11 @@ func (in Inbound) filter(m *mesh.Config, http bool) (*listenerv3.Filter, error) 
 	case in.Passthrough && http:
 		return inboundManager(m, 0, "http", InboundPassthroughCluster, InboundPassthroughCluster)
 	case in.Passthrough:
-		return passOn(m, InboundPassthroughCluster)
+		return passOn(m.AccessLog, InboundPassthroughCluster)
 	case http:
 		return inboundManager(m, in.Port, in.Name, cluster, "inbound_"+in.chainName(true))
 	}
-	return passOn(m, cluster)
+	return passOn(m.AccessLog, cluster)
 }
 
 // inboundManager sends every request to one cluster. As in Istio, it retries requests that failed

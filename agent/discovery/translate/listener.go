@@ -75,7 +75,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		if o.IPv6 && o.Address == anyIPv4 {
 			dualStack(l, o.Port)
 		}
-		rest, err := passOn(m, o.Rest)
+		rest, err := passOn(m.AccessLog, o.Rest)
 		if err != nil {
 			return nil, err
 		}
