@@ -173,7 +173,7 @@ func (a cancelJob) run(x *executor) {
 type (
 	listProcesses  struct{ adoption int }
 	watchKeeper    struct{ adoption int }
-	checkProcesses struct {
+	awaitProcesses struct {
 		ids  []string
 		pids []int
 	}
@@ -227,17 +227,25 @@ func (a watchKeeper) run(x *executor) {
 	})
 }
 
-// run reports the processes that have ended, missedPause after the last check.
-func (a checkProcesses) run(x *executor) {
-	x.job("check", func(ctx context.Context) {
-		var gone []string
+// run reports the first process that has ended.
+func (a awaitProcesses) run(x *executor) {
+	x.job(awaitJob, func(ctx context.Context) {
+		ended := make(chan string)
 		for i, pid := range a.pids {
-			if !x.options.Exists(pid) {
-				gone = append(gone, a.ids[i])
-			}
+			x.jobs.Go(func() {
+				if !x.options.AwaitExit(ctx, pid) {
+					return
+				}
+				select {
+				case ended <- a.ids[i]:
+				case <-ctx.Done():
+				}
+			})
 		}
-		if len(gone) > 0 || sleep(ctx, missedPause) {
-			x.post(processesChecked{gone})
+		select {
+		case id := <-ended:
+			x.post(processEnded{id})
+		case <-ctx.Done():
 		}
 	})
 }

@@ -60,15 +60,15 @@ func (m *machine) loseKeeper() {
 // settleLost watches the processes of a lost keeper, and raises an error once it has been away for
 // longer than it takes to replace itself.
 func (m *machine) settleLost() {
-	if len(m.processes) > 0 && !m.checking {
-		m.checking = true
-		check := checkProcesses{}
+	if len(m.processes) > 0 && !m.awaiting {
+		m.awaiting = true
+		await := awaitProcesses{}
 		for _, p := range m.processes {
 			if p.PID != 0 {
-				check.ids, check.pids = append(check.ids, p.ID), append(check.pids, p.PID)
+				await.ids, await.pids = append(await.ids, p.ID), append(await.pids, p.PID)
 			}
 		}
-		m.do(check)
+		m.do(await)
 	}
 	if m.due(m.lostAt.Add(keeperPatience)) && !m.lostLong {
 		m.lostLong = true
@@ -77,15 +77,15 @@ func (m *machine) settleLost() {
 	}
 }
 
-// processesChecked is the event of a check which processes of a lost keeper have ended.
-type processesChecked struct{ gone []string }
+// processEnded is the event of a process of a lost keeper that has ended.
+type processEnded struct{ id string }
 
-func (e processesChecked) apply(m *machine) {
-	m.checking = false
+func (e processEnded) apply(m *machine) {
+	m.awaiting = false
 	if m.link == connected {
 		return
 	}
-	if m.vanish(func(p *process) bool { return slices.Contains(e.gone, p.ID) }) {
+	if m.vanish(func(p *process) bool { return p.ID == e.id }) {
 		m.raise(conditionKeeper, condition.Error, "The keeper has ended, and Envoy with it: Envoy "+
 			"is started again once there is another keeper.")
 	}
@@ -121,6 +121,10 @@ func (e listed) apply(m *machine) {
 		return
 	}
 	m.link = connected
+	if m.awaiting {
+		m.awaiting = false
+		m.do(cancelJob{awaitJob})
+	}
 	m.do(watchKeeper{e.adoption})
 	m.clear(conditionKeeper)
 	m.adopt(e.found)

@@ -180,7 +180,10 @@ func (x *executor) job(name string, run func(ctx context.Context)) {
 }
 
 // The names of jobs.
-const stopJob = "stop"
+const (
+	stopJob  = "stop"
+	awaitJob = "await processes"
+)
 
 func startJob(id string) string { return "start " + id }
 func drainJob(id string) string { return "drain " + id }

@@ -68,6 +68,19 @@ func (w *world) exists(pid int) bool {
 	return slices.ContainsFunc(w.all, func(e *fakeEnvoy) bool { return e.pid == pid && e.exit == nil })
 }
 
+// exitPause is the pause between two checks of awaitExit.
+const exitPause = 100 * time.Millisecond
+
+// awaitExit blocks until an Envoy has ended.
+func (w *world) awaitExit(ctx context.Context, pid int) bool {
+	for w.exists(pid) {
+		if !sleep(ctx, exitPause) {
+			return false
+		}
+	}
+	return true
+}
+
 // pause blocks while the keeper hangs, until ctx ends.
 func (k *fakeKeeper) pause(ctx context.Context) error {
 	k.w.mu.Lock()

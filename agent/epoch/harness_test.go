@@ -66,7 +66,7 @@ func (h *harness) begin() {
 	h.s = New(Options{
 		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
 		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: h.settings,
-		Exists: h.w.exists, Obstacle: func() error {
+		AwaitExit: h.w.awaitExit, Obstacle: func() error {
 			if obstacle := h.obstacle.Load(); obstacle != nil {
 				return *obstacle
 			}

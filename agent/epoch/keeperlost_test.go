@@ -69,7 +69,7 @@ func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
 		h.w.die()
-		h.wait(2 * missedPause)
+		h.wait(2 * exitPause)
 		if live, _, ok := h.s.Live(); ok {
 			t.Errorf("epoch %d is live", live.Number)
 		}
@@ -102,7 +102,7 @@ func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 		h.must(specOf("a"))
 		h.w.lose()
 		h.kill(h.newest(), "SIGKILL")
-		h.wait(2 * missedPause)
+		h.wait(2 * exitPause)
 		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
 			t.Fatal(err)
 		}

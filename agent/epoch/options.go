@@ -1,12 +1,10 @@
 package epoch
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/condition"
 )
@@ -23,9 +21,9 @@ type Options struct {
 
 	// Explain says in words how a process ended; nil: its code or signal.
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
-	// Exists reports whether a process of this pid exists; nil asks the kernel. It is used while no
-	// keeper is connected.
-	Exists func(pid int) bool
+	// AwaitExit blocks until a process has ended, and reports false if ctx ends first; nil uses a
+	// pidfd. It is called while no keeper is connected, which would report the exit.
+	AwaitExit func(ctx context.Context, pid int) bool
 	// Obstacle says why no Envoy could start now, such as a port that another program has; nil:
 	// nothing is known.
 	Obstacle func() error
@@ -64,13 +62,12 @@ const (
 	killTimeout      = 5 * time.Second         // SIGKILL to the exit
 	steerSettle      = time.Second             // until queued connections are accepted
 
-	keeperPatience = 5 * time.Second        // a keeper replaces itself within this
-	missedPause    = 100 * time.Millisecond // between two checks of a lost keeper's processes
-	provenFirst    = 2 * time.Second        // requests wait so long for a restart of what worked
-	obstaclePause  = 3 * time.Second        // between checks for an obstacle; above provenFirst
-	forgetExits    = time.Minute            // a streak of exits ends after this
-	repairInterval = time.Minute            // between attempts to replace an epoch without admin
-	probeInterval  = 5 * time.Second        // of the live epoch's admin
+	keeperPatience = 5 * time.Second // a keeper replaces itself within this
+	provenFirst    = 2 * time.Second // requests wait so long for a restart of what worked
+	obstaclePause  = 3 * time.Second // between checks for an obstacle; above provenFirst
+	forgetExits    = time.Minute     // a streak of exits ends after this
+	repairInterval = time.Minute     // between attempts to replace an epoch without admin
+	probeInterval  = 5 * time.Second // of the live epoch's admin
 	probeTimeout   = 2 * time.Second
 	probeMisses    = 3               // unanswered probes in a row make an epoch silent
 	drainTimeout   = 5 * time.Second // one request to drain
@@ -91,8 +88,8 @@ func (o Options) withDefaults() Options {
 	if o.Explain == nil {
 		o.Explain = explain
 	}
-	if o.Exists == nil {
-		o.Exists = func(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
+	if o.AwaitExit == nil {
+		o.AwaitExit = awaitExit
 	}
 	if o.Obstacle == nil {
 		o.Obstacle = func() error { return nil }

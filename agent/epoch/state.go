@@ -36,7 +36,7 @@ type state struct {
 	adoption  adoption
 	lostAt    time.Time // when the keeper was lost
 	lostLong  bool      // longer than a keeper takes to replace itself
-	checking  bool      // whether the processes of a lost keeper live is being checked
+	awaiting  bool      // the end of a process of a lost keeper
 	settings  Settings
 	configDir string
 	idPrefix  string
