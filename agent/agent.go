@@ -30,10 +30,10 @@ import (
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/exposure"
 	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/mesh"
-	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
@@ -88,8 +88,8 @@ type Agent struct {
 	view       *status.View
 	backend    *backend.Backend // behind api, bus and status
 	api        *api.Server
-	presence   *neighbour.Presence // read by other agents on this host
-	watched    *configWatch        // nil if disabled
+	presence   *hostconflict.Presence // read by other agents on this host
+	watched    *configWatch           // nil if disabled
 	capture    *capture.Follower
 	exposure   *exposure.Checker
 	endpoints  *endpoints.Tracker
@@ -123,7 +123,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	// a time.
 	go catching()
 	defer func() { catching().stop() }()
-	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat,
+	notifier := systemd.New(systemd.Options{Environment: options.environment(), Ping: a.beat,
 		Logger: a.logOf("systemd")})
 	defer func() { notifier.End(err) }()
 	loaded, err := config.Load(options.Config)

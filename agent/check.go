@@ -16,11 +16,11 @@ func Check(ctx context.Context, options Options, out io.Writer) error {
 	options.Config.Unreadable = unreadable
 	report := blueprint.Check(ctx, options.Config, blueprint.Checker{Maker: blueprint.ThisHost()})
 	if len(report.Files) > 0 { // otherwise the configuration could not be read
-		clashes, err := checkNeighbours(ctx, options.Config)
+		clashes, err := checkConflicts(ctx, options.Config)
 		if err != nil {
 			return &ExitError{Code: ExitConfiguration, Err: err}
 		}
-		report.Errors, report.Warnings = append(report.Errors, clashes.Clashes...),
+		report.Errors, report.Warnings = append(report.Errors, clashes.Conflicts...),
 			append(report.Warnings, clashes.Warnings...)
 	}
 	for _, warning := range report.Warnings {
@@ -31,7 +31,7 @@ func Check(ctx context.Context, options Options, out io.Writer) error {
 	switch {
 	case report.Missing && len(report.Errors) == 1:
 		return &ExitError{Code: ExitNoProgram, Err: report.Errors}
-	case report.Passing && len(report.Errors) == 1:
+	case report.Transient && len(report.Errors) == 1:
 		return &ExitError{Code: ExitInternal, Err: report.Errors}
 	case len(report.Errors) > 0:
 		return &ExitError{Code: ExitConfiguration, Err: report.Errors}

@@ -13,28 +13,28 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// neighbourhood returns this host with the functions that find other agents, Envoys and listeners
+// hostOf returns this host with the functions that find other agents, Envoys and listeners
 // on it.
-func neighbourhood(options config.Options) neighbour.Host {
-	return neighbour.Host{Directory: options.Directory, Ask: askNeighbour, EnvoyLives: envoyLives,
-		Sockets: sockdiag.Listening, Program: neighbour.Program}
+func hostOf(options config.Options) hostconflict.Host {
+	return hostconflict.Host{Directory: options.Directory, Query: queryAgent, EnvoyLives: envoyLives,
+		Sockets: sockdiag.Listening, Program: hostconflict.Program}
 }
 
-// askNeighbour requests the status of the agent in a runtime directory from its socket, which every
+// queryAgent requests the status of the agent in a runtime directory from its socket, which every
 // user may read. It returns false if no agent runs there.
-func askNeighbour(ctx context.Context, runtimeDir string) (neighbour.Agent, bool) {
+func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.Agent, bool) {
 	client := api.NewClient(filepath.Join(runtimeDir, api.SocketName))
 	defer client.Close()
 	status, err := client.Status(ctx)
 	if err != nil {
 		_, absent := errors.AsType[*api.NotRunningError](err)
-		return neighbour.Agent{}, !absent
+		return hostconflict.Agent{}, !absent
 	}
-	agent := neighbour.Agent{Started: status.Present, Claims: status.Claims}
+	agent := hostconflict.Agent{Started: status.Present, Claims: status.Claims}
 	for _, e := range status.Epochs {
 		agent.Serves = agent.Serves || e.State != api.EpochExited
 	}
@@ -64,39 +64,39 @@ func envoyLives(runtimeDir string) bool {
 // checkClaims returns an error if a configuration needs something that another program on this host
 // holds.
 func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
-	report := neighbourhood(a.options.Config).Check(ctx, a.self(loaded))
-	if len(report.Clashes) > 0 {
-		return report.Clashes
+	report := hostOf(a.options.Config).Check(ctx, a.self(loaded))
+	if len(report.Conflicts) > 0 {
+		return report.Conflicts
 	}
 	return nil
 }
 
 // self describes this agent and the configuration it is about to apply for the conflict check.
-func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
+func (a *Agent) self(loaded *config.Loaded) hostconflict.Self {
 	wants := *loaded
 	wants.Config = config.Keep(a.reloader.started, loaded.Config)
 	_, live := a.proxy.Epoch()
-	return neighbour.Self{
-		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live,
+	return hostconflict.Self{
+		Agent: hostconflict.Agent{Started: a.presence.Since(), Serves: live,
 			Claims: a.reloader.InForce().Config.Claims()},
 		Name: a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.Get().Info().UID,
 	}
 }
 
-// checkNeighbours returns the conflicts of a configuration that is only checked. Claims of an agent
+// checkConflicts returns the conflicts of a configuration that is only checked. Claims of an agent
 // that already runs on this configuration are no conflicts.
-func checkNeighbours(ctx context.Context, options config.Options) (neighbour.Report, error) {
+func checkConflicts(ctx context.Context, options config.Options) (hostconflict.Report, error) {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)
 	if err != nil {
-		return neighbour.Report{}, err
+		return hostconflict.Report{}, err
 	}
-	self := neighbour.Self{Name: options.Instance, Wants: loaded, EnvoyUID: os.Geteuid()}
-	self.Agent, _ = askNeighbour(ctx, loaded.Config.Paths.RuntimeDir)
+	self := hostconflict.Self{Name: options.Instance, Wants: loaded, EnvoyUID: os.Geteuid()}
+	self.Agent, _ = queryAgent(ctx, loaded.Config.Paths.RuntimeDir)
 	if envoys, err := user.Lookup(loaded.Config.Envoy.User); err == nil {
 		if uid, err := strconv.Atoi(envoys.Uid); err == nil {
 			self.EnvoyUID = uid
 		}
 	}
-	return neighbourhood(options).Check(ctx, self), nil
+	return hostOf(options).Check(ctx, self), nil
 }

@@ -18,9 +18,9 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/mesh"
-	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/resource"
@@ -146,14 +146,14 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		return err
 	}
 	a.proxy = epoch.NewProxy(a.supervisor, embeddedMesh{a})
-	a.meshPorts = ports.NewTracker(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
+	a.meshPorts = ports.NewTracker(hostOf(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board, func() { a.exposure.Wake() })
 	a.relay = a.newRelay(c)
 	a.capture = a.newCapture(c)
 	a.exposure = a.newExposure(c)
 	a.endpoints = a.newEndpoints()
 	a.diskSpace = a.newDiskSpace()
-	a.unbound = ports.NewUnbound(ports.UnboundOptions{Host: neighbourhood(a.options.Config),
+	a.unbound = ports.NewUnbound(ports.UnboundOptions{Host: hostOf(a.options.Config),
 		Source: a.discovery, Live: a.livePID, Epochs: a.proxy.Changed, Board: a.board,
 		Retry: func(ctx context.Context, stream uint64, names []string) {
 			a.xds.Retry(ctx, stream, resource.ListenerType, names)
@@ -205,7 +205,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 		a.optional = append(a.optional, a.sts)
 	}
 	if c.Discovery.Address != "" && c.Discovery.DebugAddress != "" {
-		a.optional = append(a.optional, &relay.Tap{Server: a.relay, Users: trusted,
+		a.optional = append(a.optional, &relay.DebugServer{Server: a.relay, Users: trusted,
 			Address: c.Discovery.DebugAddress, Board: a.board, Logger: a.logOf("relay")})
 	}
 	a.backend = &backend.Backend{
@@ -221,7 +221,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
 		Rule: rule, Backend: a.backend, Events: a.board, Logger: a.logOf("api")})
-	a.presence = neighbour.NewPresence(a.api.Ready())
+	a.presence = hostconflict.NewPresence(a.api.Ready())
 	a.backend.Presence = a.presence
 	if c.Status.Address != "" {
 		connections := status.ConnectionMetrics{"admin": a.view, "socket": a.api}

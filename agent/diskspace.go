@@ -14,21 +14,21 @@ import (
 // newDiskSpace returns the part that looks for full file systems and lost log lines.
 func (a *Agent) newDiskSpace() *diskspace.Checker {
 	return diskspace.New(diskspace.Options{
-		Places:   func() []diskspace.Place { return places(a.reloader.InForce().Config) },
+		Folders:  func() []diskspace.Folder { return places(a.reloader.InForce().Config) },
 		Failures: a.failedWrites, Board: a.board, Logger: a.logOf("agent"),
 	})
 }
 
 // places returns the paths that the agent and Envoy write.
-func places(c *config.Config) []diskspace.Place {
-	all := []diskspace.Place{
+func places(c *config.Config) []diskspace.Folder {
+	all := []diskspace.Folder{
 		{Path: c.Paths.StateDir, Lost: "the last accepted configuration and the caches of the next " +
 			"start cannot be written"},
 		{Path: c.Paths.RuntimeDir, Lost: "no new epoch can start"},
 		{Path: keeperFolder(c.Paths.RuntimeDir), Lost: "no new epoch can start"},
 	}
 	for _, file := range logFiles(c) {
-		all = append(all, diskspace.Place{Path: filepath.Dir(file),
+		all = append(all, diskspace.Folder{Path: filepath.Dir(file),
 			Lost: "lines of " + file + " are lost"})
 	}
 	return all

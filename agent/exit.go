@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/cloud"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/keeper"
-	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/relay"
 )
 
@@ -57,7 +57,7 @@ var passing = []error{
 	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC,
 	unix.EINTR, unix.EIO,
 	unix.ETXTBSY, unix.ECONNREFUSED,
-	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, neighbour.ErrTaken,
+	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, hostconflict.ErrPortInUse,
 	cloud.ErrUnavailable, relay.ErrNoBootstrap,
 }
 

@@ -41,7 +41,7 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 
 // portTaken returns an error that names the programs listening on ports that Envoy needs, or nil.
 func (a *Agent) portTaken() error {
-	err := neighbourhood(a.options.Config).Strangers(a.self(a.reloader.InForce()))
+	err := hostOf(a.options.Config).Strangers(a.self(a.reloader.InForce()))
 	if err == nil {
 		return nil
 	}

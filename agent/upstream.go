@@ -52,7 +52,7 @@ func upstreamOf(c *config.Config) relay.Upstream {
 func (a *Agent) newRelay(c *config.Config) *relay.Server {
 	own := a.isOwn(c)
 	options := relay.Options{Upstream: upstreamOf(c), Board: a.board, Logger: a.logOf("relay"),
-		Words: envoy.RedactMessage, Certificate: a.workloadCertificate,
+		RedactError: envoy.RedactMessage, Certificate: a.workloadCertificate,
 		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
 		Envoy:         func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },
 		Application:   a.grpcNode.Load,

@@ -18,7 +18,7 @@ type Options struct {
 }
 
 // Listener accepts connections that their pool admits, and closes others. It does not wait for a
-// free place, because the kernel's backlog is shared by all clients. A connection is idle until
+// free slot, because the kernel's backlog is shared by all clients. A connection is idle until
 // SetBusy or ConnState marks it as busy.
 type Listener struct {
 	net.Listener
@@ -31,8 +31,8 @@ func Listen(inner net.Listener, options Options) *Listener { return &Listener{in
 // Conn is an admitted connection.
 type Conn struct {
 	net.Conn
-	Key   Key
-	place *Place
+	Key  Key
+	slot *Slot
 }
 
 // Accept implements net.Listener. It returns a *Conn.
@@ -43,12 +43,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		pool, key := l.options.Admit(accepted)
-		place, ok := pool.Enter(key, func() { _ = accepted.Close() })
+		slot, ok := pool.Enter(key, func() { _ = accepted.Close() })
 		if ok {
 			if !l.options.Busy {
-				place.SetIdle()
+				slot.SetIdle()
 			}
-			return &Conn{Conn: accepted, Key: key, place: place}, nil
+			return &Conn{Conn: accepted, Key: key, slot: slot}, nil
 		}
 		_ = accepted.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = accepted.Write(l.options.Refusal)
@@ -56,15 +56,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the connection and releases its place.
+// Close closes the connection and releases its slot.
 func (c *Conn) Close() error {
-	c.place.Leave()
+	c.slot.Leave()
 	return c.Conn.Close()
 }
 
 // SetBusy prevents eviction of the connection. It returns false if the connection is already
 // evicted.
-func (c *Conn) SetBusy() bool { return c.place.SetBusy() }
+func (c *Conn) SetBusy() bool { return c.slot.SetBusy() }
 
 // ConnState is for http.Server.ConnState. A connection is busy from the end of a request's header
 // until the response is sent; a connection that sends its header slowly is idle.
@@ -75,9 +75,9 @@ func ConnState(c net.Conn, state http.ConnState) {
 	}
 	switch state {
 	case http.StateActive:
-		admitted.place.SetBusy()
+		admitted.slot.SetBusy()
 	case http.StateIdle:
-		admitted.place.SetIdle()
+		admitted.slot.SetIdle()
 	}
 }
 
@@ -106,7 +106,7 @@ func KeyFrom(ctx context.Context) Key {
 // could not receive the response.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c := FromContext(r.Context()); c != nil && !c.place.Held() {
+		if c := FromContext(r.Context()); c != nil && !c.slot.Held() {
 			panic(http.ErrAbortHandler)
 		}
 		next.ServeHTTP(w, r)

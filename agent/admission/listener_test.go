@@ -130,9 +130,9 @@ func TestHandler_AbortsRequestsOfEvictedConnections(t *testing.T) {
 	pool := NewPool(Limits{Total: 1, PerKey: 1})
 	here, there := net.Pipe()
 	defer func() { _, _ = here.Close(), there.Close() }()
-	place, _ := pool.Enter(User(1), func() {})
-	place.SetIdle()
-	c := &Conn{Conn: here, Key: User(1), place: place}
+	slot, _ := pool.Enter(User(1), func() {})
+	slot.SetIdle()
+	c := &Conn{Conn: here, Key: User(1), slot: slot}
 	called := false
 	handler := Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
 	request, _ := http.NewRequestWithContext(ConnContext(t.Context(), c), http.MethodPost,

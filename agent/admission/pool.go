@@ -2,7 +2,7 @@
 // client.
 //
 // A Pool has a total limit and a limit per Key, which is a local user or a remote network. At a
-// limit, the place that has been idle longest is evicted, so only busy places keep others out, and
+// limit, the slot that has been idle longest is evicted, so only busy slots keep others out, and
 // one key cannot use more than its share. Separate pools isolate clients from each other; a
 // Listener selects the pool of each connection. ConnState, ConnContext and Handler connect a
 // Listener to an http.Server. NewServer, Bind, Serve and ServeGRPC are how servers begin and end.
@@ -16,14 +16,14 @@ import (
 
 // Limits are the limits of a Pool.
 type Limits struct {
-	Total  int // places
-	PerKey int // places per key
+	Total  int // slots
+	PerKey int // slots per key
 }
 
 // Stats are the counters of a Pool since its creation.
 type Stats struct {
-	Evicted uint64 // idle places that were evicted
-	Refused uint64 // calls of Enter without a free place
+	Evicted uint64 // idle slots that were evicted
+	Refused uint64 // calls of Enter without a free slot
 }
 
 // Sum returns the sum of the counters of pools.
@@ -36,20 +36,20 @@ func Sum(pools ...*Pool) (all Stats) {
 	return all
 }
 
-// Pool admits places up to its limits. It is safe for concurrent use.
+// Pool admits slots up to its limits. It is safe for concurrent use.
 type Pool struct {
 	limits Limits
 
 	mu      sync.Mutex
-	places  map[Key]map[*Place]struct{}
+	slots   map[Key]map[*Slot]struct{}
 	size    int
 	idle    int           // of size
-	changed chan struct{} // closed when a place is released or becomes idle; nil: no waiter
+	changed chan struct{} // closed when a slot is released or becomes idle; nil: no waiter
 	stats   Stats
 }
 
-// Place is one admission. It ends with Leave or its eviction.
-type Place struct {
+// Slot is one admission. It ends with Leave or its eviction.
+type Slot struct {
 	pool  *Pool
 	key   Key
 	evict func()
@@ -58,28 +58,28 @@ type Place struct {
 
 // NewPool returns an empty pool.
 func NewPool(limits Limits) *Pool {
-	return &Pool{limits: limits, places: map[Key]map[*Place]struct{}{}}
+	return &Pool{limits: limits, slots: map[Key]map[*Slot]struct{}{}}
 }
 
-// Enter returns a busy place and reports whether one was available. If the place is evicted while
+// Enter returns a busy slot and reports whether one was available. If the slot is evicted while
 // idle, evict is called from the goroutine of another caller; it must not block.
-func (p *Pool) Enter(key Key, evict func()) (*Place, bool) {
-	place, victim, _ := p.enter(key, evict, false)
+func (p *Pool) Enter(key Key, evict func()) (*Slot, bool) {
+	slot, victim, _ := p.enter(key, evict, false)
 	if victim != nil {
 		victim.evict()
 	}
-	return place, place != nil
+	return slot, slot != nil
 }
 
-// Wait is like Enter but waits for a place until ctx ends. Its error is that of ctx.
-func (p *Pool) Wait(ctx context.Context, key Key, evict func()) (*Place, error) {
+// Wait is like Enter but waits for a slot until ctx ends. Its error is that of ctx.
+func (p *Pool) Wait(ctx context.Context, key Key, evict func()) (*Slot, error) {
 	for {
-		place, victim, changed := p.enter(key, evict, true)
+		slot, victim, changed := p.enter(key, evict, true)
 		if victim != nil {
 			victim.evict()
 		}
-		if place != nil {
-			return place, nil
+		if slot != nil {
+			return slot, nil
 		}
 		select {
 		case <-changed:
@@ -89,11 +89,11 @@ func (p *Pool) Wait(ctx context.Context, key Key, evict func()) (*Place, error) 
 	}
 }
 
-func (p *Pool) enter(key Key, evict func(), wait bool) (place, victim *Place,
+func (p *Pool) enter(key Key, evict func(), wait bool) (slot, victim *Slot,
 	changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	own := p.places[key]
+	own := p.slots[key]
 	switch {
 	case len(own) >= p.limits.PerKey:
 		victim = oldestIdle(own, nil)
@@ -117,57 +117,57 @@ func (p *Pool) enter(key Key, evict func(), wait bool) (place, victim *Place,
 	return nil, nil, p.changed
 }
 
-// victimFor returns the idle place to evict for a key with own places, or nil: the longest idle
-// place of the keys with the most places. Keys with fewer places than own lose none.
-func (p *Pool) victimFor(own int) (victim *Place) {
+// victimFor returns the idle slot to evict for a key with own slots, or nil: the longest idle
+// slot of the keys with the most slots. Keys with fewer slots than own lose none.
+func (p *Pool) victimFor(own int) (victim *Slot) {
 	if p.idle == 0 {
 		return nil
 	}
 	most := own
-	for _, places := range p.places {
-		if len(places) < most {
+	for _, slots := range p.slots {
+		if len(slots) < most {
 			continue
 		}
-		if len(places) > most && oldestIdle(places, nil) != nil {
-			most, victim = len(places), nil
+		if len(slots) > most && oldestIdle(slots, nil) != nil {
+			most, victim = len(slots), nil
 		}
-		victim = oldestIdle(places, victim)
+		victim = oldestIdle(slots, victim)
 	}
 	return victim
 }
 
-// oldestIdle returns the longest idle place of places and candidate, or nil if none is idle.
-func oldestIdle(places map[*Place]struct{}, candidate *Place) *Place {
-	for place := range places {
-		if !place.idle.IsZero() && (candidate == nil || place.idle.Before(candidate.idle)) {
-			candidate = place
+// oldestIdle returns the longest idle slot of slots and candidate, or nil if none is idle.
+func oldestIdle(slots map[*Slot]struct{}, candidate *Slot) *Slot {
+	for slot := range slots {
+		if !slot.idle.IsZero() && (candidate == nil || slot.idle.Before(candidate.idle)) {
+			candidate = slot
 		}
 	}
 	return candidate
 }
 
-func (p *Pool) add(key Key, evict func()) *Place {
-	place := &Place{pool: p, key: key, evict: evict}
-	if p.places[key] == nil {
-		p.places[key] = map[*Place]struct{}{}
+func (p *Pool) add(key Key, evict func()) *Slot {
+	slot := &Slot{pool: p, key: key, evict: evict}
+	if p.slots[key] == nil {
+		p.slots[key] = map[*Slot]struct{}{}
 	}
-	p.places[key][place] = struct{}{}
+	p.slots[key][slot] = struct{}{}
 	p.size++
-	return place
+	return slot
 }
 
-// remove removes a place if the pool contains it.
-func (p *Pool) remove(place *Place) {
-	own := p.places[place.key]
-	if _, ok := own[place]; !ok {
+// remove removes a slot if the pool contains it.
+func (p *Pool) remove(slot *Slot) {
+	own := p.slots[slot.key]
+	if _, ok := own[slot]; !ok {
 		return
 	}
-	delete(own, place)
+	delete(own, slot)
 	if len(own) == 0 {
-		delete(p.places, place.key)
+		delete(p.slots, slot.key)
 	}
 	p.size--
-	if !place.idle.IsZero() {
+	if !slot.idle.IsZero() {
 		p.idle--
 	}
 }
@@ -187,41 +187,41 @@ func (p *Pool) Stats() Stats {
 	return p.stats
 }
 
-// Leave releases the place. Further calls have no effect.
-func (place *Place) Leave() {
-	p := place.pool
+// Leave releases the slot. Further calls have no effect.
+func (slot *Slot) Leave() {
+	p := slot.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.remove(place)
+	p.remove(slot)
 	p.wake()
 }
 
-// SetIdle allows eviction of the place.
-func (place *Place) SetIdle() { place.set(time.Now()) }
+// SetIdle allows eviction of the slot.
+func (slot *Slot) SetIdle() { slot.set(time.Now()) }
 
-// SetBusy prevents eviction of the place. It returns false if the place was already released or
+// SetBusy prevents eviction of the slot. It returns false if the slot was already released or
 // evicted.
-func (place *Place) SetBusy() bool { return place.set(time.Time{}) }
+func (slot *Slot) SetBusy() bool { return slot.set(time.Time{}) }
 
-// Held reports whether the place was neither released nor evicted.
-func (place *Place) Held() bool {
-	place.pool.mu.Lock()
-	defer place.pool.mu.Unlock()
-	_, ok := place.pool.places[place.key][place]
+// Held reports whether the slot was neither released nor evicted.
+func (slot *Slot) Held() bool {
+	slot.pool.mu.Lock()
+	defer slot.pool.mu.Unlock()
+	_, ok := slot.pool.slots[slot.key][slot]
 	return ok
 }
 
-func (place *Place) set(idle time.Time) bool {
-	p := place.pool
+func (slot *Slot) set(idle time.Time) bool {
+	p := slot.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.places[place.key][place]; !ok {
+	if _, ok := p.slots[slot.key][slot]; !ok {
 		return false
 	}
-	if !place.idle.IsZero() {
+	if !slot.idle.IsZero() {
 		p.idle--
 	}
-	place.idle = idle
+	slot.idle = idle
 	if !idle.IsZero() {
 		p.idle++
 		p.wake()

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// crowd enters n places for a key at intervals of one second, and returns them.
+// crowd enters n slots for a key at intervals of one second, and returns them.
 func crowd(t *testing.T, p *Pool, key Key, n int, idle bool,
-	evicted map[*Place]bool) (places []*Place) {
+	evicted map[*Slot]bool) (slots []*Slot) {
 	t.Helper()
 	for range n {
 		time.Sleep(time.Second)
-		var place *Place
-		place, ok := p.Enter(key, func() { evicted[place] = true })
+		var slot *Slot
+		slot, ok := p.Enter(key, func() { evicted[slot] = true })
 		if !ok {
-			t.Fatalf("no place for %v after %d", key, len(places))
+			t.Fatalf("no slot for %v after %d", key, len(slots))
 		}
 		if idle {
-			place.SetIdle()
+			slot.SetIdle()
 		}
-		places = append(places, place)
+		slots = append(slots, slot)
 	}
-	return places
+	return slots
 }
 
 func TestPool_EvictsLongestIdle(t *testing.T) {
@@ -38,7 +38,7 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 		limits Limits
 		groups []group
 		uid    uint32 // of the newcomer
-		group  int    // group whose first place is evicted; -1: none necessary; -2: none available
+		group  int    // group whose first slot is evicted; -1: none necessary; -2: none available
 	}{
 		{"room", Limits{4, 2}, []group{{1, 1, true}, {2, 2, true}}, 1, -1},
 		{"own share full", Limits{9, 2}, []group{{2, 2, true}, {1, 2, true}}, 1, 1},
@@ -55,13 +55,13 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, evicted := NewPool(test.limits), map[*Place]bool{}
-				var firsts []*Place
+				p, evicted := NewPool(test.limits), map[*Slot]bool{}
+				var firsts []*Slot
 				for _, g := range test.groups {
 					firsts = append(firsts, crowd(t, p, User(g.uid), g.n, g.idle, evicted)[0])
 				}
-				place, ok := p.Enter(User(test.uid), func() {})
-				if ok != (test.group != -2) || ok != (place != nil) {
+				slot, ok := p.Enter(User(test.uid), func() {})
+				if ok != (test.group != -2) || ok != (slot != nil) {
 					t.Fatalf("admitted: %v", ok)
 				}
 				if want := test.group >= 0; len(evicted) != 0 != want ||
@@ -88,23 +88,23 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 func TestPool_LeavesNothingBehind(t *testing.T) {
 	p := NewPool(Limits{Total: 2, PerKey: 1})
 	for uid := range uint32(100) {
-		place, ok := p.Enter(User(uid), func() {})
+		slot, ok := p.Enter(User(uid), func() {})
 		if !ok {
-			t.Fatalf("no place for %d", uid)
+			t.Fatalf("no slot for %d", uid)
 		}
-		place.SetIdle()
-		place.Leave()
-		place.Leave()
-		place.SetIdle()
+		slot.SetIdle()
+		slot.Leave()
+		slot.Leave()
+		slot.SetIdle()
 	}
-	if p.size != 0 || p.idle != 0 || len(p.places) != 0 {
-		t.Errorf("%d places, %d idle, %d keys", p.size, p.idle, len(p.places))
+	if p.size != 0 || p.idle != 0 || len(p.slots) != 0 {
+		t.Errorf("%d slots, %d idle, %d keys", p.size, p.idle, len(p.slots))
 	}
 }
 
 func TestPool_WaitEndsWithAPlaceOrTheContext(t *testing.T) {
-	for name, free := range map[string]func(*Place){"left": (*Place).Leave,
-		"idle": (*Place).SetIdle, "never": nil} {
+	for name, free := range map[string]func(*Slot){"left": (*Slot).Leave,
+		"idle": (*Slot).SetIdle, "never": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, evicted := NewPool(Limits{Total: 1, PerKey: 1}), false
@@ -115,16 +115,16 @@ func TestPool_WaitEndsWithAPlaceOrTheContext(t *testing.T) {
 					time.AfterFunc(time.Second, func() { free(first) })
 				}
 				began := time.Now()
-				place, err := p.Wait(ctx, User(2), func() {})
+				slot, err := p.Wait(ctx, User(2), func() {})
 				if free == nil {
-					if place != nil || !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("%v, %v", place, err)
+					if slot != nil || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%v, %v", slot, err)
 					}
 					return
 				}
-				if err != nil || place == nil || time.Since(began) != time.Second ||
+				if err != nil || slot == nil || time.Since(began) != time.Second ||
 					evicted != (name == "idle") {
-					t.Errorf("%v, %v after %s, evicted %v", place, err, time.Since(began), evicted)
+					t.Errorf("%v, %v after %s, evicted %v", slot, err, time.Since(began), evicted)
 				}
 			})
 		})

@@ -23,8 +23,8 @@ import (
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/exposure"
 	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/identity"
-	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
@@ -61,7 +61,7 @@ type Backend struct {
 	Exposure     *exposure.Checker
 	Endpoints    *endpoints.Tracker
 	Unbound      *ports.Unbound
-	Presence     *neighbour.Presence
+	Presence     *hostconflict.Presence
 
 	live liveProblems
 }

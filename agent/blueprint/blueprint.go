@@ -74,9 +74,9 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	request.Secret = request.Secret || input.Tracing != nil && input.Tracing.AccessToken != ""
 	b.rendered, err = m.Render(ctx, request)
 	if err == nil && c.Envoy.Enabled && c.Discovery.DynamicBootstrap {
-		err = m.askUpstream(ctx, b, request)
+		err = m.requestUpstream(ctx, b, request)
 	}
-	if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing {
+	if _, transient := errors.AsType[*bootstrap.ProgramError](err); transient {
 		return nil, err
 	}
 	if fault, ok := errors.AsType[*config.Error](err); ok {

@@ -32,8 +32,8 @@ type Report struct {
 	Warnings config.Errors // likely mistakes, and checks that were skipped
 	// Missing: one of Errors is that Envoy or outrider-bootstrap cannot be run.
 	Missing bool
-	// Passing: one of Errors is a transient failure of the check itself.
-	Passing bool
+	// Transient: one of Errors is a transient failure of the check itself.
+	Transient bool
 }
 
 func (r *Report) refuse(err error) {
@@ -64,19 +64,19 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	report := Report{Files: loaded.Files, Warnings: loaded.Warnings}
-	place, err := how.place(loaded)
+	environment, err := how.environment(loaded)
 	if err != nil {
 		report.refuse(err)
 		return report
 	}
-	defer place.remove()
+	defer environment.remove()
 	how.readable(loaded, &report)
 	if err := CheckExecProbe(loaded, nil, options.InUnit); err != nil {
 		report.Errors = append(report.Errors, err)
 	}
 	var binary *envoy.Binary
 	if loaded.Config.Envoy.Enabled {
-		binary = place.find(ctx, loaded, &report)
+		binary = environment.find(ctx, loaded, &report)
 	}
 	if key, credential := secretElsewhere(loaded.Config); credential != "" {
 		report.warn(loaded,
@@ -92,7 +92,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	plan, err := how.Maker.Make(ctx, loaded)
 	if err != nil {
 		if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
-			report.Missing, report.Passing = report.Missing || failed.Missing, !failed.Missing
+			report.Missing, report.Transient = report.Missing || failed.Missing, !failed.Missing
 		}
 		report.refuse(err)
 		return report
@@ -106,14 +106,14 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	if err := plan.Suits(binary); err != nil {
 		report.refuse(err)
 	}
-	if place.envoys {
-		if err := Writable(ctx, place.runner, loaded); err != nil {
+	if environment.envoys {
+		if err := Writable(ctx, environment.runner, loaded); err != nil {
 			report.refuse(err)
 		}
 	}
 	how.readableByEnvoy(plan, &report)
 	if len(report.Errors) == 0 {
-		place.validate(ctx, plan, binary, &report)
+		environment.validate(ctx, plan, binary, &report)
 	}
 	return report
 }
@@ -133,17 +133,17 @@ func secretElsewhere(c *config.Config) (key, credential string) {
 	return "", ""
 }
 
-// place is the environment in which a check runs Envoy.
-type place struct {
+// environment is the environment in which a check runs Envoy.
+type environment struct {
 	runner envoy.Runner
 	folder string
 	envoys bool // runs as the user of the later start
 	remove func()
 }
 
-func (c Checker) place(loaded *config.Loaded) (*place, error) {
+func (c Checker) environment(loaded *config.Loaded) (*environment, error) {
 	if c.Runner != nil {
-		return &place{runner: c.Runner, folder: c.Folder, envoys: true, remove: func() {}}, nil
+		return &environment{runner: c.Runner, folder: c.Folder, envoys: true, remove: func() {}}, nil
 	}
 	other, err := EnvoyUser(loaded.Config)
 	if err != nil {
@@ -153,7 +153,7 @@ func (c Checker) place(loaded *config.Loaded) (*place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the bootstrap that is checked: %w", err)
 	}
-	p := &place{runner: envoy.Local{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
+	p := &environment{runner: envoy.Local{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
 	if other != nil {
 		p.runner, p.envoys = envoy.Local{User: other}, true
 		err = os.Chown(folder, int(other.Uid), int(other.Gid))
@@ -166,7 +166,7 @@ func (c Checker) place(loaded *config.Loaded) (*place, error) {
 }
 
 // find finds and inspects the Envoy binary. It returns nil and adds to report if that fails.
-func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report) *envoy.Binary {
+func (p *environment) find(ctx context.Context, loaded *config.Loaded, report *Report) *envoy.Binary {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	var binary *envoy.Binary
 	if err == nil {
@@ -185,7 +185,7 @@ func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report)
 }
 
 // validate validates the bootstrap with Envoy and adds the result to report.
-func (p *place) validate(
+func (p *environment) validate(
 	ctx context.Context, plan *Blueprint, binary *envoy.Binary, report *Report,
 ) {
 	for _, file := range plan.files {
@@ -223,7 +223,7 @@ func (p *place) validate(
 }
 
 // write writes the bootstrap to a file that only this process and Envoy can read.
-func (p *place) write(plan *Blueprint) (path string, err error) {
+func (p *environment) write(plan *Blueprint) (path string, err error) {
 	rendered, err := plan.Render(filepath.Join(p.folder, "admin.sock"))
 	if err != nil {
 		return "", err
@@ -240,7 +240,7 @@ func (p *place) write(plan *Blueprint) (path string, err error) {
 }
 
 // share makes a file readable for Envoy: by the group of its directory, or as its owner.
-func (p *place) share(file *os.File) error {
+func (p *environment) share(file *os.File) error {
 	if local, ok := p.runner.(envoy.Local); ok {
 		if local.User == nil {
 			return nil

@@ -218,7 +218,7 @@ func TestAnEnvoyThatDoesNotEndIsNoRefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := Report{}
-	(&place{runner: late{}, folder: h.dir}).validate(t.Context(), plan, &envoy.Binary{}, &report)
+	(&environment{runner: late{}, folder: h.dir}).validate(t.Context(), plan, &envoy.Binary{}, &report)
 	if got := h.clean(report.Warnings); !strings.Contains(got,
 		"Envoy itself did not check the bootstrap: context deadline exceeded") ||
 		len(report.Errors) > 0 {

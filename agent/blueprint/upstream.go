@@ -8,9 +8,9 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// askUpstream renders the bootstrap of the upstream server. It requests it for the node of the
+// requestUpstream renders the bootstrap of the upstream server. It requests it for the node of the
 // bootstrap that b has.
-func (m Maker) askUpstream(ctx context.Context, b *Blueprint, request bootstrap.Request) error {
+func (m Maker) requestUpstream(ctx context.Context, b *Blueprint, request bootstrap.Request) error {
 	var own struct{ Node json.RawMessage }
 	if err := json.Unmarshal(b.rendered.Text, &own); err != nil {
 		return fmt.Errorf("read the node of the bootstrap: %w", err)

@@ -64,14 +64,14 @@ const (
 	KindConditionCleared = "condition-cleared" // fields: code
 )
 
-// kept is the number of events that a Board retains.
-const kept = 256
+// maxEvents is the number of events that a Board retains.
+const maxEvents = 256
 
 // Board holds the current conditions and the last events. Create it with NewBoard. It is safe for
 // concurrent use.
 type Board struct {
 	mu         sync.Mutex
-	conditions map[string]*standing // by code
+	conditions map[string]*entry // by code
 	events     []Event
 	sequence   uint64
 	watchers   map[chan Event]struct{}
@@ -82,7 +82,7 @@ type Board struct {
 // NewBoard returns an empty board.
 func NewBoard() *Board {
 	return &Board{
-		conditions: map[string]*standing{},
+		conditions: map[string]*entry{},
 		watchers:   map[chan Event]struct{}{},
 		now:        time.Now,
 	}
@@ -97,7 +97,7 @@ func (b *Board) Raise(code string, severity Severity, sentence string) {
 	defer b.mu.Unlock()
 	s := b.conditions[code]
 	if s == nil {
-		s = &standing{}
+		s = &entry{}
 		b.conditions[code] = s
 	}
 	if s.now != nil && s.now.Severity == severity && s.now.Sentence == sentence {
@@ -109,7 +109,7 @@ func (b *Board) Raise(code string, severity Severity, sentence string) {
 	}
 	s.now = &Condition{Code: code, Severity: severity, Since: since, Sentence: sentence}
 	s.omitted++
-	b.settle(code, s)
+	b.publishChange(code, s)
 }
 
 // Clear removes a condition, if present. The event is subject to the limits of Raise.
@@ -119,7 +119,7 @@ func (b *Board) Clear(code string) {
 	if s := b.conditions[code]; s != nil && s.now != nil {
 		s.now = nil
 		s.omitted++
-		b.settle(code, s)
+		b.publishChange(code, s)
 	}
 }
 
@@ -154,7 +154,7 @@ func (b *Board) publish(event Event) {
 	b.sequence++
 	event.Sequence = b.sequence
 	event.Time = b.now()
-	if len(b.events) == kept {
+	if len(b.events) == maxEvents {
 		b.events = slices.Delete(b.events, 0, 1)
 	}
 	b.events = append(b.events, event)

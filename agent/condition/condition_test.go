@@ -41,13 +41,13 @@ func TestSlowWatcherLosesEventsAndNobodyWaits(t *testing.T) {
 	board := NewBoard()
 	events, cancel := board.Watch(1)
 	defer cancel()
-	for range kept + 10 {
+	for range maxEvents + 10 {
 		board.Publish(Event{Kind: KindDraining})
 	}
 	if first := <-events; first.Sequence != 1 {
 		t.Errorf("first event: %+v", first)
 	}
-	if all := board.Events(0); len(all) != kept || all[0].Sequence != 11 {
+	if all := board.Events(0); len(all) != maxEvents || all[0].Sequence != 11 {
 		t.Errorf("%d events kept, first %d", len(all), all[0].Sequence)
 	}
 }

@@ -49,23 +49,23 @@ func text(allowed string, ok func(string) bool) check {
 	}
 }
 
-// oneOf returns a check that accepts only the given words.
-func oneOf(words ...string) check {
+// oneOf returns a check that accepts only the allowed values.
+func oneOf(allowed ...string) check {
 	return func(value any) *problem {
-		for _, word := range words {
-			if value == word {
+		for _, known := range allowed {
+			if value == known {
 				return nil
 			}
 		}
-		quoted := make([]string, len(words))
-		for i, word := range words {
-			quoted[i] = quote(word)
+		quoted := make([]string, len(allowed))
+		for i, known := range allowed {
+			quoted[i] = quote(known)
 		}
 		fix := "the values are " + enumerate(quoted)
-		if len(words) == 1 {
+		if len(allowed) == 1 {
 			fix = "the only value is " + quoted[0]
 		}
-		if near := nearest(value.(string), words); near != "" {
+		if near := nearest(value.(string), allowed); near != "" {
 			fix = "did you mean " + quote(near) + "? " + fix
 		}
 		return problemf(fix, "%s is not valid", brief(value))

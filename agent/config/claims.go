@@ -46,8 +46,8 @@ func (c Claim) Fix() string {
 	return "give one of the two another"
 }
 
-// Clashes reports whether two agents on one host cannot hold both claims.
-func (c Claim) Clashes(other Claim) bool {
+// ConflictsWith reports whether two agents on one host cannot hold both claims.
+func (c Claim) ConflictsWith(other Claim) bool {
 	if c.Port == 0 || other.Port == 0 || c.Port != other.Port {
 		return c.Port == other.Port && c.Name == other.Name
 	}

@@ -56,7 +56,7 @@ func TestClaimsClash(t *testing.T) {
 		{Claim{Name: "/a"}, Claim{Name: "/b"}, false},
 		{Claim{Name: "/a"}, Claim{Port: 80}, false},
 	} {
-		if got := c.one.Clashes(c.two); got != c.want || got != c.two.Clashes(c.one) {
+		if got := c.one.ConflictsWith(c.two); got != c.want || got != c.two.ConflictsWith(c.one) {
 			t.Errorf("%+v and %+v: %v, want %v", c.one, c.two, got, c.want)
 		}
 	}

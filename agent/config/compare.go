@@ -107,23 +107,23 @@ func Compare(from, to *Config) []Change {
 // Keep returns the configuration of a running agent after it loads next: the values of next, except
 // for [start] keys, which keep their running values. Derived paths follow the result.
 func Keep(running, next *Config) *Config {
-	kept := *next
+	retained := *next
 	from := maps.Collect(settings(running))
-	var follow []key
-	for _, k := range settings(&kept) {
+	var dependents []key
+	for _, k := range settings(&retained) {
 		if k.derived != nil && k.get() == k.derived() {
-			follow = append(follow, k)
+			dependents = append(dependents, k)
 		}
 	}
-	for name, k := range settings(&kept) {
+	for name, k := range settings(&retained) {
 		if was, ok := from[name]; ok && k.effect == Start {
 			k.set(was.get())
 		}
 	}
-	for _, k := range follow {
+	for _, k := range dependents {
 		if k.effect != Start {
 			k.set(k.derived())
 		}
 	}
-	return &kept
+	return &retained
 }

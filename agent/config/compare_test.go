@@ -90,17 +90,17 @@ envoy.concurrency = 3
 status.probe.app.tcp = "127.0.0.1:1"
 discovery.files = ["/other"]
 xds.socket = "/s"`)
-	kept := Keep(running.Config, next.Config)
+	retained := Keep(running.Config, next.Config)
 	want := of(t, `paths.runtime_dir = "/a"
 reload.watch = false
 envoy.concurrency = 3
 status.probe.app.tcp = "127.0.0.1:1"
 xds.socket = "/s"`)
-	if diff := cmp.Diff(want.Config, kept); diff != "" {
+	if diff := cmp.Diff(want.Config, retained); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	var pending []string
-	for _, change := range Compare(kept, next.Config) {
+	for _, change := range Compare(retained, next.Config) {
 		if change.Effect != Start {
 			t.Errorf("%v", change)
 		}

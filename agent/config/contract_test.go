@@ -119,14 +119,14 @@ func TestDefinitionsAreTheContract(t *testing.T) {
 // The generated file decodes to the defaults of the definitions.
 func TestDefaultsLoadAsDefaults(t *testing.T) {
 	environment := func(string) string { return "" }
-	place := place{main: "/etc/outrider/outrider.toml", runtime: defaultRuntime,
+	layout := layout{main: "/etc/outrider/outrider.toml", runtime: defaultRuntime,
 		state: defaultState}
-	written, errs := build([]source{{place.main, Defaults()}}, true, place,
+	written, errs := build([]source{{layout.main, Defaults()}}, true, layout,
 		Options{Environment: environment})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	empty, errs := build([]source{{place.main, ""}}, true, place, Options{Environment: environment})
+	empty, errs := build([]source{{layout.main, ""}}, true, layout, Options{Environment: environment})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

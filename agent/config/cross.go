@@ -268,7 +268,7 @@ const maxSocketPath = 107
 func (x *crossCheck) sockets() {
 	type socket struct{ key, path string }
 	ours := []socket{{"sds.socket", x.SDS.Socket}, {"xds.socket", x.XDS.Socket}}
-	taken := map[string]string{ // sockets of the agent with fixed names
+	reserved := map[string]string{ // sockets of the agent with fixed names
 		filepath.Join(x.Paths.RuntimeDir, "outrider.sock"): "the socket of the command line",
 		filepath.Join(x.Paths.RuntimeDir, "keeper.sock"):   "the keeper's socket",
 	}
@@ -278,10 +278,10 @@ func (x *crossCheck) sockets() {
 				"%s has %d bytes, the path of a Unix socket may have %d", quote(s.path),
 				len(s.path), maxSocketPath)
 		}
-		if other := taken[filepath.Clean(s.path)]; other != "" {
+		if other := reserved[filepath.Clean(s.path)]; other != "" {
 			x.refuse([]string{s.key, "xds.socket", "sds.socket"}, "use another path",
 				"%s is %s already", quote(s.path), other)
 		}
-		taken[filepath.Clean(s.path)] = s.key
+		reserved[filepath.Clean(s.path)] = s.key
 	}
 }

@@ -17,7 +17,7 @@ func (x *crossCheck) listeners() {
 	all := x.listening()
 	for i, l := range all {
 		for _, earlier := range all[:i] {
-			if l.Clashes(earlier) {
+			if l.ConflictsWith(earlier) {
 				x.refuse([]string{l.Key, earlier.Key}, "use different ports",
 					"%s is %s, and %s is %s, which conflict", l.Key, l.Text(), earlier.Key,
 					earlier.Text())

@@ -26,7 +26,7 @@ type decoder struct {
 	keys        map[string]key // by dotted name
 	known       map[string]bool
 	probes      map[string]*Probe
-	words       *vocabulary // created at the first unknown key or table
+	vocabulary  *vocabulary // created at the first unknown key or table
 	// positions maps dotted keys to the position of their value, with one entry per entry of a
 	// table of values.
 	positions map[string]Position
@@ -62,12 +62,12 @@ func (d *decoder) file(s source) {
 		return
 	}
 	var raw map[string]any
-	places := newIndex(text)
+	keyIndex := newIndex(text)
 	if _, err := toml.Decode(text, &raw); err != nil {
-		d.errors, d.broken = append(d.errors, syntaxError(s.path, places, err)), true
+		d.errors, d.broken = append(d.errors, syntaxError(s.path, keyIndex, err)), true
 		return
 	}
-	f := &fileDecoder{decoder: d, path: s.path, places: places}
+	f := &fileDecoder{decoder: d, path: s.path, keyIndex: keyIndex}
 	f.table(nil, raw)
 	for name, probe := range d.probes {
 		d.config.Status.Probes[name] = *probe
@@ -90,26 +90,26 @@ func withoutMark(text string) (string, *problem) {
 }
 
 // syntaxError converts an error of the TOML parser.
-func syntaxError(path string, places *index, err error) *Error {
+func syntaxError(path string, keyIndex *index, err error) *Error {
 	var parse toml.ParseError
 	if !errors.As(err, &parse) {
 		return &Error{Position: Position{path, 1, 1},
 			Message: "is not TOML: " + withoutText(err.Error())}
 	}
-	line, column := places.position(parse.Position.Start)
+	line, column := keyIndex.position(parse.Position.Start)
 	e := &Error{Position: Position{path, line, column},
 		Message: "is not TOML: " + withoutText(parse.Message)}
 	if name, ok := strings.CutSuffix(strings.TrimPrefix(parse.Message, "Key '"),
 		"' has already been defined."); ok {
 		e.Key, e.Message, e.Fix = name, "is defined twice", "keep one of the two"
-		if offset, ok := places.offsets[name]; ok {
-			firstLine, _ := places.position(offset)
+		if offset, ok := keyIndex.offsets[name]; ok {
+			firstLine, _ := keyIndex.position(offset)
 			if firstLine != line {
 				e.Message = "is defined twice, first in line " + render(firstLine)
 			}
 		}
 	}
-	if e.Fix == "" && bareWord.MatchString(places.lineText(line)) {
+	if e.Fix == "" && bareWord.MatchString(keyIndex.lineText(line)) {
 		e.Fix = "a text is written in quotes"
 	}
 	return e
@@ -147,12 +147,12 @@ func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 // fileDecoder decodes one file.
 type fileDecoder struct {
 	*decoder
-	path   string
-	places *index
+	path     string
+	keyIndex *index
 }
 
 func (f *fileDecoder) position(key []string) Position {
-	line, column := f.places.at(key)
+	line, column := f.keyIndex.at(key)
 	return Position{f.path, line, column}
 }
 
@@ -169,8 +169,8 @@ func (f *fileDecoder) fail(key []string, p *problem) {
 func (f *fileDecoder) table(parent []string, raw map[string]any) {
 	names := sortedKeys(raw)
 	slices.SortStableFunc(names, func(a, b string) int {
-		return cmp.Compare(f.places.offsets[dotted(child(parent, a))],
-			f.places.offsets[dotted(child(parent, b))])
+		return cmp.Compare(f.keyIndex.offsets[dotted(child(parent, a))],
+			f.keyIndex.offsets[dotted(child(parent, b))])
 	})
 	for _, name := range names {
 		at := child(parent, name)
@@ -196,14 +196,14 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 			f.fail(at, problemf("write ["+full+"] and its keys below it", "is a table, not %s",
 				describe(raw[name])))
 		default:
-			if f.words == nil {
-				f.words = newVocabulary(tables(f.config))
+			if f.vocabulary == nil {
+				f.vocabulary = newVocabulary(tables(f.config))
 			}
 			f.failed[dotted(parent)] = true // the unknown key may be a misspelt required one
 			if many, isTables := raw[name].([]map[string]any); isTables {
 				below = many[0] // TOML has no empty array of tables
 			}
-			f.fail(at, f.words.unknown(parent, name, below))
+			f.fail(at, f.vocabulary.unknown(parent, name, below))
 		}
 	}
 }

@@ -14,16 +14,16 @@ func buildAt(files []txtar.File, options Options) (*Loaded, Errors) {
 	if options.Environment == nil {
 		options.Environment = func(string) string { return "" }
 	}
-	place, p := options.place()
+	layout, p := options.layout()
 	if p != nil {
 		return nil, Errors{p}
 	}
 	var sources []source
 	for _, f := range files {
 		sources = append(sources,
-			source{filepath.Join(filepath.Dir(place.main), f.Name), string(f.Data)})
+			source{filepath.Join(filepath.Dir(layout.main), f.Name), string(f.Data)})
 	}
-	loaded, errs := build(sources, true, place, options)
+	loaded, errs := build(sources, true, layout, options)
 	errs.sort(loaded.Files)
 	return loaded, errs
 }

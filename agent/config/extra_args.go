@@ -8,25 +8,25 @@ import (
 // extraArguments rejects Envoy flags that the agent sets, that would redirect the log or disable
 // hot restart, or that keep Envoy from serving. It reports all of them at once.
 func extraArguments(value any) *problem {
-	var told, fixes []string
+	var found, fixes []string
 	for _, argument := range value.([]string) {
 		r := refused(argument)
 		if r == nil {
 			continue
 		}
-		told = append(told, quote(argument)+" is not allowed: "+r.why)
+		found = append(found, quote(argument)+" is not allowed: "+r.why)
 		if fix := quote(argument) + ": " + r.fix; !slices.Contains(fixes, fix) {
 			fixes = append(fixes, fix)
 		}
 	}
-	switch len(told) {
+	switch len(found) {
 	case 0:
 		return nil
 	case 1:
 		_, fix, _ := strings.Cut(fixes[0], ": ")
-		return problemf(fix, "%s", told[0])
+		return problemf(fix, "%s", found[0])
 	default:
-		return problemf(strings.Join(fixes, ", "), "%s", strings.Join(told, ", "))
+		return problemf(strings.Join(fixes, ", "), "%s", strings.Join(found, ", "))
 	}
 }
 

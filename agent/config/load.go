@@ -58,12 +58,12 @@ func Load(options Options) (*Loaded, error) {
 	if options.Environment == nil {
 		options.Environment = os.Getenv
 	}
-	place, p := options.place()
+	layout, p := options.layout()
 	if p != nil {
 		return nil, Errors{p}
 	}
-	sources, errs := readSources(place, options.Unreadable)
-	loaded, more := build(sources, len(errs) == 0, place, options)
+	sources, errs := readSources(layout, options.Unreadable)
+	loaded, more := build(sources, len(errs) == 0, layout, options)
 	errs = append(errs, more...)
 	if len(errs) > 0 {
 		errs.sort(loaded.Files)
@@ -74,30 +74,30 @@ func Load(options Options) (*Loaded, error) {
 
 // CheckText checks the text of a file as if it were the whole configuration. It reads no file.
 func CheckText(name, text string) Errors {
-	_, errs := build([]source{{name, text}}, true, place{main: name},
+	_, errs := build([]source{{name, text}}, true, layout{main: name},
 		Options{CheckOnly: true, Environment: func(string) string { return "" }})
 	return errs
 }
 
 // build decodes and checks sources. complete reports whether all files could be read; otherwise
 // cross-key checks are skipped. The result is non-nil even if there are errors.
-func build(sources []source, complete bool, place place, options Options) (*Loaded, Errors) {
+func build(sources []source, complete bool, layout layout, options Options) (*Loaded, Errors) {
 	c := defaults()
-	if place.meshFolder != "" {
-		c.Discovery.Files = []string{place.meshFolder}
+	if layout.meshFolder != "" {
+		c.Discovery.Files = []string{layout.meshFolder}
 	}
 	d := newDecoder(c, credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
-	loaded := &Loaded{Config: c, Dirs: []string{place.dropIns}, Sources: d.positions,
+	loaded := &Loaded{Config: c, Dirs: []string{layout.dropIns}, Sources: d.positions,
 		derived: map[string]string{}}
 	loaded.credentials = options.Environment("CREDENTIALS_DIRECTORY")
 	for _, s := range sources {
 		loaded.Files = append(loaded.Files, s.path)
 		d.file(s)
 	}
-	loaded.resolve(place, options)
+	loaded.resolve(layout, options)
 
 	x := &crossCheck{Config: c, options: options, positions: d.positions,
-		fallback: Position{File: place.main},
+		fallback: Position{File: layout.main},
 		failed:   d.failed, complete: complete && !d.broken}
 	x.all()
 	x.warnings.sort(loaded.Files)
@@ -107,25 +107,25 @@ func build(sources []source, complete bool, place place, options Options) (*Load
 }
 
 // resolve fills in defaults that depend on systemd's variables, the instance or other keys.
-func (l *Loaded) resolve(place place, options Options) {
-	if place.meshFolder != "" && l.Sources["discovery.files"] == (Position{}) {
+func (l *Loaded) resolve(layout layout, options Options) {
+	if layout.meshFolder != "" && l.Sources["discovery.files"] == (Position{}) {
 		l.derived["discovery.files"] = "the instance"
 	}
 	for _, folder := range []struct {
 		key, variable, fallback string
 		value                   *string
 	}{
-		{"paths.runtime_dir", "RUNTIME_DIRECTORY", place.runtime, &l.Config.Paths.RuntimeDir},
-		{"paths.state_dir", "STATE_DIRECTORY", place.state, &l.Config.Paths.StateDir},
+		{"paths.runtime_dir", "RUNTIME_DIRECTORY", layout.runtime, &l.Config.Paths.RuntimeDir},
+		{"paths.state_dir", "STATE_DIRECTORY", layout.state, &l.Config.Paths.StateDir},
 	} {
 		if *folder.value != "" {
 			continue
 		}
 		*folder.value, l.derived[folder.key] = folder.fallback, "default"
 		// systemd lists all directories of a unit, separated by colons. The first is the agent's.
-		if given, _, _ := strings.Cut(options.Environment(folder.variable),
-			":"); filepath.IsAbs(given) {
-			*folder.value, l.derived[folder.key] = filepath.Clean(given), "$"+folder.variable
+		if first, _, _ := strings.Cut(options.Environment(folder.variable),
+			":"); filepath.IsAbs(first) {
+			*folder.value, l.derived[folder.key] = filepath.Clean(first), "$"+folder.variable
 		}
 	}
 	for name, k := range settings(l.Config) {

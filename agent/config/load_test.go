@@ -316,7 +316,7 @@ func TestFileError_HasTheCommandThatLetsTheAgentRead(t *testing.T) {
 			return "user agent cannot read " + path + ": chgrp agents /x.toml; chmod 640 /x.toml"
 		},
 	} {
-		got := fileError(place{}, "/x.toml", refused, unreadable).Error()
+		got := fileError(layout{}, "/x.toml", refused, unreadable).Error()
 		if want := "/x.toml: cannot be read: permission denied; " + want; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -10,11 +10,11 @@ import (
 )
 
 // enumerate joins words with commas and "and".
-func enumerate(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
+func enumerate(items []string) string {
+	if len(items) < 2 {
+		return strings.Join(items, "")
 	}
-	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+	return strings.Join(items[:len(items)-1], ", ") + " and " + items[len(items)-1]
 }
 
 // nearest returns the candidate with the most similar spelling, else one that begins with word, or

@@ -104,7 +104,7 @@ func (f Files) Authorities() string {
 	return f.Roots[0]
 }
 
-// Required returns lists of paths; of each list, one file must exist. The last is the usual place.
+// Required returns lists of paths; of each list, one file must exist. The last is the usual location.
 func (f Files) Required() [][]string {
 	if f.Cert != "" {
 		return [][]string{{f.Cert}, {f.Key}}
@@ -155,8 +155,8 @@ func (f Files) CheckOwners() error {
 			return err
 		}
 		folder := filepath.Dir(path)
-		for _, place := range []string{final, filepath.Dir(final), folder, filepath.Dir(folder)} {
-			if err := ownership.Check(place, 0, os.Geteuid()); err != nil {
+		for _, owned := range []string{final, filepath.Dir(final), folder, filepath.Dir(folder)} {
+			if err := ownership.Check(owned, 0, os.Geteuid()); err != nil {
 				return err
 			}
 		}

@@ -34,8 +34,8 @@ const (
 	share   = 64
 )
 
-// Place is a path that the agent or Envoy writes.
-type Place struct {
+// Folder is a path that the agent or Envoy writes.
+type Folder struct {
 	Path string
 	Lost string // what a full file system costs, as a sentence without a full stop
 }
@@ -48,14 +48,14 @@ type Failures struct {
 
 // Options configure a Checker.
 type Options struct {
-	Places func() []Place
+	Folders func() []Folder
 	// Failures reads the count; nil, nil: Envoy writes no log file; an error: it is unknown.
 	Failures func(ctx context.Context) (*Failures, error)
 	Board    *condition.Board
 	Logger   *slog.Logger
 }
 
-// Checker checks the places.
+// Checker checks the folders.
 type Checker struct {
 	part.Readiness
 	options Options
@@ -84,7 +84,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		found := make(chan []string, 1)
-		go func() { found <- full(c.options.Places()) }() // a remote file system may hang
+		go func() { found <- full(c.options.Folders()) }() // a remote file system may hang
 		select {
 		case sentences := <-found:
 			c.report(ConditionFull, strings.Join(sentences, "; "))
@@ -132,13 +132,13 @@ func (c *Checker) checkLogs(ctx context.Context) {
 	}
 }
 
-// full returns a sentence for each place whose file system is full. It does not change with each
+// full returns a sentence for each folder whose file system is full. It does not change with each
 // byte that is written: every change of it is a line in the journal.
-func full(places []Place) []string {
+func full(folders []Folder) []string {
 	var sentences []string
-	for _, place := range places {
+	for _, folder := range folders {
 		var s unix.Statfs_t
-		if err := unix.Statfs(place.Path, &s); err != nil {
+		if err := unix.Statfs(folder.Path, &s); err != nil {
 			continue // not there yet, or not to be seen
 		}
 		free, size := s.Bavail*uint64(s.Bsize), s.Blocks*uint64(s.Bsize)
@@ -152,7 +152,7 @@ func full(places []Place) []string {
 			continue
 		}
 		sentences = append(sentences, fmt.Sprintf("the file system of %s is full (%s): %s; free "+
-			"space on it, which \"df %s\" names", place.Path, left, place.Lost, place.Path))
+			"space on it, which \"df %s\" names", folder.Path, left, folder.Lost, folder.Path))
 	}
 	return sentences
 }

@@ -62,8 +62,8 @@ func TestChecker_FullFileSystem(t *testing.T) {
 				t.Fatal("this test must run as root: ", err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) })
-			c, conditions := start(t, Options{Failures: noFailures, Places: func() []Place {
-				return []Place{{folder, "nothing is kept"}, {"/nonexistent", ""}}
+			c, conditions := start(t, Options{Failures: noFailures, Folders: func() []Folder {
+				return []Folder{{folder, "nothing is kept"}, {"/nonexistent", ""}}
 			}})
 			if err := fault.fill(folder); err != nil {
 				t.Fatal(err)
@@ -86,7 +86,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 // A file system that does not answer does not keep the agent from ending.
 func TestChecker_HangingFileSystem(t *testing.T) {
 	release := make(chan struct{})
-	c := New(Options{Failures: noFailures, Places: func() []Place { <-release; return nil },
+	c := New(Options{Failures: noFailures, Folders: func() []Folder { <-release; return nil },
 		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -99,7 +99,7 @@ func TestChecker_HangingFileSystem(t *testing.T) {
 func TestChecker_LinesLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(chan func() (*Failures, error), 10)
-		_, conditions := start(t, Options{Places: func() []Place { return nil },
+		_, conditions := start(t, Options{Folders: func() []Folder { return nil },
 			Failures: func(context.Context) (*Failures, error) {
 				if read, ok := <-counts; ok {
 					return read()

@@ -124,11 +124,11 @@ func firstExecutable(candidates []string) (path, tried string) {
 		if err != nil {
 			folder = filepath.Dir(path)
 		}
-		place := filepath.Join(folder, filepath.Base(path))
-		if seen[place] {
+		resolved := filepath.Join(folder, filepath.Base(path))
+		if seen[resolved] {
 			continue
 		}
-		seen[place] = true
+		seen[resolved] = true
 		err = executable(path)
 		if err == nil {
 			return path, ""

@@ -10,46 +10,46 @@ import (
 // ExplainExit describes in words how an Envoy ended. code is ignored if signal ("SIGKILL", or
 // "killed") is set. last are the last log lines, oldest first; the most relevant one is quoted.
 func ExplainExit(code int, signal string, coreDump bool, last []string) string {
-	var words string
+	var text string
 	switch {
 	case signal == "" && code == 0:
-		words = "exited as asked (status 0)"
+		text = "exited on request (status 0)"
 	case signal == "":
-		words = fmt.Sprintf("exited with status %d", code)
+		text = fmt.Sprintf("exited with status %d", code)
 		if meaning := meaningOf(code); meaning != "" {
-			words += " (" + meaning + ")"
+			text += " (" + meaning + ")"
 		}
 	default:
-		words = "was ended by " + signalName(signal)
+		text = "was ended by " + signalName(signal)
 		if meaning := signalMeanings[signalName(signal)]; meaning != "" {
-			words += ": " + meaning
+			text += ": " + meaning
 		}
 		if coreDump {
-			words += "; it left a core dump (coredumpctl)"
+			text += "; it left a core dump (coredumpctl)"
 		}
 	}
 	if signal == "" && code == 0 {
-		return words
+		return text
 	}
 	name := signalName(signal)
 	// Earlier log lines do not explain a signal from outside, unless they are errors.
 	fromOutside := name == "SIGKILL" || name == "SIGTERM"
 	for _, hint := range hints {
 		if line := lastWith(last, hint.text); line != "" && !fromOutside {
-			return words + ": " + hint.words + " (" + message(line) + ")"
+			return text + ": " + hint.explanation + " (" + message(line) + ")"
 		}
 	}
-	if line := telling(last, !fromOutside); line != "" {
-		words += "; it said last: " + line
+	if line := relevantMessage(last, !fromOutside); line != "" {
+		text += "; it said last: " + line
 	}
-	return words
+	return text
 }
 
 // signalMeanings are the usual causes of signals that Outrider did not send.
 var signalMeanings = map[string]string{
 	"SIGKILL": "killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or " +
 		"by an operator",
-	"SIGTERM": "asked to end from outside",
+	"SIGTERM": "stopped from outside",
 	"SIGSEGV": "a crash inside Envoy",
 	"SIGBUS":  "a crash inside Envoy, or a file it had mapped was cut short",
 	"SIGILL":  "an instruction this processor does not have",
@@ -89,7 +89,7 @@ func meaningOf(code int) string {
 }
 
 // hints maps parts of Envoy's messages to explanations. The first match wins.
-var hints = []struct{ text, words string }{
+var hints = []struct{ text, explanation string }{
 	{"previous envoy process is still initializing",
 		"the flag of an epoch that failed to start is still set in shared memory"},
 	{"errno=28 (see --base-id option)", "the directory of its sockets is full"},
@@ -116,9 +116,9 @@ func lastWith(lines []string, text string) string {
 	return ""
 }
 
-// telling returns the message of the last critical line, or else of the last error. If there is
+// relevantMessage returns the message of the last critical line, or else of the last error. If there is
 // none and anyLine is set, it returns the last message.
-func telling(lines []string, anyLine bool) string {
+func relevantMessage(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {
 			if line, ok := ParseLogLine(lines[i]); ok && line.Level == level &&

@@ -15,7 +15,7 @@ func TestExplainExit(t *testing.T) {
 		last     []string
 		want     string
 	}{
-		"asked": {want: "exited as asked (status 0)", last: said},
+		"asked": {want: "exited on request (status 0)", last: said},
 		"status": {code: 1, last: said,
 			want: "exited with status 1; it said last: something broke"},
 		"silent": {code: 1, want: "exited with status 1"},

@@ -98,30 +98,30 @@ func (r *LogRedactor) expire() {
 func (r *LogRedactor) Take(lines []string) []string {
 	r.expire()
 	// cut: the last line of kept continues behind its quote
-	kept, cut := make([]string, 0, len(lines)), false
+	retained, cut := make([]string, 0, len(lines)), false
 	for _, line := range lines {
 		if r.concealing() {
 			before := r.quoting
-			quoted, goesOn := r.look(line)
-			if before == quotesMessage && r.quoting == quotesNothing && !goesOn {
-				kept, cut = withoutEnd(kept, cut), false
+			quoted, continues := r.look(line)
+			if before == quotesMessage && r.quoting == quotesNothing && !continues {
+				retained, cut = withoutEnd(retained, cut), false
 			}
 			if quoted {
 				r.leftOut++
 				continue
 			}
-			if goesOn {
+			if continues {
 				line = strings.TrimPrefix(line, ":")
 			}
-			if last := len(kept) - 1; goesOn && cut {
-				line, kept = kept[last]+line, kept[:last]
+			if last := len(retained) - 1; continues && cut {
+				line, retained = retained[last]+line, retained[:last]
 			}
 			line = strings.TrimPrefix(line, " ")
 		}
 		line, cut = r.cut(line)
-		kept = append(kept, line)
+		retained = append(retained, line)
 	}
-	return kept
+	return retained
 }
 
 // withoutEnd marks the end of a message as not shown. cut says that the message is the last line.
@@ -134,21 +134,21 @@ func withoutEnd(lines []string, cut bool) []string {
 }
 
 // look reports whether a line belongs to a quote, or continues the message behind one.
-func (r *LogRedactor) look(line string) (quoted, goesOn bool) {
+func (r *LogRedactor) look(line string) (quoted, continues bool) {
 	_, begins := ParseLogLine(line)
 	switch {
 	case begins:
 	case r.quoting == quotesJSON:
 		return true, false
 	case afterDebug.MatchString(line):
-		goesOn = true
+		continues = true
 	case r.quoting == quotesMessage && line == "":
 		quoted = true // the last line of the quote
 	case r.quoting == quotesMessage || likeQuoted.MatchString(line):
 		return true, false
 	}
 	*r = LogRedactor{begun: true, leftOut: r.leftOut}
-	return quoted, goesOn
+	return quoted, continues
 }
 
 // cut removes the beginning of a quote from a line. It reports whether the message may continue
@@ -183,9 +183,9 @@ func RedactMessage(text string) string {
 
 // takeAll is Take for lines after which none follow.
 func (r *LogRedactor) takeAll(lines []string) []string {
-	kept := r.Take(lines)
+	retained := r.Take(lines)
 	if r.quoting == quotesMessage {
-		kept = withoutEnd(kept, true) // the last line began the quote
+		retained = withoutEnd(retained, true) // the last line began the quote
 	}
-	return kept
+	return retained
 }

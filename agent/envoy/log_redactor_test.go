@@ -56,15 +56,15 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			}
 			const last = "starting main dispatch loop"
 			var redactor LogRedactor
-			var raw, kept []string
+			var raw, retained []string
 			for lines := bufio.NewScanner(said); lines.Scan() &&
 				!strings.Contains(lines.Text(), last); {
 				raw = append(raw, lines.Text())
-				kept = append(kept, redactor.Take([]string{lines.Text()})...)
+				retained = append(retained, redactor.Take([]string{lines.Text()})...)
 			}
 			cancel()
 			_ = command.Wait()
-			text := strings.Join(kept, "\n")
+			text := strings.Join(retained, "\n")
 			if !strings.Contains(strings.Join(raw, "\n"), credential) || strings.Contains(text,
 				credential) || !strings.Contains(text, test.want) ||
 				!strings.Contains(text, "all dependencies initialized") {
@@ -89,11 +89,11 @@ func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 			var redactor LogRedactor
 			redactor.Take([]string{prefix + "x: goo.gle/debugstr", "y {"})
 			redactor.Lost()
-			var kept []string
+			var retained []string
 			for batch := range slices.Chunk(lines[first:], size) {
-				kept = append(kept, redactor.Take(batch)...)
+				retained = append(retained, redactor.Take(batch)...)
 			}
-			text := strings.Join(kept, "\n")
+			text := strings.Join(retained, "\n")
 			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") ||
 				!strings.HasSuffix(text, strings.Join(lines[max(first, len(lines)-3):], "\n")) {
 				t.Errorf("from line %d on, %d at a time: %s", first, size, text)
@@ -117,19 +117,19 @@ func TestAQuoteIsBounded(t *testing.T) {
 				var redactor LogRedactor
 				redactor.Take(begin)
 				quoted := len(begin[min(len(begin), 1):]) + len(access)
-				if kept := redactor.Take(access); len(kept) > 0 || redactor.LeftOut(false) != 0 {
-					t.Errorf("kept of what may be quoted: %q", kept)
+				if retained := redactor.Take(access); len(retained) > 0 || redactor.LeftOut(false) != 0 {
+					t.Errorf("kept of what may be quoted: %q", retained)
 				}
 				time.Sleep(quoteTime + 1)
 				if diff := cmp.Diff(access, redactor.Take(access)); diff != "" {
 					t.Error(diff)
 				}
-				if told := redactor.LeftOut(false); told != quoted || redactor.LeftOut(true) != 0 {
-					t.Errorf("%d lines are told as left out, want %d", told, quoted)
+				if number := redactor.LeftOut(false); number != quoted || redactor.LeftOut(true) != 0 {
+					t.Errorf("%d lines are told as left out, want %d", number, quoted)
 				}
 				redactor.Take([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
-				if told := redactor.LeftOut(true); told != 1 {
-					t.Errorf("%d lines are told at the end", told)
+				if number := redactor.LeftOut(true); number != 1 {
+					t.Errorf("%d lines are told at the end", number)
 				}
 			})
 		})
@@ -145,16 +145,16 @@ func FuzzLogRedactor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, size int) {
 		lines := strings.Split(text, "\n")
 		var redactor LogRedactor
-		var kept []string
+		var retained []string
 		for batch := range slices.Chunk(lines, min(max(size, 1), len(lines))) {
-			kept = append(kept, redactor.Take(batch)...)
+			retained = append(retained, redactor.Take(batch)...)
 		}
-		if got := strings.Join(kept, "\n"); len(got) > len(text) {
+		if got := strings.Join(retained, "\n"); len(got) > len(text) {
 			t.Errorf("%q became %q", text, got)
 		}
 		for _, line := range lines {
 			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, messageMark) &&
-				!quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
+				!quotedJSON.MatchString(line) && !slices.Contains(retained, line) {
 				t.Errorf("of %q is missing: %q", text, line)
 			}
 		}

@@ -39,11 +39,11 @@ func ParseLogLine(line string) (parsed LogLine, ok bool) {
 		if epoch, rest, ok = strings.Cut(rest, ")] ["); !ok {
 			return LogLine{}, false
 		}
-		told, err := strconv.ParseUint(epoch, 10, 31)
+		parsed, err := strconv.ParseUint(epoch, 10, 31)
 		if err != nil {
 			return LogLine{}, false
 		}
-		number = int64(told)
+		number = int64(parsed)
 	} else if rest, ok = strings.CutPrefix(line, "["); !ok {
 		return LogLine{}, false
 	}

@@ -60,10 +60,10 @@ func (j *Journal) work() {
 		for {
 			j.mu.Lock()
 			entries, suppressed := j.queue.take()
-			var told []byte
+			var report []byte
 			if suppressed > 0 {
-				told = j.tell(suppressed)
-				j.queue.bytes += len(told)
+				report = j.suppressedEntry(suppressed)
+				j.queue.bytes += len(report)
 			}
 			busy, draining := j.queue.busy, j.draining
 			j.mu.Unlock()
@@ -78,15 +78,15 @@ func (j *Journal) work() {
 					return
 				}
 			}
-			if told != nil && !j.insist(told, false) {
+			if report != nil && !j.insist(report, false) {
 				return
 			}
 		}
 	}
 }
 
-// tell returns the entry that reports suppressed lines.
-func (j *Journal) tell(suppressed uint64) []byte {
+// suppressedEntry returns the entry that reports suppressed lines.
+func (j *Journal) suppressedEntry(suppressed uint64) []byte {
 	text := fmt.Sprintf(
 		"%d lines were suppressed: the journal did not take them as fast as they came", suppressed)
 	entry := j.constant(nil, priorityWarning, ownComponent)

@@ -16,7 +16,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -33,7 +33,7 @@ const sharedAgain = 30 * time.Second
 // the newer one.
 type Tracker struct {
 	part.Readiness
-	host     neighbour.Host
+	host     hostconflict.Host
 	source   xds.Source
 	folder   string // the agent's own runtime directory
 	board    *condition.Board
@@ -49,7 +49,7 @@ type Tracker struct {
 
 // NewTracker returns the Tracker of the mesh configuration that source serves. folder is the agent's
 // runtime directory. notify is called after Envoy has accepted listeners, and must not block.
-func NewTracker(host neighbour.Host, source xds.Source, folder string, board *condition.Board,
+func NewTracker(host hostconflict.Host, source xds.Source, folder string, board *condition.Board,
 	notify func(),
 ) *Tracker {
 	return &Tracker{host: host, source: source, folder: folder, board: board, notify: notify,

@@ -17,7 +17,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -48,10 +48,10 @@ func TestTracker_SharedPort(t *testing.T) {
 		var theirs atomic.Int32
 		theirs.Store(80)
 		m := &Tracker{
-			host: neighbour.Host{Directory: directory, EnvoyLives: func(string) bool {
+			host: hostconflict.Host{Directory: directory, EnvoyLives: func(string) bool {
 				return true
-			}, Ask: func(context.Context, string) (neighbour.Agent, bool) {
-				return neighbour.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0",
+			}, Query: func(context.Context, string) (hostconflict.Agent, bool) {
+				return hostconflict.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0",
 					Port: int(theirs.Load())}}}, true
 			}},
 			source: sourceOf{feed}, folder: "/run/outrider",

@@ -15,7 +15,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -36,7 +36,7 @@ const (
 
 // UnboundOptions configure Unbound.
 type UnboundOptions struct {
-	Host   neighbour.Host
+	Host   hostconflict.Host
 	Source xds.Source
 	// Retry sends listeners again to the Envoy of a stream, which refused them.
 	Retry func(ctx context.Context, stream uint64, names []string)

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/sockdiag"
 )
 
@@ -118,7 +118,7 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	case err != nil:
 		message += one.reason
 	case one.reason == addressInUse:
-		holder, found := neighbour.Holder(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
+		holder, found := hostconflict.Holder(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
 			one.address.GetIpv4Compat(), a.sockets[protocol])
 		if blocked = found; found {
 			message += "the port is taken by " + a.describe(holder)

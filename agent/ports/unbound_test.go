@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/sockdiag"
 	"outrider.org/outrider/agent/xds"
@@ -37,7 +37,7 @@ type street struct {
 func newStreet(feed *resource.Feed) *street {
 	s := &street{mesh: map[string]bool{}, epochs: make(chan struct{}, 1)}
 	s.Unbound = NewUnbound(UnboundOptions{
-		Host: neighbour.Host{Sockets: func() ([]sockdiag.Socket, error) {
+		Host: hostconflict.Host{Sockets: func() ([]sockdiag.Socket, error) {
 			s.lock.Lock()
 			defer s.lock.Unlock()
 			return s.sockets, nil

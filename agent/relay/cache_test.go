@@ -297,7 +297,7 @@ func FuzzParseRequest(f *testing.F) {
 		w := newWatch(r, delta, held("a"))
 		w.subscribe(r)
 		w.sent(&response{typeURL: r.typeURL, nonce: "1", resources: []resource{{name: "a"}}}, 0, nil)
-		w.settle(&request{nonce: "1"})
+		w.acknowledge(&request{nonce: "1"})
 		w.fromCache(held("a", "b"), "v")
 		if next := w.resubscribe(); next != nil {
 			if _, err := next.encode(delta); err != nil {

@@ -55,9 +55,9 @@ type Options struct {
 	// Subscriptions are the types that the agent itself requests from upstream.
 	Subscriptions []Subscription
 	// Roots returns roots that are trusted beside Upstream.RootFile; nil: none.
-	Roots func() []*x509.Certificate
-	Words func(message string) string // redacts Envoy's error messages; nil: no redaction
-	PID   func(net.Addr) int32        // returns the PID of an Envoy; nil: none is known
+	Roots       func() []*x509.Certificate
+	RedactError func(message string) string // redacts Envoy's error messages; nil: no redaction
+	PID         func(net.Addr) int32        // returns the PID of an Envoy; nil: none is known
 	// Envoy reports whether a client is an Envoy. Other clients have bounds of their own, so that
 	// they take nothing from Envoys; nil: all are.
 	Envoy func(net.Addr) bool

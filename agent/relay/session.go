@@ -169,7 +169,7 @@ func (s *session) request(message []byte) (err error) {
 			defer func() { err = errors.Join(err, s.subscribe()) }()
 		}
 	} else {
-		if err := s.settle(w, r); err != nil {
+		if err := s.acknowledge(w, r); err != nil {
 			return err
 		}
 	}
@@ -195,9 +195,9 @@ func (s *session) request(message []byte) (err error) {
 	return nil
 }
 
-// settle records Envoy's answer to a response.
-func (s *session) settle(w *watch, r *request) error {
-	answered, ok := w.settle(r)
+// acknowledge records Envoy's answer to a response.
+func (s *session) acknowledge(w *watch, r *request) error {
+	answered, ok := w.acknowledge(r)
 	if !ok {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (s *session) settle(w *watch, r *request) error {
 	if err := s.countHeld(w); err != nil {
 		return err
 	}
-	s.judge(w)
+	s.updateStrict(w)
 	if answered.from == nil { // the cache; what upstream sends may still be refused
 		return nil
 	}

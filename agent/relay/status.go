@@ -129,8 +129,8 @@ const conditionRefusals = "upstream-resources-refused"
 
 // refused reports a refusal.
 func (s *Server) refused(typeURL, version, message string) {
-	if s.options.Words != nil {
-		message = s.options.Words(message)
+	if s.options.RedactError != nil {
+		message = s.options.RedactError(message)
 	}
 	s.options.Logger.Warn("resources of the upstream server are refused", "type", typeURL,
 		"version", version, "error", message)

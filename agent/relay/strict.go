@@ -37,8 +37,8 @@ func (s *Server) Strict() func(port uint16) (by from.Origin, strict, own bool) {
 	}
 }
 
-// judge keeps what the accepted listeners of an Envoy demand.
-func (s *session) judge(w *watch) {
+// updateStrict keeps what the accepted listeners of an Envoy demand.
+func (s *session) updateStrict(w *watch) {
 	if w.typeURL != from.ListenerType || !w.all || s.share != s.server.envoys {
 		return
 	}

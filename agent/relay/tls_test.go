@@ -121,7 +121,7 @@ func TestUpstream_Authentication(t *testing.T) {
 			!strings.Contains(err.Error(), "not available for current identity") {
 			t.Errorf("syncz: %v", err)
 		}
-		tap := &Tap{Server: r.Server, Address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)),
+		tap := &DebugServer{Server: r.Server, Address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)),
 			Users: []uint32{uint32(os.Getuid())}, Board: r.board, Logger: r.options.Logger}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

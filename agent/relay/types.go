@@ -51,8 +51,8 @@ func (s *session) types() []Type {
 	for _, w := range s.order {
 		t := w.shown
 		t.PID, t.URL, t.Resources, t.Pending = pid, w.typeURL, len(w.held), len(w.pending) > 0
-		if t.Refused != "" && s.server.options.Words != nil {
-			t.Refused = s.server.options.Words(t.Refused)
+		if t.Refused != "" && s.server.options.RedactError != nil {
+			t.Refused = s.server.options.RedactError(t.Refused)
 		}
 		all = append(all, t)
 	}

@@ -118,7 +118,7 @@ func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 
 // dumpBody is the body of a large answer, held in memory.
 type dumpBody struct {
-	place   *admission.Place
+	place   *admission.Slot
 	evicted atomic.Bool
 	timer   *time.Timer
 	text    io.ReadCloser

@@ -31,15 +31,15 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 	var loops sync.WaitGroup
 	loops.Go(func() { n.again(ctx) })
-	loops.Go(func() { n.beats(ctx) })
+	loops.Go(func() { n.checkLoop(ctx) })
 	loops.Wait()
 	return nil
 }
 
-// beats checks the control loop periodically and notifies the manager after each response. With a
+// checkLoop checks the control loop periodically and notifies the manager after each response. With a
 // watchdog, a check starts every quarter of its interval and may take half of it, so successive
 // notifications are at most three quarters apart.
-func (n *Notifier) beats(ctx context.Context) {
+func (n *Notifier) checkLoop(ctx context.Context) {
 	every, wait := extendEvery, patience
 	if n.watchdog > 0 {
 		every, wait = min(every, n.watchdog/4), min(wait, n.watchdog/2)
@@ -49,7 +49,7 @@ func (n *Notifier) beats(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, wait)
-		err := n.beat(attempt)
+		err := n.ping(attempt)
 		cancel()
 		switch {
 		case ctx.Err() != nil:

@@ -44,8 +44,8 @@ func (s State) lasts() bool {
 type Options struct {
 	// Environment looks up NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, usually os.Getenv.
 	Environment func(string) string
-	// Beat returns once the control loop responds; nil: always alive.
-	Beat   func(ctx context.Context) error
+	// Ping returns once the control loop responds; nil: always alive.
+	Ping   func(ctx context.Context) error
 	Logger *slog.Logger
 }
 
@@ -56,7 +56,7 @@ type Notifier struct {
 	part.Readiness
 	address  string // of the manager's socket; "" = no manager
 	watchdog time.Duration
-	beat     func(ctx context.Context) error
+	ping     func(ctx context.Context) error
 	log      *slog.Logger
 
 	mu        sync.Mutex
@@ -71,10 +71,10 @@ type Notifier struct {
 
 // New returns a notifier for the manager in the environment. It sends nothing yet.
 func New(options Options) *Notifier {
-	n := &Notifier{address: options.Environment("NOTIFY_SOCKET"), beat: options.Beat,
+	n := &Notifier{address: options.Environment("NOTIFY_SOCKET"), ping: options.Ping,
 		log: options.Logger, socket: -1, retry: make(chan struct{}, 1)}
-	if n.beat == nil {
-		n.beat = func(context.Context) error { return nil }
+	if n.ping == nil {
+		n.ping = func(context.Context) error { return nil }
 	}
 	n.watchdog = watchdogInterval(options.Environment)
 	if n.address == "" {

@@ -262,11 +262,11 @@ func TestKeptIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := newNotifier(t, Options{Environment: m.environment()})
-	for i := range 3 * mostKept {
+	for i := range 3 * maxPending {
 		n.Set(Reloading, fmt.Sprint(i))
 		n.Set(Running, fmt.Sprint(i))
 	}
-	if kept := n.pendingNow(); kept > mostKept {
+	if kept := n.pendingNow(); kept > maxPending {
 		t.Errorf("%d messages wait", kept)
 	}
 	m.listen() // the manager restarts

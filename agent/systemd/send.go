@@ -27,8 +27,8 @@ type message struct {
 
 const (
 	retryEvery = 100 * time.Millisecond // interval of retries while the socket is full
-	// mostKept is the maximum number of pending messages; beyond it the oldest is dropped.
-	mostKept = 32
+	// maxPending is the maximum number of pending messages; beyond it the oldest is dropped.
+	maxPending = 32
 )
 
 // post sends a message, or queues it if the socket is full. The caller holds mu.
@@ -56,7 +56,7 @@ func (n *Notifier) keep(m message) {
 		n.pending = slices.DeleteFunc(n.pending,
 			func(old message) bool { return old.kind == statusKind })
 	}
-	if len(n.pending) >= mostKept {
+	if len(n.pending) >= maxPending {
 		n.pending = slices.Delete(n.pending, 0, 1)
 	}
 	n.pending = append(n.pending, m)

@@ -34,7 +34,7 @@ func TestWatchdog(t *testing.T) {
 	held := make(chan struct{}, 10000) // one per beat
 	n := newNotifier(t, Options{
 		Environment: m.environment("WATCHDOG_USEC=100000", "WATCHDOG_PID="+strconv.Itoa(os.Getpid())),
-		Beat: func(ctx context.Context) error {
+		Ping: func(ctx context.Context) error {
 			if stuck.Load() {
 				held <- struct{}{}
 				<-ctx.Done()

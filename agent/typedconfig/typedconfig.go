@@ -86,7 +86,7 @@ func (c *Checker) Check(configs []Config) []Answer {
 	defer c.mu.Unlock()
 	now := time.Now()
 	answers := make([]Answer, len(configs))
-	var asked []question
+	var questions []question
 	for i, config := range configs {
 		sum := sha256.Sum256([]byte(config.Type + "\n" + string(config.Value)))
 		if known, ok := c.known[sum]; ok && (known.Err == nil || now.Before(known.retry)) {
@@ -94,49 +94,49 @@ func (c *Checker) Check(configs []Config) []Answer {
 		} else if now.Before(c.retry) { // each change would wait for the process to fail
 			answers[i].Err = c.failed
 		} else {
-			asked = append(asked, question{config, sum, &answers[i]})
+			questions = append(questions, question{config, sum, &answers[i]})
 		}
 	}
-	slices.SortStableFunc(asked, func(a, b question) int { return len(a.Value) - len(b.Value) })
+	slices.SortStableFunc(questions, func(a, b question) int { return len(a.Value) - len(b.Value) })
 	size := 0
-	for i, q := range asked {
+	for i, q := range questions {
 		if size += len(q.Value); size > maxBytes {
-			for _, q := range asked[i:] {
+			for _, q := range questions[i:] {
 				q.answer.Err = fmt.Errorf("those to check have more than %d bytes", maxBytes)
 			}
-			asked = asked[:i]
+			questions = questions[:i]
 			break
 		}
 	}
-	if len(asked) == 0 {
+	if len(questions) == 0 {
 		return answers
 	}
-	if len(c.known)+len(asked) > maxKnown || c.known == nil {
+	if len(c.known)+len(questions) > maxKnown || c.known == nil {
 		c.known = map[[sha256.Size]byte]remembered{}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	c.ask(ctx, asked, false)
+	c.answer(ctx, questions, false)
 	return answers
 }
 
-// ask answers questions, sorted by size. If the process fails at them although it works, it asks
+// answer answers questions, sorted by size. If the process fails at them although it works, it asks
 // for the smaller and the larger ones, so that one that is too expensive leaves the others checked.
-func (c *Checker) ask(ctx context.Context, asked []question, works bool) {
-	found, err := c.run(ctx, asked)
+func (c *Checker) answer(ctx context.Context, questions []question, works bool) {
+	found, err := c.run(ctx, questions)
 	if err != nil && !works {
 		_, failed := c.run(ctx, probe)
 		if works = failed == nil; !works {
 			c.failed, c.retry = err, time.Now().Add(RetryAfter)
 		}
 	}
-	if err != nil && works && len(asked) > 1 && ctx.Err() == nil {
-		half := halfOf(asked)
-		c.ask(ctx, asked[:half], works)
-		c.ask(ctx, asked[half:], works)
+	if err != nil && works && len(questions) > 1 && ctx.Err() == nil {
+		half := halfOf(questions)
+		c.answer(ctx, questions[:half], works)
+		c.answer(ctx, questions[half:], works)
 		return
 	}
-	for i, q := range asked {
+	for i, q := range questions {
 		if q.answer.Err = err; err == nil {
 			q.answer.Findings = found[i]
 		}
@@ -145,13 +145,13 @@ func (c *Checker) ask(ctx context.Context, asked []question, works bool) {
 }
 
 // halfOf returns how many of at least two questions have half of the bytes.
-func halfOf(asked []question) int {
+func halfOf(questions []question) int {
 	total, size, half := 0, 0, 0
-	for _, q := range asked {
+	for _, q := range questions {
 		total += len(q.Value)
 	}
-	for half < len(asked)-1 && 2*(size+len(asked[half].Value)) <= total {
-		size += len(asked[half].Value)
+	for half < len(questions)-1 && 2*(size+len(questions[half].Value)) <= total {
+		size += len(questions[half].Value)
 		half++
 	}
 	return max(half, 1)
@@ -159,12 +159,12 @@ func halfOf(asked []question) int {
 
 // run runs the process for at most half of the time that is left, so that one that hangs leaves
 // time for the others.
-func (c *Checker) run(ctx context.Context, asked []question) ([][]Finding, error) {
+func (c *Checker) run(ctx context.Context, questions []question) ([][]Finding, error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
 	defer cancel()
-	configs := make([]Config, len(asked))
-	for i, q := range asked {
+	configs := make([]Config, len(questions))
+	for i, q := range questions {
 		configs[i] = q.Config
 	}
 	found, err := c.Run(ctx, configs)

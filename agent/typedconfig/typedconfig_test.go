@@ -31,10 +31,10 @@ func TestChecker_FailureIsOfOneConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				runs, repaired := 0, false
-				checker := typedconfig.Checker{Run: func(ctx context.Context, asked []typedconfig.Config) (
+				checker := typedconfig.Checker{Run: func(ctx context.Context, questions []typedconfig.Config) (
 					[][]typedconfig.Finding, error) {
 					runs++
-					for _, config := range asked {
+					for _, config := range questions {
 						if !repaired && (test.broken || strings.Contains(string(config.Value), "x")) {
 							if test.hangs {
 								<-ctx.Done()
@@ -42,7 +42,7 @@ func TestChecker_FailureIsOfOneConfig(t *testing.T) {
 							return nil, errors.New("no memory")
 						}
 					}
-					return make([][]typedconfig.Finding, len(asked)), nil
+					return make([][]typedconfig.Finding, len(questions)), nil
 				}}
 				var configs []typedconfig.Config
 				for _, text := range test.expensive {

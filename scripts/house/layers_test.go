@@ -28,7 +28,7 @@ var layers = []layer{
 	{"parts", `agent/api agent/backend agent/blueprint agent/bus agent/capture agent/cloud
 		agent/config agent/diskspace agent/dns agent/endpoints agent/envoy agent/epoch
 		agent/exposure agent/health agent/identity agent/journal agent/keeper agent/mesh
-		agent/neighbour agent/ports agent/probe agent/relay agent/status agent/sts agent/systemd bootstrap`},
+		agent/hostconflict agent/ports agent/probe agent/relay agent/status agent/sts agent/systemd bootstrap`},
 	{"compositions", `agent cmd/outrider-discoveryd`},
 	{"programs", `cmd/outrider cmd/outriderd cmd/outrider-bootstrap cmd/outrider-capture
 		cmd/outrider-keeper cmd/outrider-probe`},

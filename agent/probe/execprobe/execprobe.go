@@ -73,7 +73,7 @@ func (r *Runner) Run(ctx context.Context, arguments []string) error {
 	go func() {
 		defer func() { <-r.running }()
 		defer func() { _ = connection.Close() }()
-		answer <- ask(connection, arguments)
+		answer <- call(connection, arguments)
 		_ = connection.CloseWrite()
 		_, _ = io.Copy(io.Discard, connection) // until the service has ended
 	}()
@@ -86,8 +86,8 @@ func (r *Runner) Run(ctx context.Context, arguments []string) error {
 	}
 }
 
-// ask sends a request and returns the result of the command.
-func ask(connection *net.UnixConn, arguments []string) error {
+// call sends a request and returns the result of the command.
+func call(connection *net.UnixConn, arguments []string) error {
 	var got response
 	err := json.NewEncoder(connection).Encode(request{arguments})
 	if err == nil {
@@ -117,12 +117,12 @@ func Serve(connection *net.UnixConn, agent int) error {
 	if err := connection.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
 		return err
 	}
-	var asked request
+	var received request
 	requests := io.LimitReader(connection, maxRequest)
-	if err := json.NewDecoder(requests).Decode(&asked); err != nil {
+	if err := json.NewDecoder(requests).Decode(&received); err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
-	if len(asked.Arguments) == 0 {
+	if len(received.Arguments) == 0 {
 		return errors.New("the request has no command")
 	}
 	if err := connection.SetReadDeadline(time.Time{}); err != nil {
@@ -135,9 +135,9 @@ func Serve(connection *net.UnixConn, agent int) error {
 		_, _ = io.Copy(io.Discard, connection) // until the agent closes it
 	}()
 	var done response
-	if path, err := Find(asked.Arguments[0], 0); err != nil {
+	if path, err := Find(received.Arguments[0], 0); err != nil {
 		done.Error = err.Error()
-	} else if err := Exec(ctx, path, asked.Arguments); err != nil {
+	} else if err := Exec(ctx, path, received.Arguments); err != nil {
 		done.Error = err.Error() +
 			"; it runs without rights and network: use http, tcp or unit if it needs them"
 	}

@@ -1,4 +1,4 @@
-package neighbour
+package hostconflict
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func newStreet(t *testing.T, files map[string]string) *street {
 	s := &street{t: t, running: map[string]Agent{}}
 	s.Host = Host{
 		Directory: t.TempDir(),
-		Ask: func(_ context.Context, runtimeDir string) (Agent, bool) {
+		Query: func(_ context.Context, runtimeDir string) (Agent, bool) {
 			a, ok := s.running[runtimeDir]
 			return a, ok
 		},
@@ -73,14 +73,14 @@ func TestCheck(t *testing.T) {
 	const apart = elsewhere + "telemetry.prometheus_address = \"0.0.0.0:16090\"\n"
 	stranger := sockdiag.Socket{Address: netip.MustParseAddrPort("127.0.0.1:16090"), UID: 65534}
 	for _, c := range []struct {
-		name     string
-		a        string // the neighbour's configuration; b's is apart
-		setup    func(*street, *Self)
-		clashes  []string // one for each line
-		warnings []string
+		name      string
+		a         string // the other agent's configuration; b's is apart
+		setup     func(*street, *Self)
+		conflicts []string // one for each line
+		warnings  []string
 	}{
 		{"nothing in common", "", func(s *street, _ *Self) { s.runs("a", true, 1) }, nil, nil},
-		{"a neighbour that does not run", apart, func(*street, *Self) {}, nil,
+		{"another agent that does not run", apart, func(*street, *Self) {}, nil,
 			[]string{
 				"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the " +
 					"same envoy.admin_port (port 16000 of 127.0.0.1)"}},
@@ -190,7 +190,7 @@ func TestCheck(t *testing.T) {
 				what string
 				got  config.Errors
 				want []string
-			}{{"clashes", report.Clashes, c.clashes}, {"warnings", report.Warnings, c.warnings}} {
+			}{{"clashes", report.Conflicts, c.conflicts}, {"warnings", report.Warnings, c.warnings}} {
 				if len(list.got) != len(list.want) {
 					t.Errorf("%s: %v, want %q", list.what, list.got, list.want)
 					continue
@@ -217,7 +217,7 @@ func TestOneOfTwoGoesFirst(t *testing.T) {
 		for name, at := range map[string]int64{"a": started.a, "b": started.b} {
 			self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID,
 				Agent: Agent{Started: time.Unix(at, 0)}}
-			refused += min(1, len(s.Check(t.Context(), self).Clashes))
+			refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 		}
 		if refused != 1 {
 			t.Errorf("%+v: %d are refused", started, refused)

@@ -11,8 +11,8 @@ import (
 // change of its class and its end.
 const most = 3
 
-// standing is a condition and what events have said of it. Its fields are guarded by the board.
-type standing struct {
+// entry is a condition and what events have said of it. Its fields are guarded by the board.
+type entry struct {
 	now   *Condition // nil: cleared
 	said  *Condition // nil: no event, or that it is cleared
 	times repeat.Times
@@ -30,9 +30,9 @@ func (c *Condition) class() string {
 	return string(c.Severity) + " " + repeat.Class(c.Sentence)
 }
 
-// settle publishes the difference between s.now and s.said, at once or as soon as the limits allow.
+// publishChange publishes the difference between s.now and s.said, at once or as soon as the limits allow.
 // Callers hold mu.
-func (b *Board) settle(code string, s *standing) {
+func (b *Board) publishChange(code string, s *entry) {
 	if s.late != nil {
 		s.late.Stop()
 		s.late = nil
@@ -50,7 +50,7 @@ func (b *Board) settle(code string, s *standing) {
 		s.late = time.AfterFunc(due.Sub(now), func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.settle(code, s)
+			b.publishChange(code, s)
 		})
 		return
 	}

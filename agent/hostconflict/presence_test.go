@@ -1,4 +1,4 @@
-package neighbour
+package hostconflict
 
 import (
 	"strings"
@@ -39,7 +39,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 				}
 				self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID,
 					Agent: Agent{Started: presences[name].Since()}}
-				refused += min(1, len(s.Check(t.Context(), self).Clashes))
+				refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 			}
 			if refused != 1 {
 				t.Errorf("%s: %d are refused", order, refused)

@@ -1,4 +1,4 @@
-package neighbour
+package hostconflict
 
 import (
 	"sync"
@@ -13,12 +13,12 @@ type Presence struct {
 	since   func() time.Time
 }
 
-// NewPresence returns the Presence of an agent that can be asked once answers is closed.
+// NewPresence returns the Presence of an agent that answers once answers is closed.
 func NewPresence(answers <-chan struct{}) *Presence {
 	return &Presence{answers: answers, since: sync.OnceValue(time.Now)}
 }
 
-// Since returns the time of its first call after the agent could be asked, zero before. The agent
+// Since returns the time of its first call after the agent could answer, zero before. The agent
 // calls it before it asks others.
 func (p *Presence) Since() time.Time {
 	select {

@@ -1,4 +1,4 @@
-package neighbour
+package hostconflict
 
 import (
 	"context"
@@ -23,25 +23,25 @@ type Self struct {
 	EnvoyUID int            // user of the Envoys; -1: unknown
 }
 
-// ErrTaken is the cause of a clash with a program that is not an agent's: it may end.
-var ErrTaken = errors.New("a port is taken by another program")
+// ErrPortInUse is the cause of a conflict with a program that is not an agent's: it may end.
+var ErrPortInUse = errors.New("another program uses a port")
 
 // Report is the result of Check.
 type Report struct {
-	Clashes  config.Errors // claims that others hold
-	Warnings config.Errors // claims of agents that do not run
+	Conflicts config.Errors // claims that others hold
+	Warnings  config.Errors // claims of agents that do not run
 }
 
 // Check compares what self wants with the claims of other agents and with the listening sockets.
 func (h Host) Check(ctx context.Context, self Self) Report {
 	var report Report
-	taken := map[string]bool{} // keys whose owner is known
+	known := map[string]bool{} // keys whose owner is known
 	wants := self.Wants.Config.Claims()
-	for _, other := range h.neighbours(ctx, self.Wants.Config.Paths.RuntimeDir) {
+	for _, other := range h.otherAgents(ctx, self.Wants.Config.Paths.RuntimeDir) {
 		var shared []string
 		for _, want := range wants {
 			for _, claim := range other.Claims {
-				if !want.Clashes(claim) {
+				if !want.ConflictsWith(claim) {
 					continue
 				}
 				switch {
@@ -49,10 +49,10 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 					shared = append(shared, fmt.Sprintf("%s (%s)", want.Key, want.Text()))
 				case self.precedes(other, want):
 				default:
-					taken[want.Key] = true
-					fault := self.Wants.Fault(want.Key, clash(want, claim, other),
+					known[want.Key] = true
+					fault := self.Wants.Fault(want.Key, describeConflict(want, claim, other),
 						want.Fix())
-					report.Clashes = append(report.Clashes, fault)
+					report.Conflicts = append(report.Conflicts, fault)
 				}
 			}
 		}
@@ -63,7 +63,7 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 			report.Warnings = append(report.Warnings, fault)
 		}
 	}
-	report.Clashes = append(report.Clashes, h.strangers(self, wants, taken)...)
+	report.Conflicts = append(report.Conflicts, h.strangers(self, wants, known)...)
 	return report
 }
 
@@ -77,8 +77,8 @@ func (h Host) Strangers(self Self) error {
 }
 
 // precedes reports whether self wins where both want the same: it serves with it already, or both
-// only start and self could be asked earlier. Both sides come to the same result.
-func (s Self) precedes(other neighbour, want config.Claim) bool {
+// only start and self answered earlier. Both sides come to the same result.
+func (s Self) precedes(other otherAgent, want config.Claim) bool {
 	switch {
 	case s.Serves && s.has(want):
 		return true
@@ -93,17 +93,17 @@ func (s Self) precedes(other neighbour, want config.Claim) bool {
 
 // has reports whether self's configuration in force claims the same already.
 func (s Self) has(want config.Claim) bool {
-	return slices.ContainsFunc(s.Claims, want.Clashes)
+	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }
 
 // envoyHas reports whether self's Envoy listens there already.
 func (s Self) envoyHas(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool {
-		return claim.Envoy && claim.Clashes(want)
+		return claim.Envoy && claim.ConflictsWith(want)
 	})
 }
 
-func clash(want, claim config.Claim, other neighbour) string {
+func describeConflict(want, claim config.Claim, other otherAgent) string {
 	runs := "which runs"
 	if !other.running {
 		runs = "whose agent does not run, but whose Envoy does"
@@ -115,21 +115,21 @@ func clash(want, claim config.Claim, other neighbour) string {
 	return fmt.Sprintf("%s is taken by %s of %s, %s", want.Text(), key, other, runs)
 }
 
-// strangers returns a clash for each claim of Envoy on which another program listens. Sockets of
+// strangers returns a conflict for each claim of Envoy on which another program listens. Sockets of
 // Envoy's user do not count: they are those of self's Envoy, of one that is ending, or of another
 // agent's, which Check knows by name.
-func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) config.Errors {
+func (h Host) strangers(self Self, wants []config.Claim, known map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
 		return nil //nolint:nilerr // Envoy reports an address that it cannot bind
 	}
-	var clashes config.Errors
+	var conflicts config.Errors
 	for _, want := range wants {
-		if !want.Envoy || taken[want.Key] || self.Serves && self.envoyHas(want) {
+		if !want.Envoy || known[want.Key] || self.Serves && self.envoyHas(want) {
 			continue
 		}
 		for _, socket := range sockets {
-			if int(socket.UID) == self.EnvoyUID || !want.Clashes(claimOf(socket)) {
+			if int(socket.UID) == self.EnvoyUID || !want.ConflictsWith(claimOf(socket)) {
 				continue
 			}
 			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Text(), h.Describe(socket),
@@ -141,17 +141,17 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 				fix = "put the change of " + key +
 					" in force first, then this one, or give Envoy another port"
 			}
-			clashes = append(clashes, self.Wants.Fault(want.Key, message, fix).Because(ErrTaken))
+			conflicts = append(conflicts, self.Wants.Fault(want.Key, message, fix).Because(ErrPortInUse))
 			break
 		}
 	}
-	return clashes
+	return conflicts
 }
 
 // listensBy returns the key that has the agent itself, not its Envoy, listen on a socket; "": none.
 func (s Self) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
-		if !claim.Envoy && claim.Clashes(claimOf(socket)) {
+		if !claim.Envoy && claim.ConflictsWith(claimOf(socket)) {
 			return claim.Key
 		}
 	}
@@ -184,15 +184,15 @@ func (h Host) Shared(
 	ctx context.Context, runtimeDir string, claims func() []config.Claim,
 ) []string {
 	var shared []string
-	for _, other := range h.neighbours(ctx, runtimeDir) {
+	for _, other := range h.otherAgents(ctx, runtimeDir) {
 		if !other.running && !other.Serves {
 			continue
 		}
 		for _, claim := range claims() {
 			for _, theirs := range other.Claims {
-				if claim.Clashes(theirs) {
+				if claim.ConflictsWith(theirs) {
 					shared = append(shared, fmt.Sprintf("%s: %s", claim.Key,
-						clash(claim, theirs, other)))
+						describeConflict(claim, theirs, other)))
 				}
 			}
 		}

@@ -1,4 +1,4 @@
-package neighbour
+package hostconflict
 
 import (
 	"net/netip"

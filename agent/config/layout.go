@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place holds the paths of a configuration and the defaults that depend on them.
-type place struct {
+// layout holds the paths of a configuration and the defaults that depend on them.
+type layout struct {
 	main    string // the main file
 	dropIns string // directory of drop-ins
 	runtime string // default of paths.runtime_dir
@@ -79,23 +79,23 @@ func (o Options) Of(file string) Options {
 	return o
 }
 
-// place returns the paths of the configuration.
-func (o Options) place() (place, *Error) {
+// layout returns the paths of the configuration.
+func (o Options) layout() (layout, *Error) {
 	if o.Instance != "" {
 		if p := checkInstance(o.Instance); p != nil {
-			return place{}, p
+			return layout{}, p
 		}
 	}
 	directory := o.Directory
 	if directory == "" {
 		directory = defaultDirectory
 	}
-	p := place{runtime: defaultRuntime, state: defaultState}
+	p := layout{runtime: defaultRuntime, state: defaultState}
 	switch {
 	case o.Path != "":
 		main, err := filepath.Abs(o.Path)
 		if err != nil {
-			return place{},
+			return layout{},
 				&Error{Position: Position{File: o.Path}, Message: "cannot be found: " + err.Error()}
 		}
 		p.main, p.dropIns = main, filepath.Join(filepath.Dir(main), "conf.d")
@@ -113,7 +113,7 @@ func (o Options) place() (place, *Error) {
 
 // readSources reads the main file and then the drop-ins in name order. It skips hidden files, which
 // editors create.
-func readSources(p place, unreadable func(string) string) ([]source, Errors) {
+func readSources(p layout, unreadable func(string) string) ([]source, Errors) {
 	var sources []source
 	var errs Errors
 	read := func(path string) {
@@ -161,7 +161,7 @@ func readFile(path string) (string, error) {
 }
 
 // fileError converts an error from reading path; see Options.Unreadable.
-func fileError(p place, path string, err error, unreadable func(string) string) *Error {
+func fileError(p layout, path string, err error, unreadable func(string) string) *Error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
 		err = pathError.Err // Position has the path

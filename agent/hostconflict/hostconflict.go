@@ -1,10 +1,10 @@
-// Package neighbour finds conflicts with other agents and programs of this host before an agent
-// puts a configuration in force. Other agents are known by their configuration files and are asked
-// over their private sockets; other programs are known by their listening sockets.
+// Package hostconflict finds conflicts with other agents and programs of this host before an agent
+// puts a configuration in force. Other agents are known by their configuration files and are
+// queried over their private sockets; other programs are known by their listening sockets.
 //
 // The check is necessary because two Envoys of one user can listen on the same port: the kernel
 // then distributes connections to both, without an error.
-package neighbour
+package hostconflict
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 
 // Agent is the state of a running agent.
 type Agent struct {
-	Started time.Time      // when it could first be asked (Presence); zero: unknown
+	Started time.Time      // when it first answered (Presence); zero: unknown
 	Serves  bool           // it has a live Envoy
 	Claims  []config.Claim // of the configuration in force
 }
@@ -28,9 +28,9 @@ type Agent struct {
 type Host struct {
 	// Directory of the configurations; "": /etc/outrider.
 	Directory string
-	// Ask asks the agent of a runtime folder. running reports whether there is one, even if it
+	// Query asks the agent of a runtime folder. running reports whether there is one, even if it
 	// does not answer.
-	Ask func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
+	Query func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
 	// EnvoyLives reports whether an Envoy of a runtime folder lives, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
 	// Sockets returns the listening TCP sockets of the host (sockdiag.Listening).
@@ -39,35 +39,35 @@ type Host struct {
 	Program func(sockdiag.Socket) string
 }
 
-// neighbour is another agent of the host.
-type neighbour struct {
+// otherAgent is another agent of the host.
+type otherAgent struct {
 	Agent
 	name    string // of the instance; "": none
 	running bool
 }
 
 // String returns its name and unit.
-func (n neighbour) String() string {
+func (n otherAgent) String() string {
 	if n.name == "" {
 		return "outrider.service"
 	}
 	return fmt.Sprintf("instance %q (outrider@%s.service)", n.name, n.name)
 }
 
-// askTime bounds all requests to other agents together.
-const askTime = 2 * time.Second
+// queryTimeout bounds all requests to other agents together.
+const queryTimeout = 2 * time.Second
 
-// neighbours returns the other agents, also those that are configured but do not run. An agent with
+// otherAgents returns the other agents, also those that are configured but do not run. An agent with
 // the same runtime folder is this one: the lock there excludes a second.
-func (h Host) neighbours(ctx context.Context, runtimeDir string) []neighbour {
+func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 	names, err := config.Instances(h.Directory)
 	if err != nil {
 		return nil // no folder of configurations, no instances
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found := make([]neighbour, len(names))
-	var asked sync.WaitGroup
+	found := make([]otherAgent, len(names))
+	var queries sync.WaitGroup
 	for i, name := range names {
 		folder := config.RuntimeDir(name)
 		found[i].name = name
@@ -82,15 +82,15 @@ func (h Host) neighbours(ctx context.Context, runtimeDir string) []neighbour {
 			found[i].Claims = nil
 			continue
 		}
-		asked.Go(func() {
+		queries.Go(func() {
 			configured := found[i].Claims
-			found[i].Agent, found[i].running = h.Ask(ctx, folder)
+			found[i].Agent, found[i].running = h.Query(ctx, folder)
 			if found[i].Claims == nil { // it does not run, or is too old to report claims
 				found[i].Claims = configured
 			}
 			found[i].Serves = found[i].Serves || h.EnvoyLives(folder)
 		})
 	}
-	asked.Wait()
+	queries.Wait()
 	return found
 }
