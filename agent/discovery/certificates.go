@@ -1,8 +1,10 @@
 package discovery
 
 import (
+	"context"
 	"encoding/binary"
 	"hash/crc32"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -17,32 +19,47 @@ import (
 )
 
 const (
-	// inspectInterval is the period of the check of each certificate file.
-	inspectInterval = time.Second
 	// inspectWait is how long the server waits for a file system to answer.
 	inspectWait = 100 * time.Millisecond
 	reloadWait  = 2 * time.Second  // the same for a reload, which a missing answer refuses
 	checkWait   = 10 * time.Second // the same for Check, which runs once
 )
 
-// certificates follows the files from which proxies on this host read certificates and trusted
-// authorities. Each file has a goroutine that inspects it, so that a file system that hangs delays
-// only the secrets with its files. A nil value follows nothing: the proxies are on other hosts.
+// certificateDelays merge the events of a renewal: a certificate and its key are often replaced
+// together.
+var certificateDelays = watch.Delays{Debounce: 100 * time.Millisecond, MaxDelay: time.Second}
+
+// certificates are the files from which proxies on this host read certificates and trusted
+// authorities. They are watched while run runs. A file is inspected in a goroutine of its own, so
+// that a file system that hangs delays only the secrets with its files. A nil value has no files:
+// the proxies are on other hosts.
 type certificates struct {
 	denied Denied        // nil: unknown
 	agents Denied        // the same of the agent, which reads credentials
 	wait   time.Duration // longest wait for inspections
 	signal chan struct{} // there are changed files
+	files  *watch.Notifier
 
 	mu      sync.Mutex // guards the following fields
-	files   map[string]*certificateFile
+	byPath  map[string]*certificateFile
 	changed []string // paths
-	ended   bool
 }
 
-func newCertificates(denied, agents Denied, wait time.Duration) *certificates {
+func newCertificates(
+	denied, agents Denied, wait time.Duration, log *slog.Logger,
+) *certificates {
 	return &certificates{denied: denied, agents: agents, wait: wait, signal: make(chan struct{}, 1),
-		files: map[string]*certificateFile{}}
+		files: watch.NewNotifier(certificateDelays, log), byPath: map[string]*certificateFile{}}
+}
+
+// run watches the files until ctx ends, and has those inspected that may have changed.
+func (c *certificates) run(ctx context.Context, log *slog.Logger) {
+	if c == nil {
+		return
+	}
+	if err := c.files.Run(ctx); err != nil {
+		log.Error("cannot watch certificate files", "error", err)
+	}
 }
 
 // look implements view.Look.
@@ -51,7 +68,7 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	if c == nil {
 		return found
 	}
-	c.inspect(c.follow(secrets), c.wait)
+	c.inspect(c.add(secrets), c.wait)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, secret := range secrets {
@@ -61,19 +78,19 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 		}
 		var held []byte
 		for _, path := range secret.Files() {
-			file := c.files[path]
+			file := c.byPath[path]
 			if file == nil {
-				file = &certificateFile{inspected: true} // it cannot be followed
+				file = &certificateFile{inspected: true} // its path is not absolute
 			}
 			held = binary.BigEndian.AppendUint64(held, file.held)
 			held = binary.BigEndian.AppendUint64(held, file.changes)
 			switch {
 			case !file.inspected:
-				add(&found[i].Unread, path)
+				insert(&found[i].Unread, path)
 			case file.missing:
-				add(&found[i].Missing, path)
+				insert(&found[i].Missing, path)
 			case file.denied != "":
-				add(&found[i].Denied, file.denied)
+				insert(&found[i].Denied, file.denied)
 			}
 		}
 		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 means unknown
@@ -85,52 +102,55 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 // mu.
 func (c *certificates) credential(files credential.Files) (held view.Held) {
 	required, because := files.Required(), ""
-	if own := c.files[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
+	if own := c.byPath[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
 		required = [][]string{files.Roots[:1]}
 		because = " (used instead of " + files.Roots[1] + ", because its folder exists)"
 	}
 	for _, choice := range required {
 		missing := 0
 		for _, path := range choice {
-			if file := c.files[path]; file != nil && !file.inspected {
-				add(&held.Unread, path)
+			if file := c.byPath[path]; file != nil && !file.inspected {
+				insert(&held.Unread, path)
 			} else if file != nil && file.missing {
 				missing++
 			} else if file != nil && file.denied != "" {
-				add(&held.Denied, file.denied)
+				insert(&held.Denied, file.denied)
 			}
 		}
 		if missing == len(choice) {
-			add(&held.Missing, choice[len(choice)-1]+because)
+			insert(&held.Missing, choice[len(choice)-1]+because)
 		}
 	}
 	return held
 }
 
-// add appends a text unless it is there.
-func add(texts *[]string, text string) {
+// insert appends a text unless it is there.
+func insert(texts *[]string, text string) {
 	if !slices.Contains(*texts, text) {
 		*texts = append(*texts, text)
 	}
 }
 
-// follow starts to follow the files of secrets, and returns the new ones.
-func (c *certificates) follow(secrets []translate.FileSecret) (started []*certificateFile) {
+// add adds the files of secrets, and returns the new ones.
+func (c *certificates) add(secrets []translate.FileSecret) (added []*certificateFile) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, secret := range secrets {
 		for _, path := range secret.Files() {
-			if c.files[path] == nil && filepath.IsAbs(path) && !c.ended {
+			if c.byPath[path] == nil && filepath.IsAbs(path) {
 				file := &certificateFile{File: watch.File{Path: path},
-					credential: secret.Credential != "",
-					requests:   make(chan chan struct{}, 1), end: make(chan struct{})}
-				c.files[path] = file
-				started = append(started, file)
-				go c.run(file)
+					credential: secret.Credential != ""}
+				file.unwatch = c.files.Watch([]string{path}, func() {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.request(file)
+				})
+				c.byPath[path] = file
+				added = append(added, file)
 			}
 		}
 	}
-	return started
+	return added
 }
 
 // changes returns a channel that delivers a signal when takeChanged has paths.
@@ -159,7 +179,7 @@ func (c *certificates) refresh(wait time.Duration) {
 		return
 	}
 	c.mu.Lock()
-	files := slices.Collect(maps.Values(c.files))
+	files := slices.Collect(maps.Values(c.byPath))
 	c.mu.Unlock()
 	c.inspect(files, wait)
 }
@@ -168,7 +188,7 @@ func (c *certificates) refresh(wait time.Duration) {
 func (c *certificates) access(path string) (missing bool, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch file := c.files[path]; {
+	switch file := c.byPath[path]; {
 	case file == nil:
 		return false, ""
 	case file.overdue:
@@ -178,14 +198,14 @@ func (c *certificates) access(path string) (missing bool, why string) {
 	}
 }
 
-// followed returns those of paths that are followed.
-func (c *certificates) followed(paths []string) map[string]bool {
+// among returns those of paths that are certificate files.
+func (c *certificates) among(paths []string) map[string]bool {
 	found := map[string]bool{}
 	if c != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, path := range paths {
-			if c.files[path] != nil {
+			if c.byPath[path] != nil {
 				found[path] = true
 			}
 		}
@@ -193,35 +213,22 @@ func (c *certificates) followed(paths []string) map[string]bool {
 	return found
 }
 
-// retain stops following all files except those that are used.
+// retain drops all files except those that are used.
 func (c *certificates) retain(used map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for path, file := range c.files {
-		if !used[path] && !c.ended {
-			close(file.end)
-			delete(c.files, path)
+	for path, file := range c.byPath {
+		if !used[path] {
+			file.unwatch()
+			delete(c.byPath, path)
 		}
-	}
-}
-
-// stop ends all goroutines except those that a file system blocks. The last results stay.
-func (c *certificates) stop() {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ended = true
-	for _, file := range c.files {
-		close(file.end)
 	}
 }
 
 // reread updates the views whose certificate files are among changed paths, and reports whether
 // such files are. Callers hold mu.
 func (s *Server) reread(paths []string) bool {
-	files := s.certificates.followed(paths)
+	files := s.certificates.among(paths)
 	if len(files) == 0 {
 		return false
 	}
@@ -231,7 +238,7 @@ func (s *Server) reread(paths []string) bool {
 	return true
 }
 
-// dropCertificates stops following files that no view uses any more. Callers hold mu.
+// dropCertificates drops the files that no view uses any more. Callers hold mu.
 func (s *Server) dropCertificates() {
 	if s.certificates == nil {
 		return

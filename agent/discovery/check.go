@@ -75,8 +75,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	world := model.NewWorld(o.Domain, m)
 	var files *certificates
 	if options.Here {
-		files = newCertificates(options.Denied, options.DeniedHere, checkWait)
-		defer files.stop()
+		files = newCertificates(options.Denied, options.DeniedHere, checkWait, nil)
 	}
 	v, err := view.New(world, node, view.NewCache(), files.look)
 	if err != nil {

@@ -35,19 +35,20 @@ func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 	return false, cmp.Or(c.denied.of(file.Path), c.denied.of(filepath.Dir(file.Path)))
 }
 
-// certificateFile is a followed file with the result of its last inspection.
+// certificateFile is a certificate file with the result of its last inspection.
 type certificateFile struct {
-	watch.File                    // of the goroutine
-	credential bool               // proxies do not read it themselves
-	requests   chan chan struct{} // to inspect the file; each is closed afterwards
-	end        chan struct{}      // closed to end the goroutine
+	watch.File      // of the goroutine that inspects it
+	credential bool // proxies do not read it themselves
+	unwatch    func()
 
-	// Guarded by certificates.mu; only the goroutine writes the results.
-	requested chan struct{} // the last request
-	overdue   bool          // the file system has not answered in time
+	// The following are guarded by certificates.mu.
+	busy    bool          // a goroutine inspects it
+	next    chan struct{} // closed at the end of the next inspection; nil: none is requested
+	overdue bool          // the file system has not answered in time
+
 	inspected bool
 	missing   bool
-	denied    string // why the proxy cannot read it, and the fix; "" if it can
+	denied    string // why the proxy cannot read it, and the cure; "" if it can
 	held      uint64 // its fingerprint
 	// changes counts the changes of held. Restored content must differ from its first version, as
 	// Envoy must read it again after it refused the version in between.
@@ -57,35 +58,26 @@ type certificateFile struct {
 // inspect inspects files and returns once that is done, or after the longest wait. Files that are
 // done later count as changed. It does not wait for files that are overdue already.
 func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
-	var pending []*certificateFile
-	var all []chan struct{}
+	pending := map[*certificateFile]<-chan struct{}{}
 	c.mu.Lock()
 	for _, file := range files {
-		if file.overdue {
-			continue
+		if !file.overdue {
+			pending[file] = c.request(file)
 		}
-		done := make(chan struct{})
-		select {
-		case file.requests <- done:
-			file.requested = done
-		default:
-			done = file.requested // another caller's, whose inspection has not begun
-		}
-		pending, all = append(pending, file), append(all, done)
 	}
 	c.mu.Unlock()
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
-	for _, done := range all {
+	for _, done := range pending {
 		select {
 		case <-done:
 			continue
 		case <-deadline.C:
 		}
 		c.mu.Lock()
-		for i, file := range pending {
+		for file, done := range pending {
 			select {
-			case <-all[i]:
+			case <-done:
 			default:
 				file.overdue = true
 			}
@@ -95,42 +87,55 @@ func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	}
 }
 
-// run inspects a file on request and at each interval, at the same time as the other files: a
-// certificate and its key are often replaced together.
-func (c *certificates) run(file *certificateFile) {
+// request has a file inspected after all current inspections of it, and returns a channel that is
+// closed once that is done. Callers hold mu.
+func (c *certificates) request(file *certificateFile) <-chan struct{} {
+	if file.next == nil {
+		file.next = make(chan struct{})
+	}
+	done := file.next
+	if !file.busy {
+		file.busy = true
+		go c.serve(file)
+	}
+	return done
+}
+
+// serve inspects a file until no inspection is requested.
+func (c *certificates) serve(file *certificateFile) {
 	for {
-		var done chan struct{}
-		select {
-		case <-file.end:
+		c.mu.Lock()
+		done := file.next
+		file.next, file.busy = nil, done != nil
+		c.mu.Unlock()
+		if done == nil {
 			return
-		case done = <-file.requests:
-		case <-time.After(inspectInterval - time.Duration(time.Now().UnixNano())%inspectInterval):
 		}
 		held := file.Fingerprint()
-		if done == nil && held == file.held && file.denied == "" {
-			continue
-		}
 		missing, denied := c.reach(file)
 		c.mu.Lock()
-		first := !file.inspected
-		// Envoy reads the file again once it may, though only its folder has changed.
-		differs := held != file.held || denied != file.denied
-		file.missing, file.denied, file.inspected = missing, denied, true
-		if differs {
-			file.held = held
-			file.changes++
-		}
-		if file.overdue || differs && !first {
-			c.changed = append(c.changed, file.Path)
-			select {
-			case c.signal <- struct{}{}:
-			default: // a signal is pending
-			}
-		}
-		file.overdue = false
-		if done != nil {
-			close(done)
-		}
+		c.record(file, held, missing, denied)
+		close(done)
 		c.mu.Unlock()
 	}
+}
+
+// record records the result of an inspection. Callers hold mu.
+func (c *certificates) record(file *certificateFile, held uint64, missing bool, denied string) {
+	first := !file.inspected
+	// Envoy reads the file again once it may, though only its folder has changed.
+	differs := held != file.held || denied != file.denied
+	file.missing, file.denied, file.inspected = missing, denied, true
+	if differs {
+		file.held = held
+		file.changes++
+	}
+	if file.overdue || differs && !first {
+		c.changed = append(c.changed, file.Path)
+		select {
+		case c.signal <- struct{}{}:
+		default: // a signal is pending
+		}
+	}
+	file.overdue = false
 }

@@ -92,7 +92,8 @@ func New(options Options) (*Server, error) {
 	}
 	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
 	if options.Here {
-		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait)
+		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait,
+			options.Logger)
 	}
 	s.restoreMesh(lastGood.Mesh)
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
@@ -115,6 +116,9 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.
 func (s *Server) Run(ctx context.Context) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { s.certificates.run(ctx, s.options.Logger) })
 	started := time.Now()
 	s.read((*store.Store).Load, nil)
 	s.MarkReady()
@@ -133,7 +137,6 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			close(s.ended)
-			s.certificates.stop()
 			s.persist()
 			return nil
 		case done := <-rescan:

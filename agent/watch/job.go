@@ -97,7 +97,7 @@ func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) readi
 		}
 	case path == "":
 	case s.nodes[path].listed:
-		at.content.kind = directory
+		at.content = content{kind: directory, looks: before.looks}
 	default:
 		info, err := os.Lstat(path)
 		if err == nil && hardLinks(info) > 1 && s.nodes[path].mask == 0 {

@@ -18,7 +18,8 @@
 // In directories, names that start with a dot are ignored (swap files, locks, Kubernetes' ..data),
 // as are files without one of Options.Suffixes.
 //
-// A File is compared on demand, without a Watcher: for files that other processes read.
+// A Notifier shares a Watcher between many users. A File is compared on demand, without a Watcher:
+// for files that other processes read.
 package watch
 
 import (
@@ -115,7 +116,7 @@ func (w *Watcher) Set(paths []string) error {
 	roots, err := w.tree.set(paths)
 	jobs := w.begin(roots)
 	for _, r := range roots {
-		if r.job != nil && !r.baseline && !slices.Contains(jobs, r.job) {
+		if r.job != nil && !r.baseline && !r.job.late && !slices.Contains(jobs, r.job) {
 			jobs = append(jobs, r.job) // begun by another call
 		}
 	}
