@@ -46,7 +46,7 @@ func (k *keyRights) Run(ctx context.Context) error {
 }
 
 func (a *Agent) checkKeyRights() {
-	me := blueprint.RunningReader(os.Geteuid(), os.Getegid())
+	me := blueprint.RunningReader(nil, os.Geteuid(), os.Getegid())
 	var found []string
 	for _, path := range blueprint.SecretFiles(a.reloader.InForce().Config) {
 		if why := me.Shared(path); why != "" {

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"time"
 
+	"outrider.org/outrider/agent/access"
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -81,12 +84,20 @@ func (a *Agent) envoyMayNotHave(file *os.File) string {
 // unreadable returns why this process cannot read a path, and the fix; see blueprint.Reader.
 func unreadable(path string) string { return blueprint.ThisUser().Denied(path) }
 
+// accessTime bounds a question to the keeper about a file.
+const accessTime = 5 * time.Second
+
 // envoyUser returns the user of the keeper and Envoy, nil while the keeper is not connected.
 func (a *Agent) envoyUser() *blueprint.Reader {
 	keeper := a.keeper.Get()
 	if keeper == nil {
 		return nil
 	}
+	check := func(path string) (access.Result, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), accessTime)
+		defer cancel()
+		return keeper.Access(ctx, path)
+	}
 	info := keeper.Info()
-	return blueprint.RunningReader(info.UID, append([]int{info.GID}, info.Groups...)...)
+	return blueprint.RunningReader(check, info.UID, append([]int{info.GID}, info.Groups...)...)
 }

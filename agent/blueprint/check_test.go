@@ -260,7 +260,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	}
 	main := h.write("outrider.toml",
 		withEnvoy(t, "bootstrap_override = \"override.yaml\"\n[reload]\nfiles = [\"ca.pem\"]\n"))
-	stranger := &Reader{name: "outrider", group: "outrider", uid: 64321}
+	stranger := newReader("outrider", "outrider", 64321)
 	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
 	}}, Checker{Maker: thisHost(), Agent: stranger})
@@ -271,6 +271,15 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
+	stranger.check = nil // as in a check of another user than root
+	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
+		return ""
+	}}, Checker{Maker: thisHost(), Agent: stranger})
+	if got := report.Warnings.Error(); len(report.Errors) > 0 ||
+		!strings.Contains(got, "was not checked; run the check as root") {
+		t.Errorf("%s; warnings %s", h.clean(report.Errors), got)
+	}
+	stranger = newReader("outrider", "outrider", 64321)
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
 	}}, Checker{Maker: thisHost(), Envoy: stranger})

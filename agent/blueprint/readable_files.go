@@ -30,6 +30,10 @@ func (c Checker) readable(loaded *config.Loaded, report *Report) {
 			}
 		}
 	}
+	if c.Agent.Unknown() || c.Envoy.Unknown() {
+		report.warn(loaded, "whether the users of the units can read the files was not checked",
+			"run the check as root")
+	}
 	const files = "discovery.files"
 	for _, path := range loaded.Config.Discovery.Files {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

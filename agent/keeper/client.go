@@ -24,6 +24,7 @@ type Client struct {
 	out      chan Event
 	wait     sync.WaitGroup
 	measured measurement
+	checks   chan struct{} // has an element for each Access in progress
 }
 
 // Dial connects the agent to the keeper that listens on a socket. One agent may be connected at a
@@ -70,7 +71,8 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 		_ = connection.Close()
 		return nil, fmt.Errorf("connect to the keeper at %s: %w", path, err)
 	}
-	c := &Client{info: *theirs.Info, events: newEventQueue(), out: make(chan Event)}
+	c := &Client{info: *theirs.Info, events: newEventQueue(), out: make(chan Event),
+		checks: make(chan struct{}, maxRequests)}
 	c.calls = rpc.NewClient(connection, ErrClosed, func(r response) {
 		if r.Event != nil {
 			c.events.add(*r.Event)

@@ -47,6 +47,15 @@ func (s *server) handle(c *connection, r request) {
 			}
 			c.answer(response{Number: r.Number, Run: result})
 		})
+	case operationAccess:
+		s.call(c, r.Number, func(context.Context) {
+			result, err := s.access(r.Path)
+			if err != nil {
+				c.answer(response{Number: r.Number, Error: asRefusal(err)})
+				return
+			}
+			c.answer(response{Number: r.Number, Access: result})
+		})
 	case operationCancel:
 		c.stop(r.Cancel)
 		s.answerDone(c, r.Number, false, nil)

@@ -29,6 +29,11 @@ func (s *server) reexecute() error {
 	if err := s.checkProgram(); err != nil {
 		return err
 	}
+	releaseChecks, err := s.holdChecks()
+	if err != nil {
+		return err
+	}
+	defer releaseChecks()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {

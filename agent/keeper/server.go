@@ -50,7 +50,8 @@ type server struct {
 
 	measured  measurement
 	listened  listenedPorts
-	attaching sync.Mutex // held while programs are attached to listeners
+	attaching sync.Mutex    // held while programs are attached to listeners
+	checks    chan struct{} // has an element for each check of a file in progress
 
 	mu       sync.Mutex
 	children []*child // in the order of their start, until forgotten
@@ -77,7 +78,8 @@ func newServer(options Options) *server {
 	}
 	s := &server{
 		options: options, memory: sharedMemory{memory}, main: newMainThread(), lines: newBacklog(),
-		commands: map[int]chan<- Exit{}, all: map[*connection]bool{}, changed: make(chan struct{}),
+		checks: make(chan struct{}, maxChecks), commands: map[int]chan<- Exit{},
+		all: map[*connection]bool{}, changed: make(chan struct{}),
 	}
 	s.measured.take = s.measure
 	return s

@@ -3,6 +3,8 @@ package keeper
 import (
 	"encoding/json"
 	"time"
+
+	"outrider.org/outrider/agent/access"
 )
 
 // The messages of the protocol, whose frames are those of package rpc. Both sides send a hello. Then
@@ -37,6 +39,7 @@ const (
 	operationAnnotate          = "annotate"
 	operationForget            = "forget"
 	operationRun               = "run"
+	operationAccess            = "access"
 	operationCancel            = "cancel"
 	operationClearInitializing = "clear-initializing"
 	operationCleanup           = "cleanup"
@@ -60,6 +63,7 @@ type request struct {
 	// Cancel is the number of the run or measurement to cancel.
 	Cancel  uint64 `json:"cancel,omitempty"`
 	Lineage int    `json:"lineage,omitempty"`
+	Path    string `json:"path,omitempty"` // of a file (access)
 }
 
 type runSpec struct {
@@ -71,13 +75,14 @@ type runSpec struct {
 
 // response is an answer (Number is not 0) or an event.
 type response struct {
-	Number  uint64     `json:"number,omitempty"`
-	More    bool       `json:"more,omitempty"` // further messages of this answer follow
-	Error   *Error     `json:"error,omitempty"`
-	Process *Process   `json:"process,omitempty"`
-	Run     *RunResult `json:"run,omitempty"`
-	Done    bool       `json:"done,omitempty"` // clear-initializing: the flag was set
-	Event   *Event     `json:"event,omitempty"`
+	Number  uint64         `json:"number,omitempty"`
+	More    bool           `json:"more,omitempty"` // further messages of this answer follow
+	Error   *Error         `json:"error,omitempty"`
+	Process *Process       `json:"process,omitempty"`
+	Run     *RunResult     `json:"run,omitempty"`
+	Access  *access.Result `json:"access,omitempty"`
+	Done    bool           `json:"done,omitempty"` // clear-initializing: the flag was set
+	Event   *Event         `json:"event,omitempty"`
 }
 
 // Request implements rpc.Response.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -143,12 +144,22 @@ func (a *app) checkOptions(ctx context.Context,
 	})
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
 		a.instance)+".service").reader(); reader != nil {
-		options.Denied = reader.Denied
+		options.Denied = a.denied(reader)
 	}
 	if reader := a.unit(ctx, a.unitName()+".service").reader(); reader != nil {
-		options.DeniedHere = reader.Denied
+		options.DeniedHere = a.denied(reader)
 	}
 	return options, from.Files, nil
+}
+
+// denied returns Reader.Denied, which records in a.unchecked that it knows nothing.
+func (a *app) denied(reader *blueprint.Reader) discovery.Denied {
+	return func(path string) string {
+		if reader.Unknown() {
+			a.unchecked.Store(true)
+		}
+		return reader.Denied(path)
+	}
 }
 
 // envoyVersion returns the version of the Envoy that the agent would start, "" if there is none.
@@ -207,6 +218,10 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem, compar
 			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict)
 		}
 	})
+	if a.unchecked.Load() {
+		fmt.Fprintln(a.err, "not checked: whether the users of the units can read the files; "+
+			"only root can check it")
+	}
 	if compared != nil {
 		a.printComparison(*compared)
 	}

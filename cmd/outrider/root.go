@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,8 @@ type app struct {
 	wide     bool // all columns of tables
 	cuts     bool // the command has --output, so that its table may be cut
 	started  bool // the command itself runs: later errors are no usage errors
+
+	unchecked atomic.Bool // mesh check did not check what the users of the units can read
 }
 
 // places are the folders of an installation.

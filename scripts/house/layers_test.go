@@ -20,7 +20,8 @@ type layer struct {
 // layers, without circles. The server layer is what a second program composes, too: it is below
 // every room that knows what an agent is.
 var layers = []layer{
-	{"leaves", `agent/accept agent/admission agent/backoff agent/condition agent/credential agent/histogram
+	{"leaves", `agent/accept agent/access agent/admission agent/backoff agent/condition agent/credential
+		agent/histogram
 		agent/operator agent/ownership agent/part agent/readfile agent/repeat agent/resource agent/rpc
 		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
 		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},

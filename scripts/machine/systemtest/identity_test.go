@@ -83,4 +83,29 @@ spec:
 		_, problems := h.Run(t.Context(), "outrider", "mesh", "check")
 		return err == nil && problems == nil
 	})
+	// Access control lists open and close files, beside their modes.
+	h.Script("cd " + folder + "; install -m 600 web.key open.key; setfacl -m u:outrider-envoy:r open.key; " +
+		"install -m 644 web.key shut.key; setfacl -m u:outrider-envoy:- shut.key")
+	gateway := h.MustRun(t, "cat", "/etc/outrider/mesh.d/edge.yaml")
+	for port, name := range map[string]string{"8444": "open", "8445": "shut"} {
+		h.Write("/etc/outrider/mesh.d/"+name+".yaml", strings.NewReplacer("8443", port,
+			"name: edge,", "name: "+name+",", "web.key", name+".key").Replace(gateway))
+	}
+	const shut = "user outrider-envoy cannot read " + folder + "/shut.key: "
+	h.Eventually(time.Minute, "the key that a list closes is named", func() bool {
+		out, err := h.Run(t.Context(), "outrider", "mesh", "check")
+		if strings.Contains(out, "open.key") {
+			t.Fatalf("mesh check: %s", out)
+		}
+		return err != nil && strings.Contains(out, shut)
+	})
+	h.Eventually(time.Minute, "Envoy serves with the key that a list opens", func() bool {
+		_, err := h.Run(t.Context(), "curl", "-s", "-k", "-o", "/dev/null", "https://127.0.0.1:8444/")
+		return err == nil
+	})
+	h.MustRun(t, "systemctl", "stop", "outrider")
+	if out, err := h.Run(t.Context(), "outrider", "mesh", "check"); err == nil ||
+		!strings.Contains(out, shut) || strings.Contains(out, "open.key") {
+		t.Errorf("mesh check without an agent: %v: %s", err, out)
+	}
 }

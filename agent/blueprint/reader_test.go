@@ -3,15 +3,24 @@ package blueprint
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"outrider.org/outrider/agent/access"
 )
 
-func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
+// newReader returns a user of this host, whose access is that of a thread of this process. Its first
+// group has the number of the user.
+func newReader(name, group string, uid uint32, groups ...uint32) *Reader {
+	as := access.User{UID: uid, GID: uid, Groups: groups}
+	return &Reader{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),
+		check: func(path string) (access.Result, error) { return access.CheckAs(as, path) }}
+}
+
+func TestReader_Denied(t *testing.T) {
 	open, closed := t.TempDir(), t.TempDir()
 	for folder := open; folder != "/"; folder = filepath.Dir(folder) {
 		if folder != "/tmp" {
@@ -50,10 +59,9 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 	}
 	const copied = "install a copy, also after each change, and name it: install -o envoy -m 400 "
 	const hook = " (\"outrider example show certbot\" has a deploy hook for certbot)"
-	stranger := &Reader{name: "envoy", group: "envoys", uid: 64321, groups: []uint32{64321}}
-	member := &Reader{name: "envoy", group: "envoys", uid: 64321,
-		groups: []uint32{64321, uint32(os.Getgid())}}
-	owner := &Reader{name: "owner", group: "owners", uid: uint32(os.Getuid())}
+	stranger := newReader("envoy", "envoys", 64321)
+	member := newReader("envoy", "envoys", 64321, uint32(os.Getgid()))
+	owner := newReader("owner", "owners", uint32(os.Getuid()))
 	for _, c := range []struct {
 		reader     *Reader
 		path, want string
@@ -76,9 +84,8 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 		{member, private, "user envoy cannot read " + private + ": chown envoy " + private +
 			"; chmod 400 " + private},
 		// the agent reads it for Envoy, whose file it is
-		{&Reader{name: "outrider", group: "outrider", uid: 64322, groups: []uint32{64322, 65534}},
-			nobodys, "user outrider cannot read " + nobodys + ": chgrp nogroup " + nobodys +
-				"; chmod 440 " + nobodys},
+		{newReader("outrider", "outrider", 64322, 65534), nobodys, "user outrider cannot read " +
+			nobodys + ": chgrp nogroup " + nobodys + "; chmod 440 " + nobodys},
 		{stranger, hidden, "user envoy cannot read " + hidden + ": the user may not enter " + closed +
 			"; " + copied + hidden + " /etc/outrider/hidden" + hook},
 		{stranger, intoClosed, "user envoy cannot read " + intoClosed + ": it leads to " + hidden +
@@ -106,7 +113,7 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 	}
 }
 
-func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
+func TestReader_DeniedOpen(t *testing.T) {
 	folder := t.TempDir()
 	for parent := folder; parent != "/tmp" && parent != "/"; parent = filepath.Dir(parent) {
 		if err := os.Chmod(parent, 0o755); err != nil {
@@ -127,28 +134,28 @@ func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
 		}
 		return path
 	}
-	list := func(path string) string {
-		// version 2; user::rw-, user:64321:---, group::r--, mask::r--, other::r--
-		if err := unix.Setxattr(path, "system.posix_acl_access", []byte("\x02\x00\x00\x00"+
-			"\x01\x00\x06\x00\xff\xff\xff\xff\x02\x00\x00\x00\x41\xfb\x00\x00"+
-			"\x04\x00\x04\x00\xff\xff\xff\xff\x10\x00\x04\x00\xff\xff\xff\xff"+
-			"\x20\x00\x04\x00\xff\xff\xff\xff"), 0); err != nil {
-			t.Fatal(err)
+	list := func(path, entry string) string {
+		if out, err := exec.Command("setfacl", "-m", entry, path).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
 		return path
 	}
 	public, private := write("public", 0o644), write("private", 0o600)
-	stranger := RunningReader(64321, 64321)
+	stranger := newReader("64321", "64321", 64321)
 	for name, c := range map[string]struct {
 		path   string
 		opened func() // between the opening and the decision
 		want   string // contained; "": it may have the file
 	}{
-		"public":      {path: public},
-		"private":     {path: private, want: "chgrp 64321 " + private + "; chmod 440"},
-		"access list": {path: list(write("listed", 0o644)), want: "after setfacl -b " + folder},
+		"public":           {path: public},
+		"private":          {path: private, want: "chgrp 64321 " + private + "; chmod 440"},
+		"closed by a list": {path: list(write("shut", 0o644), "u:64321:-"), want: "chmod 440"},
+		"opened by a list": {path: list(write("lent", 0o600), "u:64321:r")},
 		"link, swapped": {link(private, folder+"/link"), func() {
 			link(public, folder+"/link")
+		}, "cannot find out"},
+		"link, opened": {link(public, folder+"/opened"), func() {
+			link(private, folder+"/opened")
 		}, "chmod 440"},
 		"file, replaced": {write("replaced", 0o600), func() {
 			_ = os.Rename(write("next", 0o644), folder+"/replaced")
@@ -165,7 +172,7 @@ func TestReader_DeniesAnOpenFileThatItMayNotHave(t *testing.T) {
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if got := RunningReader(0, 0).DeniedOpen(file); got != "" {
+		if got := RunningReader(nil, 0, 0).DeniedOpen(file); got != "" {
 			t.Errorf("%s: root: %s", name, got)
 		}
 		if err := file.Close(); err != nil {
@@ -224,7 +231,7 @@ func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
 			"/credentials; chmod o+x " + ownFolder + "/credentials"},
 	} {
 		want := "user outrider cannot read " + c.path + ": " + c.want
-		if got := r.barred(c.path, followed{c.final, c.closed}); got != want {
+		if got := r.closed(c.path, access.Result{Final: c.final, Closed: c.closed}); got != want {
 			t.Errorf("%s: %q, want %q", c.path, got, want)
 		}
 	}

@@ -1,0 +1,66 @@
+package access
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// User is a user with a primary group and supplementary ones.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
+}
+
+// answerWait is the time for a file system to answer CheckAs.
+const answerWait = 3 * time.Second
+
+// CheckAs is Check for any user. It needs root. It returns an error if the file system does not
+// answer; then a thread is left behind, so a program that runs for long must not call it.
+func CheckAs(user User, path string) (Result, error) {
+	type answer struct {
+		Result
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		var a answer
+		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
+		if unix.Gettid() == os.Getpid() {
+			defer runtime.UnlockOSThread() // the main thread cannot end; meanwhile it is not used
+			a.Result, a.err = CheckAs(user, path)
+		} else if a.err = becomeUser(user); a.err == nil {
+			a.Result, a.err = Check(path)
+		}
+		answers <- a
+	}()
+	select {
+	case a := <-answers:
+		return a.Result, a.err
+	case <-time.After(answerWait):
+		return Result{}, fmt.Errorf("%s: its file system does not answer", path)
+	}
+}
+
+// becomeUser changes the user of the calling thread alone, unlike package syscall.
+func becomeUser(user User) error {
+	groups := append(slices.Clone(user.Groups), user.GID)
+	uid, gid := uintptr(user.UID), uintptr(user.GID)
+	_, _, failed := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)),
+		uintptr(unsafe.Pointer(&groups[0])), 0)
+	if failed == 0 {
+		_, _, failed = unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid)
+	}
+	if failed == 0 {
+		_, _, failed = unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid)
+	}
+	if failed != 0 {
+		return os.NewSyscallError("become another user", failed)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package blueprint
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"outrider.org/outrider/agent/access"
+)
+
+// Reader is a user whose access to files is checked.
+type Reader struct {
+	Hidden []string // directories hidden by its unit, with the setting: "/home (ProtectHome=yes)"
+
+	name, group string
+	uid         uint32
+	groups      []uint32
+	check       AccessCheck
+}
+
+// AccessCheck checks an absolute path for a user; see access.Check.
+type AccessCheck func(path string) (access.Result, error)
+
+// LookupReader looks up a user by name or number; it returns nil if there is none. groups, by name
+// or number, are additional groups of its unit (SupplementaryGroups=). Only root can check what
+// another user can read.
+func LookupReader(name string, groups ...string) *Reader {
+	found, err := user.Lookup(name)
+	if err != nil {
+		if found, err = user.LookupId(name); err != nil {
+			return nil
+		}
+	}
+	uid, err := strconv.ParseUint(found.Uid, 10, 32)
+	if err != nil {
+		return nil
+	}
+	r := &Reader{name: found.Username, group: found.Gid, uid: uint32(uid)}
+	ids, err := found.GroupIds()
+	if err != nil {
+		ids = []string{found.Gid}
+	}
+	for _, group := range groups {
+		if named, err := user.LookupGroup(group); err == nil {
+			group = named.Gid
+		}
+		ids = append(ids, group)
+	}
+	for _, id := range ids {
+		if gid, err := strconv.ParseUint(id, 10, 32); err == nil {
+			r.groups = append(r.groups, uint32(gid))
+		}
+	}
+	if group, err := user.LookupGroupId(found.Gid); err == nil {
+		r.group = group.Name
+	}
+	if os.Geteuid() == 0 && len(r.groups) > 0 {
+		as := access.User{UID: r.uid, GID: r.groups[0], Groups: r.groups}
+		r.check = func(path string) (access.Result, error) { return access.CheckAs(as, path) }
+	}
+	return r
+}
+
+// RunningReader returns the user of a process that has these groups. check checks paths for it; nil:
+// nothing can.
+func RunningReader(check AccessCheck, uid int, groups ...int) *Reader {
+	number := strconv.Itoa(uid)
+	r := LookupReader(number)
+	if r == nil {
+		r = &Reader{name: number, group: strconv.Itoa(groups[0])}
+	}
+	r.uid, r.groups, r.check = uint32(uid), nil, check
+	for _, gid := range groups {
+		r.groups = append(r.groups, uint32(gid))
+	}
+	return r
+}
+
+// ThisUser returns the user of this process.
+func ThisUser() *Reader {
+	groups, _ := os.Getgroups() // without them the advice is the same
+	return RunningReader(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
+}
+
+// Unknown reports whether nothing can check what the user can read: another user than root runs
+// this process.
+func (r *Reader) Unknown() bool { return r != nil && r.uid != 0 && r.check == nil }
+
+// Denied returns why the user cannot read a file or directory and, after "; ", how to fix it. It
+// returns "" if the user can, or if that is unknown.
+func (r *Reader) Denied(path string) string {
+	if r == nil {
+		return ""
+	}
+	for _, hidden := range r.Hidden {
+		folder, setting, _ := strings.Cut(hidden, " ")
+		if path == folder || strings.HasPrefix(path, folder+"/") {
+			return fmt.Sprintf("user %s cannot read %s: its unit does not see %s %s; "+
+				"move it to another folder, such as /etc/outrider", r.name, path, folder, setting)
+		}
+	}
+	path, err := filepath.Abs(path)
+	if err != nil || r.uid == 0 || r.check == nil {
+		return ""
+	}
+	found, err := r.check(path)
+	if err != nil {
+		return ""
+	}
+	return r.explain(path, found, false)
+}
+
+// DeniedOpen is Denied for the decision whether the user may have the content of an open file. It
+// refuses what is unknown, and a file that the path does not lead to any more.
+func (r *Reader) DeniedOpen(file *os.File) string {
+	if r.uid == 0 {
+		return ""
+	}
+	path := file.Name()
+	found, err := r.check(path)
+	if err == nil {
+		if why := r.explain(path, found, true); why != "" {
+			return why
+		}
+		err = isFile(file, found)
+	}
+	if err != nil {
+		return fmt.Sprintf("cannot find out whether user %s can read %s: %v", r.name, path, err)
+	}
+	return ""
+}
+
+// isFile returns an error unless an open file is the one that was checked.
+func isFile(file *os.File, checked access.Result) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	status := info.Sys().(*syscall.Stat_t)
+	if status.Dev != checked.Device || status.Ino != checked.Inode {
+		return errors.New("it is being replaced")
+	}
+	return nil
+}
+
+// explain returns why the user cannot read a path, with the fix; "" if the user can. open means that
+// the agent has opened the file for the user.
+func (r *Reader) explain(path string, found access.Result, open bool) string {
+	switch {
+	case found.Closed != "":
+		return r.closed(path, found)
+	case found.Readable:
+		return ""
+	}
+	return fmt.Sprintf("user %s cannot read %s: %s", r.name, path, r.fix(path, found.Final, open))
+}

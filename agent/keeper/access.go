@@ -1,0 +1,96 @@
+package keeper
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/access"
+)
+
+const (
+	// accessWait is the time for a file system to answer a check.
+	accessWait = 2 * time.Second
+	// maxChecks bounds the checks at the same time, including those that no file system answers.
+	maxChecks = 16
+	// maxRequests bounds those of a client, so that MaxCalls has room for other calls.
+	maxRequests = 8
+)
+
+// Access checks whether Envoy's user can read an absolute path, in its sandbox. The answer is a
+// reason to refuse or to report a file, and may be outdated at once. The error is why it is unknown;
+// it has CodeInvalid if the keeper is older than this request.
+func (c *Client) Access(ctx context.Context, path string) (access.Result, error) {
+	select {
+	case c.checks <- struct{}{}:
+		defer func() { <-c.checks }()
+	case <-ctx.Done():
+		return access.Result{}, ctx.Err()
+	}
+	r, err := c.ask(ctx, request{Operation: operationAccess, Path: path})
+	if err != nil {
+		return access.Result{}, err
+	}
+	if r.Access == nil {
+		return access.Result{}, errIncomplete
+	}
+	return *r.Access, nil
+}
+
+// access checks a path for Envoy's user. It returns after accessWait even if the file system does
+// not answer. The keeper itself checks, because Envoy, which has the same user, could trace a child
+// and make it allow files of the agent.
+func (s *server) access(path string) (*access.Result, error) {
+	if !filepath.IsAbs(path) || len(path) >= unix.PathMax {
+		return nil, refuse(CodeInvalid, "access: an absolute path of less than %d bytes is needed",
+			unix.PathMax)
+	}
+	deadline := time.NewTimer(accessWait)
+	defer deadline.Stop()
+	select {
+	case s.checks <- struct{}{}:
+	case <-deadline.C:
+		return nil, refuse(CodeLimit, "%d checks of files run already", maxChecks)
+	}
+	type answer struct {
+		access.Result
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		defer func() { <-s.checks }()
+		result, err := access.Check(path)
+		answers <- answer{result, err}
+	}()
+	select {
+	case a := <-answers:
+		return &a.Result, a.err
+	case <-deadline.C:
+		return nil, refuse(CodeInternal, "%s: its file system does not answer", path)
+	}
+}
+
+// holdChecks waits until no check runs and admits none until release. exec would wait for a thread
+// that a file system does not answer, maybe for ever.
+func (s *server) holdChecks() (release func(), err error) {
+	deadline := time.NewTimer(accessWait)
+	defer deadline.Stop()
+	held := 0
+	release = func() {
+		for range held {
+			<-s.checks
+		}
+	}
+	for ; held < maxChecks; held++ {
+		select {
+		case s.checks <- struct{}{}:
+		case <-deadline.C:
+			release()
+			return nil, refuse(CodeReexecute, "cannot re-execute the keeper: a file system does not "+
+				"answer, on which it checks a file")
+		}
+	}
+	return release, nil
+}
