@@ -10,11 +10,8 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/probe/execprobe"
+	"outrider.org/outrider/agent/resource"
 )
-
-// healthType is the type of the requests in which istiod expects the workload's health: their error
-// is why it is unhealthy.
-const healthType = "type.googleapis.com/istio.v1.HealthInformation"
 
 // reportHealth reports the workload's health to the upstream server.
 func (a *Agent) reportHealth(healthy bool, reason string) {
@@ -22,7 +19,7 @@ func (a *Agent) reportHealth(healthy bool, reason string) {
 	if !healthy {
 		problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
 	}
-	a.relay.Announce(healthType, problem)
+	a.relay.Announce(resource.HealthType, problem)
 }
 
 // probeSocket is where outrider-probe.socket listens, for all instances.

@@ -15,10 +15,10 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -58,10 +58,10 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 		Application:   a.grpcNode.Load,
 		Listeners:     func() { a.exposure.Wake() },
 		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
-		Subscriptions: []relay.Subscription{{TypeURL: proxyConfigType, Apply: a.applyProxyConfig}}}
+		Subscriptions: []relay.Subscription{{TypeURL: resource.ProxyConfigType, Apply: a.applyProxyConfig}}}
 	if c.DNS.Listen != "" {
 		options.Subscriptions = append(options.Subscriptions,
-			relay.Subscription{TypeURL: dns.NameTableType, Apply: a.applyNameTable})
+			relay.Subscription{TypeURL: resource.NameTableType, Apply: a.applyNameTable})
 	}
 	if c.Discovery.Cache {
 		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), a.board)
@@ -73,7 +73,7 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 
 // applyCached uses what an earlier run of the agent received from the upstream server for itself.
 func (a *Agent) applyCached(node config.Node) {
-	for _, typeURL := range []string{proxyConfigType, dns.NameTableType} {
+	for _, typeURL := range []string{resource.ProxyConfigType, resource.NameTableType} {
 		a.relay.ApplyCached(node.ServiceNode(), typeURL)
 	}
 }
@@ -90,14 +90,11 @@ func (a *Agent) useUpstream(c *config.Config) {
 	a.offerUpstream(c)
 	a.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
 	if c.Discovery.Address == "" {
-		a.identity.SetTrustBundle(proxyConfigType, nil)
+		a.identity.SetTrustBundle(resource.ProxyConfigType, nil)
 		return
 	}
 	a.relay.Configure(upstreamOf(c))
 }
-
-// proxyConfigType is the type of Istio's ProxyConfig (PCDS).
-const proxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 
 // applyProxyConfig trusts the roots of a ProxyConfig beside those of the identity provider.
 func (a *Agent) applyProxyConfig(resources []*anypb.Any, _ []string) error {
@@ -114,7 +111,7 @@ func (a *Agent) applyProxyConfig(resources []*anypb.Any, _ []string) error {
 				return err
 			}
 		}
-		a.identity.SetTrustBundle(proxyConfigType, roots)
+		a.identity.SetTrustBundle(resource.ProxyConfigType, roots)
 	}
 	return nil
 }

@@ -9,9 +9,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// NameTableType is the type of Istio's NameTable (NDS).
-const NameTableType = "type.googleapis.com/istio.networking.nds.v1.NameTable"
-
 // errNameTable is the error of a message that is no NameTable.
 var errNameTable = errors.New("not a NameTable")
 

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"outrider.org/outrider/agent/identity/pki"
-	"outrider.org/outrider/agent/readfile"
 )
 
 // dialOptions reads what authenticates both sides. Without a certificate the token is sent, if one
@@ -47,9 +45,9 @@ func (i Istiod) dialOptions(
 	if certificate != nil || i.TokenFile == "" {
 		return options, nil
 	}
-	token := bearer{i}
-	if _, err := token.read(); err != nil {
-		return nil, err // an expired token: istiod would only say that authentication failed
+	token := pki.Bearer{File: i.TokenFile, Plaintext: i.Plaintext}
+	if _, err := token.Token(); err != nil {
+		return nil, err
 	}
 	return append(options, grpc.WithPerRPCCredentials(token)), nil
 }
@@ -105,31 +103,3 @@ func keyPair(name string, from *pki.Pair) (*tls.Certificate, error) {
 	}
 	return &pair, nil
 }
-
-// bearer sends the token, read again for each attempt of a call.
-type bearer struct{ istiod Istiod }
-
-func (b bearer) read() (pki.Token, error) {
-	path := b.istiod.TokenFile
-	text, err := readfile.Read(path, pki.MaxToken)
-	if err != nil {
-		return pki.Token{}, fmt.Errorf("cannot read token: %w", err)
-	}
-	token, err := pki.ParseToken(path, text)
-	if err != nil {
-		return pki.Token{}, err
-	}
-	return token, token.CheckTime(path, time.Now())
-}
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := b.read()
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{"authorization": "Bearer " + token.Raw}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (b bearer) RequireTransportSecurity() bool { return !b.istiod.Plaintext }

@@ -17,13 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	xdsresource "outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // A stream whose Envoy does not read takes little of upstream, with extensions too, and delays no
 // other stream.
 func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
-	for _, typeURL := range []string{clusterType, extensionType} {
+	for _, typeURL := range []string{clusterType, xdsresource.ExtensionType} {
 		t.Run(typeURL, func(t *testing.T) { testSlowStream(t, typeURL) })
 	}
 }
@@ -227,7 +228,7 @@ func TestParseResponse_BoundsResources(t *testing.T) {
 // One response's extensions are bounded with their modules, of which each has a copy.
 func TestModules_BoundsAllModulesOfAResponse(t *testing.T) {
 	body := make([]byte, 64<<20)
-	r := &response{typeURL: extensionType}
+	r := &response{typeURL: xdsresource.ExtensionType}
 	for range 4 {
 		r.resources = append(r.resources, resource{name: "x", body: body})
 	}

@@ -17,10 +17,8 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
-
-// secretType is never cached: it has private keys.
-const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 // identity identifies a node at an upstream server. Resources of another one are not served.
 type identity string
@@ -126,7 +124,7 @@ func (c *Cache) reportExpired(of identity) {
 
 // put replaces the resources of a type. held is never modified afterwards.
 func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
-	if typeURL == secretType {
+	if typeURL == xdsresource.SecretType { // it has private keys
 		return
 	}
 	c.mu.Lock()
@@ -200,7 +198,7 @@ func (c *Cache) madeFrom(source []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, node := range c.nodes {
-		for _, one := range node.types[extensionType].resources {
+		for _, one := range node.types[xdsresource.ExtensionType].resources {
 			if bytes.Equal(one.source, source) {
 				return bytes.Clone(one.body) // not a part of the whole file
 			}

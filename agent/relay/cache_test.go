@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	xdsresource "outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -31,7 +32,7 @@ func written(t testing.TB) (*Cache, []byte) {
 	c := OpenCache(path, condition.NewBoard())
 	c.put("node", clusterType, "v1", held("a", "b"))
 	c.put("node", endpointType, "v2", held())
-	c.put("node", secretType, "v3", held("key"))
+	c.put("node", xdsresource.SecretType, "v3", held("key"))
 	c.put("other", clusterType, "v4", held("c"))
 	_ = c.write()
 	text, err := os.ReadFile(path)
@@ -58,7 +59,7 @@ func TestCache_SurvivesARestart(t *testing.T) {
 			t.Errorf("time of %s: %v", of, after.savedAt(of))
 		}
 	}
-	if known, _ := after.get("node", secretType); known != nil || bytes.Contains(text,
+	if known, _ := after.get("node", xdsresource.SecretType); known != nil || bytes.Contains(text,
 		[]byte("key")) {
 		t.Error("secrets are cached")
 	}
@@ -146,12 +147,12 @@ func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 	if len(after.nodes) != 1 || after.nodes[0].identity != "new" || len(board.Conditions()) > 0 {
 		t.Errorf("%d nodes, %v", len(after.nodes), board.Conditions())
 	}
-	c.put("new", extensionType, "v", map[string]resource{
+	c.put("new", xdsresource.ExtensionType, "v", map[string]resource{
 		"small": {name: "small", body: []byte("\n\x01a")},
 		"large": {name: "large", body: make([]byte, 4<<10)}})
 	_ = c.write()
 	after = OpenCache(c.path, board)
-	kept, _ := after.get("new", extensionType)
+	kept, _ := after.get("new", xdsresource.ExtensionType)
 	if clusters, _ := after.get("new", clusterType); len(clusters) != 1 || len(kept) != 1 ||
 		kept["small"].name == "" {
 		t.Errorf("clusters %d, extensions %v", len(clusters), kept)
@@ -160,7 +161,7 @@ func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 		!strings.Contains(all[0].Sentence, "1 extensions (Wasm) do not fit") {
 		t.Errorf("%v", all)
 	}
-	if held, _ := c.get("new", extensionType); len(held) != 2 {
+	if held, _ := c.get("new", xdsresource.ExtensionType); len(held) != 2 {
 		t.Errorf("in memory: %v", held)
 	}
 }

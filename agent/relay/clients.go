@@ -7,23 +7,22 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-)
 
-// types is the prefix of the types that Envoy requests.
-const types = "type.googleapis.com/envoy."
+	xdsresource "outrider.org/outrider/agent/resource"
+)
 
 // The types that clients may request. istiod answers everything else, such as debug information, to
 // the identity of this host. The agent's own requests are not restricted.
 var (
-	grpcTypes = []string{listenerType, types + "config.route.v3.RouteConfiguration",
-		types + "config.cluster.v3.Cluster", types + "config.endpoint.v3.ClusterLoadAssignment"}
-	envoyTypes = append([]string{extensionType, secretType,
-		types + "config.listener.v3.ListenerCollection",
-		types + "config.cluster.v3.ClusterCollection",
-		types + "extensions.filters.network.thrift_proxy.v3.RouteConfiguration",
-		types + "config.endpoint.v3.LbEndpoint",
-		types + "config.route.v3.ScopedRouteConfiguration", types + "config.route.v3.VirtualHost",
-		types + "service.runtime.v3.Runtime"}, grpcTypes...)
+	grpcTypes = []string{xdsresource.ListenerType, xdsresource.RouteType,
+		xdsresource.ClusterType, xdsresource.EndpointType}
+	envoyTypes = append([]string{xdsresource.ExtensionType, xdsresource.SecretType,
+		xdsresource.TypePrefix + "envoy.config.listener.v3.ListenerCollection",
+		xdsresource.TypePrefix + "envoy.config.cluster.v3.ClusterCollection",
+		xdsresource.TypePrefix + "envoy.extensions.filters.network.thrift_proxy.v3.RouteConfiguration",
+		xdsresource.TypePrefix + "envoy.config.endpoint.v3.LbEndpoint",
+		xdsresource.TypePrefix + "envoy.config.route.v3.ScopedRouteConfiguration", xdsresource.VirtualHostType,
+		xdsresource.RuntimeType}, grpcTypes...)
 )
 
 // allow returns an error for a type that the session's client may not request.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/condition"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // Clients cannot ask istiod for what it answers to this host, such as the configuration of others;
@@ -30,14 +31,14 @@ func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 		ofEnvoy, application bool
 	}{
 		{debugType, false, false},
-		{bootstrapType, false, false},
+		{xdsresource.BootstrapType, false, false},
 		{"istio.io/connections", false, false},
 		{"networking.istio.io/v1/ServiceEntry", false, false},
 		{"type.googleapis.com/istio.networking.nds.v1.NameTable", false, false},
-		{secretType, true, false},
-		{extensionType, true, false},
+		{xdsresource.SecretType, true, false},
+		{xdsresource.ExtensionType, true, false},
 		{clusterType, true, true},
-		{listenerType, true, true},
+		{xdsresource.ListenerType, true, true},
 	} {
 		for _, envoy := range []bool{true, false} {
 			isEnvoy.Store(envoy)
@@ -88,9 +89,9 @@ func TestSession_NodeOfApplications(t *testing.T) {
 			invented.UserAgentName = "grpc"
 			c := r.connect(t, delta, false)
 			var request proto.Message = &discoveryv3.DiscoveryRequest{Node: invented,
-				TypeUrl: listenerType}
+				TypeUrl: xdsresource.ListenerType}
 			if delta {
-				request = &discoveryv3.DeltaDiscoveryRequest{Node: invented, TypeUrl: listenerType}
+				request = &discoveryv3.DeltaDiscoveryRequest{Node: invented, TypeUrl: xdsresource.ListenerType}
 			}
 			c.send(request)
 			above, types := up.accept(), map[string]bool{}

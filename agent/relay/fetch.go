@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // Fetch returns the resources of the first response to a request, on a stream of its own.
@@ -41,9 +43,6 @@ func (u Upstream) Fetch(
 	return response.Resources, nil
 }
 
-// bootstrapType is the type of Envoy's bootstrap.
-const bootstrapType = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
-
 const maxBootstrapBytes = 16 << 20
 
 // ErrNoBootstrap is the error of an upstream server that sends no usable bootstrap. It may later.
@@ -60,7 +59,7 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 		return func() {
 			body, err := proto.Marshal(found)
 			if err == nil && cache != nil {
-				cache.put(identityOf(node, upstream.Address), bootstrapType, "",
+				cache.put(identityOf(node, upstream.Address), xdsresource.BootstrapType, "",
 					map[string]resource{"bootstrap": {name: "bootstrap", body: body}})
 			}
 		}
@@ -76,7 +75,7 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 	if cache == nil || fetched && !start {
 		return nil, err
 	}
-	for _, cached := range cache.newest(upstream.Address, node.Id, bootstrapType) {
+	for _, cached := range cache.newest(upstream.Address, node.Id, xdsresource.BootstrapType) {
 		var last anypb.Any
 		if proto.Unmarshal(cached.body, &last) == nil && use(last.Value) == nil {
 			s.options.Logger.Warn("using the bootstrap that was accepted last", "error", err)
@@ -93,11 +92,11 @@ func (u Upstream) bootstrap(
 	ctx, cancel := context.WithTimeout(ctx, slowUpstream)
 	defer cancel()
 	found, err := u.Fetch(ctx, options,
-		&discoveryv3.DiscoveryRequest{TypeUrl: bootstrapType, Node: node})
+		&discoveryv3.DiscoveryRequest{TypeUrl: xdsresource.BootstrapType, Node: node})
 	if err != nil {
 		return nil, err
 	}
-	if len(found) != 1 || found[0].TypeUrl != bootstrapType ||
+	if len(found) != 1 || found[0].TypeUrl != xdsresource.BootstrapType ||
 		len(found[0].Value) > maxBootstrapBytes {
 		return nil, fmt.Errorf("the response of %s is not one bootstrap of at most %d MB",
 			u.Address, maxBootstrapBytes>>20)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/condition"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // A node whose IP address has changed has configuration, but no bootstrap, of its own in the cache.
@@ -18,11 +19,11 @@ func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
 	old := &corev3.Node{Id: "sidecar~10.0.0.1~vm.ns~ns.svc.cluster.local"}
 	now := &corev3.Node{Id: "sidecar~10.0.0.2~vm.ns~ns.svc.cluster.local"}
 	cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
-	body, err := proto.Marshal(&anypb.Any{TypeUrl: bootstrapType, Value: []byte("last")})
+	body, err := proto.Marshal(&anypb.Any{TypeUrl: xdsresource.BootstrapType, Value: []byte("last")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache.put(identityOf(old, address), bootstrapType, "", map[string]resource{"": {body: body}})
+	cache.put(identityOf(old, address), xdsresource.BootstrapType, "", map[string]resource{"": {body: body}})
 	cache.put(identityOf(now, address), clusterType, "", held("a"))
 	s := New(Options{Cache: cache, Logger: slog.New(slog.DiscardHandler)})
 	var used string
@@ -32,7 +33,7 @@ func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
 		t.Fatalf("%q, %v", used, err)
 	}
 	accepted()
-	if own, _ := cache.get(identityOf(now, address), bootstrapType); len(own) != 1 {
+	if own, _ := cache.get(identityOf(now, address), xdsresource.BootstrapType); len(own) != 1 {
 		t.Errorf("the node's own: %v", own)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"outrider.org/outrider/agent/readfile"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // The file is fileHeader, records with their length before them, and the SHA-256 of all that. A
@@ -40,7 +41,7 @@ func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 			break
 		}
 	}
-	first, all := *nodes[0], nodes[0].types[extensionType]
+	first, all := *nodes[0], nodes[0].types[xdsresource.ExtensionType]
 	total = first.size()
 	if total <= most || len(all.resources) == 0 {
 		return fitting, 0
@@ -55,7 +56,7 @@ func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 		}
 	}
 	first.types = maps.Clone(first.types)
-	first.types[extensionType] = accepted{all.version, held}
+	first.types[xdsresource.ExtensionType] = accepted{all.version, held}
 	return []*snapshot{&first}, len(all.resources) - len(held)
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // link is one stream to the upstream server, with a connection of its own. Credentials are read for
@@ -103,7 +105,7 @@ func (l *link) run(ctx context.Context, delta bool) error {
 			return err
 		}
 		e := event{link: l, message: message, response: r}
-		if r.typeURL != extensionType {
+		if r.typeURL != xdsresource.ExtensionType {
 			l.report(ctx, e)
 			continue
 		}

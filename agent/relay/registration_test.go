@@ -6,6 +6,8 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // expect checks the type of the next incremental request.
@@ -47,8 +49,8 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	third, above := subscribe()
 	old.end(nil) // the end of an older stream renews nothing
 	<-renewed.ended
-	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType})
-	above.expect(listenerType)
+	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdsresource.ListenerType})
+	above.expect(xdsresource.ListenerType)
 
 	_, aboveLast := subscribe()
 	r.Leave()

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/backoff"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
@@ -165,7 +166,7 @@ func (s *session) request(message []byte) (err error) {
 		if s.opened && len(s.order) == 1 {
 			s.patience.Reset(slowUpstream)
 		}
-		if r.typeURL == listenerType {
+		if r.typeURL == xdsresource.ListenerType {
 			defer func() { err = errors.Join(err, s.subscribe()) }()
 		}
 	} else {

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // Subscription is a type that the agent requests for itself on each upstream stream, after Envoy's
@@ -19,10 +21,6 @@ type Subscription struct {
 	// Envoys overlap; it must not block.
 	Apply func(resources []*anypb.Any, removed []string) error
 }
-
-// listenerType is the last type that Envoy requests before it waits: the agent's own requests
-// follow it, so that they delay nothing.
-const listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
 
 // Announce makes the agent send a request without resource names on each upstream stream, now and
 // after Envoy's first request for listeners; problem is its error, nil for none. It replaces an
@@ -43,7 +41,7 @@ func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 // one, it applies the cache.
 func (s *session) subscribe() error {
 	switch {
-	case s.watches[listenerType] == nil, !s.own: // with another node they would be answered for it
+	case s.watches[xdsresource.ListenerType] == nil, !s.own: // with another node they would be answered for it
 		return nil
 	case !s.opened:
 		if s.offline {
@@ -60,7 +58,7 @@ func (s *session) subscribe() error {
 }
 
 func (s *session) sendAnnouncements() error {
-	if s.watches[listenerType] == nil || !s.own {
+	if s.watches[xdsresource.ListenerType] == nil || !s.own {
 		return nil
 	}
 	s.server.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/condition"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
@@ -37,7 +38,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	above := up.accept()
 	above.next()
-	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType})
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdsresource.ListenerType})
 	expect := func(typeURL, nonce, problem string) {
 		t.Helper()
 		got := decode(above, &discoveryv3.DeltaDiscoveryRequest{})
@@ -51,7 +52,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 			Resources: []*discoveryv3.Resource{{Name: "table",
 				Resource: &anypb.Any{TypeUrl: tableType, Value: []byte(value)}}}})
 	}
-	expect(listenerType, "", "")
+	expect(xdsresource.ListenerType, "", "")
 	expect(tableType, "", "")
 	expect(healthType, "", "down")
 	respond("1", "good")
@@ -70,7 +71,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	above.end(status.Error(codes.Unavailable, "gone"))
 	above = up.accept()
 	expect(clusterType, "", "")
-	expect(listenerType, "", "")
+	expect(xdsresource.ListenerType, "", "")
 	expect(tableType, "", "")
 	expect(healthType, "", "")
 	select {
@@ -93,7 +94,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 		t.Errorf("applied %v before an Envoy", got)
 	}
 	envoy = r.connect(t, true, false)
-	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: listenerType})
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: xdsresource.ListenerType})
 	if got := <-applied; string(got[0].Value) != "good" {
 		t.Errorf("applied %v from the cache", got)
 	}

@@ -102,10 +102,11 @@ func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 		config.Certificates = []tls.Certificate{*certificate}
 	}
 	if u.TokenFile != "" {
-		if _, err := u.token(); err != nil {
+		token := pki.Bearer{File: u.TokenFile}
+		if _, err := token.Token(); err != nil {
 			return nil, err
 		}
-		options = append(options, grpc.WithPerRPCCredentials(bearer{u}))
+		options = append(options, grpc.WithPerRPCCredentials(token))
 	}
 	return append(options, grpc.WithTransportCredentials(credentials.NewTLS(config))), nil
 }
@@ -143,32 +144,3 @@ func (u Upstream) verify(connection tls.ConnectionState) error {
 func (u Upstream) outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "ClusterID", u.ClusterID)
 }
-
-// token reads the JWT. One that has expired is an error now: the server would only say that
-// authentication failed.
-func (u Upstream) token() (pki.Token, error) {
-	text, err := readfile.Read(u.TokenFile, pki.MaxToken)
-	if err != nil {
-		return pki.Token{}, fmt.Errorf("cannot read token: %w", err)
-	}
-	token, err := pki.ParseToken(u.TokenFile, text)
-	if err != nil {
-		return pki.Token{}, err
-	}
-	return token, token.CheckTime(u.TokenFile, time.Now())
-}
-
-// bearer sends the token.
-type bearer struct{ upstream Upstream }
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := b.upstream.token()
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{"authorization": "Bearer " + token.Raw}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (b bearer) RequireTransportSecurity() bool { return true }

@@ -27,9 +27,6 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// extensionType is the type of extension configurations (ECDS).
-const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-
 // modules puts remote Wasm modules into the extension configurations that name them. Envoy then
 // needs neither a cluster for their servers nor access to a file, and the Cache holds the modules,
 // too.

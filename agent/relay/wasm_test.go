@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"outrider.org/outrider/agent/condition"
+	xdsresource "outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -173,7 +174,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 	body := []byte("of another upstream server")
 	sum := sha256.Sum256(body)
-	sent := &response{typeURL: extensionType, version: "1", stored: true, resources: []resource{
+	sent := &response{typeURL: xdsresource.ExtensionType, version: "1", stored: true, resources: []resource{
 		{name: "x", version: "1", body: []byte("other"), source: sum[:]}}}
 	for stored, want := range map[bool]string{false: string(body), true: "other"} {
 		received, err := parseResponse(sent.encode(true), true, stored)
@@ -181,7 +182,7 @@ func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
-		cache.put("node", extensionType, "1", map[string]resource{"x": received.resources[0]})
+		cache.put("node", xdsresource.ExtensionType, "1", map[string]resource{"x": received.resources[0]})
 		m := &modules{cache: cache, known: map[[sha256.Size]byte][]byte{}}
 		if got, err := m.resource(t.Context(), body); err != nil || string(got) != want {
 			t.Errorf("stored %t: extension %q, %v; want %q", stored, got, err, want)

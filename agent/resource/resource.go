@@ -6,30 +6,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
-// The type URLs of the resources that Outrider serves (xDS v3).
-const (
-	ClusterType   = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-	EndpointType  = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	ListenerType  = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType     = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	SecretType    = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-	RuntimeType   = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
-	// requested by agents, never by Envoy
-	ProxyConfigType   = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
-	typeURLPrefix     = "type.googleapis.com/"
-	versionCharacters = 16
-)
-
-// TypeName returns the last element of a type URL: Cluster, Listener.
-func TypeName(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
+// versionCharacters is the length of a version.
+const versionCharacters = 16
 
 // Origin is the user's object that a resource is generated from.
 type Origin struct {
@@ -90,7 +74,7 @@ func New(name string, message proto.Message, origins ...Origin) (*Resource, erro
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", name, err)
 	}
-	return FromEncoded(typeURLPrefix+string(message.ProtoReflect().Descriptor().FullName()), name,
+	return FromEncoded(TypePrefix+string(message.ProtoReflect().Descriptor().FullName()), name,
 		value, origins...), nil
 }
 

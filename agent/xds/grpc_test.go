@@ -125,7 +125,7 @@ func TestSession_AnswersUnknownTypes(t *testing.T) {
 			TypeUrl: "type.googleapis.com/no.such.Type"}, nil},
 		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "no-type-at-all",
 			ResourceNamesSubscribe: []string{"a"}}, []string{"a"}},
-		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: VirtualHostType,
+		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.VirtualHostType,
 			ResourceNamesSubscribe: []string{"routes/host"}}, []string{"routes/host"}},
 	} {
 		if err := stream.Send(test.request); err != nil {

@@ -10,9 +10,6 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// VirtualHostType is the type of on-demand virtual hosts (VHDS), which Outrider does not offer.
-const VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
-
 // wildcard is the name that subscribes to everything of a type.
 const wildcard = "*"
 
@@ -111,7 +108,7 @@ func (l limits) checkName(typeURL, name string) error {
 func startsAsWildcard(typeURL string) bool {
 	switch typeURL {
 	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType,
-		resource.RuntimeType, VirtualHostType:
+		resource.RuntimeType, resource.VirtualHostType:
 		return false
 	}
 	return true

@@ -76,7 +76,7 @@ func (s *session) handle(r *request) error {
 		at, _ := slices.BinarySearchFunc(s.order, w.rank+1,
 			func(w *watch, rank int) int { return cmp.Compare(w.rank, rank) })
 		s.order = slices.Insert(s.order, at, w)
-		if r.typeURL == VirtualHostType {
+		if r.typeURL == resource.VirtualHostType {
 			s.report.notOffered(r.typeURL)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/resource"
 )
 
 // proxyStatusAlias is istioctl's spelling of `proxy status`.
@@ -92,5 +93,5 @@ func typeName(typeURL string) string {
 	if i := typeOrder(typeURL); i < len(typeNames) {
 		return typeNames[i].name
 	}
-	return strings.TrimPrefix(typeURL, "type.googleapis.com/")
+	return strings.TrimPrefix(typeURL, resource.TypePrefix)
 }

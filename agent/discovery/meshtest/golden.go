@@ -239,7 +239,7 @@ func flow(value any) string {
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
 	case string:
-		value = strings.TrimPrefix(value, "type.googleapis.com/")
+		value = strings.TrimPrefix(value, resource.TypePrefix)
 		if plain.MatchString(value) {
 			return value
 		}

@@ -96,7 +96,7 @@ func pack(message proto.Message) (*anypb.Any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &anypb.Any{TypeUrl: typePrefix + string(message.ProtoReflect().Descriptor().FullName()),
+	return &anypb.Any{TypeUrl: resource.TypePrefix + string(message.ProtoReflect().Descriptor().FullName()),
 		Value: value}, nil
 }
 

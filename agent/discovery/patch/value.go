@@ -65,7 +65,5 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 	return message, findings, foreign
 }
 
-const typePrefix = "type.googleapis.com/"
-
 // typeName returns the message name in a type URL.
 func typeName(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }

@@ -19,6 +19,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
 )
 
 const wellKnownPackage = "google.protobuf"
@@ -109,7 +110,6 @@ func (d *decoder) wellKnownEnvoy(node *yaml.Node, m protoreflect.Message, at *pa
 }
 
 const (
-	typePrefix  = "type.googleapis.com/"
 	typedStruct = "xds.type.v3.TypedStruct"
 	oldStruct   = "udpa.type.v1.TypedStruct"
 )
@@ -150,7 +150,7 @@ func (d *decoder) packed(node *yaml.Node, into *anypb.Any, at *path, depth int) 
 		value := &structpb.Struct{}
 		d.structure(fields, value, at, depth)
 		d.foreign = append(d.foreign, Foreign{Field: at.String(), Type: name, Value: value})
-		d.pack(node, into, &xdstypev3.TypedStruct{TypeUrl: typePrefix + name, Value: value}, at)
+		d.pack(node, into, &xdstypev3.TypedStruct{TypeUrl: resource.TypePrefix + name, Value: value}, at)
 	case linked.Descriptor().FullName().Parent() == wellKnownPackage:
 		return false
 	default:
@@ -167,7 +167,7 @@ func (d *decoder) pack(node *yaml.Node, into *anypb.Any, message proto.Message, 
 	if err != nil {
 		d.refuse(node, at, err.Error(), "")
 	}
-	into.TypeUrl, into.Value = typePrefix+string(message.ProtoReflect().Descriptor().FullName()),
+	into.TypeUrl, into.Value = resource.TypePrefix+string(message.ProtoReflect().Descriptor().FullName()),
 		value
 }
 

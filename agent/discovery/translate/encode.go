@@ -27,7 +27,7 @@ const (
 
 // typed packs a message into an Any.
 func typed(message proto.Message) *anypb.Any {
-	return &anypb.Any{TypeUrl: "type.googleapis.com/" +
+	return &anypb.Any{TypeUrl: resource.TypePrefix +
 		string(message.ProtoReflect().Descriptor().FullName()), Value: encode(message)}
 }
 

@@ -1,0 +1,42 @@
+package pki
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"outrider.org/outrider/agent/readfile"
+)
+
+// Bearer sends the token of a file with each attempt of a call, and reads it again for each. It
+// implements gRPC's credentials.PerRPCCredentials.
+type Bearer struct {
+	File      string
+	Plaintext bool // send it without TLS
+}
+
+// Token reads the file. A token that has expired is an error: the server would only say that
+// authentication failed.
+func (b Bearer) Token() (Token, error) {
+	text, err := readfile.Read(b.File, MaxToken)
+	if err != nil {
+		return Token{}, fmt.Errorf("cannot read token: %w", err)
+	}
+	token, err := ParseToken(b.File, text)
+	if err != nil {
+		return Token{}, err
+	}
+	return token, token.CheckTime(b.File, time.Now())
+}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b Bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	token, err := b.Token()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + token.Raw}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (b Bearer) RequireTransportSecurity() bool { return !b.Plaintext }
