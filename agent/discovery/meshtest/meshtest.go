@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,6 +130,26 @@ func compare(path string, want, got any) []string {
 		}
 	}
 	return differences
+}
+
+// Steps returns texts in the course of which each object leaves and comes back: alone, with the next
+// one and with the one after that; all move by a line.
+func (m *Mesh) Steps() []string {
+	objects := strings.SplitAfter(m.Text, "\n---\n")
+	without := func(i int) string {
+		i %= len(objects)
+		return strings.Join(slices.Delete(slices.Clone(objects), i, i+1), "")
+	}
+	steps := []string{"\n" + m.Text, m.Text}
+	for i := range objects {
+		steps = append(steps, without(i), m.Text)
+	}
+	for _, next := range []int{1, 2} {
+		for i := range objects {
+			steps = append(steps, without(i*next))
+		}
+	}
+	return append(steps, objects[0], m.Text)
 }
 
 // Fresh returns a new world with the same objects.

@@ -198,19 +198,12 @@ func routing(t *testing.T, r *model.Routing) string {
 	return text + meshtest.Problems(r.Problems)
 }
 
-// TestWorld_ChangesEqualNewWorld removes each object and puts it back: the world equals a new one,
-// and what is different is among what Apply reports.
+// TestWorld_ChangesEqualNewWorld compares a world that changes step by step with new ones. What is
+// different is among what Apply reports.
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
-		whole := m.Text
-		objects := strings.SplitAfter(whole, "\n---\n")
-		steps := []string{"\n" + whole, whole}
-		for i := range objects {
-			without := strings.Join(slices.Delete(slices.Clone(objects), i, i+1), "")
-			steps = append(steps, without, whole)
-		}
 		before := contentOf(t, m.World, proxy)
-		for i, text := range append(steps, objects[0], whole) {
+		for i, text := range m.Steps() {
 			touched := m.Replace(text)
 			after := contentOf(t, m.World, proxy)
 			if diff := cmp.Diff(contentOf(t, m.Fresh(), proxy), after); diff != "" {

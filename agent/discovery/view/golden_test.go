@@ -91,21 +91,13 @@ func byPosition(origins []resource.Origin) []resource.Origin {
 	})
 }
 
-// TestView_ChangesEqualNewView removes each object of a mesh, puts it back and then moves all by a
-// line: the view that sees the changes equals a new one.
+// TestView_ChangesEqualNewView compares a view that sees a mesh change step by step with new ones.
 func TestView_ChangesEqualNewView(t *testing.T) {
 	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		cache := view.NewCache()
 		v := viewOf(t, m, proxy, cache)
 		v.Update(m.Everything())
-		whole := m.Text
-		objects := strings.SplitAfter(whole, "\n---\n")
-		steps := []string{"\n" + whole, whole}
-		for i := range objects {
-			without := strings.Join(slices.Delete(slices.Clone(objects), i, i+1), "")
-			steps = append(steps, without, whole)
-		}
-		for i, text := range append(steps, objects[0], whole) {
+		for i, text := range m.Steps() {
 			touched := m.Replace(text)
 			cache.Drop(touched)
 			v.Update(touched)
