@@ -132,8 +132,8 @@ func compare(path string, want, got any) []string {
 	return differences
 }
 
-// Steps returns texts in the course of which each object leaves and comes back: alone, with the next
-// one and with the one after that; all move by a line.
+// Steps returns texts in the course of which each object leaves as another one comes back, and all
+// move by a line.
 func (m *Mesh) Steps() []string {
 	objects := strings.SplitAfter(m.Text, "\n---\n")
 	without := func(i int) string {
@@ -141,9 +141,6 @@ func (m *Mesh) Steps() []string {
 		return strings.Join(slices.Delete(slices.Clone(objects), i, i+1), "")
 	}
 	steps := []string{"\n" + m.Text, m.Text}
-	for i := range objects {
-		steps = append(steps, without(i), m.Text)
-	}
 	for _, next := range []int{1, 2} {
 		for i := range objects {
 			steps = append(steps, without(i*next))
