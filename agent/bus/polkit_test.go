@@ -65,7 +65,8 @@ func (p *polkit) CheckAuthorization(subject struct {
 	}
 	p.mu.Unlock()
 	if missed != 0 {
-		time.Sleep(missed) // polkit processes checks sequentially, and so does this fake
+		// polkit processes checks sequentially, and so does this fake
+		time.Sleep(missed) //house:sleep a fake that takes its time
 		answer = polkitResult{}
 	}
 	if hold != nil {

@@ -153,11 +153,9 @@ func (r *rig) answer() (answer string) {
 func (r *rig) answers(limit time.Duration, wanted string) time.Duration {
 	r.t.Helper()
 	began := time.Now()
-	for last := r.answer(); last != wanted; last = r.answer() {
-		if time.Since(began) > limit {
-			r.t.Fatalf("not within %v: the answer %q; it is %q", limit, wanted, last)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	parts.EventuallySees(r.t, limit, fmt.Sprintf("the answer %q", wanted), func() (bool, string) {
+		last := r.answer()
+		return last == wanted, last
+	})
 	return time.Since(began)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // beside are the expectations that do not concern a response.
@@ -34,13 +36,11 @@ func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Dura
 		if !slices.Contains(beside, what) {
 			continue
 		}
-		deadline := time.Now().Add(limit)
-		for ok, _ := x.holds(e, backends, what, value); !ok; ok, _ = x.holds(e, backends, what,
-			value) {
-			if time.Now().After(deadline) {
-				return true
-			}
-			time.Sleep(10 * time.Millisecond)
+		if !parts.Poll(limit, func() bool {
+			ok, _ := x.holds(e, backends, what, value)
+			return ok
+		}) {
+			return true
 		}
 	}
 	return false

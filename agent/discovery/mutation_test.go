@@ -20,6 +20,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // TestMutation_RemovedFieldChangesAnAnswer removes fields from the cases that have them: replies
@@ -132,10 +133,9 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	if key == "" {
 		limit = 30 * time.Second
 	}
-	for deadline := time.Now().Add(limit); e.Stat("listener_manager.total_listeners_warming") !=
-		0 && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	parts.Poll(limit, func() bool {
+		return e.Stat("listener_manager.total_listeners_warming") == 0
+	})
 	for _, x := range c.exchanges {
 		if x.later {
 			objects, _ := a.without(t, key, c.later)

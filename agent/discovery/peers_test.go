@@ -251,13 +251,9 @@ func (c peerClient) expect(t *testing.T, address, mode string, step peerStep) {
 	if strings.Contains(c.admitted, mode) {
 		want = "200"
 	}
-	got := c.ask(address)
-	for deadline := time.Now().Add(3 * time.Second); got != want; got = c.ask(address) {
-		if time.Now().After(deadline) {
-			t.Errorf("%v: %s, %s: %s, want %s", step.objects, address, c.name, got, want)
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	got := ""
+	if !parts.Poll(3*time.Second, func() bool { got = c.ask(address); return got == want }) {
+		t.Errorf("%v: %s, %s: %s, want %s", step.objects, address, c.name, got, want)
 	}
 }
 

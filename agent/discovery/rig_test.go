@@ -162,21 +162,10 @@ func (e *envoy) listens(t *testing.T) {
 	})
 }
 
-// eventually polls until a condition holds; it fails the test after thirty seconds with the last
-// observation.
+// eventually polls until a condition holds, for at most thirty seconds.
 func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		ok, seen := holds()
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within thirty seconds: %s", what, seen)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	parts.EventuallySees(t, 30*time.Second, what, holds)
 }
 
 // freePorts returns different ports that are free now.

@@ -56,7 +56,7 @@ func run(t *testing.T, blind bool, test func(*bench)) {
 }
 
 func (b *bench) after(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) //house:sleep of the bubble's clock
 	synctest.Wait()
 }
 

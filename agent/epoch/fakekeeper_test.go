@@ -316,7 +316,7 @@ func (a fakeAdmin) pause() {
 		}
 	}
 	a.w.mu.Unlock()
-	time.Sleep(slow)
+	time.Sleep(slow) //house:sleep of the bubble's clock
 }
 
 func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {

@@ -144,7 +144,7 @@ func (h *harness) refused(spec *Spec) *Refused {
 
 // wait lets time pass and everything settle.
 func (h *harness) wait(duration time.Duration) {
-	time.Sleep(duration)
+	time.Sleep(duration) //house:sleep of the bubble's clock
 	synctest.Wait()
 }
 

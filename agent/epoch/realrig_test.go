@@ -158,7 +158,7 @@ func (r *realRig) load() (lost func() (reset, other int64)) {
 				if err != nil {
 					r.Logf("lost at %s: %v", time.Now().Format("05.000"), err)
 				}
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond) //house:sleep the rate of the load
 			}
 		})
 	}

@@ -109,7 +109,7 @@ func TestFiles_EveryRotationIsServed(t *testing.T) {
 			defer stop()
 			pause := func() {
 				if rand.IntN(2) == 0 {
-					time.Sleep(rand.N(5 * time.Millisecond))
+					time.Sleep(rand.N(5 * time.Millisecond)) //house:sleep the moment varies
 				}
 			}
 			for n := range rotations(t) {

@@ -179,7 +179,7 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 			l, port := newLab(t), parts.FreePort(t)
 			first := l.startEnvoy(0, envoyOptions{port: port}).live()
 			second := l.startEnvoy(1, envoyOptions{port: port})
-			time.Sleep(delay) // the moment is what is varied, nothing is waited for
+			time.Sleep(delay) //house:sleep the moment varies
 			if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil &&
 				!IsCode(err, CodeExited) {
 				t.Fatal(err)
@@ -231,7 +231,7 @@ func TestShutdown_WhileCommandRuns(t *testing.T) {
 			defer close(ran)
 			_, _ = l.client.Run(t.Context(), envoy, []string{"--version"})
 		}()
-		time.Sleep(delay)
+		time.Sleep(delay) //house:sleep the moment varies
 		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -79,10 +79,9 @@ func TestTraffic_Downstream(t *testing.T) {
 			if err := tcp.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			// Until the other side knows.
-			for measure(os.Getpid()).established != before.established {
-				time.Sleep(time.Millisecond)
-			}
+			parts.Eventually(t, 20*time.Second, "the other side knows", func() bool {
+				return measure(os.Getpid()).established == before.established
+			})
 			check("half closed", 0)
 		}
 		_ = client.Close()

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -131,12 +132,27 @@ spec: {wasm: {url: %q, sha256: %q}}
 	})
 }
 
+// waitingForModule returns how many goroutines wait for a module that is fetched.
+func waitingForModule() (waiting int) {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		first, _, _ := strings.Cut(stack, "\n")
+		if strings.Contains(first, "[select") && strings.Contains(stack, "(*modules).module(") {
+			waiting++
+		}
+	}
+	return waiting
+}
+
 // Concurrent responses share one request; a long timeout is cut, a missing hash is logged.
 func TestModules_AreBounded(t *testing.T) {
 	var fetched atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fetched.Add(1)
-		time.Sleep(200 * time.Millisecond)
+		if !parts.Poll(20*time.Second, func() bool { return waitingForModule() == 5 }) {
+			t.Error("five do not wait for the module")
+		}
 		_, _ = w.Write([]byte(emptyModule))
 	}))
 	defer server.Close()

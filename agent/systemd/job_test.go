@@ -206,7 +206,7 @@ func TestJob_AsksUntilSystemdAnswers(t *testing.T) {
 		}
 		answer <- err
 	}()
-	time.Sleep(5 * jobPause) // systemd is off the bus for this time; it synchronises nothing
+	time.Sleep(5 * jobPause) //house:sleep systemd is off the bus for this time
 	(&serviceManager{kind: "restart"}).export(t, socket)
 	if err := <-answer; err != nil {
 		t.Error(err)

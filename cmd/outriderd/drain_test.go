@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -69,12 +70,11 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.Exit, undrained.Out,
 				undrained.Err, want)
 		}
-		for end := time.Now().Add(3 * drainTime); time.Now().Before(end); time.Sleep(
-			50 * time.Millisecond) {
+		parts.During(3*drainTime, 50*time.Millisecond, func() {
 			if lacking := serves(); lacking != "" {
 				t.Fatalf("listeners were closed %t, epoch %d: %s", closed, number+1, lacking)
 			}
-		}
+		})
 	}
 	if again := r.Outrider("undrain"); again.Exit != 0 || !strings.Contains(again.Out,
 		"epoch 2 does not drain") {

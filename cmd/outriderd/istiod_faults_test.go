@@ -10,6 +10,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -41,14 +42,14 @@ func TestIstiod_AwayForMostOfALifetime(t *testing.T) {
 		t.Fatal(err)
 	}
 	reported := false
-	for back := first.Add(-ttl / 5); time.Now().Before(back); time.Sleep(200 * time.Millisecond) {
+	parts.During(time.Until(first.Add(-ttl/5)), 200*time.Millisecond, func() {
 		until, err := i.expiry()
 		if err != nil || time.Now().After(until) {
 			t.Fatalf("while istiod is away: certificate until %v: %v", until, err)
 		}
 		reported = reported || i.condition("certificate-not-renewed",
 			"the current one expires in less than 2 minutes")
-	}
+	})
 	if !reported {
 		t.Error("the failed renewal was not reported")
 	}

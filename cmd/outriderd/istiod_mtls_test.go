@@ -129,7 +129,7 @@ ttl = "10s"
 
 	flow := client.StartLoad(rate)
 	least := time.Hour // of validity left
-	for end := time.Now().Add(duration); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	parts.During(duration, 500*time.Millisecond, func() {
 		for _, r := range []*rig.Rig{server, client} {
 			var identities []api.Identity
 			r.JSON(&identities, "certs", "--json")
@@ -137,7 +137,7 @@ ttl = "10s"
 				least = min(least, time.Until(identity.NotAfter))
 			}
 		}
-	}
+	})
 	report := flow.Stop()
 	if report.Lost > 0 || report.Total == 0 {
 		t.Errorf("lost requests: %v", report)

@@ -153,10 +153,8 @@ func TestStop_EndsWithLastConnection(t *testing.T) {
 	_ = daemon.Process.Signal(syscall.SIGTERM)
 	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(
-		100 * time.Millisecond) {
-		exchange() // past the minimum: it waits for this connection
-	}
+	// past the minimum: it waits for this connection
+	parts.During(1500*time.Millisecond, 100*time.Millisecond, exchange)
 	_ = connection.Close()
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 {
 		t.Errorf("exit %d: %s", exit, daemon.Output())

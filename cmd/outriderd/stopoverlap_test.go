@@ -45,7 +45,7 @@ func unusualOf(t *testing.T, r *rig.Rig) unusual {
 			}
 			go func() {
 				_, _ = io.ReadAll(connection)
-				time.Sleep(answerTime)
+				time.Sleep(answerTime) //house:sleep a backend that takes its time
 				_, _ = io.WriteString(connection, "answer")
 				_ = connection.Close()
 			}()

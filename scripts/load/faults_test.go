@@ -136,15 +136,12 @@ func TestHTTP1_CountsFaultsExactly(t *testing.T) {
 		"503", "silence", "connection: close"} {
 		t.Run(fault, func(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP1)
-			report := runFor(t, faultsRun, Config{HTTP: server.listener.Addr().String(), Rate: 0.2,
+			report := runFaults(t, Config{HTTP: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
 			compare(t, server, report, KeepAlive, Connecting)
 		})
 	}
 }
-
-// faultsRun is the duration of a fault.
-const faultsRun = 700 * time.Millisecond
 
 // patience returns the timeout of an operation, long enough for a busy machine.
 func patience(fault string) time.Duration {
@@ -154,31 +151,33 @@ func patience(fault string) time.Duration {
 	return 20 * time.Second
 }
 
-// runFor runs a load for a duration, or until each fault has occurred on a busy machine.
-func runFor(t *testing.T, duration time.Duration, config Config) Report {
+// enough is the number of requests in which each fault occurs several times.
+const enough = 100
+
+// runFaults runs a load until each fault has occurred.
+func runFaults(t *testing.T, config Config) Report {
 	t.Helper()
 	run, err := Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(duration)
-	for deadline := time.Now().Add(30 * time.Second); !run.sentEnough() &&
-		time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	run.await(t, enough)
 	return run.Stop()
 }
 
-// sentEnough reports whether each class has sent a request and every fault has occurred.
-func (r *Run) sentEnough() bool {
-	r.recorder.mu.Lock()
-	defer r.recorder.mu.Unlock()
-	all, each := 0, true
-	for _, class := range r.recorder.classes {
-		n := class.total()
-		all, each = all+n, each && n > 0
-	}
-	return each && all >= 50
+// await waits until a number of requests, and one of each class, have ended.
+func (r *Run) await(t *testing.T, number int) {
+	t.Helper()
+	parts.Eventually(t, time.Minute, fmt.Sprintf("%d requests", number), func() bool {
+		r.recorder.mu.Lock()
+		defer r.recorder.mu.Unlock()
+		all, each := 0, true
+		for _, class := range r.recorder.classes {
+			n := class.total()
+			all, each = all+n, each && n > 0
+		}
+		return each && all >= number
+	})
 }
 
 func compare(t *testing.T, server *faulty, report Report, classes ...string) {
@@ -214,7 +213,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 func TestNobodyListens(t *testing.T) {
 	// not a port at which a connection could connect to itself
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
-	report := runFor(t, 300*time.Millisecond, Config{HTTP: address, HTTP2: address, TCP: address})
+	report := runFaults(t, Config{HTTP: address, HTTP2: address, TCP: address})
 	if report.Total == 0 || report.Lost != report.Total {
 		t.Errorf("%d of %d lost", report.Lost, report.Total)
 	}
@@ -296,7 +295,7 @@ func TestHTTP2_CountsFaultsExactly(t *testing.T) {
 		"503", "silence"} {
 		t.Run(fault, func(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP2)
-			report := runFor(t, faultsRun, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2,
+			report := runFaults(t, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
 			if fault == "graceful GOAWAY" {
 				server.fault = "connection: close" // all requests are answered
@@ -318,7 +317,7 @@ func TestHTTP2_EndWithoutGoAway(t *testing.T) {
 			}
 		}
 	})
-	report := runFor(t, 500*time.Millisecond, Config{HTTP2: server.listener.Addr().String(),
+	report := runFaults(t, Config{HTTP2: server.listener.Addr().String(),
 		Rate: 0.2})
 	if class := report.Classes[HTTP2]; class.Requests == 0 ||
 		class.Outcomes[HardReset] != class.Requests {
@@ -342,7 +341,7 @@ func TestTCP_CountsCutsExactly(t *testing.T) {
 			_, _ = io.WriteString(conn, line)
 		}
 	})
-	report := runFor(t, 500*time.Millisecond, Config{TCP: server.listener.Addr().String()})
+	report := runFaults(t, Config{TCP: server.listener.Addr().String()})
 	compare(t, server, report, TCP)
 	if report.Lost != 0 || report.Total != 0 {
 		t.Errorf("tcp counts as HTTP: %s", report)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"outrider.org/outrider/scripts/backend"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +41,7 @@ func TestStandardLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second)
+	run.await(t, 1000)
 	run.Mark("end")
 	report := run.Stop()
 	t.Logf("\n%s", report)
@@ -95,11 +96,11 @@ func TestLoad_NoCoordinatedOmission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	run.await(t, 40)
 	gate.Lock()
-	time.Sleep(pause)
+	time.Sleep(pause) //house:sleep the pause of the server
 	gate.Unlock()
-	time.Sleep(300 * time.Millisecond)
+	run.await(t, 200)
 	report := run.Stop()
 	slow := 0
 	for i, n := range run.recorder.classes[KeepAlive].latency.buckets {
@@ -150,15 +151,11 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(1100 * time.Millisecond)
+	parts.Eventually(t, time.Minute, "requests", func() bool { return asked.Load() > 0 })
 	if err := process.Mark("switch of epochs"); err != nil {
 		t.Error(err)
 	}
-	// Less than a second of load: a process may start slowly.
-	for deadline := time.Now().Add(30 * time.Second); asked.Load() < least &&
-		time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	parts.Eventually(t, time.Minute, "more requests", func() bool { return asked.Load() >= least })
 	report, err := process.Stop()
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // holdEnvironment makes this program hold connections: so many to each address, and eight to the
@@ -27,9 +29,11 @@ func hold(count int) error {
 			"unix /run/outrider/outrider.sock"} {
 			network, where, _ := strings.Cut(address, " ")
 			c, err := net.Dial(network, where)
-			for errors.Is(err, syscall.EAGAIN) { // the socket's backlog is full
-				time.Sleep(time.Millisecond)
-				c, err = net.Dial(network, where)
+			if errors.Is(err, syscall.EAGAIN) { // the socket's backlog is full
+				parts.Poll(time.Hour, func() bool {
+					c, err = net.Dial(network, where)
+					return !errors.Is(err, syscall.EAGAIN)
+				})
 			}
 			if err != nil {
 				return fmt.Errorf("connection %d: %w", len(all), err)

@@ -215,9 +215,9 @@ func TestEnvoyLogFlood(t *testing.T) {
 	agent, before := h.MainPID("outrider"), h.resident("outrider")
 	h.MustRun(t, "outrider", "log-level", "agent=debug", "envoy=debug")
 	most := before
-	for began := time.Now(); time.Since(began) < floodTime; time.Sleep(200 * time.Millisecond) {
+	parts.During(floodTime, 200*time.Millisecond, func() {
 		most = max(most, h.resident("outrider"))
-	}
+	})
 	h.MustRun(t, "outrider", "log-level", "agent=info", "envoy=warning")
 	running.Stop()
 	h.MustRun(t, "journalctl", "--sync")
