@@ -128,7 +128,7 @@ const grace = 5 * time.Second
 
 // run renders a bootstrap.
 func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
-	answer, err := p.ask(ctx, "render the bootstrap", question)
+	answer, err := p.exchange(ctx, "render the bootstrap", question)
 	switch {
 	case err != nil:
 		return nil, err
@@ -152,7 +152,7 @@ func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) 
 	if err != nil {
 		return nil, fmt.Errorf("check typed_configs: %w", err)
 	}
-	answer, err := p.ask(ctx, "check typed_configs", text)
+	answer, err := p.exchange(ctx, "check typed_configs", text)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
 		return nil, fmt.Errorf("it is too large: its check takes more than %d MiB of memory",
 			p.memory()>>20)
@@ -166,8 +166,10 @@ func TypedChecker() *typedconfig.Checker {
 	return &typedconfig.Checker{Run: p.CheckTyped}
 }
 
-// ask runs the program once. to is what it is run for.
-func (p *Program) ask(ctx context.Context, to string, question []byte) (answer Answer, err error) {
+// exchange runs the program for one question. purpose begins the text of errors.
+func (p *Program) exchange(
+	ctx context.Context, purpose string, question []byte,
+) (answer Answer, err error) {
 	path, err := p.find()
 	if err != nil {
 		return answer, err
@@ -181,19 +183,19 @@ func (p *Program) ask(ctx context.Context, to string, question []byte) (answer A
 	command.WaitDelay = time.Second
 	out, err := command.Output()
 	if err != nil && ctx.Err() != nil {
-		return answer, &ProgramError{Err: fmt.Errorf("%s: %s was ended before it answered: %w", to,
+		return answer, &ProgramError{Err: fmt.Errorf("%s: %s was ended before it answered: %w", purpose,
 			path, context.Cause(ctx))}
 	}
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
-			return answer, &ProgramError{Err: fmt.Errorf("%s: %s: %w: %s", to, path, err,
+			return answer, &ProgramError{Err: fmt.Errorf("%s: %s: %w: %s", purpose, path, err,
 				complaint)}
 		}
-		return answer, runError(fmt.Errorf("%s: %w", to, err))
+		return answer, runError(fmt.Errorf("%s: %w", purpose, err))
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return answer, &ProgramError{Err: fmt.Errorf("%s: the answer of %s: %w", to, path, err)}
+		return answer, &ProgramError{Err: fmt.Errorf("%s: the answer of %s: %w", purpose, path, err)}
 	}
 	if answer.Unable != "" {
 		return answer, &ProgramError{Err: errors.New(answer.Unable)}

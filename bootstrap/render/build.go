@@ -142,8 +142,8 @@ func (b *builder) dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 
 func (b *builder) clusters() []*clusterv3.Cluster {
 	var clusters []*clusterv3.Cluster
-	asksAdmin := b.in.Prometheus != "" || b.in.Ready.Address != "" && b.in.Ready.Backend == ""
-	if asksAdmin && b.in.AdminSocket != "" {
+	queriesAdmin := b.in.Prometheus != "" || b.in.Ready.Address != "" && b.in.Ready.Backend == ""
+	if queriesAdmin && b.in.AdminSocket != "" {
 		clusters = append(clusters, b.pipeCluster(adminCluster, b.in.AdminSocket, localTimeout))
 	}
 	if b.in.Ready.Address != "" && b.in.Ready.Backend != "" {

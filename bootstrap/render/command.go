@@ -88,8 +88,8 @@ func answerInTime(question bootstrap.Question, check Checker) bootstrap.Answer {
 	defer tick.Stop()
 	for {
 		select {
-		case given := <-answers:
-			return given
+		case found := <-answers:
+			return found
 		case <-deadline:
 			return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap is not done after %v "+
 				"with %v of CPU time", question.Wait(), cpuTime().Round(time.Millisecond))}

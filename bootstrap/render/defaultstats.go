@@ -17,7 +17,7 @@ var (
 		"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied",
 	}
 
-	clusterStats = words(`
+	clusterStats = fields(`
 		membership_(change|degraded|excluded|healthy|total) update_(failure|success)
 		lb_healthy_panic warming_state
 		upstream_cx_(active|connect_fail|connect_ms|connect_timeout|destroy_remote_with_active_rq)
@@ -33,7 +33,7 @@ var (
 		ssl\.(connection_error|fail_verify_cert_hash|fail_verify_error|fail_verify_no_cert)
 		ssl\.(fail_verify_san|handshake) (ext_authz|ratelimit)\..*`)
 
-	httpStats = words(`
+	httpStats = fields(`
 		downstream_cx_(drain_close|http[123]_total|idle_timeout|overload_disable_keepalive)
 		downstream_cx_(protocol_error|rx_bytes_total|ssl_active|ssl_total|total|tx_bytes_total)
 		downstream_cx_upgrades_(active|total)
@@ -43,16 +43,16 @@ var (
 		rds\..*\.update_(failure|rejected|success)
 		(ext_authz|jwt_authn|ratelimit)\..*`)
 
-	listenerStats = words(`
+	listenerStats = fields(`
 		downstream_cx_(overflow|overload_reject|total|transport_socket_connect_timeout)
 		downstream_global_cx_overflow downstream_pre_cx_(active|timeout) no_filter_chain_match
 		ssl\.(connection_error|fail_verify_cert_hash|fail_verify_error|fail_verify_no_cert)
 		ssl\.(fail_verify_san|handshake|no_certificate|session_reused) ssl\.certificate\..*`)
 
-	tcpStats = words(`downstream_cx_(no_route|rx_bytes_total|total|tx_bytes_total)`)
+	tcpStats = fields(`downstream_cx_(no_route|rx_bytes_total|total|tx_bytes_total)`)
 )
 
-func words(expressions string) []string { return strings.Fields(expressions) }
+func fields(expressions string) []string { return strings.Fields(expressions) }
 
 // Names of clusters and connection managers end where statTags end them. What follows excludes a
 // cluster's internal and external responses, which are counted twice, and the shares of workers.

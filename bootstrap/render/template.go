@@ -47,7 +47,7 @@ func expand(file string, content []byte, in bootstrap.Input) (*value, error) {
 	// The extension of the template does not matter.
 	document, err := parse(file+" (as rendered)", rendered.text.Bytes())
 	if err != nil {
-		return nil, rendered.place(file, err)
+		return nil, rendered.locate(file, err)
 	}
 	return document, nil
 }

@@ -79,16 +79,16 @@ func (r *rendering) Write(p []byte) (int, error) {
 	return r.text.Write(p)
 }
 
-// place converts the position of an error in the output to one in the template.
-func (r *rendering) place(file string, err error) error {
+// locate converts the position of an error in the output to one in the template.
+func (r *rendering) locate(file string, err error) error {
 	wrong, ok := errors.AsType[*bootstrap.Error](err)
 	if !ok {
 		return err
 	}
-	placed := &bootstrap.Error{File: file, Line: wrong.Line, Message: wrong.Message +
+	located := &bootstrap.Error{File: file, Line: wrong.Line, Message: wrong.Message +
 		", as rendered"}
 	if index := wrong.Line - 2; index >= 0 && index < len(r.sources) {
-		placed.Line = r.sources[index]
+		located.Line = r.sources[index]
 	}
-	return placed
+	return located
 }

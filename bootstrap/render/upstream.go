@@ -30,15 +30,15 @@ func fromUpstream(
 	if err := protorange.Range(sent.ProtoReflect(), refuseUnknown); err != nil {
 		return nil, err
 	}
-	static, kept := own.StaticResources, sent.GetStaticResources()
-	for _, c := range kept.GetClusters() {
+	static, result := own.StaticResources, sent.GetStaticResources()
+	for _, c := range result.GetClusters() {
 		if !slices.ContainsFunc(static.Clusters, func(of *clusterv3.Cluster) bool {
 			return of.Name == c.Name
 		}) {
 			static.Clusters = append(static.Clusters, c)
 		}
 	}
-	for _, l := range kept.GetListeners() {
+	for _, l := range result.GetListeners() {
 		if !slices.ContainsFunc(static.Listeners, func(of *listenerv3.Listener) bool {
 			return of.Name == l.Name || of.Address.GetSocketAddress().GetPortValue() ==
 				l.Address.GetSocketAddress().GetPortValue()
@@ -46,7 +46,7 @@ func fromUpstream(
 			static.Listeners = append(static.Listeners, l)
 		}
 	}
-	static.Secrets = kept.GetSecrets()
+	static.Secrets = result.GetSecrets()
 	sent.Node, sent.Admin, sent.StaticResources = nil, nil, nil
 	own.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if to := sent.ProtoReflect(); !to.Has(f) {

@@ -24,13 +24,13 @@ const (
 
 // collect adds everything that is available and records what is not.
 func (a *app) collect(ctx context.Context, r *report, shown *progress) {
-	shown.tell(api.Progress{Phase: "asking the agent"})
+	shown.report(api.Progress{Phase: "asking the agent"})
 	client := a.client()
 	defer client.Close()
 	status := a.collectAgent(ctx, r, client)
-	shown.tell(api.Progress{Phase: "reading configuration and state"})
+	shown.report(api.Progress{Phase: "reading configuration and state"})
 	a.collectFiles(ctx, r, status)
-	shown.tell(api.Progress{Phase: "reading logs"})
+	shown.report(api.Progress{Phase: "reading logs"})
 	a.collectHost(ctx, r)
 }
 
@@ -87,8 +87,8 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) a
 }
 
 func collectValue[T any](ctx context.Context, r *report, name string,
-	ask func(context.Context) (T, error)) {
-	value, err := ask(ctx)
+	query func(context.Context) (T, error)) {
+	value, err := query(ctx)
 	if err != nil {
 		r.missing(name, err)
 		return

@@ -60,7 +60,7 @@ func (a *app) reportedFiles(status api.Status) []string {
 	}
 	paths := slices.Clone(status.ConfigFiles)
 	if len(paths) == 0 {
-		paths = []string{filepath.Join(a.places.configuration, base)}
+		paths = []string{filepath.Join(a.paths.configuration, base)}
 	}
 	for _, epoch := range status.Epochs {
 		// The file is removed with the epoch.
@@ -68,14 +68,14 @@ func (a *app) reportedFiles(status api.Status) []string {
 			paths = append(paths, epoch.BootstrapPath)
 		}
 	}
-	for _, in := range []struct{ place, folder, pattern string }{
-		{a.places.configuration, prefix + "conf.d", "*.toml"},
-		{a.places.configuration, prefix + "mesh.d", "*.yaml"},
-		{a.places.configuration, prefix + "mesh.d", "*.yml"},
+	for _, in := range []struct{ directory, folder, pattern string }{
+		{a.paths.configuration, prefix + "conf.d", "*.toml"},
+		{a.paths.configuration, prefix + "mesh.d", "*.yaml"},
+		{a.paths.configuration, prefix + "mesh.d", "*.yml"},
 		{a.runtimeDir(), "envoy", "envoy-rev*.json"},
 	} {
-		for _, name := range namesIn(in.place, in.folder, in.pattern) {
-			paths = append(paths, filepath.Join(in.place, in.folder, name))
+		for _, name := range namesIn(in.directory, in.folder, in.pattern) {
+			paths = append(paths, filepath.Join(in.directory, in.folder, name))
 		}
 	}
 	for i, path := range paths {
@@ -86,8 +86,8 @@ func (a *app) reportedFiles(status api.Status) []string {
 }
 
 // namesIn returns the names in a folder that match a pattern, none if the folder cannot be read.
-func namesIn(place, folder, pattern string) []string {
-	above, err := openFolder(place)
+func namesIn(directory, folder, pattern string) []string {
+	above, err := openFolder(directory)
 	if err != nil {
 		return nil
 	}
@@ -105,17 +105,17 @@ func namesIn(place, folder, pattern string) []string {
 // configuration folder, or a bootstrap below the runtime folder. It follows no link out of these,
 // reads regular files only, and does not wait for a FIFO.
 func (a *app) readReported(path string) (string, error) {
-	place, suffixes := a.places.configuration, []string{".toml", ".yaml", ".yml"}
-	relative, found := below(place, path)
+	directory, suffixes := a.paths.configuration, []string{".toml", ".yaml", ".yml"}
+	relative, found := below(directory, path)
 	if !found {
-		place, suffixes = a.runtimeDir(), []string{".json"}
-		relative, found = below(place, path)
+		directory, suffixes = a.runtimeDir(), []string{".json"}
+		relative, found = below(directory, path)
 	}
 	if !found || !slices.Contains(suffixes, filepath.Ext(path)) {
 		return "", fmt.Errorf("neither configuration below %s nor a bootstrap below %s",
-			a.places.configuration, a.runtimeDir())
+			a.paths.configuration, a.runtimeDir())
 	}
-	above, err := openFolder(place)
+	above, err := openFolder(directory)
 	if err != nil {
 		return "", err
 	}

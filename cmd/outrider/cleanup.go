@@ -32,9 +32,9 @@ func (a *app) cleanupCommand() *cobra.Command {
 				return &api.Error{Status: 403, Message: "not authorised: only root may clean up"}
 			}
 			c := cleaner{
-				runtime: a.runtimeDir(), keeper: filepath.Join(a.places.keeper, a.instance),
-				sharedMemory: a.places.sharedMemory, processes: a.places.processes,
-				capture:  filepath.Join(a.places.capture, a.instance),
+				runtime: a.runtimeDir(), keeper: filepath.Join(a.paths.keeper, a.instance),
+				sharedMemory: a.paths.sharedMemory, processes: a.paths.processes,
+				capture:  filepath.Join(a.paths.capture, a.instance),
 				instance: a.instance,
 			}
 			// With another runtime folder the keeper is in it.
@@ -59,9 +59,9 @@ func (a *app) cleanupCommand() *cobra.Command {
 	command.Flags().BoolVar(&stop, "stop", false, "end a keeper that lives, and its Envoys")
 	command.Flags().StringVar(&unit, "unit", "", "do what --stop does if systemd stops this `unit`")
 	command.Flags().StringVar(&runtimeDir, "runtime-dir", "",
-		"the agent's runtime `folder` (default "+a.places.runtime+"[/NAME])")
+		"the agent's runtime `folder` (default "+a.paths.runtime+"[/NAME])")
 	command.Flags().StringVar(&keeperDir, "keeper-dir", "",
-		"the keeper's `folder` (default "+a.places.keeper+"[/NAME]; with --runtime-dir, keeper "+
+		"the keeper's `folder` (default "+a.paths.keeper+"[/NAME]; with --runtime-dir, keeper "+
 			"in it)")
 	return command
 }
@@ -106,7 +106,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 			return err
 		}
 	} else if afterCrash() {
-		c.tellClosed()
+		c.reportClosed()
 	}
 	if errors.Is(err, errAlive) && stop {
 		if err := c.endKeeper(ctx, keepers, agents); err != nil {
@@ -115,7 +115,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		lock, err = c.lock(keepers)
 	}
 	if errors.Is(err, errAlive) {
-		c.tell("Envoy continues to run (its keeper is in %s): nothing of it was removed", c.keeper)
+		c.report("Envoy continues to run (its keeper is in %s): nothing of it was removed", c.keeper)
 		return c.removeSockets(agents, "outrider.sock")
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *cleaner) cleanConfiguration(agents *folder) error {
 		c.removeFiles(configuration, "envoy-rev*.json"))
 }
 
-func (c *cleaner) tell(format string, arguments ...any) {
+func (c *cleaner) report(format string, arguments ...any) {
 	c.done = append(c.done, fmt.Sprintf(format, arguments...))
 }
 
@@ -166,7 +166,7 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, errNotRegular):
-		c.tell("%v: no keeper holds it", err)
+		c.report("%v: no keeper holds it", err)
 		return nil, c.remove(keepers, lockName) // it would block the next keeper
 	case errors.Is(err, unix.EWOULDBLOCK): // another process holds a lease
 		return nil, errAlive
@@ -205,7 +205,7 @@ func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error 
 			if lock != nil {
 				_ = lock.Close()
 			}
-			c.tell("ended the keeper in %s", c.keeper)
+			c.report("ended the keeper in %s", c.keeper)
 			return nil
 		}
 		select {

@@ -15,11 +15,11 @@ import (
 // afterCrash reports whether the command is ExecStopPost= of a unit (systemd.exec(5)).
 func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 
-// tellClosed says how to lift fail and fail_inbound = "closed" after a failure: systemd runs nothing
-// when a failed unit is stopped.
-func (c *cleaner) tellClosed() {
+// reportClosed prints how to lift fail and fail_inbound = "closed" after a failure: systemd runs
+// nothing when a failed unit is stopped.
+func (c *cleaner) reportClosed() {
 	if os.Getenv("SERVICE_RESULT") != "success" && capture.Refuses(c.instance) {
-		c.tell(`new connections are refused while Envoy does not serve (capture.fail, capture.fail_inbound); ` +
+		c.report(`new connections are refused while Envoy does not serve (capture.fail, capture.fail_inbound); ` +
 			`"outrider cleanup --stop" ends this`)
 	}
 }
@@ -28,7 +28,7 @@ func (c *cleaner) tellClosed() {
 func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	folder, failed := openFolder(c.capture)
 	if failed != nil { // its user's doing, which must not keep the rest from ending
-		c.tell("%v", failed)
+		c.report("%v", failed)
 		failed = nil
 	}
 	defer folder.close()
@@ -39,7 +39,7 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 		}
 		failed = stopCapture(ctx, agents)
 		if !folder.has(capture.StateName) {
-			c.tell("ended the interception")
+			c.report("ended the interception")
 		}
 	}
 	if errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ECONNREFUSED) {
@@ -53,7 +53,7 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	}
 	done, err := capture.Cleanup(c.instance, state)
 	for _, name := range done {
-		c.tell("removed the nftables table inet %s", name)
+		c.report("removed the nftables table inet %s", name)
 	}
 	return errors.Join(failed, err)
 }

@@ -53,7 +53,7 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 		return 0, 0, nil
 	}
 	if err != nil {
-		c.tell("cannot read the base id, shared memory was not touched: %v", err)
+		c.report("cannot read the base id, shared memory was not touched: %v", err)
 		return 0, 0, nil
 	}
 	defer func() { _ = file.Close() }()
@@ -67,7 +67,7 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 	}
 	number, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
 	if err != nil || number == 0 {
-		c.tell("%s holds no base id: shared memory was not touched", file.Name())
+		c.report("%s holds no base id: shared memory was not touched", file.Name())
 		return 0, 0, nil //nolint:nilerr // reported above; the rest can be cleaned
 	}
 	return uint32(number), status(info).Uid, nil
@@ -130,7 +130,7 @@ func (c *cleaner) removeFiles(in *folder, pattern string) error {
 func (c *cleaner) remove(in *folder, name string) error {
 	removed, err := in.remove(name)
 	if removed {
-		c.tell("removed %s", filepath.Join(in.path, name))
+		c.report("removed %s", filepath.Join(in.path, name))
 	}
 	return err
 }

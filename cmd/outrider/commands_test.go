@@ -277,7 +277,7 @@ func TestWait_EndsBetweenTwoTries(t *testing.T) {
 		all.Go(func() {
 			timeout := time.Duration(1)
 			if more > 0 {
-				timeout = askAgainAfter + time.Duration(more)*50*time.Microsecond
+				timeout = pollInterval + time.Duration(more)*50*time.Microsecond
 			}
 			if code, _, errors := m.outrider("wait", "--timeout",
 				timeout.String()); code != api.ExitNotRunning {

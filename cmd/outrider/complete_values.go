@@ -21,8 +21,8 @@ const completeTime = 2 * time.Second
 type completion = cobra.CompletionFunc
 
 // completing returns a completion of the values that ask finds. Without an agent there are none.
-func (a *app) completing(ask func(ctx context.Context, client *api.Client) []string) completion {
-	return func(command *cobra.Command, given []string, word string) (
+func (a *app) completing(query func(ctx context.Context, client *api.Client) []string) completion {
+	return func(command *cobra.Command, arguments []string, word string) (
 		[]string, cobra.ShellCompDirective,
 	) {
 		ctx, cancel := context.WithTimeout(command.Context(), completeTime)
@@ -30,8 +30,8 @@ func (a *app) completing(ask func(ctx context.Context, client *api.Client) []str
 		client := a.client()
 		defer client.Close()
 		var found []string
-		for _, value := range ask(ctx, client) {
-			if strings.HasPrefix(value, word) && !slices.Contains(given, value) {
+		for _, value := range query(ctx, client) {
+			if strings.HasPrefix(value, word) && !slices.Contains(arguments, value) {
 				found = append(found, value)
 			}
 		}
@@ -43,7 +43,7 @@ func (a *app) completing(ask func(ctx context.Context, client *api.Client) []str
 func (a *app) instances(_ *cobra.Command, _ []string, word string) (
 	[]string, cobra.ShellCompDirective,
 ) {
-	all, err := config.Instances(a.places.configuration)
+	all, err := config.Instances(a.paths.configuration)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -78,20 +78,20 @@ func clusterNames(ctx context.Context, client *api.Client) []string {
 }
 
 // levels completes agent=LEVEL, envoy=LEVEL and envoy:COMPONENT=LEVEL.
-func (a *app) levels(command *cobra.Command, given []string, word string) (
+func (a *app) levels(command *cobra.Command, arguments []string, word string) (
 	[]string, cobra.ShellCompDirective,
 ) {
 	logger, _, isSet := strings.Cut(word, "=")
 	if isSet {
-		words := config.EnvoyLevels()
+		candidates := config.EnvoyLevels()
 		if logger == "agent" {
-			words = config.AgentLevels()
+			candidates = config.AgentLevels()
 		}
-		for i := range words {
-			words[i] = logger + "=" + words[i]
+		for i := range candidates {
+			candidates[i] = logger + "=" + candidates[i]
 		}
-		fixed := a.completing(func(context.Context, *api.Client) []string { return words })
-		return fixed(command, given, word)
+		fixed := a.completing(func(context.Context, *api.Client) []string { return candidates })
+		return fixed(command, arguments, word)
 	}
 	found, directive := a.completing(func(ctx context.Context, client *api.Client) []string {
 		all := []string{"agent=", "envoy="}
@@ -106,6 +106,6 @@ func (a *app) levels(command *cobra.Command, given []string, word string) (
 			all = append(all, "envoy:"+component+"=")
 		}
 		return all
-	})(command, given, word)
+	})(command, arguments, word)
 	return found, directive | cobra.ShellCompDirectiveNoSpace
 }

@@ -58,7 +58,7 @@ func (a *app) inUnit(ctx context.Context, options *config.Options, checker *blue
 
 // onDisk returns the options of the configuration that the arguments name.
 func (a *app) onDisk(arguments []string) config.Options {
-	options := config.Options{Instance: a.instance, Directory: a.places.configuration,
+	options := config.Options{Instance: a.instance, Directory: a.paths.configuration,
 		CheckOnly: true}
 	if len(arguments) > 0 {
 		options = options.Of(arguments[0])

@@ -29,8 +29,8 @@ func (a *app) drainCommand() *cobra.Command {
 			"for new connections again.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
-			drain := func(ctx context.Context, tell func(api.Progress)) (api.DrainResult, error) {
-				return client.Drain(ctx, request, tell)
+			drain := func(ctx context.Context, report func(api.Progress)) (api.DrainResult, error) {
+				return client.Drain(ctx, request, report)
 			}
 			result, err := withProgress(ctx, a, "draining", "", drain)
 			if err != nil {

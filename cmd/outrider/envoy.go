@@ -24,7 +24,7 @@ func (a *app) envoyCommand() *cobra.Command {
 
 // store returns the store of installed Envoys.
 func (a *app) store() envoys.Store {
-	return envoys.Store{Folder: a.places.envoys, Link: filepath.Join(a.places.envoys, "envoy")}
+	return envoys.Store{Folder: a.paths.envoys, Link: filepath.Join(a.paths.envoys, "envoy")}
 }
 
 func (a *app) installer() *envoys.Installer {

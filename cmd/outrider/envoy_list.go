@@ -60,7 +60,7 @@ func (a *app) envoyListCommand() *cobra.Command {
 				return err
 			}
 			if !offline {
-				listed = a.askIndex(command.Context(), listed)
+				listed = a.queryIndex(command.Context(), listed)
 			}
 			return a.print(listed, func() {
 				t := &table{head: []string{"VERSION", "STATE", "PATH"}}
@@ -76,9 +76,9 @@ func (a *app) envoyListCommand() *cobra.Command {
 	return command
 }
 
-// askIndex adds what the index of Python packages has. If it cannot be asked, it says so on
+// queryIndex adds what the index of Python packages has. If it cannot be asked, it says so on
 // standard error.
-func (a *app) askIndex(ctx context.Context, listed []listedEnvoy) []listedEnvoy {
+func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvoy {
 	shown := a.startProgress("asking the index of Python packages", "")
 	versions, err := a.installer().Available(ctx, a.indexTime)
 	shown.end()

@@ -136,7 +136,7 @@ func (a *app) agentSockets() []string {
 	}
 	var sockets []string
 	for _, pattern := range []string{api.SocketName, "*/" + api.SocketName} {
-		found, err := filepath.Glob(filepath.Join(a.places.runtime, pattern))
+		found, err := filepath.Glob(filepath.Join(a.paths.runtime, pattern))
 		if err == nil { // the pattern is well-formed
 			sockets = append(sockets, found...)
 		}
@@ -162,7 +162,7 @@ func (a *app) reloadAt(ctx context.Context, socket string, aborts []int) (agentU
 	shown := a.startProgress("reloading", leaves("reload"))
 	defer shown.end()
 	request := api.ReloadRequest{IfChanged: true, Abort: aborts}
-	reload, err := client.Reload(ctx, request, shown.tell)
+	reload, err := client.Reload(ctx, request, shown.report)
 	if err != nil {
 		return agentUses{}, err
 	}

@@ -14,7 +14,7 @@ import (
 
 func (a *app) eventsCommand() *cobra.Command {
 	var last int
-	var noFollow bool
+	var once bool
 	command := &cobra.Command{
 		Use:   "events",
 		Short: "Follow what the agent does, one line each",
@@ -23,15 +23,15 @@ func (a *app) eventsCommand() *cobra.Command {
 			if last < 0 {
 				return usagef("--last %d is negative", last)
 			}
-			return a.events(ctx, client, last, !noFollow)
+			return a.events(ctx, client, last, !once)
 		}),
 	}
 	command.Flags().IntVarP(&last, "last", "n", 10, "begin with this `number` of past events")
-	command.Flags().BoolVar(&noFollow, "no-follow", false, "print past events only")
+	command.Flags().BoolVar(&once, "no-follow", false, "print past events only")
 	return command
 }
 
-func (a *app) events(ctx context.Context, client *api.Client, last int, follow bool) error {
+func (a *app) events(ctx context.Context, client *api.Client, last int, stream bool) error {
 	var before []condition.Event
 	err := client.Events(ctx, 0, false, func(event condition.Event) error {
 		before = append(before, event)
@@ -49,7 +49,7 @@ func (a *app) events(ctx context.Context, client *api.Client, last int, follow b
 			return err
 		}
 	}
-	if !follow {
+	if !stream {
 		return nil
 	}
 	err = client.Events(ctx, sequence, true, func(event condition.Event) error {

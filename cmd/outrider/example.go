@@ -84,10 +84,10 @@ func (a *app) printExampleFile(example examples.Example, name string) error {
 
 // exampleNames completes the name of an example.
 func exampleNames(
-	_ *cobra.Command, given []string, _ string,
+	_ *cobra.Command, arguments []string, _ string,
 ) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	if len(given) == 0 {
+	if len(arguments) == 0 {
 		for _, example := range examples.All() {
 			names = append(names, example.Name)
 		}

@@ -51,7 +51,7 @@ func (a *app) importIstioCommand() *cobra.Command {
 type imported struct {
 	Config string       `json:"config"`
 	Notes  []string     `json:"notes"`
-	Files  []placedFile `json:"files,omitempty"` // with --apply
+	Files  []targetFile `json:"files,omitempty"` // with --apply
 }
 
 func (a *app) importIstio(
@@ -64,7 +64,7 @@ func (a *app) importIstio(
 	if err := parseCredentials(directory, source); err != nil {
 		return err
 	}
-	base := filepath.Join(a.places.configuration, a.instance) // DIR/NAME.istio of an instance
+	base := filepath.Join(a.paths.configuration, a.instance) // DIR/NAME.istio of an instance
 	if a.instance != "" {
 		base += "."
 	} else {
@@ -81,13 +81,13 @@ func (a *app) importIstio(
 		if a.instance == "" {
 			main = base + "outrider.toml"
 		}
-		p := placer{user: cmp.Or(a.unit(ctx, a.unitName()+".service").User, "outrider"),
+		p := targets{user: cmp.Or(a.unit(ctx, a.unitName()+".service").User, "outrider"),
 			group: main, replace: replace}
 		p.add(to.Root, source.Root, 0o644)
 		p.add(to.Token, source.Token, 0o400) // the user's
-		p.addHosts(a.places.hosts, source.Hosts)
+		p.addHosts(a.paths.hosts, source.Hosts)
 		p.add(base+"conf.d/50-istio.toml", []byte(result.Config), 0o640)
-		if shown.Files, err = p.place(); err != nil {
+		if shown.Files, err = p.write(); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 	}
 	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour,
 		width: m.width, maker: maker, indexTime: time.Minute,
-		unit: func(context.Context, string) unitState { return m.unit }, places: places{
+		unit: func(context.Context, string) unitState { return m.unit }, paths: paths{
 			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"),
 			keeper: filepath.Join(m.dir, "keeper"), capture: filepath.Join(m.dir, "capture"),
 			sharedMemory: filepath.Join(m.dir, "shm"), processes: m.proc, envoys: m.lib,

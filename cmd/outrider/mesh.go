@@ -210,12 +210,12 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem, compar
 		for _, p := range problems {
 			fmt.Fprintf(a.err, "%s: %s\n", p.Severity, p)
 		}
-		verdict := "valid"
+		result := "valid"
 		if warnings > 0 {
-			verdict += ", with " + count(warnings, "warning", "warnings")
+			result += ", with " + count(warnings, "warning", "warnings")
 		}
 		if bad == 0 {
-			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict)
+			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), result)
 		}
 	})
 	if a.unchecked.Load() {

@@ -25,13 +25,14 @@ func (a *app) compare(ctx context.Context, paths []string) comparison {
 	if err != nil {
 		return comparison{not: err}
 	}
-	request, given := api.MeshFiles{}, map[string]string{} // path as the user wrote it, by absolute
+	// arguments has the paths as the user wrote them, by absolute path.
+	request, arguments := api.MeshFiles{}, map[string]string{}
 	for _, text := range texts {
 		absolute, err := filepath.Abs(text.Path)
 		if err != nil {
 			return comparison{not: err}
 		}
-		given[absolute] = text.Path
+		arguments[absolute] = text.Path
 		request.Files = append(request.Files, api.MeshFile{Path: absolute, Content: text.Content})
 	}
 	for _, path := range paths {
@@ -51,7 +52,7 @@ func (a *app) compare(ctx context.Context, paths []string) comparison {
 		return comparison{not: err}
 	}
 	relative := func(file *string) {
-		if path, ok := given[*file]; ok {
+		if path, ok := arguments[*file]; ok {
 			*file = path
 		}
 	}

@@ -80,7 +80,7 @@ func TestProgress_SaysOnceWhatAnInterruptionDoes(t *testing.T) {
 	if strings.Contains(shown.String(), "^C") {
 		t.Errorf("nothing is waited for: %q", shown.String())
 	}
-	p.tell(api.Progress{Phase: "waiting for epoch 1", Until: noon.Add(time.Minute)})
+	p.report(api.Progress{Phase: "waiting for epoch 1", Until: noon.Add(time.Minute)})
 	p.show()
 	if got := shown.String(); strings.Count(got, "^C leaves the reload to the agent\n") != 1 {
 		t.Errorf("%q", got)

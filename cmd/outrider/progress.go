@@ -35,7 +35,7 @@ func withProgress[T any](ctx context.Context, a *app, first, hint string,
 ) (T, error) {
 	shown := a.startProgress(first, hint)
 	defer shown.end()
-	result, err := request(ctx, shown.tell)
+	result, err := request(ctx, shown.report)
 	if err != nil && hint != "" && errors.Is(ctx.Err(), context.Canceled) {
 		err = errors.New("interrupted; the agent continues, see \"outrider status\"")
 	}
@@ -72,8 +72,8 @@ func (a *app) startProgress(first, hint string) *progress {
 	return p
 }
 
-// tell is a client's progress callback.
-func (p *progress) tell(now api.Progress) {
+// report is a client's progress callback.
+func (p *progress) report(now api.Progress) {
 	p.mu.Lock()
 	p.last = now
 	shown := p.shown
@@ -98,9 +98,9 @@ func (p *progress) show() {
 			"connections"))
 	}
 	if p.last.Until.IsZero() {
-		line += fmt.Sprintf(" (for %s)", inWords(p.now().Sub(p.begun)))
+		line += fmt.Sprintf(" (for %s)", spokenDuration(p.now().Sub(p.begun)))
 	} else {
-		line += fmt.Sprintf(" (up to %s)", inWords(p.last.Until.Sub(p.now())))
+		line += fmt.Sprintf(" (up to %s)", spokenDuration(p.last.Until.Sub(p.now())))
 	}
 	control(p.out, clearLine)
 	fmt.Fprint(p.out, line)
@@ -117,8 +117,8 @@ func (p *progress) end() {
 	}
 }
 
-// inWords formats a duration for a sentence: 23 s, 3m12s.
-func inWords(d time.Duration) string {
+// spokenDuration formats a duration for a sentence: 23 s, 3m12s.
+func spokenDuration(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%d s", max(0, int(d.Seconds())))
 	}

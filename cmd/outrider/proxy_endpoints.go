@@ -38,10 +38,10 @@ type hostStatus struct {
 	failing string // why it failed its last requests; "": it did not
 }
 
-func (h hostStatus) healthy() bool { return h.words() == "healthy" }
+func (h hostStatus) healthy() bool { return h.text() == "healthy" }
 
-// words describes the health and its causes.
-func (h hostStatus) words() string {
+// text describes the health and its causes.
+func (h hostStatus) text() string {
 	var why []string
 	if h.Health.FailedCheck {
 		why = append(why, "failed health check")
@@ -144,7 +144,7 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []str
 			if !h.healthy() {
 				colour = red
 			}
-			t.add(h.Address, c.Name, cell{h.words(), colour}, max(1, h.Weight), h.stat("cx_active"),
+			t.add(h.Address, c.Name, cell{h.text(), colour}, max(1, h.Weight), h.stat("cx_active"),
 				h.stat("rq_total"), h.stat("rq_error"), origin)
 		}
 	}

@@ -46,31 +46,31 @@ func originsOf(ctx context.Context, client *api.Client, types ...string) (origin
 	return found, nil
 }
 
-// mostPlaces is the number of origins in a table; --json prints all.
-const mostPlaces = 3
+// maxOrigins is the number of origins in a table; --json prints all.
+const maxOrigins = 3
 
-// placesOf returns the files and lines of objects, the deciding one first; "-" if there is none.
-func placesOf(from []resource.Origin) cell {
+// originsCell returns the files and lines of objects, the deciding one first; "-" if there is none.
+func originsCell(from []resource.Origin) cell {
 	var shown []string
-	for _, o := range from[:min(len(from), mostPlaces)] {
+	for _, o := range from[:min(len(from), maxOrigins)] {
 		shown = append(shown, fmt.Sprintf("%s:%d", o.File, o.Line))
 	}
-	words := strings.Join(shown, ", ")
+	list := strings.Join(shown, ", ")
 	if more := len(from) - len(shown); more > 0 {
-		words += fmt.Sprintf(" +%d", more)
+		list += fmt.Sprintf(" +%d", more)
 	}
-	return text("%s", cmp.Or(words, "-"))
+	return text("%s", cmp.Or(list, "-"))
 }
 
 func (o origins) cell(typeURL, name string) cell {
-	return placesOf(o.from[originKey{typeURL, name, ""}])
+	return originsCell(o.from[originKey{typeURL, name, ""}])
 }
 
-// route returns the origin of a route, given by its place among all of the virtual host. If an
+// route returns the origin of a route, given by its index in the virtual host. If an
 // EnvoyFilter has added or removed routes, it is that of the virtual host.
 func (o origins) route(routes, name string, at, all int) cell {
-	if places := o.routes[originKey{resource.RouteType, routes, name}]; len(places) == all {
-		return placesOf(places[at : at+1])
+	if found := o.routes[originKey{resource.RouteType, routes, name}]; len(found) == all {
+		return originsCell(found[at : at+1])
 	}
 	return o.host(routes, name)
 }
@@ -79,7 +79,7 @@ func (o origins) route(routes, name string, at, all int) cell {
 // configuration. An inbound one comes from the object of the application's cluster.
 func (o origins) host(routes, name string) cell {
 	if from := o.from[originKey{resource.RouteType, routes, name}]; from != nil {
-		return placesOf(from)
+		return originsCell(from)
 	}
 	if strings.HasPrefix(routes, "inbound|") {
 		return o.cell(resource.ClusterType, routes)
@@ -93,7 +93,7 @@ func (o origins) host(routes, name string) cell {
 			filters = append(filters, from)
 		}
 	}
-	return placesOf(filters)
+	return originsCell(filters)
 }
 
 // printWith adds the origins to a JSON object of Envoy and prints it.

@@ -78,8 +78,8 @@ func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) er
 	add := func(config routeConfig, source string) {
 		for _, host := range config.VirtualHosts {
 			for i, r := range host.Routes {
-				t.add(config.Name, source, host.Name, fewOf(host.Domains), r.matchWords(),
-					r.targetWords(), from.route(config.Name, host.Name, i, len(host.Routes)))
+				t.add(config.Name, source, host.Name, fewOf(host.Domains), r.matchText(),
+					r.targetText(), from.route(config.Name, host.Name, i, len(host.Routes)))
 			}
 		}
 	}
@@ -103,28 +103,28 @@ func fewOf(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
 }
 
-func (r route) matchWords() string {
+func (r route) matchText() string {
 	m := r.Match
-	words := m.Path
+	match := m.Path
 	switch {
 	case m.Path != "":
 	case m.PathPrefix != "":
-		words = m.PathPrefix + "[/*]"
+		match = m.PathPrefix + "[/*]"
 	case m.Regex.Regex != "":
-		words = "~" + m.Regex.Regex
+		match = "~" + m.Regex.Regex
 	default:
-		words = m.Prefix + "*"
+		match = m.Prefix + "*"
 	}
 	for _, h := range m.Headers {
-		words += " " + h.Name
+		match += " " + h.Name
 	}
 	for _, p := range m.Parameters {
-		words += " ?" + p.Name
+		match += " ?" + p.Name
 	}
-	return words
+	return match
 }
 
-func (r route) targetWords() string {
+func (r route) targetText() string {
 	switch {
 	case r.Direct != nil:
 		return fmt.Sprintf("answer %d", r.Direct.Status)

@@ -11,12 +11,12 @@ const redacted = "[redacted]"
 
 // The rules apply to any text. They remove too much rather than too little.
 var (
-	secretWords = `(?:token|password|passwd|passphrase|secret|authorization|cookie|` +
+	secretNames = `(?:token|password|passwd|passphrase|secret|authorization|cookie|` +
 		`api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
 	// The name contains a secret word, but its value is a location or a name.
 	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|` +
 		`bucket|config|configs|count|ttl|port)$`)
-	secretName = regexp.MustCompile(`(?i)(^|[-_.])` + secretWords +
+	secretName = regexp.MustCompile(`(?i)(^|[-_.])` + secretNames +
 		`([-_]?(value|data|bytes|string|base64))?$`)
 	camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
@@ -25,7 +25,7 @@ var (
 	webToken   = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`)
 	bearer     = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{6,}`)
 	userInfo   = regexp.MustCompile(`(://)[^/\s"'@:]*:[^/\s"'@]*@`)
-	assignment = regexp.MustCompile(`(?i)("?[A-Za-z0-9_.-]*` + secretWords +
+	assignment = regexp.MustCompile(`(?i)("?[A-Za-z0-9_.-]*` + secretNames +
 		`[A-Za-z0-9_-]*"?\s*[=:]\s*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&"'\[{]+)`)
 )
 

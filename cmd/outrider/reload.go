@@ -34,8 +34,8 @@ func (a *app) reloadCommand() *cobra.Command {
 		Example: "  outrider reload --now --yes",
 		Args:    cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
-			reload := func(ctx context.Context, tell func(api.Progress)) (api.ReloadResult, error) {
-				return client.Reload(ctx, request, tell)
+			reload := func(ctx context.Context, report func(api.Progress)) (api.ReloadResult, error) {
+				return client.Reload(ctx, request, report)
 			}
 			var err error
 			if request.Abort, err = a.aborts(ctx, client, flags); err != nil {

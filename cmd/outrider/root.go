@@ -28,7 +28,7 @@ type app struct {
 	colour   bool // standard output is a terminal with colour
 	terminal bool // standard error is a terminal: progress is shown there
 	width    int  // of standard output in characters; 0: no terminal
-	places   places
+	paths    paths
 	maker    blueprint.Maker // makes the blueprint of a configuration
 	unit     func(ctx context.Context, unit string) unitState
 	// indexTime bounds a request to the index of Python packages.
@@ -45,7 +45,7 @@ type app struct {
 }
 
 // places are the folders of an installation.
-type places struct {
+type paths struct {
 	configuration string // /etc/outrider
 	runtime       string // /run/outrider
 	keeper        string // /run/outrider-envoy
@@ -60,10 +60,10 @@ type places struct {
 func newApp(in, out, err *os.File) *app {
 	a := &app{
 		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(),
-		unit: askSystemd, indexTime: envoys.IndexTime,
+		unit: querySystemd, indexTime: envoys.IndexTime,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),
-		places: places{configuration: "/etc/outrider", runtime: "/run/outrider",
+		paths: paths{configuration: "/etc/outrider", runtime: "/run/outrider",
 			keeper:       "/run/outrider-envoy",
 			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected),
 			capture: "/run/outrider-capture", state: "/var/lib/outrider", hosts: "/etc/hosts"},
@@ -166,7 +166,7 @@ func (a *app) root() *cobra.Command {
 		"the `name` of the instance, where a host has several agents")
 	_ = root.RegisterFlagCompletionFunc("instance", a.instances)
 	flags.StringVar(&a.socket, "socket", "",
-		"the agent's private socket (default "+filepath.Join(a.places.runtime,
+		"the agent's private socket (default "+filepath.Join(a.paths.runtime,
 			"[NAME/]"+api.SocketName)+")")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	a.addCommands(root)
@@ -227,7 +227,7 @@ func group(use, short string, children ...*cobra.Command) *cobra.Command {
 }
 
 // runtimeDir is the runtime folder of the instance.
-func (a *app) runtimeDir() string { return filepath.Join(a.places.runtime, a.instance) }
+func (a *app) runtimeDir() string { return filepath.Join(a.paths.runtime, a.instance) }
 
 // asking makes a RunE that needs a client of the agent.
 func (a *app) asking(

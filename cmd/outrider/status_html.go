@@ -115,7 +115,7 @@ func htmlClusters(ctx context.Context, client *api.Client) ([]htmlCluster, error
 	for _, c := range status.Clusters {
 		shown := htmlCluster{Name: c.Name, Total: len(c.Hosts), Class: "good"}
 		for _, host := range c.Hosts {
-			endpoint := htmlEndpoint{Address: host.Address.String(), Health: host.words()}
+			endpoint := htmlEndpoint{Address: host.Address.String(), Health: host.text()}
 			if host.healthy() {
 				shown.Healthy++
 			} else {

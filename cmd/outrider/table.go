@@ -68,15 +68,15 @@ func (a *app) write(t *table, none string) {
 
 // without removes the columns with the given names, which are in the first row.
 func without(rows [][]cell, names []string) [][]cell {
-	kept := make([][]cell, len(rows))
+	shown := make([][]cell, len(rows))
 	for i, row := range rows {
 		for j, c := range row {
 			if !slices.Contains(names, rows[0][j].text) {
-				kept[i] = append(kept[i], c)
+				shown[i] = append(shown[i], c)
 			}
 		}
 	}
-	return kept
+	return shown
 }
 
 // gap is the space between columns. No column is cut below narrowest.

@@ -142,8 +142,8 @@ func TestCompletion_OfValues(t *testing.T) {
 	m.write("etc/web.toml", "")
 	m.write("etc/edge.toml", "")
 	for _, c := range []struct {
-		words []string
-		want  string
+		text []string
+		want string
 	}{
 		{[]string{"status", "-i", ""}, "edge web"}, {[]string{"-i", "w"}, "web"},
 		{[]string{"epochs", ""}, "2 1 0"}, {[]string{"epochs", "2", ""}, "1 0"},
@@ -155,13 +155,13 @@ func TestCompletion_OfValues(t *testing.T) {
 			"envoy:http=trace"},
 		{[]string{"certs", "-o", ""}, "wide json"},
 	} {
-		_, out, _ := m.outrider(append([]string{"__completeNoDesc"}, c.words...)...)
+		_, out, _ := m.outrider(append([]string{"__completeNoDesc"}, c.text...)...)
 		values, _, _ := strings.Cut(out, ":")
-		if strings.HasPrefix(c.words[0], "proxy") || strings.HasPrefix(c.words[0], "log") {
+		if strings.HasPrefix(c.text[0], "proxy") || strings.HasPrefix(c.text[0], "log") {
 			values = out[:strings.LastIndex(out, ":")]
 		}
 		if got := strings.Join(strings.Fields(values), " "); got != c.want {
-			t.Errorf("%q: %q, want %q", c.words, got, c.want)
+			t.Errorf("%q: %q, want %q", c.text, got, c.want)
 		}
 	}
 	stopped := newMachine(t, nil)

@@ -28,8 +28,8 @@ type unitState struct {
 	Hidden []string // inaccessible folders, see blueprint.Reader
 }
 
-// askSystemd returns the state of a unit, the zero value without systemd or the unit.
-func askSystemd(ctx context.Context, unit string) unitState {
+// querySystemd returns the state of a unit, the zero value without systemd or the unit.
+func querySystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
 	const properties = "LoadState,ActiveState,Result,ExecMainStatus,StatusText," +
@@ -141,7 +141,7 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 
 // serves reports whether a keeper's unit has a process beside the keeper: an Envoy.
 func (a *app) serves(unit string) bool {
-	paths, err := filepath.Glob(filepath.Join(a.places.processes, "[0-9]*", "cgroup"))
+	paths, err := filepath.Glob(filepath.Join(a.paths.processes, "[0-9]*", "cgroup"))
 	if err != nil {
 		return false
 	}

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// askAgainAfter is the interval between requests to an agent that does not run yet.
-const askAgainAfter = 100 * time.Millisecond
+// pollInterval is the interval between requests to an agent that does not run yet.
+const pollInterval = 100 * time.Millisecond
 
 func (a *app) waitCommand() *cobra.Command {
 	var timeout time.Duration
@@ -32,8 +32,8 @@ func (a *app) waitCommand() *cobra.Command {
 				ctx, cancel = context.WithTimeout(ctx, timeout)
 				defer cancel()
 			}
-			wait := func(ctx context.Context, tell func(api.Progress)) (api.WaitResult, error) {
-				return untilReady(ctx, client, tell)
+			wait := func(ctx context.Context, report func(api.Progress)) (api.WaitResult, error) {
+				return untilReady(ctx, client, report)
 			}
 			result, err := withProgress(ctx, a, "waiting for the agent", "", wait)
 			switch {
@@ -53,13 +53,13 @@ func (a *app) waitCommand() *cobra.Command {
 
 // untilReady waits until the proxy is ready or ctx ends, across restarts of the agent.
 func untilReady(
-	ctx context.Context, client *api.Client, tell func(api.Progress),
+	ctx context.Context, client *api.Client, report func(api.Progress),
 ) (api.WaitResult, error) {
 	reason := ""
 	for {
 		result, err := client.Wait(ctx, func(p api.Progress) {
 			reason = p.Phase
-			tell(p)
+			report(p)
 		})
 		if err == nil && result.Ready {
 			return result, nil
@@ -80,10 +80,10 @@ func untilReady(
 		}
 		if absent {
 			reason = ""
-			tell(api.Progress{Phase: "waiting for the agent to start"})
+			report(api.Progress{Phase: "waiting for the agent to start"})
 		}
 		select {
-		case <-time.After(askAgainAfter):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			if absent {
 				return result, err

@@ -134,7 +134,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	r := newRegistered(t)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
-	seen := r.cluster.FollowEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
+	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
 	load := r.StartLoad(0.2)
 	for range 2 {
 		if result := r.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
@@ -178,7 +178,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 		{"moved to the second", func() { r.gate.forward(second) }},
 		{"the second is killed", func() { killSecond(); r.gate.forward(first) }},
 	} {
-		before, seen := now, r.cluster.FollowEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
+		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
 		step.change()
 		rig.Eventually(t, 20*time.Second, step.what+": connected to the other istiod", func() bool {
 			if now = r.entry(); now == nil {

@@ -98,15 +98,15 @@ func (p *Page) SeeAlso(pages ...string) {
 }
 
 func (p *Page) lines(text string) {
-	kept := false
+	retained := false
 	for line := range strings.SplitSeq(text, "\n") {
-		if keep := strings.HasPrefix(line, " "); keep != kept {
-			kept = keep
+		if keep := strings.HasPrefix(line, " "); keep != retained {
+			retained = keep
 			p.roff.WriteString(map[bool]string{true: ".nf\n", false: ".fi\n"}[keep])
 		}
 		p.roff.WriteString(marked(line) + "\n")
 	}
-	if kept {
+	if retained {
 		p.roff.WriteString(".fi\n")
 	}
 }

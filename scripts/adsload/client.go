@@ -38,7 +38,7 @@ func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
 		return fmt.Errorf("client %d: open the stream: %w", c.index, err)
 	}
 	c.stream = stream
-	if err := c.ask(ClusterType, nil); err != nil {
+	if err := c.request(ClusterType, nil); err != nil {
 		return err
 	}
 	for {
@@ -57,8 +57,8 @@ func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
 	}
 }
 
-// ask subscribes to names, or to everything.
-func (c *client) ask(typeURL string, names []string) error {
+// request subscribes to names, or to everything.
+func (c *client) request(typeURL string, names []string) error {
 	c.wanted[typeURL] = append(c.wanted[typeURL], names...)
 	c.missing[typeURL] += max(1, len(names)) // a wildcard expects at least one response
 	if c.load.options.Delta {
@@ -101,7 +101,7 @@ func (c *client) handle(r Response) error {
 		return err
 	}
 	if c.full {
-		return c.follow(r)
+		return c.requestReferenced(r)
 	}
 	if r.TypeURL == ClusterType || r.TypeURL == ListenerType {
 		c.missing[r.TypeURL] = 0
@@ -114,38 +114,38 @@ func (c *client) handle(r Response) error {
 	case r.TypeURL == ClusterType && len(c.wanted[EndpointType]) == 0:
 		names, err := c.load.learnt.names(r, endpointNames)
 		if err != nil || len(names) > 0 {
-			return c.askOr(err, EndpointType, names)
+			return c.requestOr(err, EndpointType, names)
 		}
-		return c.ask(ListenerType, nil)
-	case r.TypeURL == EndpointType && c.missing[ListenerType] == 0 && !c.asked(ListenerType):
-		return c.ask(ListenerType, nil)
+		return c.request(ListenerType, nil)
+	case r.TypeURL == EndpointType && c.missing[ListenerType] == 0 && !c.requested(ListenerType):
+		return c.request(ListenerType, nil)
 	case r.TypeURL == ListenerType && len(c.wanted[RouteType]) == 0:
 		names, err := c.load.learnt.names(r, routeNames)
 		if err != nil || len(names) > 0 {
-			return c.askOr(err, RouteType, names)
+			return c.requestOr(err, RouteType, names)
 		}
 	}
-	if c.asked(ListenerType) && c.missing[ListenerType] <= 0 && c.missing[RouteType] <= 0 {
+	if c.requested(ListenerType) && c.missing[ListenerType] <= 0 && c.missing[RouteType] <= 0 {
 		c.full = true
 		c.load.isFull(c.index, time.Since(c.begun))
 	}
 	return nil
 }
 
-func (c *client) asked(typeURL string) bool {
+func (c *client) requested(typeURL string) bool {
 	_, ok := c.missing[typeURL]
 	return ok
 }
 
-func (c *client) askOr(err error, typeURL string, names []string) error {
+func (c *client) requestOr(err error, typeURL string, names []string) error {
 	if err != nil {
 		return fmt.Errorf("client %d: %w", c.index, err)
 	}
-	return c.ask(typeURL, names)
+	return c.request(typeURL, names)
 }
 
-// follow requests names in a response that were not requested yet.
-func (c *client) follow(r Response) error {
+// requestReferenced requests names in a response that were not requested yet.
+func (c *client) requestReferenced(r Response) error {
 	var names []string
 	var err error
 	needed := ""
@@ -164,7 +164,7 @@ func (c *client) follow(r Response) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	err = c.ask(needed, names)
+	err = c.request(needed, names)
 	slices.Sort(c.wanted[needed])
 	return err
 }

@@ -73,7 +73,7 @@ func compareDiscovery(t *stage, s settings) any {
 				millis(row.ChangeProcessor))
 			if name == "outrider" {
 				changes[services] = row.ChangeProcessor
-				row.judge(t, s)
+				row.compareTargets(t, s)
 			}
 		}
 	}
@@ -86,13 +86,13 @@ func compareDiscovery(t *stage, s settings) any {
 }
 
 func (s settings) sizes() []int {
-	if s.judge {
+	if s.failOnMiss {
 		return []int{100, 1000, 5000}
 	}
 	return []int{100}
 }
 
-func (r *discoveryRow) judge(t *stage, s settings) {
+func (r *discoveryRow) compareTargets(t *stage, s settings) {
 	t.target(s, r.Services != 1000 || r.One <= mostOne,
 		"one client of 1,000 services is full after %s", millis(r.One))
 	if r.Services != 5000 {

@@ -142,7 +142,7 @@ func fleet(t *stage, s settings) any {
 
 	many := newUpstreamRig(t, manyServices)
 	daemon := many.StartReady()
-	time.Sleep(settle)
+	time.Sleep(warmUp)
 	for _, pid := range append(many.Pids("outrider-keeper"), daemon.Process.Pid) {
 		result.RSS += memory(t, pid).RSS
 	}
@@ -150,7 +150,7 @@ func fleet(t *stage, s settings) any {
 	pilot = istioAgent(t, many.address())
 	pilot.issue(t, pkitest.NewAuthority(t, "root", nil))
 	pilot.startOnce(t)
-	time.Sleep(settle)
+	time.Sleep(warmUp)
 	result.PilotRSS = memory(t, pilot.pid).RSS
 	pilot.stop()
 	fmt.Printf("%d services, %d runs: ready %s with istiod, %s without, pilot-agent %s, "+

@@ -56,7 +56,7 @@ func identities(t *stage, s settings) any {
 		defer a.stop()
 		watch := a.subscribe(t)
 		first = watch.next(t, nil).Sub(begun)
-		time.Sleep(settle) // Envoy starts, which takes all processors
+		time.Sleep(warmUp) // Envoy starts, which takes all processors
 		for range rotations {
 			chain, renamed := a.issue(t, root)
 			pushes = append(pushes, watch.next(t, chain).Sub(renamed))

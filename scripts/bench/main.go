@@ -41,7 +41,7 @@ type settings struct {
 	clients        int           // of a discovery server
 	changes        int           // of an endpoint
 	sustain        time.Duration // duration of the continuously changing mesh
-	judge          bool          // a missed target fails the benchmark
+	failOnMiss     bool          // a missed target fails the benchmark
 }
 
 // bench is one benchmark. Its result is written as JSON.
@@ -109,7 +109,7 @@ func main() {
 		}
 		return
 	}
-	s.judge = !*quick
+	s.failOnMiss = !*quick
 	if *quick {
 		hurry()
 	}
@@ -120,13 +120,13 @@ func main() {
 
 // hurry reduces all settings that were not given.
 func hurry() {
-	given := map[string]bool{}
-	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	selected := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { selected[f.Name] = true })
 	for name, value := range map[string]string{"epochs": "2", "runs": "3", "rounds": "1",
 		"kills": "4", "storm": "5", "drain": "1s",
 		"parent-shutdown": "3s", "flood": "5s", "idle": "3s", "rate": "0.2", "clients": "10",
 		"changes": "3", "sustain": "5s"} {
-		if !given[name] {
+		if !selected[name] {
 			if err := flag.Set(name, value); err != nil {
 				panic(fmt.Sprintf("flag %s: %v", name, err)) // the table above is wrong
 			}

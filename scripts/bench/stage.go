@@ -103,7 +103,7 @@ func (s *stage) target(settings settings, reached bool, format string, arguments
 		return
 	}
 	text := "target missed: " + fmt.Sprintf(format, arguments...)
-	if settings.judge {
+	if settings.failOnMiss {
 		s.fail(text)
 		return
 	}

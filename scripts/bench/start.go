@@ -133,14 +133,14 @@ type usage struct {
 	Ticks     int `json:"ticks"` // processor time while idle, in ticks of 10 ms
 }
 
-// settle is the time between a start and the idle figures.
-const settle = 5 * time.Second
+// warmUp is the time between a start and the idle figures.
+const warmUp = 5 * time.Second
 
 // idle measures the resource usage of the idle agent and keeper.
 func idle(t *stage, s settings) any {
 	r := withServices(t, s.services)
 	daemon := r.StartReady()
-	time.Sleep(settle)
+	time.Sleep(warmUp)
 	keepers := r.Pids("outrider-keeper")
 	if len(keepers) != 1 {
 		t.Fatalf("keepers: %v", keepers)

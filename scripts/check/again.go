@@ -28,7 +28,7 @@ func runAgain(
 ) (names []string) {
 	var failed, flaky []failure
 	for _, f := range total.failures {
-		if len(total.failures) > mostFlaky || !passesAlone(ctx, f, run, out) {
+		if len(total.failures) > mostFlaky || !passedAlone(ctx, f, run, out) {
 			failed = append(failed, f)
 			continue
 		}
@@ -98,8 +98,8 @@ func writeFlaky(path string, names []string) error {
 	return nil
 }
 
-// passesAlone reports whether a failed test passes when it runs again and nothing runs beside it.
-func passesAlone(
+// passedAlone reports whether a failed test passes when it runs again and nothing runs beside it.
+func passedAlone(
 	ctx context.Context,
 	f failure,
 	run func(context.Context, testRun, ...string) result,

@@ -100,7 +100,7 @@ func TestPassesAlone_NeedsATestThatRan(t *testing.T) {
 		}
 		return result{}
 	}
-	if passesAlone(t.Context(), f, none, &strings.Builder{}) {
+	if passedAlone(t.Context(), f, none, &strings.Builder{}) {
 		t.Error("no test ran, and that counts as a pass")
 	}
 }

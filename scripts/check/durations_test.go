@@ -12,7 +12,7 @@ import (
 )
 
 func TestFollow_RecordsDurationsOfPackagesAndTopLevelTests(t *testing.T) {
-	got := follow(strings.NewReader(strings.TrimSpace(`
+	got := collect(strings.NewReader(strings.TrimSpace(`
 {"Action":"pass","Package":"p","Test":"TestA/sub","Elapsed":3}
 {"Action":"pass","Package":"p","Test":"TestA","Elapsed":3.5}
 {"Action":"fail","Package":"p","Test":"TestB","Elapsed":0.25}

@@ -63,7 +63,7 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 		fmt.Printf("go test: %v\n", err)
 		return result{failed: 1}
 	}
-	r := follow(stdout, os.Stdout)
+	r := collect(stdout, os.Stdout)
 	if err := c.Wait(); err != nil && r.failed == 0 {
 		fmt.Printf("go test: %v\n", err)
 		r.failed++
@@ -79,10 +79,10 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 	return r
 }
 
-// follow reads the events of a run, prints what people need to know, and counts tests and their
+// collect reads the events of a run, prints what people need to know, and counts tests and their
 // sub-tests. A package that fails without a test that failed (it does not build, a goroutine
 // leaked, it timed out) counts as one.
-func follow(events io.Reader, out io.Writer) result {
+func collect(events io.Reader, out io.Writer) result {
 	var r result
 	printed := map[string]*strings.Builder{} // by package and test, as long as it runs
 	panicked := map[string]bool{}            // packages, some of whose tests never ran

@@ -78,7 +78,7 @@ func TestFollowCounts(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder
-			got := follow(strings.NewReader(strings.TrimSpace(c.events)), &out)
+			got := collect(strings.NewReader(strings.TrimSpace(c.events)), &out)
 			got.durations = nil // durations_test.go
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(result{}, failure{},
 				testRun{})); diff != "" {

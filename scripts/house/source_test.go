@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,6 +29,11 @@ func parseSource(t *testing.T) source {
 			return err
 		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
 			return fs.SkipDir
+		case d.IsDir() && path != parts.Root():
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+				return fs.SkipDir // another module
+			}
+			return nil
 		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil
 		}

@@ -12,18 +12,18 @@ import (
 	"sync"
 )
 
-// Verdict is the result of Istio's validation.
-type Verdict struct {
+// IstioResult is the result of Istio's validation.
+type IstioResult struct {
 	// the stage that refused the object (see scripts/parts/istiod/judge); "": accepted
 	Stage    string
 	Error    string
 	Warnings string
 }
 
-// Judge returns the verdict of Istio's validation for each YAML document. The first call builds it,
-// which takes minutes.
-func Judge(documents []string) ([]Verdict, error) {
-	path, err := judge()
+// ValidateAsIstio returns the result of Istio's validation for each YAML document. The first call
+// builds Istio's validation, which takes minutes.
+func ValidateAsIstio(documents []string) ([]IstioResult, error) {
+	path, err := istioValidator()
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +38,9 @@ func Judge(documents []string) ([]Verdict, error) {
 			return nil, fmt.Errorf("encode an object: %w", err)
 		}
 	}
-	answers, err := os.CreateTemp("", "outrider-verdicts-")
+	answers, err := os.CreateTemp("", "outrider-results-")
 	if err != nil {
-		return nil, fmt.Errorf("create a file for verdicts: %w", err)
+		return nil, fmt.Errorf("create a file for results: %w", err)
 	}
 	defer func() { _ = answers.Close(); _ = os.Remove(answers.Name()) }()
 	command := exec.Command(path, filepath.Join(source, "manifests", "charts", "base", "files",
@@ -49,17 +49,17 @@ func Judge(documents []string) ([]Verdict, error) {
 	if out, err := command.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("ask Istio's validation: %w: %s", err, out)
 	}
-	verdicts := make([]Verdict, len(documents))
+	results := make([]IstioResult, len(documents))
 	from := json.NewDecoder(answers)
-	for i := range verdicts {
-		if err := from.Decode(&verdicts[i]); err != nil {
-			return nil, fmt.Errorf("decode verdict %d: %w", i, err)
+	for i := range results {
+		if err := from.Decode(&results[i]); err != nil {
+			return nil, fmt.Errorf("decode result %d: %w", i, err)
 		}
 	}
-	return verdicts, nil
+	return results, nil
 }
 
-var judge = sync.OnceValues(func() (string, error) {
+var istioValidator = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-judge")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("get Istio's validation: %w: %s", err, exit.Stderr)

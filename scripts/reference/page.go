@@ -12,7 +12,7 @@ type page struct {
 	Kind    string
 	source  string // in the module istio.io/api
 	Summary string // from the source
-	place   string // on Istio's site, without a suffix
+	address string // on Istio's site, without a suffix
 	body    string // HTML
 }
 
@@ -48,7 +48,7 @@ func (p *page) read(source string) error {
 		case "description":
 			p.Summary = value
 		case "location":
-			p.place = strings.TrimSuffix(value, ".html")
+			p.address = strings.TrimSuffix(value, ".html")
 		}
 	}
 	return nil
@@ -64,7 +64,7 @@ func localLinks(body string) string {
 	body = siteLink.ReplaceAllStringFunc(body, func(link string) string {
 		parts := siteLink.FindStringSubmatch(link)
 		for _, page := range pages {
-			if page.place == "https://istio.io"+parts[1] {
+			if page.address == "https://istio.io"+parts[1] {
 				return `href="` + page.File() + parts[2] + `"`
 			}
 		}

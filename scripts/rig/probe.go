@@ -16,8 +16,8 @@ type Probe struct {
 	stop    chan struct{}
 	done    chan struct{}
 
-	mu    sync.Mutex
-	asked []probed
+	mu       sync.Mutex
+	requests []probed
 }
 
 type probed struct {
@@ -63,14 +63,14 @@ func (p *Probe) run() {
 		case <-tick.C:
 		}
 		begun := time.Now()
-		ok := p.ask()
+		ok := p.request()
 		p.mu.Lock()
-		p.asked = append(p.asked, probed{begun, time.Now(), ok})
+		p.requests = append(p.requests, probed{begun, time.Now(), ok})
 		p.mu.Unlock()
 	}
 }
 
-func (p *Probe) ask() bool {
+func (p *Probe) request() bool {
 	connection, err := net.DialTimeout("tcp", p.address, probeTimeout)
 	if err != nil {
 		return false
@@ -105,15 +105,15 @@ func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	down := false
-	for _, asked := range p.asked {
-		if asked.ended.Before(since) {
+	for _, requests := range p.requests {
+		if requests.ended.Before(since) {
 			continue
 		}
-		slow := asked.begun.Before(since.Add(hangBefore)) && asked.ended.Sub(asked.begun) > hangs
-		if down && asked.ok || slow && asked.ok {
-			after = asked.ended.Sub(since)
+		slow := requests.begun.Before(since.Add(hangBefore)) && requests.ended.Sub(requests.begun) > hangs
+		if down && requests.ok || slow && requests.ok {
+			after = requests.ended.Sub(since)
 		}
-		down = !asked.ok
+		down = !requests.ok
 	}
 	return after, !down
 }

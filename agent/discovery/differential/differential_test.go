@@ -49,20 +49,20 @@ func TestDifferential(t *testing.T) {
 	for i, o := range all {
 		texts[i] = o.Document
 	}
-	verdicts, err := parts.Judge(texts)
+	results, err := parts.ValidateAsIstio(texts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	listed := readDifferences(t)
 	agreed := 0
 	for i, problems := range check(t, texts) {
-		if wrong := compare(verdicts[i], problems, listed); len(wrong) == 0 {
+		if wrong := compare(results[i], problems, listed); len(wrong) == 0 {
 			agreed++
 		} else {
 			t.Errorf("%s: %s\n%s", all[i].Where, strings.Join(wrong, "; "), all[i].Document)
 		}
 	}
-	t.Logf("%d of %d verdicts agree or are listed", agreed, len(all))
+	t.Logf("%d of %d results agree or are listed", agreed, len(all))
 	for _, d := range listed {
 		if full && !d.used {
 			t.Errorf("testdata/differences: no object differs in %q any more", d.pattern)
@@ -109,24 +109,24 @@ func bounds() []Object {
 	return all
 }
 
-// compare returns the unlisted differences between Istio's verdict and Outrider's problems.
-func compare(verdict parts.Verdict, problems []object.Problem, listed []*difference) []string {
+// compare returns the unlisted differences between Istio's result and Outrider's problems.
+func compare(result parts.IstioResult, problems []object.Problem, listed []*difference) []string {
 	var wrong []string
 	refused, warned := false, false
 	for _, p := range problems {
 		isError, said := p.Severity == condition.Error, p.Field+": "+p.Message
 		refused, warned = refused || isError, warned || p.Severity == condition.Warning
-		if isError && verdict.Stage == "" && !among(listed, "outrider", said) {
+		if isError && result.Stage == "" && !among(listed, "outrider", said) {
 			wrong = append(wrong, "refused, and Istio accepts it: "+said)
 		}
 	}
-	if !refused && verdict.Stage != "" &&
-		!among(listed, "istio", verdict.Stage+": "+verdict.Error) {
-		wrong = append(wrong, fmt.Sprintf("accepted, and Istio refuses it: %s: %s", verdict.Stage,
-			verdict.Error))
+	if !refused && result.Stage != "" &&
+		!among(listed, "istio", result.Stage+": "+result.Error) {
+		wrong = append(wrong, fmt.Sprintf("accepted, and Istio refuses it: %s: %s", result.Stage,
+			result.Error))
 	}
 	// a list of warnings may follow a heading
-	for line := range strings.SplitSeq(verdict.Warnings, "\n") {
+	for line := range strings.SplitSeq(result.Warnings, "\n") {
 		line = strings.Trim(line, "\t *")
 		if line != "" && !strings.HasSuffix(line, "errors occurred:") && !refused && !warned &&
 			!among(listed, "warning", line) {

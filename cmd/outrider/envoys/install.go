@@ -44,7 +44,7 @@ func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Bina
 			strings.Join(i.Versions(), ", "))
 	}
 	path := i.Store.Path(version)
-	if here, err := sumOf(path); err == nil && here == known.Binary {
+	if local, err := sumOf(path); err == nil && local == known.Binary {
 		return envoy.Inspect(ctx, envoy.Local{}, path)
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {

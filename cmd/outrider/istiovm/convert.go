@@ -248,9 +248,9 @@ func (c *conversion) health() {
 		c.Environment["REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION"] != "true" {
 		host = ip
 	}
-	own := func(given string, port uint32) string {
-		if given != "" {
-			return net.JoinHostPort(given, fmt.Sprint(port))
+	own := func(values string, port uint32) string {
+		if values != "" {
+			return net.JoinHostPort(values, fmt.Sprint(port))
 		}
 		if host == "127.0.0.1" {
 			c.note("health: pilot-agent probes the node's first address, Outrider 127.0.0.1; " +

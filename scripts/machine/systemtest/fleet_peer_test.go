@@ -108,7 +108,7 @@ func (f *fleet) besidePilotAgent() {
 
 	var seen []func() []string
 	for _, m := range []*member{ours, theirs} {
-		seen = append(seen, f.cluster.FollowEntry("vm", m.entry(), state))
+		seen = append(seen, f.cluster.WatchEntry("vm", m.entry(), state))
 		m.step("systemctl start --no-block "+m.unit, healthy)
 	}
 	if a, b := ours.object(), theirs.object(); a != b {

@@ -69,9 +69,9 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 // Identity returns the UID and the health.
 func (e Entry) Identity() string { return e.Metadata.UID + " " + e.Health() }
 
-// FollowEntry watches a WorkloadEntry until the returned function is called, which returns the
+// WatchEntry watches a WorkloadEntry until the returned function is called, which returns the
 // states that it had, as state describes them, without repetitions; "none" after a deletion.
-func (c *Cluster) FollowEntry(namespace, name string,
+func (c *Cluster) WatchEntry(namespace, name string,
 	state func(Entry) string) (stop func() []string) {
 	c.t.Helper()
 	const none = "none"

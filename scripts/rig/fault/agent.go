@@ -160,15 +160,15 @@ func flood(s *Scene) {
 	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n")
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)
-	told := 0
+	reported := 0
 	rig.Eventually(s.TB, 30*time.Second, "the agent tells how many lines were lost", func() bool {
-		told = 0
+		reported = 0
 		for _, match := range lostLines.FindAllStringSubmatch(s.Daemon().Output(), -1) {
 			if n, err := strconv.Atoi(match[1]); err == nil {
-				told += n
+				reported += n
 			}
 		}
-		return told > 0
+		return reported > 0
 	})
-	s.figure = fmt.Sprintf("%d lines dropped and told in %v", told, s.Options.Flood)
+	s.figure = fmt.Sprintf("%d lines dropped and told in %v", reported, s.Options.Flood)
 }

@@ -163,9 +163,9 @@ func quickStorm(s *Scene) { s.reloadEvery(200 * time.Millisecond) }
 func (s *Scene) reloadEvery(gap time.Duration) {
 	s.Helper()
 	before := s.Live()
-	asked := s.Options.Reloads * int(time.Second/gap)
+	requested := s.Options.Reloads * int(time.Second/gap)
 	var reloads sync.WaitGroup
-	for range asked {
+	for range requested {
 		reloads.Go(func() {
 			if result := s.Outrider("reload"); result.Exit != 0 {
 				s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
@@ -174,5 +174,5 @@ func (s *Scene) reloadEvery(gap time.Duration) {
 		time.Sleep(gap)
 	}
 	reloads.Wait()
-	s.figure = fmt.Sprintf("%d reloads made %d epochs", asked, s.Live().Number-before.Number)
+	s.figure = fmt.Sprintf("%d reloads made %d epochs", requested, s.Live().Number-before.Number)
 }

@@ -161,14 +161,14 @@ func Run(t testing.TB, fault Fault, options Options) Outcome {
 	time.Sleep(quiet)
 	s.Probe.Stop()
 	outcome := Outcome{Start: s.start, Report: s.Load.Stop()}
-	s.judge(&outcome)
+	s.evaluate(&outcome)
 	s.End()
 	outcome.Figure, outcome.Wrong = s.figure, s.wrong
 	return outcome
 }
 
-// judge determines which losses the fault allows, and when service recovered.
-func (s *Scene) judge(outcome *Outcome) {
+// evaluate determines which losses the fault allows, and when service recovered.
+func (s *Scene) evaluate(outcome *Outcome) {
 	s.Helper()
 	report := outcome.Report
 	outcome.Requests, outcome.Reuse = report.Total, report.Reuse

@@ -36,9 +36,9 @@ func (s *Scene) stillServes(before api.Epoch) {
 	}
 }
 
-// goesOn checks that the previous epoch serves and is ready although it closed its admin interface
-// for the refused one. Another epoch of the same configuration restores the interface.
-func (s *Scene) goesOn(before api.Epoch) {
+// continues checks that the previous epoch serves and is ready although it closed its admin
+// interface for the refused one. Another epoch of the same configuration restores the interface.
+func (s *Scene) continues(before api.Epoch) {
 	s.Helper()
 	if ready, reason := s.Ready(); !ready {
 		s.Errorf("not ready: %s", reason)
@@ -102,23 +102,23 @@ func unknownCluster(s *Scene) {
 	before := s.Live()
 	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
-	s.goesOn(before)
+	s.continues(before)
 }
 
 func portInUse(s *Scene) {
 	before := s.Live()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer func() { _ = taken.Close() }()
-	s.override(listener(taken.Addr().(*net.TCPAddr).Port, "agent"))
+	defer func() { _ = occupied.Close() }()
+	s.override(listener(occupied.Addr().(*net.TCPAddr).Port, "agent"))
 	s.refused("")
-	s.goesOn(before)
+	s.continues(before)
 	before = s.Live()
 	// again, although the flag was set; it waits for the end of the replaced epoch
 	s.refused("")
-	s.goesOn(before)
+	s.continues(before)
 }
 
 // blackHole accepts connections and never answers, until the scene ends.
@@ -196,5 +196,5 @@ func neverLive(s *Scene) {
 	before := s.Live()
 	s.neverInitialises()
 	s.refused("live_timeout")
-	s.goesOn(before)
+	s.continues(before)
 }

@@ -17,18 +17,18 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// placer places files of an import. The first error is that of place.
-type placer struct {
+// targets are the files that an import writes. write returns the first error.
+type targets struct {
 	user    string // owns files of mode 0400
 	group   string // the file whose group may read the placed files
 	replace bool
 
-	files []placedFile
+	files []targetFile
 	errs  []error
 }
 
-// placedFile is a file and what place did.
-type placedFile struct {
+// targetFile is a file and what write did.
+type targetFile struct {
 	Path   string `json:"path"`
 	Result string `json:"result"` // created, replaced, unchanged, permissions corrected, names added
 	// Lines are those that were added.
@@ -41,11 +41,11 @@ type placedFile struct {
 }
 
 // add adds a file, unless it is empty.
-func (p *placer) add(path string, text []byte, mode fs.FileMode) {
+func (p *targets) add(path string, text []byte, mode fs.FileMode) {
 	if len(text) == 0 {
 		return
 	}
-	file := placedFile{Path: path, Result: "created", text: text, mode: mode, uid: -1, gid: -1}
+	file := targetFile{Path: path, Result: "created", text: text, mode: mode, uid: -1, gid: -1}
 	if mode == 0o400 {
 		var err error
 		if file.uid, err = lookUp(p.user); err != nil {
@@ -71,7 +71,7 @@ var istiodName = regexp.MustCompile(`^istiod(-[a-z0-9-]+)?\.[a-z0-9-]+\.svc$`)
 
 // addHosts adds lines to the file of host names. A name with another address, or of another server
 // than istiod, is an error.
-func (p *placer) addHosts(path string, more []byte) {
+func (p *targets) addHosts(path string, more []byte) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
@@ -83,40 +83,40 @@ func (p *placer) addHosts(path string, more []byte) {
 	known := map[string]string{} // address by name
 	for line := range strings.Lines(string(now)) {
 		line, _, _ = strings.Cut(line, "#")
-		if words := strings.Fields(line); len(words) > 1 {
-			for _, name := range words[1:] {
-				known[name] = words[0]
+		if fields := strings.Fields(line); len(fields) > 1 {
+			for _, name := range fields[1:] {
+				known[name] = fields[0]
 			}
 		}
 	}
-	file := placedFile{Path: path, Result: "unchanged", mode: 0o644, uid: -1}
+	file := targetFile{Path: path, Result: "unchanged", mode: 0o644, uid: -1}
 	text := slices.Clone(now)
 	for line := range strings.Lines(string(more)) {
-		words := strings.Fields(line)
-		if len(words) == 0 {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
 			continue
 		}
-		if _, err := netip.ParseAddr(words[0]); err != nil || len(words) != 2 {
+		if _, err := netip.ParseAddr(fields[0]); err != nil || len(fields) != 2 {
 			p.errs = append(p.errs, fmt.Errorf("hosts: %q is not ADDRESS NAME", line))
 			continue
 		}
-		switch known[words[1]] {
-		case words[0]:
+		switch known[fields[1]] {
+		case fields[0]:
 		case "":
-			if !istiodName.MatchString(words[1]) {
+			if !istiodName.MatchString(fields[1]) {
 				p.errs = append(p.errs, fmt.Errorf("hosts: %q is not a name of istiod; remove the line",
-					words[1]))
+					fields[1]))
 				continue
 			}
 			if len(text) > 0 && text[len(text)-1] != '\n' {
 				text = append(text, '\n')
 			}
-			added := strings.Join(words, " ")
+			added := strings.Join(fields, " ")
 			text = append(text, added+"\n"...)
 			file.Result, file.Lines = "names added", append(file.Lines, added)
 		default:
 			p.errs = append(p.errs, fmt.Errorf("%s: %s is %s there and %s in hosts; remove the line "+
-				"that is wrong", path, words[1], known[words[1]], words[0]))
+				"that is wrong", path, fields[1], known[fields[1]], fields[0]))
 		}
 	}
 	file.text = text
@@ -139,9 +139,9 @@ func lookUp(name string) (int, error) {
 	return strconv.Atoi(found.Uid)
 }
 
-// place writes the files, each atomically, and the last one only after all others. It writes none
+// write writes the files, each atomically, and the last one only after all others. It writes none
 // if one of them is in the way.
-func (p *placer) place() ([]placedFile, error) {
+func (p *targets) write() ([]targetFile, error) {
 	main, err := os.Stat(p.group)
 	if err != nil {
 		p.errs = append(p.errs, fmt.Errorf("%w; install Outrider, or create the file", err))
@@ -168,7 +168,7 @@ func (p *placer) place() ([]placedFile, error) {
 	return p.files, nil
 }
 
-func write(file placedFile) error {
+func write(file targetFile) error {
 	if err := os.MkdirAll(filepath.Dir(file.Path), 0o755); err != nil {
 		return err
 	}
