@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/backend"
 	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
@@ -86,7 +85,7 @@ type Agent struct {
 	dns        *dns.Server    // nil if disabled
 	status     *status.Server // nil if disabled
 	view       *status.View
-	backend    *backend.Backend // behind api, bus and status
+	backend    *backend // behind api, bus and status
 	api        *api.Server
 	presence   *hostconflict.Presence // read by other agents on this host
 	watched    *configWatch           // nil if disabled

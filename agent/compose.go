@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/backend"
+	"outrider.org/outrider/agent/api/operations"
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/config"
@@ -208,26 +208,36 @@ func (a *Agent) composeViews(c *config.Config) error {
 		a.optional = append(a.optional, &relay.DebugServer{Server: a.relay, Users: trusted,
 			Address: c.Discovery.DebugAddress, Board: a.board, Logger: a.logOf("relay")})
 	}
-	a.backend = &backend.Backend{
-		Version: a.options.Version, Options: a.options.Config, Started: a.started, Level: a.level,
-		Log: a.log, Board: a.board, Agent: process{a}, Reloader: a.reloader, Keeper: a.keeper,
-		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: epoch.Runner{Link: a.keeper}},
-		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
-		XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts, DNS: a.dns,
-		View:         a.view,
-		Interception: a.capture, Exposure: a.exposure, Unbound: a.unbound,
-		Endpoints: a.endpoints,
+	epochs := operations.Epochs{Supervisor: a.supervisor, Proxy: a.proxy, Keeper: a.keeper}
+	mesh := &operations.Mesh{Discovery: a.discovery, Ports: a.meshPorts, Unbound: a.unbound,
+		Exposure: a.exposure, Endpoints: a.endpoints, Identity: a.identity, Proxy: a.proxy}
+	a.backend = &backend{
+		overview: &overview{reloads: a.reloader, process: process{a}, version: a.options.Version,
+			instance: a.options.Config.Instance, started: a.started, board: a.board, proxy: a.proxy,
+			relay: a.relay, health: a.health, capture: a.capture, epochs: epochs, mesh: mesh},
+		configuration: configuration{options: a.options.Config, reloader: a.reloader,
+			discovery: a.discovery, board: a.board,
+			checker: blueprint.Checker{Maker: a.maker.Maker, Runner: epoch.Runner{Link: a.keeper}}},
+		Epochs: epochs, Mesh: mesh,
+		Interception: operations.Interception{Client: a.capture},
+		Levels:       operations.Levels{Level: a.level, Log: a.log, Proxy: a.proxy},
+		Resources: operations.Resources{Supervisor: a.supervisor, Discovery: a.discovery, XDS: a.xds,
+			Relay: a.relay, View: a.view},
 	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
 		Rule: rule, Backend: a.backend, Events: a.board, Logger: a.logOf("api")})
 	a.presence = hostconflict.NewPresence(a.api.Ready())
-	a.backend.Presence = a.presence
+	a.backend.presence = a.presence
 	if c.Status.Address != "" {
 		connections := status.ConnectionMetrics{"admin": a.view, "socket": a.api}
 		a.status = status.NewServer(status.Options{
 			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy,
-			Control: a.backend, Metrics: a.backend.Metrics(connections), Trusted: trusted,
+			Control: a.backend, Metrics: status.Metrics{Version: a.options.Version, Started: a.started, Board: a.board,
+				Supervisor: a.supervisor, Proxy: a.proxy, Keeper: a.keeper, Discovery: a.discovery,
+				XDS: a.xds, Relay: a.relay, Health: a.health, Identity: a.identity, STS: a.sts,
+				DNS: a.dns, Capture: a.capture, Endpoints: a.endpoints,
+				PendingKeys: a.reloader.Pending, Connections: connections}.Gatherer(), Trusted: trusted,
 			Board: a.board, Logger: a.logOf("status"),
 		})
 		connections["status"] = a.status
@@ -281,7 +291,7 @@ func trustedUsers(c *config.Config) []uint32 {
 	return trusted
 }
 
-// process implements backend.Agent.
+// process is the process in the state.
 type process struct{ *Agent }
 
 // Binary returns the Envoy binary of the configuration in force. Before a configuration is in

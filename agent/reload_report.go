@@ -170,3 +170,9 @@ func (r *reloader) Standing() (last *api.LastReload, pending []string, busy bool
 	}
 	return r.last, r.pending, busy
 }
+
+// Pending returns the [start] keys that changed on disk.
+func (r *reloader) Pending() []string {
+	_, pending, _ := r.Standing()
+	return pending
+}

@@ -1,4 +1,4 @@
-package backend
+package operations
 
 import (
 	"slices"
@@ -28,11 +28,11 @@ func certificateProblems(
 		if s.Condition == identity.CodeNotRenewed {
 			p.Severity = condition.Warning
 		}
-		var place string
-		place, p.Object, _ = strings.Cut(s.Users[0], " ") // FILE:LINE KIND NS/NAME
-		if colon := strings.LastIndexByte(place, ':'); colon >= 0 {
-			p.File = place[:colon]
-			p.Line, _ = strconv.Atoi(place[colon+1:])
+		var position string
+		position, p.Object, _ = strings.Cut(s.Users[0], " ") // FILE:LINE KIND NS/NAME
+		if colon := strings.LastIndexByte(position, ':'); colon >= 0 {
+			p.File = position[:colon]
+			p.Line, _ = strconv.Atoi(position[colon+1:])
 		}
 		problems = append(problems, p)
 	}

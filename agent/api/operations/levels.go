@@ -1,8 +1,9 @@
-package backend
+package operations
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -10,13 +11,21 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
 )
+
+// Levels has the operations on log levels.
+type Levels struct {
+	Level *slog.LevelVar // of the agent's log
+	Log   *slog.Logger
+	Proxy *epoch.Proxy
+}
 
 // LogLevels returns the current levels: the agent's, those of Envoy's loggers, and as Envoy's the
 // most common one of its loggers.
-func (b *Backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
-	levels := api.LogLevels{Agent: strings.ToLower(b.Level.Level().String())}
-	e, ok := b.Proxy.Epoch()
+func (o Levels) LogLevels(ctx context.Context) (api.LogLevels, error) {
+	levels := api.LogLevels{Agent: strings.ToLower(o.Level.Level().String())}
+	e, ok := o.Proxy.Epoch()
 	if !ok {
 		return levels, nil
 	}
@@ -43,7 +52,7 @@ func mostCommon(components map[string]string) string {
 
 // SetLogLevels validates and sets levels; an invalid one leaves all unchanged. The agent's level
 // lasts until a reload changes its key, Envoy's until the next epoch.
-func (b *Backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
+func (o Levels) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
 	agentLevels, envoyLevels := config.AgentLevels(), config.EnvoyLevels()
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)
@@ -60,7 +69,7 @@ func (b *Backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.L
 	}
 	slices.Sort(components)
 	if levels.Envoy != "" || len(components) > 0 {
-		e, ok := b.Proxy.Epoch()
+		e, ok := o.Proxy.Epoch()
 		if !ok {
 			return api.LogLevels{}, api.Refuse("no epoch is live whose log level could be set")
 		}
@@ -74,11 +83,11 @@ func (b *Backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.L
 		}
 	}
 	if levels.Agent != "" {
-		_ = b.Level.UnmarshalText([]byte(levels.Agent)) // validated above
+		_ = o.Level.UnmarshalText([]byte(levels.Agent)) // validated above
 	}
-	b.Log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy,
+	o.Log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy,
 		"components", strings.Join(components, ","))
-	return b.LogLevels(ctx)
+	return o.LogLevels(ctx)
 }
 
 // knownLoggers returns an error if Envoy lacks one of the wanted loggers.

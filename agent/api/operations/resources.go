@@ -1,31 +1,45 @@
-package backend
+package operations
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/xds"
 )
+
+// Resources has the operations on what Envoy has: its resources and its admin interface.
+type Resources struct {
+	Supervisor *epoch.Supervisor
+	Discovery  *discovery.Server
+	XDS        *xds.Server
+	Relay      *relay.Server // in use if the configuration has an upstream server
+	View       *status.View
+}
 
 // statusTime bounds reading the state of the xDS streams.
 const statusTime = time.Second
 
 // ResourceTypes returns the state of each resource type on the xDS stream of each running epoch.
-func (b *Backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
+func (o Resources) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	numbers := map[int]int{} // PID → epoch number
-	for _, e := range b.Supervisor.Epochs() {
+	for _, e := range o.Supervisor.Epochs() {
 		if e.State != epoch.Exited {
 			numbers[e.PID] = e.Number
 		}
 	}
 	types := []api.ResourceType{}
-	for _, stream := range b.XDS.Status(ctx) {
+	for _, stream := range o.XDS.Status(ctx) {
 		number, ours := numbers[int(stream.Peer.PID)]
 		if !ours {
 			continue
@@ -36,7 +50,7 @@ func (b *Backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error)
 			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
 				shown.State, shown.Since = "pending", t.Sent
 			}
-			if feed, err := b.Discovery.Feed(stream.Node); t.Wildcard && err == nil {
+			if feed, err := o.Discovery.Feed(stream.Node); t.Wildcard && err == nil {
 				snapshot, _ := feed.Current()
 				shown.Resources = len(snapshot.Set(t.Type))
 			}
@@ -49,7 +63,7 @@ func (b *Backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error)
 			types = append(types, shown)
 		}
 	}
-	for _, t := range b.Relay.Types(ctx) {
+	for _, t := range o.Relay.Types(ctx) {
 		if number, ours := numbers[int(t.PID)]; ours {
 			types = append(types, relayedType(number, t))
 		}
@@ -75,8 +89,8 @@ func relayedType(number int, t relay.Type) api.ResourceType {
 }
 
 // UpstreamDebug returns debug information of the upstream server.
-func (b *Backend) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
-	text, err := b.Relay.Debug(ctx, name)
+func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
+	text, err := o.Relay.Debug(ctx, name)
 	if err != nil {
 		return nil, api.Refuse(err.Error())
 	}
@@ -84,4 +98,25 @@ func (b *Backend) UpstreamDebug(ctx context.Context, name string) (json.RawMessa
 		return json.Marshal(string(text))
 	}
 	return text, nil
+}
+
+// Admin sends a GET to the live epoch's admin interface. The view removes credentials from the
+// answer.
+func (o Resources) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
+	answer, number, err := o.View.Get(ctx, "/"+path, query) //nolint:bodyclose // closed by the server
+	if err != nil {
+		return api.AdminResponse{}, api.Refuse(err.Error())
+	}
+	return api.AdminResponse{Epoch: number, Status: answer.StatusCode,
+		ContentType: answer.Header.Get("Content-Type"), Body: answer.Body}, nil
+}
+
+// Report returns the agent's own part of a bug report.
+func (o Resources) Report(context.Context) ([]api.ReportPiece, error) {
+	build := "not known"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		build = info.String()
+	}
+	return []api.ReportPiece{{Name: "build.txt", Text: build},
+		{Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", o.XDS.Stats())}}, nil
 }

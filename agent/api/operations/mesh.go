@@ -1,4 +1,4 @@
-package backend
+package operations
 
 import (
 	"context"
@@ -10,28 +10,46 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/endpoints"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/exposure"
 	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/sockdiag"
 )
+
+// Mesh has the operations on the mesh configuration.
+type Mesh struct {
+	Discovery *discovery.Server
+	Ports     *ports.Tracker
+	Unbound   *ports.Unbound
+	Exposure  *exposure.Checker
+	Endpoints *endpoints.Tracker
+	Identity  *identity.Manager
+	Proxy     *epoch.Proxy
+
+	live liveProblems
+}
 
 // rescanTime bounds how long the embedded discovery server may take to reread its files.
 const rescanTime = 30 * time.Second
 
 // MeshProblems rereads the mesh configuration and returns its problems, including what Envoy
 // refused.
-func (b *Backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
+func (o *Mesh) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
-	if err := b.Discovery.Rescan(ctx); err != nil {
+	if err := o.Discovery.Rescan(ctx); err != nil {
 		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v",
 			rescanTime))
 	}
-	b.Exposure.Check()
-	return problemsForAPI(b.problems(ctx, true)), nil
+	o.Exposure.Check()
+	return MeshProblems(o.Problems(ctx, true)), nil
 }
 
-func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
+// MeshProblems returns problems in the types of the private socket.
+func MeshProblems(found []discovery.Problem) []api.MeshProblem {
 	problems := []api.MeshProblem{}
 	for _, p := range found {
 		message := p.Message
@@ -45,8 +63,8 @@ func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
 }
 
 // meshNode returns the node of the Envoy that last accepted listeners.
-func (b *Backend) meshNode() (*corev3.Node, error) {
-	if node := b.Ports.LastNode(); node != nil {
+func (o *Mesh) meshNode() (*corev3.Node, error) {
+	if node := o.Ports.LastNode(); node != nil {
 		return node, nil
 	}
 	return nil, api.Refuse(
@@ -54,11 +72,11 @@ func (b *Backend) meshNode() (*corev3.Node, error) {
 }
 
 // MeshCompare returns what files would change for the Envoy that last accepted listeners.
-func (b *Backend) MeshCompare(ctx context.Context,
+func (o *Mesh) MeshCompare(ctx context.Context,
 	files api.MeshFiles) (api.MeshComparison, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
-	node, err := b.meshNode()
+	node, err := o.meshNode()
 	if err != nil {
 		return api.MeshComparison{}, err
 	}
@@ -66,13 +84,13 @@ func (b *Backend) MeshCompare(ctx context.Context,
 	for i, file := range files.Files {
 		texts[i] = discovery.Text(file)
 	}
-	found, err := b.Discovery.Compare(ctx, node, texts, files.Folders,
+	found, err := o.Discovery.Compare(ctx, node, texts, files.Folders,
 		sockdiag.ListeningAddresses())
 	if err != nil {
 		return api.MeshComparison{}, api.Refuse(err.Error())
 	}
 	comparison := api.MeshComparison{Changes: []api.MeshChange{},
-		Problems: problemsForAPI(found.Problems)}
+		Problems: MeshProblems(found.Problems)}
 	for _, c := range found.Changes {
 		change := api.MeshChange{Change: c.Change, Name: c.Name,
 			Type: resource.TypeName(c.Type), File: c.By.File, Line: c.By.Line}
@@ -85,36 +103,36 @@ func (b *Backend) MeshCompare(ctx context.Context,
 }
 
 // MeshExplain returns how the Envoy that last accepted listeners would route a request.
-func (b *Backend) MeshExplain(
+func (o *Mesh) MeshExplain(
 	ctx context.Context, request api.MeshRequest,
 ) (api.MeshExplanation, error) {
-	node, err := b.meshNode()
+	node, err := o.meshNode()
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	state := explain.State{Live: b.counted(ctx)}
-	for _, s := range b.identities() {
+	state := explain.State{Live: o.counted(ctx)}
+	for _, s := range o.Identity.Secrets() {
 		if s.Name == identity.Default {
-			state.Identity = s.SPIFFEID
+			state.Identity = s.SpiffeID
 		}
 	}
-	found, err := b.Discovery.Explain(node, request, state)
+	found, err := o.Discovery.Explain(node, request, state)
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
 	return api.MeshExplanation{MeshAnswer: found.Answer,
-		Problems: problemsForAPI(found.Problems)}, nil
+		Problems: MeshProblems(found.Problems)}, nil
 }
 
 // MeshOrigins returns the files behind the resources of the Envoy that last accepted listeners.
 // Without such an Envoy the result is empty.
-func (b *Backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
+func (o *Mesh) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
 	out := []api.MeshOrigin{}
-	node := b.Ports.LastNode()
+	node := o.Ports.LastNode()
 	if node == nil {
 		return out, nil
 	}
-	origins, err := b.Discovery.Origins(node)
+	origins, err := o.Discovery.Origins(node)
 	if err != nil {
 		return nil, err
 	}

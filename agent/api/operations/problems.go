@@ -1,4 +1,4 @@
-package backend
+package operations
 
 import (
 	"context"
@@ -10,16 +10,17 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/envoy"
 )
 
 // countTime bounds the request to Envoy for its cluster statistics.
 const countTime = time.Second
 
-// Up to mostCounted services each status requests cluster statistics from Envoy, beyond it once in
+// Up to MostCounted services each status requests cluster statistics from Envoy, beyond it once in
 // countPeriod: the filter makes Envoy scan all its statistics.
 const (
-	mostCounted = 1000
+	MostCounted = 1000
 	countPeriod = time.Minute
 )
 
@@ -36,8 +37,8 @@ const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(succe
 
 // counted returns the live epoch's statistics by cluster name, or nil if they are unavailable.
 // Clusters whose membership_total [telemetry] excludes are missing.
-func (b *Backend) counted(ctx context.Context) map[string]explain.Live {
-	live, ok := b.Proxy.Epoch()
+func (o *Mesh) counted(ctx context.Context) map[string]explain.Live {
+	live, ok := o.Proxy.Epoch()
 	if !ok || live.AdminLost {
 		return nil
 	}
@@ -67,40 +68,53 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 	return all
 }
 
-// problems returns all problems of the mesh configuration. Those that only the statistics of a
+// Problems returns all problems of the mesh configuration. Those that only the statistics of a
 // running Envoy show are of now, or else of the last minute.
-func (b *Backend) problems(ctx context.Context, now bool) []discovery.Problem {
-	found := slices.Concat(b.Discovery.Problems(), b.exposed(), b.Unbound.Problems(),
-		b.failing())
-	found = append(found, certificateProblems(b.Identity.Secrets(), found)...)
-	found = append(found, b.counts(ctx, now)...)
+func (o *Mesh) Problems(ctx context.Context, now bool) []discovery.Problem {
+	found := slices.Concat(o.Discovery.Problems(), o.exposed(), o.Unbound.Problems(),
+		o.failing())
+	found = append(found, certificateProblems(o.Identity.Secrets(), found)...)
+	found = append(found, o.counts(ctx, now)...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	return found
 }
 
-func (b *Backend) counts(ctx context.Context, now bool) []discovery.Problem {
-	node := b.Ports.LastNode()
+func (o *Mesh) counts(ctx context.Context, now bool) []discovery.Problem {
+	node := o.Ports.LastNode()
 	if node == nil {
 		return nil
 	}
-	b.live.mu.Lock()
-	defer b.live.mu.Unlock()
-	if now || time.Since(b.live.counted) > countPeriod {
-		b.live.counted = time.Now()
-		b.live.found = nil
-		if found, err := b.Discovery.LiveProblems(node, b.counted(ctx)); err == nil {
-			b.live.found = found
+	o.live.mu.Lock()
+	defer o.live.mu.Unlock()
+	if now || time.Since(o.live.counted) > countPeriod {
+		o.live.counted = time.Now()
+		o.live.found = nil
+		if found, err := o.Discovery.LiveProblems(node, o.counted(ctx)); err == nil {
+			o.live.found = found
 		}
 	}
-	return b.live.found
+	return o.live.found
 }
 
 // failing returns a problem for each endpoint that fails.
-func (b *Backend) failing() []discovery.Problem {
+func (o *Mesh) failing() []discovery.Problem {
 	var problems []discovery.Problem
-	for _, p := range b.Endpoints.Problems() {
+	for _, p := range o.Endpoints.Problems() {
 		problems = append(problems, discovery.Problem{Severity: condition.Warning,
 			Message: p.String(), Fix: "start it, or correct its address"})
+	}
+	return problems
+}
+
+// exposed returns a problem for each port that other hosts reach past mutual TLS.
+func (o *Mesh) exposed() []discovery.Problem {
+	var problems []discovery.Problem
+	for _, e := range o.Exposure.Report().Exposed {
+		p := object.ProblemAt(e.By, condition.Error, e.String(), e.Fix)
+		if e.By.Kind == "" { // an upstream server's
+			p.File, p.Line, p.Object = "", 0, ""
+		}
+		problems = append(problems, p)
 	}
 	return problems
 }

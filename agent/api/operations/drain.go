@@ -1,4 +1,4 @@
-package backend
+package operations
 
 import (
 	"context"
@@ -22,29 +22,29 @@ const listenersClose = 500 * time.Millisecond
 const drainBlind = 10 * time.Second
 
 // BeginDrain starts draining the live epoch and returns (status.Control, bus.Backend).
-func (b *Backend) BeginDrain(ctx context.Context) error {
-	if err := b.Supervisor.Drain(ctx); err != nil {
+func (o Epochs) BeginDrain(ctx context.Context) error {
+	if err := o.Supervisor.Drain(ctx); err != nil {
 		return api.Refuse(err.Error())
 	}
 	return nil
 }
 
 // Drain starts draining the live epoch. With request.Wait it returns once no connections are left.
-func (b *Backend) Drain(
+func (o Epochs) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {
-	if err := b.BeginDrain(ctx); err != nil {
+	if err := o.BeginDrain(ctx); err != nil {
 		return api.DrainResult{}, err
 	}
-	return drainWait{clients{b.Proxy, b.Keeper}, progress}.until(ctx, request.Wait)
+	return drainWait{clients{o.Proxy, o.Keeper}, progress}.until(ctx, request.Wait)
 }
 
 // Undrain ends a drain and returns the epoch that serves.
-func (b *Backend) Undrain(
+func (o Epochs) Undrain(
 	ctx context.Context, progress func(api.Progress),
 ) (api.UndrainResult, error) {
 	begun := time.Now()
-	result, err := b.Supervisor.Undrain(ctx, func(until time.Time, why string) {
+	result, err := o.Supervisor.Undrain(ctx, func(until time.Time, why string) {
 		progress(api.Progress{Phase: why, Until: until})
 	})
 	if refused, ok := errors.AsType[*epoch.Refused](err); ok {

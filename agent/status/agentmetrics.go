@@ -1,22 +1,47 @@
-package backend
+package status
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/dns"
+	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/relay"
-	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/xds"
 )
 
-// Metrics returns the agent's metrics for /stats/prometheus. Their values are read at each scrape.
-// connections has the servers of the agent's addresses.
-func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gatherer {
+// Metrics are the sources of the agent's metrics.
+type Metrics struct {
+	Version     string
+	Started     time.Time
+	Board       *condition.Board
+	Supervisor  *epoch.Supervisor
+	Proxy       *epoch.Proxy
+	Keeper      *epoch.Link
+	Discovery   *discovery.Server
+	XDS         *xds.Server
+	Relay       *relay.Server
+	Health      *health.Checker
+	Identity    *identity.Manager
+	STS         *sts.Server // nil if disabled
+	DNS         *dns.Server // nil if disabled
+	Capture     *capture.Follower
+	Endpoints   *endpoints.Tracker
+	PendingKeys func() []string   // that are in force only after the next start
+	Connections ConnectionMetrics // of the servers of the agent's addresses
+}
+
+// Gatherer returns the agent's metrics for /stats/prometheus. Their values are read at each scrape.
+func (m Metrics) Gatherer() prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, value func() float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
@@ -28,70 +53,69 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 	}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
 		Name: "build_info", Help: "1, with the agent's version.",
-		ConstLabels: prometheus.Labels{"version": b.Version}}, func() float64 { return 1 }))
+		ConstLabels: prometheus.Labels{"version": m.Version}}, func() float64 { return 1 }))
 	gauge("current_epoch", "Number of the live epoch, -1 if there is none.",
-		func() float64 { return float64(b.Proxy.Number()) })
+		func() float64 { return float64(m.Proxy.Number()) })
 	gauge("ready", "1 if the proxy is ready, as /healthz/ready reports.", func() float64 {
-		if ready, _ := b.Proxy.Ready(); ready {
+		if ready, _ := m.Proxy.Ready(); ready {
 			return 1
 		}
 		return 0
 	})
 	gauge("epochs_running", "Epochs whose process lives.", func() float64 {
-		return float64(b.epochs(func(e epoch.Epoch) bool { return e.State != epoch.Exited }))
+		return float64(m.epochs(func(e epoch.Epoch) bool { return e.State != epoch.Exited }))
 	})
 	gauge("epochs_draining", "Epochs that drain: replaced ones, and a live one on request.",
 		func() float64 {
-			return float64(b.epochs(func(e epoch.Epoch) bool {
+			return float64(m.epochs(func(e epoch.Epoch) bool {
 				return e.State == epoch.Draining || e.State == epoch.Live && e.Drained
 			}))
 		})
 	gauge("conditions", "Degraded states that stand.",
-		func() float64 { return float64(len(b.Board.Conditions())) })
+		func() float64 { return float64(len(m.Board.Conditions())) })
 	gauge("pending_restart_keys",
 		"Keys that changed on disk and are in force only after the next start.", func() float64 {
-			_, pending, _ := b.Reloader.Standing()
-			return float64(len(pending))
+			return float64(len(m.PendingKeys()))
 		})
 	gauge("discovery_problems", "Problems in the embedded discovery server's files.",
-		func() float64 { return float64(len(b.Discovery.Problems())) })
+		func() float64 { return float64(len(m.Discovery.Problems())) })
 	gauge("xds_streams", "Streams of Envoys that are open.",
-		func() float64 { return float64(b.XDS.Stats().Streams) })
+		func() float64 { return float64(m.XDS.Stats().Streams) })
 	counter("xds_refusals_total", "Resources that Envoy refused.", func() float64 {
 		var refused uint64
-		for _, t := range b.XDS.Stats().Types {
+		for _, t := range m.XDS.Stats().Types {
 			refused += t.Refusals
 		}
 		return float64(refused)
 	})
 	gauge("backends_failing", "Endpoints that have failed and had no success since.",
-		func() float64 { return float64(len(b.Endpoints.Problems())) })
+		func() float64 { return float64(len(m.Endpoints.Problems())) })
 	counter("backend_failures_total",
 		"Requests and connections that an endpoint refused or did not answer, as far as known.",
-		func() float64 { return float64(b.Endpoints.Failures()) })
+		func() float64 { return float64(m.Endpoints.Failures()) })
 	counter("upstream_streams_lost_total", "Streams of the upstream xDS server that ended.",
-		func() float64 { return float64(b.Relay.Lost()) })
+		func() float64 { return float64(m.Relay.Lost()) })
 	gauge("upstream_connected", "1 if each Envoy has a stream of the upstream xDS server.",
 		func() float64 {
-			if b.Relay.Status().State == relay.Connected {
+			if m.Relay.Status().State == relay.Connected {
 				return 1
 			}
 			return 0
 		})
 	gauge("workload_healthy", "1 if the workload is reported as healthy to the upstream server.",
 		func() float64 {
-			if b.Health.Status().State == health.Healthy {
+			if m.Health.Status().State == health.Healthy {
 				return 1
 			}
 			return 0
 		})
-	if b.STS != nil {
+	if m.STS != nil {
 		counter("token_exchanges_total", "Token exchanges, cached responses not counted.",
-			func() float64 { return float64(b.STS.Stats().Exchanges) })
+			func() float64 { return float64(m.STS.Stats().Exchanges) })
 		counter("token_exchange_failures_total", "Token exchanges that failed.",
-			func() float64 { return float64(b.STS.Stats().Failures) })
+			func() float64 { return float64(m.STS.Stats().Failures) })
 	}
-	if b.DNS != nil {
+	if m.DNS != nil {
 		for result, value := range map[string]func(dns.Stats) uint64{
 			"table":     func(s dns.Stats) uint64 { return s.Table },
 			"cached":    func(s dns.Stats) uint64 { return s.Cached },
@@ -102,24 +126,24 @@ func (b *Backend) Metrics(connections status.ConnectionMetrics) prometheus.Gathe
 				Namespace: "outrider", Name: "dns_queries_total",
 				Help:        "Queries of the DNS proxy, by the source of the response.",
 				ConstLabels: prometheus.Labels{"result": result}},
-				func() float64 { return float64(value(b.DNS.Stats())) }))
+				func() float64 { return float64(value(m.DNS.Stats())) }))
 		}
 	}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
 		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
-		func() float64 { return float64(b.Started.UnixMilli()) / 1000 }))
-	registry.MustRegister(discovery.Metrics{Server: b.Discovery}, xds.Metrics{Server: b.XDS}, connections,
-		identity.Metrics{Manager: b.Identity}, captureMetrics{b.Interception},
-		conditionMetrics{b.Board}, clientMetrics{b})
+		func() float64 { return float64(m.Started.UnixMilli()) / 1000 }))
+	registry.MustRegister(discovery.Metrics{Server: m.Discovery}, xds.Metrics{Server: m.XDS}, m.Connections,
+		identity.Metrics{Manager: m.Identity}, captureMetrics{m.Capture},
+		conditionMetrics{m.Board}, clientMetrics{m.Keeper, m.Supervisor})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",
 		collectors.NewGoCollector()))
 	return registry
 }
 
 // epochs counts the epochs of a kind.
-func (b *Backend) epochs(ofKind func(epoch.Epoch) bool) int {
+func (m Metrics) epochs(ofKind func(epoch.Epoch) bool) int {
 	count := 0
-	for _, e := range b.Supervisor.Epochs() {
+	for _, e := range m.Supervisor.Epochs() {
 		if ofKind(e) {
 			count++
 		}

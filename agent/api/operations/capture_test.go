@@ -1,4 +1,4 @@
-package backend
+package operations
 
 import (
 	"context"
@@ -37,8 +37,8 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 		parts.Eventually(t, 5*time.Second, "the helper is missed", func() bool {
 			return follower.State().State == capture.Withdrawn
 		})
-		b := &Backend{Interception: follower}
-		got, err := b.CaptureExplain(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
+		o := Interception{Client: follower}
+		got, err := o.CaptureExplain(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
 		got.Rule, got.Chain = "", ""
 		if err != nil || got != want {
 			t.Errorf("closed %t: %+v, %v; want %+v", closed, got, err, want)

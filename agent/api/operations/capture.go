@@ -1,0 +1,95 @@
+package operations
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/capture"
+)
+
+// Interception has the operations on the rules of [capture].
+type Interception struct{ Client *capture.Follower }
+
+// Capture returns the state of the interception.
+func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
+	status, err := o.Client.Call(ctx, (*capture.Client).Status)
+	if err != nil { // the rules are shown without outrider-capture, too
+		status = o.Client.State()
+		status.Reason = err.Error()
+	}
+	return o.captureForAPI(status), nil
+}
+
+func (o Interception) captureForAPI(s capture.Status) api.Capture {
+	shown := api.Capture{State: string(s.State), Reason: cmp.Or(s.Reason, s.Partial()),
+		Until: s.Until}
+	for _, table := range o.Client.Tables() {
+		shown.Rules += table.String()
+	}
+	if s.DNS.State == capture.On || s.DNS.State == capture.Withdrawn {
+		shown.DNS = &api.CaptureDNS{State: string(s.DNS.State), Reason: s.DNS.Reason,
+			Resolvers: s.DNS.Resolvers}
+	}
+	for _, c := range s.Counters {
+		shown.Counters = append(shown.Counters, api.CaptureCounter(c))
+	}
+	return shown
+}
+
+// CaptureExplain evaluates the rules of the configuration for a connection.
+func (o Interception) CaptureExplain(
+	_ context.Context, r api.CaptureRequest,
+) (api.CaptureExplanation, error) {
+	to, err := netip.ParseAddrPort(r.To)
+	if err != nil {
+		return api.CaptureExplanation{}, api.Refuse("write ADDRESS:PORT: " + err.Error())
+	}
+	tables, group, protocol := o.Client.Tables(), "", "tcp"
+	if r.Unit != "" {
+		tables, group = o.Client.TablesWith(r.Unit)
+	}
+	if r.UDP {
+		protocol = "udp"
+	}
+	if len(tables) == 0 {
+		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
+			State: string(capture.Off)}, nil
+	}
+	local, loopback, err := capture.Route(to.Addr(), r.UID)
+	if err != nil {
+		return api.CaptureExplanation{}, err
+	}
+	found := capture.Explain(capture.Connection{Inbound: r.Inbound, Protocol: protocol,
+		Destination: to, Local: local, Loopback: loopback, UID: r.UID, CGroup: group}, tables...)
+	now := o.Client.State()
+	explained := api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key,
+		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
+	if found.Verdict == capture.DNS {
+		explained.State = string(cmp.Or(now.DNS.State, capture.Off))
+	}
+	return explained, nil
+}
+
+// CaptureTry puts the rules in force for a time.
+func (o Interception) CaptureTry(ctx context.Context, trial api.CaptureTrial) (api.Capture, error) {
+	return o.changeCapture(ctx, func(c *capture.Client, ctx context.Context) (capture.Status, error) {
+		return c.Try(ctx, trial.For)
+	})
+}
+
+// CaptureConfirm ends a trial: the rules stay in force.
+func (o Interception) CaptureConfirm(ctx context.Context) (api.Capture, error) {
+	return o.changeCapture(ctx, (*capture.Client).Confirm)
+}
+
+func (o Interception) changeCapture(
+	ctx context.Context, call func(*capture.Client, context.Context) (capture.Status, error),
+) (api.Capture, error) {
+	status, err := o.Client.Call(ctx, call)
+	if err != nil {
+		return api.Capture{}, api.Refuse(err.Error())
+	}
+	return o.captureForAPI(status), nil
+}

@@ -1,0 +1,75 @@
+// Package operations implements the operations of the private socket (api.Backend) and of D-Bus
+// (bus.Backend) on the parts that own the state. Each type has the parts that its methods need.
+package operations
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// Epochs has the operations on the epochs.
+type Epochs struct {
+	Supervisor *epoch.Supervisor
+	Proxy      *epoch.Proxy
+	Keeper     *epoch.Link
+}
+
+// measureTime bounds the keeper's measurement of the epochs' memory and connections.
+const measureTime = 2 * time.Second
+
+// Measure returns all epochs. Memory and connections are set for those that the keeper can measure.
+func (o Epochs) Measure(ctx context.Context) []api.Epoch {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	measured := o.Keeper.Measure(ctx)
+	all := o.Supervisor.Epochs()
+	for i, e := range all {
+		if figures, ok := measured[e.ID]; ok {
+			all[i].MemoryBytes, all[i].Connections = figures.MemoryBytes, figures.Downstream
+		}
+	}
+	return all
+}
+
+// Changed returns a channel that is closed when the epochs change. All other changes are events of
+// the board.
+func (o Epochs) Changed() <-chan struct{} { return o.Supervisor.Changed() }
+
+// WaitReady returns once the proxy is ready, or an error with the reason if ctx ends first.
+func (o Epochs) WaitReady(ctx context.Context, progress func(api.Progress)) error {
+	reason := o.Proxy.WaitReady(ctx, func(reason string) { progress(api.Progress{Phase: reason}) })
+	if reason != "" {
+		return &api.Error{Message: "the proxy is not ready: " + reason}
+	}
+	return nil
+}
+
+// Abort kills an epoch.
+func (o Epochs) Abort(ctx context.Context, number int) error {
+	err := o.Supervisor.Abort(ctx, number)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, epoch.ErrNoEpoch):
+		return &api.Error{Status: http.StatusNotFound, Message: err.Error()}
+	}
+	return api.Refuse(err.Error())
+}
+
+// clients implements drained with the numbers that the status shows.
+type clients struct {
+	*epoch.Proxy
+	keeper *epoch.Link
+}
+
+// Connections returns the number of clients' connections of an epoch.
+func (c clients) Connections(ctx context.Context, e epoch.Epoch) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	return c.keeper.Clients(ctx, e.ID)
+}

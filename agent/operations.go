@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"context"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/operations"
+	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/ports"
+)
+
+// backend implements api.Backend, bus.Backend, status.Control and systemd.Agent.
+type backend struct {
+	*overview
+	configuration
+	operations.Epochs
+	operations.Interception
+	operations.Levels
+	*operations.Mesh
+	operations.Resources
+}
+
+// configuration has the operations on the configuration.
+type configuration struct {
+	options   config.Options
+	reloader  *reloader
+	discovery *discovery.Server
+	board     *condition.Board
+	checker   blueprint.Checker // its Folder is that of the configuration in force
+}
+
+// Reload reloads like SIGHUP and returns the outcome.
+func (o configuration) Reload(
+	ctx context.Context, request api.ReloadRequest, progress func(api.Progress),
+) (api.ReloadResult, error) {
+	reason := "outrider reload"
+	if request.Systemctl {
+		reason = "systemctl reload"
+	}
+	o.discovery.Proceed()
+	result, err := o.reloader.Reload(ctx, reason, request, progress)
+	for _, c := range o.board.Conditions() {
+		if c.Code == discovery.ConditionProblems || c.Code == ports.ConditionUnbound &&
+			result.Mesh == "" {
+			result.Mesh = c.Sentence
+		}
+	}
+	return result, err
+}
+
+// Config returns the configuration in force with secrets redacted, so that it can be attached to a
+// ticket.
+func (o configuration) Config(context.Context) (api.Config, error) {
+	current := o.reloader.InForce()
+	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash,
+		Values: current.Values()}, nil
+}
+
+// ConfigDiff compares the configuration on disk with the one in force. A configuration that cannot
+// be loaded is reported in Errors of the result.
+func (o configuration) ConfigDiff(context.Context) (api.ConfigDiff, error) {
+	loaded, err := config.Load(o.options)
+	if err != nil {
+		return api.ConfigDiff{Errors: config.Reasons(err)}, nil
+	}
+	changes := config.Compare(o.reloader.InForce().Config, loaded.Config)
+	return api.ConfigDiff{Changes: append([]api.Change{}, changes...)}, nil
+}
+
+// BeginReload begins a reload and returns its ID.
+func (o configuration) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
+	o.discovery.Proceed()
+	return o.reloader.Begin(ctx, "D-Bus request", ifChanged)
+}
+
+// CheckConfig returns the errors in a configuration file. The path "" means the agent's own
+// configuration.
+func (o configuration) CheckConfig(ctx context.Context, path string) ([]string, error) {
+	options := o.options
+	if path != "" {
+		options = config.Options{Directory: options.Directory,
+			Environment: options.Environment, InUnit: options.InUnit,
+			Unreadable: options.Unreadable}.Of(path)
+	}
+	checker := o.checker
+	checker.Folder = o.reloader.InForce().Config.Envoy.ConfigDir
+	report := blueprint.Check(ctx, options, checker)
+	if len(report.Errors) == 0 {
+		return nil, nil
+	}
+	return config.Reasons(report.Errors), nil
+}
+
+// DumpConfig returns the effective configuration as TOML.
+func (o configuration) DumpConfig(context.Context) (string, error) {
+	return o.reloader.InForce().Show(), nil
+}

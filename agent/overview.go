@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/operations"
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/hostconflict"
+	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/systemd"
+)
+
+// overview is the state of all parts together.
+type overview struct {
+	reloads  *reloader
+	process  process
+	version  string
+	instance string
+	started  time.Time
+	board    *condition.Board
+	presence *hostconflict.Presence
+	proxy    *epoch.Proxy
+	relay    *relay.Server
+	health   *health.Checker
+	capture  *capture.Follower
+	epochs   operations.Epochs
+	mesh     *operations.Mesh
+}
+
+// Status returns the combined state of all parts (api.Backend).
+func (o *overview) Status(ctx context.Context) (api.Status, error) {
+	status := o.State(ctx)
+	status.Epochs = o.epochs.Measure(ctx)
+	problems := o.mesh.Problems(ctx, o.mesh.Discovery.Stats().Services <= operations.MostCounted)
+	status.Discovery = o.discoveryStatus(problems)
+	status.Problems = operations.MeshProblems(problems[:min(len(problems), api.MaxMeshProblems)])
+	o.addOutside(&status)
+	for _, p := range o.mesh.Endpoints.Problems() {
+		status.FailingBackends = append(status.FailingBackends, api.FailingBackend{
+			Cluster: p.Cluster, Host: p.Host(), Address: p.Address, Cause: p.Cause, Since: p.Since,
+			Failures: p.Requests})
+	}
+	return status, nil
+}
+
+// State is Status without the usage of the epochs and the problems of the mesh (bus.Backend).
+func (o *overview) State(ctx context.Context) api.Status {
+	ready, reason := o.proxy.ReadyContext(ctx)
+	current := o.reloads.InForce()
+	last, pending, _ := o.reloads.Standing()
+	status := api.Status{
+		Version: o.version, Instance: o.instance, PID: os.Getpid(),
+		Started: o.started, Present: o.presence.Since(),
+		State: o.state(), Ready: ready, ReadyReason: reason,
+		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
+		Epochs:     o.epochs.Supervisor.Epochs(),
+		Discovery:  o.discoveryStatus(nil),
+		Capture:    string(o.capture.State().State),
+		Identities: o.identities(),
+		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash,
+		PendingKeys: pending, Claims: append(current.Config.Claims(), o.mesh.Ports.Claims()...),
+		Conditions: o.board.Conditions(), Doing: o.reloads.Phase(),
+	}
+	if live, ok := o.proxy.Epoch(); ok {
+		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
+	}
+	if h := o.health.Status(); h.State != health.Off {
+		status.Health = &api.Health{State: string(h.State), Since: h.Since, Reason: h.Reason}
+	}
+	if binary := o.process.Binary(); binary != nil {
+		status.Envoy.Path, status.Envoy.Version = binary.Path, binary.Version
+	}
+	return status
+}
+
+// state returns the agent's state, which the private socket, D-Bus and the service manager show.
+func (o *overview) state() api.State {
+	live, ok := o.proxy.Epoch()
+	_, _, busy := o.reloads.Standing()
+	switch {
+	case o.process.Stopping():
+		return api.StateStopping
+	case !ok && !o.proxy.Absent():
+		return api.StateStarting
+	case busy:
+		return api.StateReloading
+	case live.Drained:
+		return api.StateDraining
+	default:
+		return api.StateRunning
+	}
+}
+
+// Reported returns the number of reloads whose start was published (systemd.Agent).
+func (o *overview) Reported() uint64 { return o.reloads.Reported() }
+
+// Summary returns the agent's state and its status sentence (systemd.Agent).
+func (o *overview) Summary(announced bool) (systemd.State, string) {
+	state, sentence := o.summary(announced)
+	return systemd.State(state), sentence
+}
+
+func (o *overview) summary(announced bool) (api.State, string) {
+	state := o.state()
+	live, serves := o.proxy.Epoch()
+	switch {
+	case state == api.StateStopping && serves:
+		return state, fmt.Sprintf("stopping: epoch %d drains", live.Number)
+	case state == api.StateStopping:
+		return state, "stopping"
+	case state == api.StateReloading:
+		return state, o.reloads.Phase()
+	case !serves && !o.proxy.Absent():
+		return api.StateStarting, o.proxy.NotLive()
+	}
+	if ready, reason := o.proxy.Ready(); !ready && state == api.StateRunning && !announced {
+		return api.StateStarting, reason
+	}
+	sentence := "serves without Envoy"
+	if serves {
+		sentence = doing(live)
+	}
+	conditions := o.board.Conditions()
+	if len(conditions) > 0 {
+		sentence += fmt.Sprintf("; %s: %s", conditions[0].Severity, conditions[0].Sentence)
+	}
+	if len(conditions) > 1 {
+		sentence += fmt.Sprintf(" (and %d more: outrider status)", len(conditions)-1)
+	}
+	return state, sentence
+}
+
+// doing describes the live epoch.
+func doing(live epoch.Epoch) string {
+	switch {
+	case live.Drained && live.Awaits != "":
+		return fmt.Sprintf("epoch %d drains until the undrain is done: %s", live.Number,
+			live.Awaits)
+	case live.Drained:
+		return fmt.Sprintf("epoch %d drains on request", live.Number)
+	default:
+		return fmt.Sprintf("epoch %d serves", live.Number)
+	}
+}
+
+// identities describes the secrets that are loaded or that could not be.
+func (o *overview) identities() []api.Identity {
+	all := []api.Identity{}
+	for _, s := range o.mesh.Identity.Secrets() {
+		if s.NotAfter.IsZero() && s.Problem == "" {
+			continue
+		}
+		all = append(all, api.Identity{
+			Name: s.Name, Source: string(s.Source), Subject: s.Subject, SPIFFEID: s.SpiffeID,
+			Issuer: s.Issuer, Serial: s.Serial,
+			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
+			Problem: s.Problem, Names: s.Names, File: s.File, PresentedBy: s.Users,
+		})
+	}
+	return all
+}
+
+// discoveryStatus returns the state of the upstream server, or of the embedded discovery server
+// with the number of its problems.
+func (o *overview) discoveryStatus(problems []discovery.Problem) api.Discovery {
+	switch d := o.reloads.InForce().Config.Discovery; {
+	case d.Address != "" && !d.Proxy:
+		return api.Discovery{State: "direct", Address: d.Address, Since: o.started,
+			Detail: "Envoy connects to it itself"}
+	case d.Address != "":
+		return upstreamStatus(d.Address, o.relay.Status())
+	}
+	var errors, warnings int
+	for _, p := range problems {
+		switch p.Severity {
+		case condition.Error:
+			errors++
+		case condition.Warning:
+			warnings++
+		}
+	}
+	detail := strings.Join(slices.DeleteFunc([]string{counted(errors, "error"),
+		counted(warnings, "warning")}, func(s string) bool { return s == "" }), ", ")
+	if detail != "" {
+		detail += "; run \"outrider mesh check\" for details"
+	}
+	return api.Discovery{State: "embedded", Since: o.started, Detail: detail}
+}
+
+// upstreamStatus describes the connection to the upstream server.
+func upstreamStatus(address string, s relay.Status) api.Discovery {
+	detail := s.Error
+	if s.State == relay.Cached {
+		detail = "configuration of " + s.Cache.Format(time.DateTime) + "; " + detail
+	}
+	return api.Discovery{State: string(s.State), Address: address, Since: s.Since, Detail: detail}
+}
+
+// counted returns a number with its noun, or "" for 0.
+func counted(n int, noun string) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// maxOlder bounds the peers that a status names.
+const maxOlder = 20
+
+// addOutside adds what is outside mutual TLS on purpose, or because it is older than the rules.
+func (o *overview) addOutside(status *api.Status) {
+	for _, o := range o.mesh.Exposure.Report().Outside {
+		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.OutsidePort(o))
+	}
+	older := o.mesh.Exposure.Older()
+	for _, o := range older[:min(len(older), maxOlder)] {
+		status.OlderConnections = append(status.OlderConnections, api.OlderConnections{
+			Port: o.Port, Peer: o.Peer, Count: o.Count})
+	}
+	rest := map[uint16]int{}
+	for _, o := range older[min(len(older), maxOlder):] {
+		rest[o.Port] += o.Count
+	}
+	for _, port := range slices.Sorted(maps.Keys(rest)) {
+		status.OlderConnections = append(status.OlderConnections,
+			api.OlderConnections{Port: port, Count: rest[port]})
+	}
+}
+
+// Quit requests an orderly stop and returns at once (status.Control).
+func (o *overview) Quit(context.Context) error {
+	o.process.RequestStop()
+	return nil
+}
