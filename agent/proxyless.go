@@ -16,7 +16,7 @@ import (
 // withoutEnvoy implements requester where [envoy] enabled is false: no request starts an epoch.
 type withoutEnvoy struct{ *epoch.Supervisor }
 
-func (withoutEnvoy) Ask(epoch.Request) func(context.Context) (epoch.Result, error) {
+func (withoutEnvoy) Submit(epoch.Request) func(context.Context) (epoch.Result, error) {
 	return func(context.Context) (epoch.Result, error) {
 		return epoch.Result{Epoch: -1, Previous: -1, Mode: epoch.Unchanged}, nil
 	}

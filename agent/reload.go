@@ -71,7 +71,7 @@ type specSource interface {
 
 // requester is the part of the supervisor that the reloader needs. Its methods do not block.
 type requester interface {
-	Ask(epoch.Request) (wait func(context.Context) (epoch.Result, error))
+	Submit(epoch.Request) (wait func(context.Context) (epoch.Result, error))
 	Live() (epoch.Epoch, epoch.Admin, bool)
 	Changed() <-chan struct{}
 }

@@ -69,7 +69,7 @@ func (r *reloads) Changed() <-chan struct{} {
 	return r.changed
 }
 
-func (r *reloads) Ask(request epoch.Request) func(context.Context) (epoch.Result, error) {
+func (r *reloads) Submit(request epoch.Request) func(context.Context) (epoch.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	hold, fail := r.hold, r.fail

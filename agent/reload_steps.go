@@ -147,7 +147,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.publish(request)
 	// Called by the owner, so that the supervisor receives the requests in order.
-	wait := r.supervisor.Ask(epoch.Request{
+	wait := r.supervisor.Submit(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
 		Abort: request.abort,
 		OnWait: func(until time.Time, why string) {

@@ -122,23 +122,23 @@ func (a launch) run(x *executor) {
 func (a sendSignal) run(x *executor) {
 	args := []any{"epoch", a.number, "signal", unix.SignalName(a.signal)}
 	x.logs(slog.LevelInfo, "signal to Envoy", append(args, "why", a.why)...)
-	x.tell("cannot send signal to Envoy", args, func(ctx context.Context, k Keeper) error {
+	x.requestKeeper("cannot send signal to Envoy", args, func(ctx context.Context, k Keeper) error {
 		return k.Signal(ctx, a.id, a.signal)
 	})
 }
 
 func (a storeNote) run(x *executor) {
-	x.tell("cannot store epoch state in keeper", []any{"epoch", a.number},
+	x.requestKeeper("cannot store epoch state in keeper", []any{"epoch", a.number},
 		func(ctx context.Context, k Keeper) error { return k.Annotate(ctx, a.id, a.note) })
 }
 
 func (a forget) run(x *executor) {
-	x.tell("the keeper did not forget an ended process", []any{"id", a.id},
+	x.requestKeeper("the keeper did not forget an ended process", []any{"id", a.id},
 		func(ctx context.Context, k Keeper) error { return k.Forget(ctx, a.id) })
 }
 
 func (a clearInitializing) run(x *executor) {
-	x.tell("cannot clear the flag of a failed start", []any{"epoch", a.number},
+	x.requestKeeper("cannot clear the flag of a failed start", []any{"epoch", a.number},
 		func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, a.lineage) })
 }
 

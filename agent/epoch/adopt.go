@@ -57,9 +57,9 @@ func (m *machine) loseKeeper() {
 	}
 }
 
-// settleLost watches the processes of a lost keeper, and raises an error once it has been away for
-// longer than it takes to replace itself.
-func (m *machine) settleLost() {
+// reconcileLost watches the processes of a lost keeper, and raises an error once it has been away
+// for longer than it takes to replace itself.
+func (m *machine) reconcileLost() {
 	if len(m.processes) > 0 && !m.awaiting {
 		m.awaiting = true
 		await := awaitProcesses{}
@@ -240,7 +240,7 @@ func (m *machine) resumeLive(p *process) {
 			p.Number)
 	}
 	if p.AdminLost {
-		m.adminLost(p, reasonTakenOver)
+		m.adminLost(p, reasonAdminLost)
 	}
 }
 

@@ -100,7 +100,7 @@ func TestTheLastOfManyRequestsCounts(t *testing.T) {
 		h.must(specOf("a"))
 		var waits []func(context.Context) (Result, error)
 		for i := range 26 {
-			waits = append(waits, h.s.Ask(Request{Spec: specOf(string(rune('A' + i))), Reason: "test"}))
+			waits = append(waits, h.s.Submit(Request{Spec: specOf(string(rune('A' + i))), Reason: "test"}))
 		}
 		for _, wait := range waits {
 			if _, err := wait(h.t.Context()); err != nil {

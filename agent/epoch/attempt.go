@@ -155,8 +155,9 @@ func (m *machine) startedAs(p *process, pid int) {
 		return // its exit was reported first
 	}
 	p.PID = pid
-	m.publish(condition.KindEpochStarted, p, nil, "epoch %d started (pid %d, %s): %s",
-		p.Number, pid, p.Mode, p.Reason)
+	m.publish(notice{kind: condition.KindEpochStarted, epoch: p.Number,
+		sentence: fmt.Sprintf("epoch %d started (pid %d, %s): %s", p.Number, pid, p.Mode, p.Reason),
+		message:  "epoch started", args: []any{"pid", pid, "mode", p.Mode, "reason", p.Reason}})
 }
 
 // poll starts to poll the attempt's process until it is live.
@@ -228,8 +229,8 @@ func (m *machine) fail(a *attempt, cause error) {
 	}
 }
 
-// settleAttempt ends an attempt whose time is over.
-func (m *machine) settleAttempt() {
+// reconcileAttempt ends an attempt whose time is over.
+func (m *machine) reconcileAttempt() {
 	a := m.attempt
 	switch {
 	case a == nil:
@@ -267,9 +268,9 @@ func (m *machine) remove(p *process) {
 
 // removeBootstrap removes a file unless a living epoch or one without successor uses it.
 func (m *machine) removeBootstrap(path string) {
-	kept := func(u unreplaced) bool { return u.bootstrap == path }
+	needed := func(u unreplaced) bool { return u.bootstrap == path }
 	used := func(p *process) bool { return p.BootstrapPath == path }
-	if !slices.ContainsFunc(m.unreplaced, kept) && !slices.ContainsFunc(m.processes, used) {
+	if !slices.ContainsFunc(m.unreplaced, needed) && !slices.ContainsFunc(m.processes, used) {
 		m.do(removeFile{path})
 	}
 }

@@ -49,8 +49,8 @@ type undrainRequested struct{ call call }
 
 func (e undrainRequested) apply(m *machine) { m.drain.delayed = append(m.drain.delayed, e.call) }
 
-// settleDrain requests the live epoch to drain if there is a reason. One request runs at a time.
-func (m *machine) settleDrain() {
+// reconcileDrain requests the live epoch to drain if there is a reason. One request runs at a time.
+func (m *machine) reconcileDrain() {
 	d, live := &m.drain, m.live()
 	if d.request != "" {
 		return
@@ -80,11 +80,11 @@ type drainAnswered struct {
 
 func (e drainAnswered) apply(m *machine) {
 	d := &m.drain
-	stands := e.err == nil || errors.Is(e.err, errUnconfirmed) || m.handsOver(e.id)
+	accepted := e.err == nil || errors.Is(e.err, errUnconfirmed) || m.handsOver(e.id)
 	switch {
 	case len(d.calls) == 0: // it was repeated
 		m.drainRepeated(e)
-	case stands:
+	case accepted:
 		m.requireDrain(e)
 	case d.before:
 		m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
@@ -147,13 +147,16 @@ func (m *machine) requireDrain(e drainAnswered) {
 	case live != nil:
 		m.drainAgain(live)
 	}
-	sentence := fmt.Sprintf("epoch %d drains: its listeners close at the end of its drain time",
-		d.number)
+	n := notice{kind: condition.KindDraining, epoch: d.number, message: "epoch drains on request",
+		sentence: fmt.Sprintf("epoch %d drains: its listeners close at the end of its drain time",
+			d.number)}
 	if e.err != nil {
-		sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is "+
+		n.message, n.args = "epoch has not confirmed that it drains; trying again",
+			[]any{"error", e.err}
+		n.sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is "+
 			"repeated until it, or the epoch that replaces it, does (%v)", d.number, e.err)
 	}
-	m.publish(condition.KindDraining, &process{Epoch: Epoch{Number: d.number}}, nil, "%s", sentence)
+	m.publish(n)
 	m.reply(d.calls, answer{})
 }
 
@@ -194,8 +197,8 @@ func (m *machine) requestUndrain(c call) {
 // undrained ends the standing drain: an epoch that was not requested to drain is live.
 func (m *machine) undrained(p *process, result Result) {
 	m.drain.wanted = false
-	m.publish(condition.KindUndrained, p, nil,
-		"epoch %d takes new connections: the drain is taken back", p.Number)
+	m.publish(notice{kind: condition.KindUndrained, epoch: p.Number, message: "drain reverted",
+		sentence: fmt.Sprintf("epoch %d takes new connections: the drain is reverted", p.Number)})
 	m.reply(m.drain.undrains, answer{result: result})
 	m.drain.undrains = nil
 }

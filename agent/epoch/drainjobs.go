@@ -77,7 +77,7 @@ func (a drainOlder) run(x *executor) {
 		if a.steer != nil {
 			a.steer.do(ctx, x)
 		}
-		if !a.drainable || a.brief && !sleep(ctx, steerSettle) {
+		if !a.drainable || a.brief && !sleep(ctx, acceptQueued) {
 			return
 		}
 		admin := x.options.Admin(a.admin)
@@ -136,7 +136,7 @@ func (a steer) run(x *executor) {
 }
 
 func (a steer) do(ctx context.Context, x *executor) {
-	limited, cancel := context.WithTimeout(ctx, steerSettle) // the drain waits for it
+	limited, cancel := context.WithTimeout(ctx, acceptQueued) // the drain waits for it
 	defer cancel()
 	err := x.withKeeper(limited, func(ctx context.Context, k Keeper) error {
 		return k.Steer(ctx, a.from, a.to, max(time.Until(a.closes), 0))

@@ -22,7 +22,7 @@ type executor struct {
 	ledger  worker // requests to the keeper
 	files   worker
 	notices worker          // board, log and callers
-	life    context.Context // ends with Run
+	life    context.Context // of the jobs that events start; Run, which is called once, sets it
 	jobs    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -51,7 +51,7 @@ func newExecutor(options Options) executor {
 }
 
 // begin starts the goroutines. The function it returns ends them: it gives actions that are queued
-// askTimeout to be carried out.
+// requestTimeout to be carried out.
 func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 	x.setKeeper(keeper)
 	life, cancel := context.WithCancel(ctx)
@@ -77,7 +77,7 @@ func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 		}()
 		select {
 		case <-finished:
-		case <-time.After(askTimeout):
+		case <-time.After(requestTimeout):
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (x *executor) setKeeper(keeper Keeper) {
 	x.keeper = keeper
 }
 
-// withKeeper makes a request to the keeper of now, within askTimeout.
+// withKeeper makes a request to the keeper of now, within requestTimeout.
 func (x *executor) withKeeper(ctx context.Context,
 	request func(context.Context, Keeper) error) error {
 	x.mu.Lock()
@@ -135,13 +135,13 @@ func (x *executor) withKeeper(ctx context.Context,
 	if keeper == nil {
 		return errKeeperLost
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return request(ctx, keeper)
 }
 
-// tell queues a request to the keeper whose only result is a line in the log if it fails.
-func (x *executor) tell(failure string, args []any,
+// requestKeeper queues a request to the keeper whose only result is a line in the log if it fails.
+func (x *executor) requestKeeper(failure string, args []any,
 	request func(context.Context, Keeper) error) {
 	x.ledger.add(func(ctx context.Context) {
 		if err := x.withKeeper(ctx, request); err != nil {

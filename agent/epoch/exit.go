@@ -3,6 +3,7 @@ package epoch
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"syscall"
@@ -86,19 +87,17 @@ func (m *machine) recordExit(p *process, exit *Exit, cause string) {
 	if p.ending != "" && !p.killed.IsZero() && exit.Signal != "" {
 		p.ExitCause = "was killed by the agent: " + p.ending
 	}
-	detail := ""
+	reason := ""
 	switch {
 	case p.ending != "" && p.ExitCause == cause:
-		detail = " (" + p.ending + ")"
+		reason = p.ending
 	case phase == Draining && p.idle:
-		detail = " (no client was connected to it any more)"
+		reason = "no client was connected to it any more"
 	case phase == Draining && p.endedBy == endedByChild && m.now.Before(p.Ends.Add(-time.Second)):
-		detail = fmt.Sprintf(" (%s before it was to; the epoch after it continues to serve)",
+		reason = fmt.Sprintf("%s before it was to; the epoch after it continues to serve",
 			p.Ends.Sub(m.now).Round(time.Second))
 	}
-	m.publish(condition.KindEpochExited, p, map[string]string{"cause": p.ExitCause,
-		"status": strconv.Itoa(exit.Code), "signal": exit.Signal},
-		"epoch %d %s%s", p.Number, p.ExitCause, detail)
+	m.publishExit(p, reason)
 	m.do(cancelJob{drainJob(p.ID)})
 	m.remove(p)
 	m.history = append(m.history, p.Epoch)
@@ -122,6 +121,23 @@ func (m *machine) recordExit(p *process, exit *Exit, cause string) {
 	if len(m.processes) == 0 {
 		m.last = nil
 	}
+}
+
+// publishExit publishes the exit of a process. reason says why, if the cause does not.
+func (m *machine) publishExit(p *process, reason string) {
+	n := notice{kind: condition.KindEpochExited, epoch: p.Number, message: "epoch exited",
+		args: []any{"cause", p.ExitCause},
+		fields: map[string]string{"cause": p.ExitCause, "status": strconv.Itoa(p.exit.Code),
+			"signal": p.exit.Signal}}
+	n.sentence = fmt.Sprintf("epoch %d %s", p.Number, p.ExitCause)
+	if reason != "" {
+		n.sentence += " (" + reason + ")"
+		n.args = append(n.args, "reason", reason)
+	}
+	if p.ending == "" && (p.exit.Code != 0 || p.exit.Signal != "") {
+		n.level = slog.LevelWarn
+	}
+	m.publish(n)
 }
 
 // vanish takes in that epochs have ended with their keeper, and reports whether one of them served.

@@ -142,7 +142,7 @@ func (h *harness) refused(spec *Spec) *Refused {
 	return refused
 }
 
-// wait lets time pass and everything settle.
+// wait lets time pass and everything reconcile.
 func (h *harness) wait(duration time.Duration) {
 	time.Sleep(duration) //house:sleep of the bubble's clock
 	synctest.Wait()

@@ -50,7 +50,7 @@ func TestIdle_ReloadsDoNotWaitForAnEpochWithoutClients(t *testing.T) {
 		if h.outage() != 0 {
 			t.Errorf("nobody served for %s", h.outage())
 		}
-		if log := h.log.String(); strings.Contains(log, "waiting for epoch") ||
+		if log := h.log.String(); strings.Contains(log, "waiting for an older epoch") ||
 			!strings.Contains(log, "no client was connected") {
 			t.Error("the log says that something waited, or not why an epoch ended")
 		}
@@ -86,7 +86,7 @@ func TestIdle_ReloadWaitsForClients(t *testing.T) {
 				if all := strings.Join(told, "\n"); !strings.Contains(all, "waiting for epoch 0 to finish draining, 50 client connections left until 8s") {
 					t.Errorf("told:\n%s", all)
 				}
-				if log := h.log.String(); strings.Count(log, "waiting for epoch 0 to finish draining") != 1 {
+				if log := h.log.String(); strings.Count(log, "waiting for an older epoch to finish draining") != 1 {
 					t.Error("the log does not say once what is waited for")
 				}
 			})
@@ -110,7 +110,7 @@ func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 				if took, _ := h.applyIn("c"); took < 7*time.Second {
 					t.Errorf("took %s", took)
 				}
-				if log := h.log.String(); strings.Count(log, "waiting for epoch 0 to finish draining") != 1 {
+				if log := h.log.String(); strings.Count(log, "waiting for an older epoch to finish draining") != 1 {
 					t.Error("the log does not say once what is waited for")
 				}
 			})
@@ -262,7 +262,7 @@ func TestIdle_AbortedEpochThatDoesNotExit(t *testing.T) {
 			}
 			m := &machine{state: now.clone(), now: noon}
 			test.do(m)
-			m.settle()
+			m.reconcile()
 			if m.attempt != nil || !slices.ContainsFunc(m.actions, func(a action) bool {
 				r, ok := a.(reply)
 				return ok && r.call == 7 && errors.Is(r.answer.err, test.cause)

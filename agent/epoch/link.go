@@ -52,7 +52,7 @@ func (l *Link) Supervise(supervisor *Supervisor) { l.supervisor = supervisor }
 
 // Timing of connection attempts.
 const (
-	keeperTimeout  = 10 * time.Second // per attempt
+	dialTimeout    = 10 * time.Second // per attempt
 	keeperPause    = 50 * time.Millisecond
 	keeperPauseMax = 2 * time.Second
 )
@@ -63,7 +63,7 @@ const figuresAge = time.Second
 // Open connects for the first time. While the keeper serves another agent, which may be ending,
 // Open retries for keeperPatience.
 func (l *Link) Open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	var replaced bool
 	for until := time.Now().Add(keeperPatience); ; {
@@ -146,7 +146,7 @@ func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 	var replaced, late bool
 	pauses := backoff.Backoff{Min: keeperPause, Max: keeperPauseMax}
 	for {
-		attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
+		attempt, cancel := context.WithTimeout(ctx, dialTimeout)
 		client, err := l.dial(attempt, &replaced)
 		cancel()
 		if err == nil {
@@ -253,7 +253,7 @@ func (l *Link) Clients(ctx context.Context, id string) (uint64, error) {
 
 // Shutdown ends the keeper and all its Envoys.
 func (l *Link) Shutdown() {
-	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	client := l.Get()
 	if err := client.Shutdown(ctx); err != nil && !errors.Is(err, keeper.ErrClosed) {
@@ -267,7 +267,7 @@ func (l *Link) ShutdownIfIdle() {
 	if l.Get() == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	processes, err := l.Get().Client.Processes(ctx)
 	if err != nil {

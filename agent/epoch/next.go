@@ -45,38 +45,38 @@ type machine struct {
 func next(was state, e event) (state, []action) {
 	m := &machine{state: was.clone(), now: e.at}
 	e.trigger.apply(m)
-	m.settle()
+	m.reconcile()
 	return m.state, m.actions
 }
 
-// settle makes the transitions that follow from the state and the time alone, and sets wake.
-func (m *machine) settle() {
+// reconcile makes the transitions that follow from the state and the time alone, and sets wake.
+func (m *machine) reconcile() {
 	m.wake = time.Time{}
-	m.settleAttempt()
-	m.settleDrain()
+	m.reconcileAttempt()
+	m.reconcileDrain()
 	switch m.classify() {
 	case finished, adopting:
 	case stopping:
-		m.settleStop()
+		m.reconcileStop()
 	case keeperLost:
-		m.settleLost()
+		m.reconcileLost()
 	case idle, attempting, waiting, backingOff:
 		m.endOverdue()
 		m.answerUnchanged()
 		if m.attempt == nil {
 			m.startNext()
 		}
-		m.settleProbe()
+		m.reconcileProbe()
 	}
 	m.announceWaiting()
 	m.status = m.classify()
 	for _, p := range m.processes {
-		m.place(p)
+		m.publishState(p)
 	}
 }
 
-// place derives what readers see of an epoch that serves from the state of the supervisor.
-func (m *machine) place(p *process) {
+// publishState sets what readers see of the supervisor's state in an epoch that serves.
+func (m *machine) publishState(p *process) {
 	p.Awaits, p.MayRefuse = "", false
 	if !p.State.Serves() {
 		return
@@ -118,11 +118,11 @@ func (m *machine) raise(code string, severity condition.Severity, format string,
 func (m *machine) clear(code string) { m.do(clearCondition{code}) }
 
 func (m *machine) warn(message string, args ...any) {
-	m.do(logLine{slog.LevelWarn, message, args})
+	m.do(logLine{level: slog.LevelWarn, message: message, args: args})
 }
 
 func (m *machine) info(message string, args ...any) {
-	m.do(logLine{slog.LevelInfo, message, args})
+	m.do(logLine{level: slog.LevelInfo, message: message, args: args})
 }
 
 // annotate stores what the next agent must know of an epoch in the keeper.
@@ -132,21 +132,23 @@ func (m *machine) annotate(p *process) {
 	}
 }
 
-// publish announces an event of an epoch on the board and in the log.
-func (m *machine) publish(kind string, p *process, fields map[string]string,
-	format string, args ...any) {
-	sentence, number := fmt.Sprintf(format, args...), p.Number
-	m.do(publish{condition.Event{Kind: kind, Epoch: &number, Sentence: sentence,
-		Fields: maps.Clone(fields)}})
-	level := slog.LevelInfo
-	switch {
-	case kind == condition.KindGaveUp:
-		level = slog.LevelError
-	case kind == condition.KindEpochExited && p.ending == "" && p.exit != nil &&
-		(p.exit.Code != 0 || p.exit.Signal != ""):
-		level = slog.LevelWarn
-	}
-	m.do(logLine{level, sentence, []any{"epoch", number, "event", kind}})
+// notice is an event of an epoch: a sentence for people, and a line of the log.
+type notice struct {
+	kind     string // of condition
+	epoch    int
+	sentence string
+	fields   map[string]string // of the event
+	level    slog.Level
+	message  string
+	args     []any // fields of the line, besides epoch and kind
+}
+
+// publish announces an event on the board and in the log.
+func (m *machine) publish(n notice) {
+	m.do(publish{condition.Event{Kind: n.kind, Epoch: &n.epoch, Sentence: n.sentence,
+		Fields: maps.Clone(n.fields)}})
+	m.do(logLine{level: n.level, message: n.message,
+		args: append([]any{"epoch", n.epoch, "event", n.kind}, n.args...)})
 }
 
 // finish ends Run.

@@ -23,7 +23,7 @@ func host(epochs string, changes ...func(*state)) state {
 			continue
 		}
 		number, name, _ := strings.Cut(one, " ")
-		p := &process{spec: specOf("a"), hot: true}
+		p := &process{launchState: launchState{spec: specOf("a"), hot: true}}
 		_, _ = fmt.Sscan(number, &p.Number)
 		p.ID, p.PID, p.RestartEpoch, p.State, p.Hash = number, 100+p.Number, p.Number, State(name), "a"
 		p.Started, p.Live = noon.Add(-time.Minute), noon.Add(-time.Minute)
@@ -56,7 +56,7 @@ func (s *state) setLastForTest(live *process) {
 func starts(at stage) func(*state) {
 	return func(s *state) {
 		live := s.live()
-		p := &process{spec: specOf("b"), hot: true}
+		p := &process{launchState: launchState{spec: specOf("b"), hot: true}}
 		p.State, p.Hash, p.Mode, p.ID = Starting, "b", First, "first"
 		a := &attempt{spec: p.spec, stage: at, process: p, mode: First,
 			liveBy: noon.Add(20 * time.Second), calls: []call{{id: 1}}, parent: live, started: at != preparing}

@@ -23,7 +23,7 @@ type note struct {
 	AdminLost         bool          `json:"admin_lost,omitempty"`
 	Drained           bool          `json:"drained,omitempty"`
 	DrainEnds         time.Time     `json:"drain_ends,omitzero"`
-	Asked             string        `json:"asked,omitempty"` // process.ending
+	Ending            string        `json:"asked,omitempty"` // process.ending
 	Stopping          bool          `json:"stopping,omitempty"`
 	Command           Command       `json:"command"`
 	LiveTimeout       time.Duration `json:"live_timeout"`
@@ -37,7 +37,7 @@ func noteOf(p *process) json.RawMessage {
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.State,
 		Hash: p.Hash, Namespace: p.Namespace, BootstrapSum: p.sum, AdminAddress: p.AdminAddress,
 		Ends: p.Ends, Child: p.endedBy, AdminLost: p.AdminLost, Drained: p.Drained,
-		DrainEnds: p.DrainEnds, Asked: p.ending, Stopping: p.stopBegun, Command: p.command,
+		DrainEnds: p.DrainEnds, Ending: p.ending, Stopping: p.stopBegun, Command: p.command,
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
@@ -49,10 +49,12 @@ func noteOf(p *process) json.RawMessage {
 // processOf is the inverse of noteOf. The spec cannot be started: see makeStartable.
 func processOf(n note) *process {
 	p := &process{
-		Epoch: n.Epoch, root: n.Root, hot: n.HotRestart, endedBy: n.Child, ending: n.Asked,
-		stopBegun: n.Stopping, command: n.Command, sum: n.BootstrapSum,
-		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, Namespace: n.Namespace,
-			LiveTimeout: n.LiveTimeout, Drain: n.Drain, ParentShutdown: n.ParentShutdown},
+		Epoch: n.Epoch,
+		launchState: launchState{root: n.Root, hot: n.HotRestart, command: n.Command,
+			sum: n.BootstrapSum, spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion,
+				Namespace: n.Namespace, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
+				ParentShutdown: n.ParentShutdown}},
+		exitState: exitState{endedBy: n.Child, ending: n.Ending, stopBegun: n.Stopping},
 	}
 	p.RestartEpoch, p.Lineage, p.State, p.Hash = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
 	p.Namespace, p.AdminAddress, p.Ends = n.Namespace, n.AdminAddress, n.Ends

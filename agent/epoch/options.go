@@ -41,7 +41,7 @@ type Settings struct {
 
 // The bounds that the configuration does not set.
 const (
-	askTimeout       = 3 * time.Second        // one request to the keeper
+	requestTimeout   = 3 * time.Second        // one request to the keeper
 	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
 	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart
 	preflightTimeout = time.Second            // the same after SIGCONT
@@ -60,7 +60,7 @@ const (
 	terminateTimeout = 5 * time.Second         // SIGTERM to SIGKILL
 	abortTimeout     = time.Second             // the same when a stop is aborted
 	killTimeout      = 5 * time.Second         // SIGKILL to the exit
-	steerSettle      = time.Second             // until queued connections are accepted
+	acceptQueued     = time.Second             // until queued connections are accepted
 
 	keeperPatience = 5 * time.Second // a keeper replaces itself within this
 	provenFirst    = 2 * time.Second // requests wait so long for a restart of what worked
@@ -72,7 +72,7 @@ const (
 	probeMisses    = 3               // unanswered probes in a row make an epoch silent
 	drainTimeout   = 5 * time.Second // one request to drain
 
-	idleSettle    = 500 * time.Millisecond // until connections are counted in an overlap
+	countDelay    = 500 * time.Millisecond // until connections are counted in an overlap
 	idleEvery     = 300 * time.Millisecond // between counts; longer than keeper.MeasurementAge
 	countEvery    = 500 * time.Millisecond // the same during a stop
 	countsQuiet   = 2                      // in a row: a changing kernel table may lack a line

@@ -56,8 +56,10 @@ func (m *machine) commit(a *attempt) {
 	p.State = Live
 	m.annotate(p)
 	m.replaceOlder(p)
-	m.publish(condition.KindEpochLive, p, nil, "epoch %d is live after %s (%s)", p.Number,
-		m.now.Sub(p.Started).Round(time.Millisecond), p.Mode)
+	after := m.now.Sub(p.Started).Round(time.Millisecond)
+	m.publish(notice{kind: condition.KindEpochLive, epoch: p.Number,
+		sentence: fmt.Sprintf("epoch %d is live after %s (%s)", p.Number, after, p.Mode),
+		message:  "epoch is live", args: []any{"after", after, "mode", p.Mode}})
 	m.clear(conditionDown)
 	m.clear(conditionAdminLost)
 	m.clear(conditionSilent)

@@ -37,7 +37,7 @@ func (m *machine) drainSideBySide(p *process, begun time.Time) {
 		p.closes = p.Ends
 	}
 	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.Ends, closes: p.closes,
-		drainable: !p.AdminLost, brief: p.spec.Drain < steerSettle, steer: m.steering(p)})
+		drainable: !p.AdminLost, brief: p.spec.Drain < acceptQueued, steer: m.steering(p)})
 }
 
 // steer moves new connections from a draining epoch to the live one.
@@ -112,7 +112,7 @@ func (m *machine) endedByLive() *process {
 func (m *machine) watchIdle() {
 	if parent := m.endedByLive(); parent != nil && !parent.idle && !parent.counting {
 		parent.counting = true
-		m.do(countConnections{parent.ID, m.live().Live.Add(idleSettle)})
+		m.do(countConnections{parent.ID, m.live().Live.Add(countDelay)})
 	}
 }
 

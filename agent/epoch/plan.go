@@ -56,7 +56,7 @@ func (m *machine) startNext() {
 // plan decides number, lineage and mode of an attempt, and from which epoch it takes over.
 func (m *machine) plan(a *attempt) {
 	capable := a.spec.HotRestartVersion != ""
-	p := &process{spec: a.spec, hot: capable}
+	p := &process{launchState: launchState{spec: a.spec, hot: capable}}
 	p.State, p.Hash, p.Namespace, p.Reason = Starting, a.spec.Hash, a.spec.Namespace, a.reason
 	p.DrainTime = a.spec.Drain
 	live := m.live()
@@ -102,8 +102,8 @@ func (m *machine) freeLineage(a *attempt) int {
 	if a.spec.adopted != nil {
 		slot = a.spec.adopted.lineage
 	}
-	taken := func(p *process) bool { return p.Lineage == slot }
-	for slices.Contains(a.avoid, slot) || slices.ContainsFunc(m.processes, taken) {
+	inUse := func(p *process) bool { return p.Lineage == slot }
+	for slices.Contains(a.avoid, slot) || slices.ContainsFunc(m.processes, inUse) {
 		slot++
 	}
 	return slot

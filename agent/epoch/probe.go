@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// reasonTakenOver is why a live epoch has no admin interface.
-const reasonTakenOver = "an epoch that failed took it over"
+// reasonAdminLost is why a live epoch has no admin interface.
+const reasonAdminLost = "an epoch that failed took it over"
 
 // probing is the regular check of the live epoch's admin interface.
 type probing struct {
@@ -29,8 +29,8 @@ func hangs(err error) bool {
 		errors.As(err, &network) && network.Timeout()
 }
 
-// settleProbe probes the live epoch from time to time.
-func (m *machine) settleProbe() {
+// reconcileProbe probes the live epoch from time to time.
+func (m *machine) reconcileProbe() {
 	live := m.live()
 	if live == nil || m.probe.running || m.attempt != nil || live.AdminLost || !m.due(m.probe.at) {
 		return
@@ -65,7 +65,7 @@ func (e probed) apply(m *machine) {
 	switch {
 	case p == nil || !p.State.Serves():
 	case e.examine && e.err != nil && !hangs(e.err):
-		m.adminLost(p, reasonTakenOver)
+		m.adminLost(p, reasonAdminLost)
 	case e.examine || m.attempt != nil:
 	case e.err != nil:
 		m.unanswered(p, e.err)

@@ -92,7 +92,7 @@ func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
 		return false, p.NotLive()
 	}
 	s := proxyState{epoch: e, mesh: p.mesh.Closed()}
-	if s.mesh == "" && asks(e) {
+	if s.mesh == "" && needsAnswer(e) {
 		ctx, cancel := context.WithTimeout(ctx, readyTime)
 		defer cancel()
 		s.ready, s.says, s.err = envoy.NewAdmin(e.AdminAddress).Ready(ctx)

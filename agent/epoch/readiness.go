@@ -4,13 +4,13 @@ import (
 	"fmt"
 )
 
-// proxyState is what the readiness of a proxy with a live epoch depends on. Nothing else does: all other
-// faults are conditions of a proxy that is ready, and that a load balancer should send requests to.
+// proxyState is everything that the readiness of a proxy with a live epoch depends on. Other faults
+// are conditions of a proxy that is ready, and that a load balancer should send requests to.
 type proxyState struct {
 	epoch Epoch
 	mesh  string // Mesh.Closed
 
-	// Envoy's answer, if asks(epoch).
+	// Envoy's answer, if needsAnswer(epoch).
 	ready bool
 	says  string // its state, if it is not ready
 	err   error  // it did not answer
@@ -18,8 +18,8 @@ type proxyState struct {
 	replaced, gone bool
 }
 
-// asks reports whether readiness depends on Envoy's answer: the supervisor does not know.
-func asks(e Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
+// needsAnswer reports whether readiness depends on Envoy's answer: the supervisor does not know.
+func needsAnswer(e Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
 
 // readiness reports whether the proxy is ready, and if not, why: Envoy serves, it has the mesh
 // configuration, and no policy of it is bypassed. A drain takes precedence, even if Envoy could not

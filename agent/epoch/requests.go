@@ -167,7 +167,7 @@ func (m *machine) logWait(old *process) {
 		return
 	}
 	old.logged = true
-	m.info(fmt.Sprintf("waiting for epoch %d to finish draining", old.Number), "epoch", old.Number,
+	m.info("waiting for an older epoch to finish draining", "epoch", old.Number,
 		"connections", old.left, "until", old.Ends.Format(time.TimeOnly))
 }
 

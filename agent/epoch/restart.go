@@ -3,6 +3,7 @@ package epoch
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -100,7 +101,10 @@ func (m *machine) giveUp(p *process, within int) {
 	why := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time "+
 		"because it %s", within, m.settings.Window, m.settings.Limit, p.ExitCause)
 	m.raise(ConditionGaveUp, condition.Error, "%s; giving up.", why)
-	m.publish(condition.KindGaveUp, p, nil, "%s; giving up.", why)
+	m.publish(notice{kind: condition.KindGaveUp, epoch: p.Number, sentence: why + "; giving up.",
+		level: slog.LevelError, message: "giving up: Envoy exited too often",
+		args: []any{"exits", within, "window", m.settings.Window, "restart_limit",
+			m.settings.Limit, "cause", p.ExitCause}})
 	m.finish(fmt.Errorf("%w: %s", ErrGaveUp, why))
 	for _, p := range m.processes {
 		m.kill(p, "given up")

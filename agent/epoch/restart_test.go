@@ -195,8 +195,8 @@ func TestBackOff_GivesUp(t *testing.T) {
 		if !slices.ContainsFunc(events, func(e condition.Event) bool { return e.Kind == condition.KindGaveUp }) {
 			t.Errorf("events: %+v", events)
 		}
-		if log := h.log.String(); !strings.Contains(log, `level=ERROR msg="Envoy exited`) ||
-			!strings.Contains(log, `level=WARN msg="epoch 0 ended by SIGKILL`) {
+		if log := h.log.String(); !strings.Contains(log, `level=ERROR msg="giving up: Envoy exited`) ||
+			!strings.Contains(log, `level=WARN msg="epoch exited" epoch=0 event=epoch-exited cause="ended by SIGKILL"`) {
 			t.Errorf("giving up is no error in the log, or an Envoy that was killed no warning:\n%s", log)
 		}
 		if _, err := h.apply(specOf("b")); !errors.Is(err, ErrEnded) {

@@ -67,26 +67,45 @@ type state struct {
 // process is an epoch and what only the supervisor knows of it.
 type process struct {
 	Epoch
+	launchState
+	exitState
+	overlapState
+	adminState
+}
+
+// launchState is what a process was launched as. Renew and Tuned replace spec and command.
+type launchState struct {
 	spec    *Spec // of an adopted one at first only hash and durations
 	root    int   // number of the first epoch of its lineage
 	hot     bool  // runs with hot restart
 	command Command
 	sum     string // of its bootstrap: sumOf
-	endedBy ender
+}
 
-	exit      *Exit
-	killed    time.Time // SIGKILL was sent
+// exitState is how a process ends.
+type exitState struct {
+	endedBy   ender     // of a draining one
 	ending    string    // why the supervisor ended it; "": it did not
-	drainJob  bool      // drains side by side
-	closes    time.Time // expected close of its listeners while it drains side by side
-	misses    int       // unanswered probes in a row
-	repaired  time.Time // last attempt to replace it because of its admin interface
-	counting  bool      // its connections are being counted
-	left      int       // connections at the last count; -1: not known
-	busy      bool      // a client was connected at the last count, or that is not known
-	idle      bool      // it was replaced and no client is connected
-	logged    bool      // the log says that a request waits for it
+	killed    time.Time // SIGKILL was sent; zero: not
 	stopBegun bool      // a stop has begun to drain it: its listeners may close
+	exit      *Exit     // nil: it lives
+}
+
+// overlapState is that of an epoch that another one has replaced.
+type overlapState struct {
+	drainJob bool      // drains side by side
+	closes   time.Time // expected close of its listeners while it drains side by side
+	counting bool      // its connections are being counted
+	left     int       // connections at the last count; -1: not known
+	busy     bool      // a client was connected at the last count, or that is not known
+	idle     bool      // no client is connected
+	logged   bool      // the log says that a request waits for it
+}
+
+// adminState is that of the admin interface of an epoch that serves.
+type adminState struct {
+	misses   int       // unanswered probes in a row
+	repaired time.Time // last attempt to replace the epoch because of its admin interface
 }
 
 // ender names who ends a draining epoch.

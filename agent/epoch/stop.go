@@ -54,7 +54,9 @@ func (m *machine) beginStop(options StopOptions) {
 	}
 	live.stopBegun = true
 	m.annotate(live)
-	m.publish(condition.KindStopping, live, nil, "stopping: epoch %d drains", live.Number)
+	m.publish(notice{kind: condition.KindStopping, epoch: live.Number,
+		sentence: fmt.Sprintf("stopping: epoch %d drains", live.Number),
+		message:  "stopping: the live epoch drains"})
 	if rest := max(live.DrainEnds.Sub(m.now), 0); !live.DrainEnds.IsZero() { // drained on request
 		options.TerminationDrain = min(options.TerminationDrain, rest)
 		options.Minimum = min(options.Minimum, rest)
@@ -77,9 +79,9 @@ type cleanedUp struct{ err error }
 
 func (e cleanedUp) apply(m *machine) { m.finish(e.err) }
 
-// settleStop continues a stop: SIGTERM once all is drained, SIGKILL later, cleanup when no process
-// is left.
-func (m *machine) settleStop() {
+// reconcileStop continues a stop: SIGTERM once all is drained, SIGKILL later, cleanup when no
+// process is left.
+func (m *machine) reconcileStop() {
 	stop := m.stop
 	patience := terminateTimeout
 	if stop.options.Now {

@@ -150,12 +150,12 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 // spec is that of the newest, and all their callers get its outcome. The end of ctx ends the wait,
 // not the request.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
-	return s.Ask(request)(ctx)
+	return s.Submit(request)(ctx)
 }
 
-// Ask is Apply in two steps, for a caller that must not wait: it returns at once, and what it
-// returns waits for the outcome. The order of calls of Ask is the order of the requests.
-func (s *Supervisor) Ask(request Request) (wait func(context.Context) (Result, error)) {
+// Submit is Apply in two steps, for a caller that must not wait: it returns at once, and what it
+// returns waits for the outcome. The order of calls of Submit is the order of the requests.
+func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result, error)) {
 	c := s.executor.call(request.OnWait, func(c call) trigger {
 		c.ifChanged = request.IfChanged
 		return requested{c, request.Spec, request.Reason, request.Abort}
@@ -175,7 +175,7 @@ func (s *Supervisor) Configure(settings Settings) { s.executor.post(configured{s
 // replaced: then the request is repeated until Envoy confirms it. A Drain that is refused changes
 // nothing. One that succeeds ends an Undrain under way. If ctx ends the drain continues.
 func (s *Supervisor) Drain(ctx context.Context) error {
-	return s.ask(ctx, func(c call) trigger { return drainRequested{c} }).err
+	return s.call(ctx, func(c call) trigger { return drainRequested{c} }).err
 }
 
 // Undrain restores service after Drain and returns when an epoch that takes connections is live.
@@ -195,7 +195,7 @@ func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, w
 // that was replaced the connections that are left are cut (the keeper stands in for the parent that
 // its child then misses).
 func (s *Supervisor) Abort(ctx context.Context, number int) error {
-	return s.ask(ctx, func(c call) trigger { return abortRequested{c, number} }).err
+	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
 // Renew passes the spec of the configuration in force, though no epoch had to be started for it: an
@@ -203,13 +203,13 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 // levels in the command line, LiveTimeout). It reports whether the live epoch runs with another
 // command line; then the caller adjusts that epoch and calls Tuned.
 func (s *Supervisor) Renew(ctx context.Context, spec *Spec) (differs bool, err error) {
-	a := s.ask(ctx, func(c call) trigger { return renewed{c, spec} })
+	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
 }
 
 // Tuned records that an epoch was adjusted to the command line of a spec.
 func (s *Supervisor) Tuned(ctx context.Context, id string, spec *Spec) error {
-	return s.ask(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
+	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 
 // SetKeeper passes the next keeper after the connection to the last one was lost (its Done was
@@ -217,7 +217,7 @@ func (s *Supervisor) Tuned(ctx context.Context, id string, spec *Spec) error {
 // one of them served, its successor is started at once.
 func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	s.executor.setKeeper(keeper)
-	return s.ask(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
+	return s.call(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
 }
 
 // Stop drains and ends all epochs and what they leave behind, and returns when Run has returned. A
@@ -232,7 +232,7 @@ func (s *Supervisor) Stop(ctx context.Context, options StopOptions) error {
 	}
 }
 
-// ask makes a call and waits for its answer.
-func (s *Supervisor) ask(ctx context.Context, trigger func(call) trigger) answer {
+// call makes a call and waits for its answer.
+func (s *Supervisor) call(ctx context.Context, trigger func(call) trigger) answer {
 	return s.executor.await(ctx, s.executor.call(nil, trigger))
 }

@@ -16,7 +16,7 @@ var (
 	}
 	// Not yet clean: to become constant.
 	variable = []string{"agent/capture/follower.go", "agent/configwatch.go",
-		"agent/epoch/executor.go", "agent/reload_report.go"}
+		"agent/reload_report.go"}
 )
 
 // messageArgument returns the index of the message among the arguments of a slog method.

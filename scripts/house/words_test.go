@@ -30,7 +30,6 @@ var unclean = []string{
 	"agent/discovery/validate",
 	"agent/discovery/view",
 	"agent/dns",
-	"agent/epoch",
 	"agent/exposure",
 	"agent/health",
 	"agent/identity",

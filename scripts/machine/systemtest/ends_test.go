@@ -130,7 +130,7 @@ termination_drain_duration = "8s"
 		t.Errorf("the second reload took %v: it did not wait", took)
 	}
 	if log := h.Journal("-u", "outrider", "-o", "cat"); !strings.Contains(log,
-		"waiting for epoch 0 to finish draining") {
+		"waiting for an older epoch to finish draining epoch=0 ") {
 		t.Errorf("the journal does not say what was waited for:\n%s", log)
 	}
 	h.Serves()

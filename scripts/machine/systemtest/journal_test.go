@@ -138,7 +138,7 @@ func TestJournalFields(t *testing.T) {
 	h.MustRun(t, "outrider", "drain")
 	h.Eventually(20*time.Second, "the first epoch has ended", func() bool {
 		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.EpochExited),
-			"epoch 0")
+			"epoch=0")
 	})
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	component := map[string]string{"refused": "reload"}
@@ -168,7 +168,7 @@ func TestJournalFields(t *testing.T) {
 		}
 	}
 	if drains := h.Journal("-o", "cat", "MESSAGE_ID="+journal.Draining); !strings.Contains(drains,
-		"stopping: epoch 1 drains") {
+		"stopping: the live epoch drains epoch=1") {
 		t.Errorf("the stop does not carry the message ID of draining: %s", drains)
 	}
 	lines := h.journal("OUTRIDER_COMPONENT=envoy", "OUTRIDER_EPOCH=1")
