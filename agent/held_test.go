@@ -22,9 +22,8 @@ func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	board, dir := condition.NewBoard(), t.TempDir()
 	a := &Agent{log: slog.New(slog.DiscardHandler), xdsSwitch: &xds.Switch{},
 		relay: relay.New(relay.Options{Board: board}),
-		identity: identity.New(identity.Options{Board: board, Watch: func() identity.Watcher {
-			return watch.New(watch.Options{Unread: true})
-		}})}
+		identity: identity.New(identity.Options{Board: board, Watcher: watch.NewNotifier(watch.Delays{},
+			nil)})}
 	go func() { _ = a.identity.Run(t.Context()) }()
 	none, files := &config.Config{}, &config.Config{}
 	none.Identity.Provider = "none"

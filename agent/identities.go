@@ -32,10 +32,8 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 		Settings: a.identitySettings(c), Board: a.board, Logger: log,
 		Denied: a.envoyMayNotHave, Unreadable: unreadable, Observe: a.envoysSecret,
 		Bundles: filepath.Join(c.Paths.StateDir, bundlesName),
-		Watch: func() identity.Watcher {
-			// without delays: mismatched pairs are not served
-			return watch.New(watch.Options{Unread: true, Logger: log})
-		},
+		// without delays: mismatched pairs are not served
+		Watcher: watch.NewNotifier(watch.Delays{}, log),
 	})
 	var err error
 	a.sds, err = xds.NewServer(xds.ForHost(xds.Options{

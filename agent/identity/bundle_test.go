@@ -51,7 +51,7 @@ func newBundleRig(
 		options.Settings = identity.Settings{Ratio: 0.5, Issuer: &lateIssuer{
 			answer: &identity.Issued{Pair: issuePair(t, r.root, 200*time.Hour),
 				Roots: roots(r.root), Obtained: time.Now(), Source: identity.FromIstiod}}}
-		options.HTTP = &http.Client{Transport: server}
+		options.HTTP, options.Watcher = &http.Client{Transport: server}, &fakeWatcher{}
 		if change != nil {
 			change(r, options)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"time"
 
@@ -15,11 +16,11 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Files are read again this often even if nothing is reported, for file systems without
-// notification; after a failure sooner, with the pause doubling.
+// Files that cannot be used are read again after firstReread, with the pause doubling up to
+// lastReread: a certificate may become valid, or an unusable clock be corrected.
 const (
-	recheck      = time.Minute
 	firstReread  = 100 * time.Millisecond
+	lastReread   = time.Minute
 	maxFileBytes = 4 << 20
 )
 
@@ -62,11 +63,12 @@ func (s source) locate() (Files, error) {
 	return s.files, nil
 }
 
-// follow reads the files of a secret whenever they change, until ctx ends. A read may hang: nothing
-// waits for this goroutine.
-func (m *Manager) follow(ctx context.Context, from source, tell report) {
-	changes := m.watch(ctx, from.paths())
-	retries := backoff.Backoff{Min: firstReread, Max: recheck}
+// readFiles reads the files of a secret whenever they change, until ctx ends. A read may hang:
+// nothing waits for this goroutine.
+func (m *Manager) readFiles(ctx context.Context, from source, report report) {
+	changes, stop := m.watch(from.paths())
+	defer stop()
+	retries := backoff.Backoff{Min: firstReread, Max: lastReread}
 	var lists revocations
 	for {
 		version, err := from.read(m.options.Now())
@@ -76,22 +78,17 @@ func (m *Manager) follow(ctx context.Context, from source, tell report) {
 		if ctx.Err() != nil {
 			return
 		}
-		tell(version, err)
-		wait := recheck
+		report(version, err)
+		wait := time.Duration(math.MaxInt64)
 		if err != nil {
 			wait = retries.Next()
-		} else {
-			retries.Reset()
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		switch sleep(ctx, wait, changes) {
+		case ended:
 			return
-		case <-changes:
-			timer.Stop()
+		case changed:
 			retries.Reset()
-		case <-timer.C:
+		case elapsed:
 		}
 	}
 }
@@ -119,18 +116,15 @@ func (r *revocations) check(version *material) error {
 	return nil
 }
 
-// watch starts a watcher of its own for a secret, because a watcher reads files too and may hang.
-func (m *Manager) watch(ctx context.Context, paths []string) <-chan []string {
-	watcher := m.options.Watch()
-	if err := watcher.Set(paths); err != nil {
-		m.options.Logger.Warn("cannot watch files, reading them every minute", "error", err)
-	}
-	go func() {
-		if err := watcher.Run(ctx); err != nil {
-			m.options.Logger.Warn("cannot watch files, reading them every minute", "error", err)
+// watch returns a channel that receives when files may have changed, until stop is called.
+func (m *Manager) watch(paths []string) (changes <-chan struct{}, stop func()) {
+	signal := make(chan struct{}, 1)
+	return signal, m.options.Watcher.Watch(paths, func() {
+		select {
+		case signal <- struct{}{}:
+		default: // a signal is pending
 		}
-	}()
-	return watcher.Changes()
+	})
 }
 
 // paths returns the files of a pair or of roots.

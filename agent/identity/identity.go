@@ -5,7 +5,7 @@
 // A worker goroutine per secret reads its files or has its certificate issued, and reports each
 // version to the [Manager], which publishes it in a [resource.Feed]:
 //
-//	files  ── follow ──┐
+//	files  ── read ────┐
 //	                   ├─ report ─→ Manager ─→ Feed ─→ SDS
 //	Issuer ── renew ───┤               └─────→ stores (output_dir, state)
 //	SPIRE  ── observe ─┘ shown, not published: Envoy has it from SPIRE
@@ -105,11 +105,12 @@ type Issuer interface {
 	Files() []string // a change of one of them is reason to repeat a failed attempt
 }
 
-// Watcher reports changes of files, as watch.Watcher does.
+// Watcher watches files. watch.Notifier implements it.
 type Watcher interface {
-	Set(paths []string) error
 	Run(ctx context.Context) error
-	Changes() <-chan []string
+	// Watch calls changed when one of paths may have changed, and once as soon as they are watched,
+	// until stop is called.
+	Watch(paths []string, changed func()) (stop func())
 }
 
 // Settings are the parts of the configuration that may change while the Manager runs.

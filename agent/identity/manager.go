@@ -19,13 +19,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
+// recheckInterval is the period in which expiry and clocks are checked.
+const recheckInterval = time.Minute
+
 // maxRequested bounds the secrets, of which Envoy requests most by the path of their files.
 const maxRequested = 1000
 
 // Options of a Manager. Now, Logger and Denied may be nil.
 type Options struct {
 	Settings Settings
-	Watch    func() Watcher // a new watcher, for the files of one secret
+	Watcher  Watcher // of the files of all secrets; Run runs it
 	Board    *condition.Board
 	Logger   *slog.Logger
 	Now      func() time.Time // the wall clock
@@ -130,7 +133,12 @@ func (m *Manager) Run(ctx context.Context) error {
 
 	m.MarkReady()
 	go m.store(ctx)
-	ticker := time.NewTicker(recheck)
+	go func() {
+		if err := m.options.Watcher.Run(ctx); err != nil {
+			m.options.Logger.Error("cannot watch files of secrets", "error", err)
+		}
+	}()
+	ticker := time.NewTicker(recheckInterval)
 	defer ticker.Stop()
 	for {
 		select {

@@ -40,14 +40,14 @@ func planRenewal(issued *Issued, ratio float64) plan {
 	return plan{at: at, start: time.Now(), delay: delay}
 }
 
-// left returns how long to wait, at most recheck. Zero: the certificate is due.
+// left returns how long to wait, at most recheckInterval. Zero: the certificate is due.
 func (p plan) left(now time.Time) time.Duration {
-	return max(0, min(p.at.Sub(now), p.delay-time.Since(p.start), recheck))
+	return max(0, min(p.at.Sub(now), p.delay-time.Since(p.start), recheckInterval))
 }
 
 // renew has the workload's certificate issued, and again before it expires, until ctx ends. last is
 // the certificate from an earlier run, or nil.
-func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, tell report) {
+func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, report report) {
 	var due plan
 	ratio := func() float64 {
 		spread := (2*rand.Float64() - 1) * settings.Jitter
@@ -56,7 +56,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 	accept := func(issued *Issued) {
 		due = planRenewal(issued, ratio())
 		last = issued
-		tell(&material{
+		report(&material{
 			pair: issued.Pair, roots: issued.Roots, source: issued.Source,
 			obtained: issued.Obtained, renewal: due.at, issuer: settings.Issuer,
 		}, nil)
@@ -65,10 +65,8 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 		accept(last)
 		due.delay -= max(0, m.options.Now().Sub(last.Obtained))
 	}
-	var changes <-chan []string
-	if files := settings.Issuer.Files(); len(files) > 0 {
-		changes = m.watch(ctx, files)
-	}
+	changes, stop := m.watch(settings.Issuer.Files())
+	defer stop()
 	retries := backoff.Backoff{Min: firstPause, Max: maxPause}
 	pause := minPause
 	for failed := false; ; {
@@ -80,7 +78,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 			}
 		}
 		if wait > 0 {
-			switch m.sleep(ctx, wait, changes) {
+			switch sleep(ctx, wait, changes) {
 			case ended:
 				return
 			case elapsed:
@@ -99,7 +97,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 			return
 		}
 		if failed = err != nil; failed {
-			tell(nil, err)
+			report(nil, err)
 			pause = limitPause(retries.Next(), last, m.options.Now())
 			continue
 		}
@@ -127,7 +125,8 @@ const (
 	changed
 )
 
-func (m *Manager) sleep(ctx context.Context, d time.Duration, changes <-chan []string) wakeup {
+// sleep waits for a time, until ctx ends, or until files have changed.
+func sleep(ctx context.Context, d time.Duration, changes <-chan struct{}) wakeup {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

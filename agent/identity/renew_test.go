@@ -25,7 +25,7 @@ type world struct {
 	*identity.Manager
 	t       *testing.T
 	board   *condition.Board
-	changes chan []string // of the files of the authority
+	watcher fakeWatcher
 
 	mu     sync.Mutex
 	jump   time.Duration // of the wall clock against the monotonic clock
@@ -79,22 +79,34 @@ func (w *world) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
 func (w *world) Files() []string { return []string{"/token"} }
 
 // fakeWatcher implements identity.Watcher: the real one does not run in a bubble.
-type fakeWatcher struct{ changes chan []string }
+type fakeWatcher struct {
+	mu      sync.Mutex
+	changed func() // of the files of the authority
+}
 
-func (f fakeWatcher) Set([]string) error { return nil }
+func (f *fakeWatcher) Watch(_ []string, changed func()) (stop func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed = changed
+	return func() {}
+}
 
-func (f fakeWatcher) Run(ctx context.Context) error {
+func (f *fakeWatcher) change() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed()
+}
+
+func (f *fakeWatcher) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
-
-func (f fakeWatcher) Changes() <-chan []string { return f.changes }
 
 // inWorld runs a test in a bubble.
 func inWorld(t *testing.T, test func(*world)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, board: condition.NewBoard(), changes: make(chan []string)}
+		w := &world{t: t, board: condition.NewBoard()}
 		w.root = pkitest.NewAuthority(t, "root", nil)
 		w.start(identity.Settings{Issuer: w, Ratio: 0.5})
 		test(w)
@@ -104,7 +116,7 @@ func inWorld(t *testing.T, test func(*world)) {
 func (w *world) start(settings identity.Settings) {
 	w.Manager = identity.New(identity.Options{
 		Settings: settings, Board: w.board, Now: w.now,
-		Watch: func() identity.Watcher { return fakeWatcher{w.changes} },
+		Watcher: &w.watcher,
 	})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
@@ -220,10 +232,10 @@ func TestRenewal_AChangedFileIsTriedAtOnce(t *testing.T) {
 		w.set(func() { w.err = errors.New("the token expired") })
 		w.pass(lifetime/2 + time.Hour)
 		w.set(func() { w.err = nil })
-		w.changes <- []string{"/token"}
+		w.watcher.change()
 		synctest.Wait()
 		w.expect("new token", 2)
-		w.changes <- []string{"/token"}
+		w.watcher.change()
 		synctest.Wait()
 		w.expect("another, without need", 2)
 	})
@@ -232,7 +244,7 @@ func TestRenewal_AChangedFileIsTriedAtOnce(t *testing.T) {
 func TestRenewal_FirstAttemptFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, board: condition.NewBoard(), changes: make(chan []string)}
+		w := &world{t: t, board: condition.NewBoard()}
 		w.root, w.err = pkitest.NewAuthority(t, "root", nil), errors.New("no route")
 		w.start(identity.Settings{Issuer: w, Ratio: 0.5})
 		w.pass(time.Minute)

@@ -43,10 +43,8 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	r := &rig{t: t, board: condition.NewBoard(), dir: t.TempDir()}
 	r.root = pkitest.NewAuthority(t, "root", nil)
 	options := identity.Options{
-		Board: r.board,
-		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{Unread: true})
-		},
+		Board:    r.board,
+		Watcher:  watch.NewNotifier(watch.Delays{}, nil),
 		Settings: identity.Settings{Files: r.files()},
 	}
 	if change != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/identity/pki"
 )
 
@@ -21,19 +22,15 @@ var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the S
 type Observe func(ctx context.Context, name string) ([]*x509.Certificate, error)
 
 // observe reports the secret that Envoy has from SPIRE, until ctx ends. Its key is never seen.
-func (m *Manager) observe(ctx context.Context, name string, tell report) {
+func (m *Manager) observe(ctx context.Context, name string, report report) {
 	for {
 		version, err := m.observed(ctx, name)
 		if ctx.Err() != nil {
 			return
 		}
-		tell(version, err)
-		timer := time.NewTimer(observeInterval)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		report(version, err)
+		if backoff.Sleep(ctx, observeInterval) != nil {
 			return
-		case <-timer.C:
 		}
 	}
 }

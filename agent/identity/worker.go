@@ -54,22 +54,22 @@ func (m *Manager) start(name string) {
 	w := &worker{stop}
 	e.worker, e.started = w, m.options.Now()
 	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
-	tell := func(version *material, err error) {
+	report := func(version *material, err error) {
 		m.report(ctx, w, name, version, m.explain(err))
 	}
 	if d.spire {
-		go m.observe(ctx, name, tell)
+		go m.observe(ctx, name, report)
 		return
 	}
 	if d.issuer == nil {
-		go m.follow(ctx, from, tell)
+		go m.readFiles(ctx, from, report)
 		return
 	}
 	var last *Issued
 	if v := e.current; v != nil && v.pair != nil && v.issuer == d.issuer {
 		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
 	}
-	go m.renew(ctx, m.settings, last, tell)
+	go m.renew(ctx, m.settings, last, report)
 }
 
 // admit starts secrets that wait for a place of maxRequested while there are places.
