@@ -50,7 +50,10 @@ func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string
 		list(w.Gateways(proxy.Labels)) + "\n"
 	scope := w.Scope(proxy)
 	policy := scope.Policy(w)
-	sections["scope"] = fmt.Sprintf("restricts: %t, shadowed:%s, allow any: %t, proxy: %s %s %d\n",
+	if scope.Object != nil {
+		sections["scope"] = name(scope.Object) + "\n"
+	}
+	sections["scope"] += fmt.Sprintf("restricts: %t, shadowed:%s, allow any: %t, proxy: %s %s %d\n",
 		scope.Restricts(), list(scope.Shadowed), policy.AllowAny, policy.Proxy.GetHost(),
 		policy.Proxy.GetSubset(), policy.Proxy.GetPort().GetNumber())
 	for _, e := range scope.Listeners() {
@@ -148,9 +151,9 @@ func service(w *model.World, s *model.Service) string {
 			}
 			text.WriteString("\n")
 		}
-		for _, version := range []string{"", "v1"} {
-			found := s.Endpoints(p, map[string]string{"version": version})
-			fmt.Fprintf(&text, "  %d of version %q\n", len(found), version)
+		for _, selector := range []map[string]string{{"version": "v1"}, {"version": ""}, {"empty": ""},
+			{model.NetworkLabel: "n1"}, {model.TopologyLabels[0]: "eu", "version": "v1"}} {
+			fmt.Fprintf(&text, "  %d with %v\n", len(s.Endpoints(p, selector)), selector)
 		}
 	}
 	for _, shadow := range s.Shadowed {
