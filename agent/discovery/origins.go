@@ -32,7 +32,7 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	s.mu.Unlock()
 	var all []Origin
 	for _, h := range hosts {
-		all = append(all, Origin{resource.RouteType, h.Routes, h.VirtualHost, h.Origins, h.Places})
+		all = append(all, Origin{resource.RouteType, h.Routes, h.VirtualHost, h.Origins, h.RouteOrigins})
 	}
 	for _, kind := range snapshot.Types() {
 		for name, r := range snapshot.Set(kind) {

@@ -19,7 +19,7 @@ var redirectCodes = map[routev3.RedirectAction_RedirectResponseCode]int{
 	routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
 }
 
-// action follows the action of a route: fault, preflight, redirect, direct response or forwarding.
+// action performs the action of a route: fault, preflight, redirect, direct response or forwarding.
 func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) {
 	if e.fault(host, r, origins) || e.preflight(host, r, origins) {
@@ -55,7 +55,7 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	}
 }
 
-// send follows a route that forwards to clusters.
+// send forwards as a route says.
 func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []resource.Origin) {
 	var targets []Target
 	switch by := to.ClusterSpecifier.(type) {
@@ -93,7 +93,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 		}
 		e.answer.Mirrors = append(e.answer.Mirrors, Target{Cluster: m.Cluster, Percent: share})
 	}
-	facts := append(targetWords(targets), e.sendWords(r, to)...)
+	facts := append(targetFacts(targets), e.forwardFacts(r, to)...)
 	e.step("action", "forward", origins, facts...)
 	e.forward(targets, Answered, 503)
 	for _, m := range e.answer.Mirrors {
@@ -101,11 +101,11 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	}
 }
 
-// sendWords describes how a route forwards: rewrites, timeout, retries, headers, mirrors.
-func (e *explanation) sendWords(r *routev3.Route, to *routev3.RouteAction) []string {
+// forwardFacts describes how a route forwards: rewrites, timeout, retries, headers, mirrors.
+func (e *explanation) forwardFacts(r *routev3.Route, to *routev3.RouteAction) []string {
 	var facts []string
-	p, query, asked := strings.Cut(e.request.Path, "?")
-	if asked {
+	p, query, hasQuery := strings.Cut(e.request.Path, "?")
+	if hasQuery {
 		query = "?" + query
 	}
 	if to.PrefixRewrite != "" {
@@ -152,15 +152,15 @@ func (e *explanation) sendWords(r *routev3.Route, to *routev3.RouteAction) []str
 	return facts
 }
 
-func targetWords(targets []Target) []string {
-	var words []string
+func targetFacts(targets []Target) []string {
+	var facts []string
 	for _, t := range targets {
 		if len(targets) == 1 {
 			return []string{"to " + t.Cluster}
 		}
-		words = append(words, fmt.Sprintf("%.4g %% to %s", t.Percent, t.Cluster))
+		facts = append(facts, fmt.Sprintf("%.4g %% to %s", t.Percent, t.Cluster))
 	}
-	return words
+	return facts
 }
 
 // percent converts a fraction to percent.

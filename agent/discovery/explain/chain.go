@@ -26,7 +26,7 @@ type connection struct {
 	protocols []string // application protocols
 }
 
-func (e *explanation) inspect(d *door) connection {
+func (e *explanation) inspect(d *listener) connection {
 	c := connection{port: e.request.Port, address: e.request.Address, transport: "raw_buffer"}
 	if !c.address.IsValid() {
 		c.address = d.address
@@ -63,7 +63,7 @@ func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) b
 // match it most specifically, or else those without the criterion. It does not backtrack, and
 // returns nil if no chain matches.
 func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.FilterChain {
-	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, asks bool){
+	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, constrained bool){
 		func(m *listenerv3.FilterChainMatch) (int, bool) {
 			return yes(m.GetDestinationPort().GetValue() == c.port), m.GetDestinationPort() != nil
 		},
@@ -107,8 +107,8 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 		var best, indifferent []*listenerv3.FilterChain
 		highest := 0
 		for _, chain := range chains {
-			switch closeness, asks := criterion(chain.GetFilterChainMatch()); {
-			case !asks:
+			switch closeness, constrained := criterion(chain.GetFilterChainMatch()); {
+			case !constrained:
 				indifferent = append(indifferent, chain)
 			case closeness > highest:
 				highest, best = closeness, []*listenerv3.FilterChain{chain}
@@ -123,7 +123,7 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 	// The remaining chains differ only in matches on the client's address, which is unknown. Prefer
 	// chains without them.
 	slices.SortStableFunc(chains, func(a, b *listenerv3.FilterChain) int {
-		return yes(asksForSource(a)) - yes(asksForSource(b))
+		return yes(matchesSource(a)) - yes(matchesSource(b))
 	})
 	if len(chains) == 0 {
 		return nil
@@ -131,7 +131,7 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 	return chains[0]
 }
 
-func asksForSource(c *listenerv3.FilterChain) bool {
+func matchesSource(c *listenerv3.FilterChain) bool {
 	m := c.GetFilterChainMatch()
 	return len(m.GetSourcePrefixRanges())+len(m.GetSourcePorts())+
 		len(m.GetDirectSourcePrefixRanges()) > 0 || m.GetSourceType() != 0
@@ -144,14 +144,14 @@ func yes(b bool) int {
 	return 0
 }
 
-// chain selects the filter chain and follows its filters.
-func (e *explanation) chain(d *door) {
+// chain selects the filter chain and evaluates its filters.
+func (e *explanation) chain(d *listener) {
 	c := e.inspect(d)
 	chain := chooseChain(d.FilterChains, c)
 	if chain == nil {
 		chain = d.DefaultFilterChain
 	}
-	if slices.ContainsFunc(d.FilterChains, asksForSource) {
+	if slices.ContainsFunc(d.FilterChains, matchesSource) {
 		e.unknown("the client's address, which filter chains of %s ask for", d.Name)
 	}
 	if chain == nil {
@@ -177,7 +177,7 @@ func (e *explanation) chain(d *door) {
 		e.end(Closed, 0, reason, fix)
 		return
 	}
-	facts := []string{"matches " + chainWords(chain.FilterChainMatch)}
+	facts := []string{"matches " + chainText(chain.FilterChainMatch)}
 	if chain.TransportSocket != nil {
 		facts = append(facts, e.downstream(chain))
 	}
@@ -202,31 +202,31 @@ func serverNames(l *listenerv3.Listener) []string {
 	return names
 }
 
-func chainWords(m *listenerv3.FilterChainMatch) string {
-	var words []string
+func chainText(m *listenerv3.FilterChainMatch) string {
+	var criteria []string
 	if m.GetDestinationPort() != nil {
-		words = append(words, fmt.Sprintf("port %d", m.DestinationPort.Value))
+		criteria = append(criteria, fmt.Sprintf("port %d", m.DestinationPort.Value))
 	}
 	for _, block := range m.GetPrefixRanges() {
-		words = append(words, fmt.Sprintf("%s/%d", block.AddressPrefix, block.PrefixLen.GetValue()))
+		criteria = append(criteria, fmt.Sprintf("%s/%d", block.AddressPrefix, block.PrefixLen.GetValue()))
 	}
 	if len(m.GetServerNames()) > 0 {
-		words = append(words, "server name "+list(m.ServerNames))
+		criteria = append(criteria, "server name "+list(m.ServerNames))
 	}
 	if m.GetTransportProtocol() != "" {
-		words = append(words, "transport "+m.TransportProtocol)
+		criteria = append(criteria, "transport "+m.TransportProtocol)
 	}
 	if len(m.GetApplicationProtocols()) > 0 {
-		words = append(words, "protocol "+list(m.ApplicationProtocols))
+		criteria = append(criteria, "protocol "+list(m.ApplicationProtocols))
 	}
-	if len(words) == 0 {
+	if len(criteria) == 0 {
 		return "everything"
 	}
-	return strings.Join(words, " and ")
+	return strings.Join(criteria, " and ")
 }
 
-// filters follows the network filters up to the terminal one.
-func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
+// filters evaluates the network filters up to the terminal one.
+func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 	for _, f := range chain.Filters {
 		if manager, ok := unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{}); ok {
 			if e.request.TLS && chain.TransportSocket == nil {
@@ -234,7 +234,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
 					"ask without --tls, or give the port the protocol TLS or HTTPS")
 				return
 			}
-			e.patched("network filter", f.Name, d, managerWords(manager)...)
+			e.patched("network filter", f.Name, d, managerFacts(manager)...)
 			e.manager(manager, d)
 			return
 		}
@@ -249,8 +249,8 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
 	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")
 }
 
-// pass follows a TCP proxy.
-func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *door) {
+// pass forwards the connection as a TCP proxy does.
+func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *listener) {
 	var targets []Target
 	weights := proxy.GetWeightedClusters().GetClusters()
 	var total uint32
@@ -271,6 +271,6 @@ func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *door) {
 		facts = append(facts, fmt.Sprintf("ends connections that are idle for %v",
 			idle.AsDuration()))
 	}
-	e.step("action", "connection", d.resource.Origins, append(facts, targetWords(targets)...)...)
+	e.step("action", "connection", d.resource.Origins, append(facts, targetFacts(targets)...)...)
 	e.forward(targets, Closed, 0)
 }

@@ -16,8 +16,8 @@ import (
 // mostEndpoints bounds the endpoints that are listed; the rest is counted.
 const mostEndpoints = 20
 
-// forward follows a request to clusters. If none of them is usable, the request ends with the given
-// outcome and status.
+// forward sends a request to clusters. If none of them is usable, the request ends with the outcome
+// and status.
 func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = Forwarded
@@ -116,10 +116,10 @@ func (e *explanation) endpoints(c *clusterv3.Cluster, assignment *endpointv3.Clu
 	var facts []string
 	var misfit mismatch
 	name, total, usable := c.Name, 0, 0
-	for _, place := range assignment.GetEndpoints() {
-		for _, ep := range place.LbEndpoints {
+	for _, locality := range assignment.GetEndpoints() {
+		for _, ep := range locality.LbEndpoints {
 			total++
-			text := endpointWords(place, ep)
+			text := endpointText(locality, ep)
 			found := e.mismatch(c, ep)
 			if found.why != "" {
 				misfit, text = found, text+", "+found.why
@@ -154,9 +154,9 @@ func (e *explanation) endpoints(c *clusterv3.Cluster, assignment *endpointv3.Clu
 	return "", ""
 }
 
-func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpoint) string {
-	text := addressWords(ep.GetEndpoint().GetAddress())
-	if where := place.GetLocality(); where != nil {
+func endpointText(locality *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpoint) string {
+	text := addressText(ep.GetEndpoint().GetAddress())
+	if where := locality.GetLocality(); where != nil {
 		text += " in " + strings.TrimRight(where.Region+"/"+where.Zone+"/"+where.SubZone, "/")
 	}
 	if weight := ep.GetLoadBalancingWeight().GetValue(); weight > 1 {
@@ -165,8 +165,8 @@ func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpo
 	if mutual(ep) {
 		text += ", mutual TLS"
 	}
-	if place.Priority > 0 {
-		text += fmt.Sprintf(", priority %d", place.Priority)
+	if locality.Priority > 0 {
+		text += fmt.Sprintf(", priority %d", locality.Priority)
 	}
 	if ep.HealthStatus != corev3.HealthStatus_UNKNOWN &&
 		ep.HealthStatus != corev3.HealthStatus_HEALTHY {
@@ -175,7 +175,7 @@ func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpo
 	return text
 }
 
-func addressWords(a *corev3.Address) string {
+func addressText(a *corev3.Address) string {
 	if path := a.GetPipe().GetPath(); path != "" {
 		return path
 	}

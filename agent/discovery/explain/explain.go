@@ -150,4 +150,4 @@ func percentOf(weight, total uint32) float64 {
 	return 100 * float64(weight) / float64(max(total, 1))
 }
 
-func list(words []string) string { return strings.Join(words, ", ") }
+func list(texts []string) string { return strings.Join(texts, ", ") }

@@ -72,9 +72,9 @@ func (e *explanation) preflight(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) bool {
 	policy := &corsv3.CorsPolicy{}
 	origin, from := e.header("origin")
-	_, asks := e.header("access-control-request-method")
-	if e.request.Method != http.MethodOptions || !from || !asks || !perRoute(corsFilter, host, r,
-		policy) {
+	_, isPreflight := e.header("access-control-request-method")
+	if e.request.Method != http.MethodOptions || !from || !isPreflight ||
+		!perRoute(corsFilter, host, r, policy) {
 		return false
 	}
 	allowed := slices.ContainsFunc(policy.AllowOriginStringMatch,

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// manager follows a request through an HTTP connection manager.
-func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
+// manager evaluates an HTTP connection manager.
+func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	for _, f := range m.HttpFilters {
 		var facts []string
 		if f.Disabled {
@@ -65,8 +65,8 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 	e.routes(host, origins)
 }
 
-// managerWords describes the settings of a connection manager that requests notice.
-func managerWords(m *hcmv3.HttpConnectionManager) []string {
+// managerFacts describes the settings of a connection manager that requests notice.
+func managerFacts(m *hcmv3.HttpConnectionManager) []string {
 	var facts []string
 	if n := m.XffNumTrustedHops; n > 0 {
 		facts = append(facts, fmt.Sprintf(

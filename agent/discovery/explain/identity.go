@@ -21,20 +21,20 @@ const (
 // Peer is the mode of mutual TLS of a workload.
 type Peer struct {
 	Mode     string // STRICT, PERMISSIVE or DISABLE
-	By       string // the PeerAuthentication with its place
+	By       string // the PeerAuthentication with its file and line
 	Identity bool   // the workload takes part in automatic mutual TLS
 }
 
 // upstream returns how connections to a cluster are encrypted, and with which identities.
 func (e *explanation) upstream(c *clusterv3.Cluster) []string {
 	if len(c.TransportSocketMatches) == 0 {
-		return []string{e.socketWords(c.TransportSocket)}
+		return []string{e.socketText(c.TransportSocket)}
 	}
-	return []string{"to endpoints with mutual TLS " + e.socketWords(
+	return []string{"to endpoints with mutual TLS " + e.socketText(
 		c.TransportSocketMatches[0].TransportSocket), "to others in plain text"}
 }
 
-func (e *explanation) socketWords(s *corev3.TransportSocket) string {
+func (e *explanation) socketText(s *corev3.TransportSocket) string {
 	if s == nil {
 		return "in plain text"
 	}
@@ -113,7 +113,7 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 	if e.proxy.Peer == nil {
 		return mismatch{}
 	}
-	peer := e.proxy.Peer(c.Name, addressWords(ep.GetEndpoint().GetAddress()))
+	peer := e.proxy.Peer(c.Name, addressText(ep.GetEndpoint().GetAddress()))
 	socket := c.TransportSocket
 	if len(c.TransportSocketMatches) > 0 && mutual(ep) {
 		socket = c.TransportSocketMatches[0].TransportSocket

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// door is a decoded TCP listener with an IP address.
-type door struct {
+// listener is a decoded TCP listener with an IP address.
+type listener struct {
 	*listenerv3.Listener
 	resource *resource.Resource
 	address  netip.Addr
@@ -22,24 +22,24 @@ type door struct {
 
 // connect finds the listener that takes the connection.
 func (e *explanation) connect() {
-	doors, err := e.doors()
+	listeners, err := e.listeners()
 	if err != nil {
 		e.end(Refused, 0, err.Error(), "")
 		return
 	}
-	var d *door
+	var d *listener
 	switch {
 	case e.proxy.Captured:
-		d = e.captured(doors)
+		d = e.captured(listeners)
 	default:
-		d = e.bound(doors)
+		d = e.bound(listeners)
 	}
 	if d != nil {
 		e.listen(d)
 	}
 }
 
-func (e *explanation) listen(d *door) {
+func (e *explanation) listen(d *listener) {
 	facts := []string{fmt.Sprintf("listens on %s", netip.AddrPortFrom(d.address, uint16(d.port)))}
 	if d.BindToPort != nil && !d.BindToPort.Value {
 		facts = []string{fmt.Sprintf("takes captured connections to %s",
@@ -56,7 +56,7 @@ func (e *explanation) listen(d *door) {
 }
 
 // patched adds the step of a filter if an EnvoyFilter added or changed it, or if there are facts.
-func (e *explanation) patched(what, name string, d *door, facts ...string) {
+func (e *explanation) patched(what, name string, d *listener, facts ...string) {
 	var origins []resource.Origin
 	if e.proxy.Filters != nil {
 		origins = e.proxy.Filters(d.Name, name)
@@ -66,10 +66,10 @@ func (e *explanation) patched(what, name string, d *door, facts ...string) {
 	}
 }
 
-// doors returns all TCP listeners with an IP address, sorted by name.
-func (e *explanation) doors() ([]*door, error) {
+// listeners returns all TCP listeners with an IP address, sorted by name.
+func (e *explanation) listeners() ([]*listener, error) {
 	set := e.proxy.Resources.Set(resource.ListenerType)
-	var doors []*door
+	var listeners []*listener
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		l, err := decode(set[name], &listenerv3.Listener{})
 		if err != nil {
@@ -80,34 +80,34 @@ func (e *explanation) doors() ([]*door, error) {
 		if err != nil || socket.Protocol == corev3.SocketAddress_UDP {
 			continue // a Unix socket, internal, or for HTTP/3
 		}
-		doors = append(doors, &door{Listener: l, resource: set[name], address: address,
+		listeners = append(listeners, &listener{Listener: l, resource: set[name], address: address,
 			port: socket.GetPortValue()})
 	}
-	return doors, nil
+	return listeners, nil
 }
 
 // bound returns the listener that is bound to the request's port. If the request has no address,
 // bound prefers outbound listeners, as applications use them.
-func (e *explanation) bound(doors []*door) *door {
-	var here, elsewhere []*door
-	for _, d := range doors {
+func (e *explanation) bound(listeners []*listener) *listener {
+	var matching, elsewhere []*listener
+	for _, d := range listeners {
 		switch {
 		case d.BindToPort != nil && !d.BindToPort.Value || d.port != e.request.Port:
 		case e.request.Address.IsValid() && d.address != e.request.Address &&
 			!d.address.IsUnspecified():
 			elsewhere = append(elsewhere, d)
 		default:
-			here = append(here, d)
+			matching = append(matching, d)
 		}
 	}
 	// A specific address takes precedence over the wildcard address, and outbound over inbound.
-	slices.SortStableFunc(here, func(a, b *door) int { return e.rank(a) - e.rank(b) })
-	if len(here) > 1 {
-		e.unknown("%d listeners have port %d: this is about the one on %s", len(here),
-			e.request.Port, here[0].address)
+	slices.SortStableFunc(matching, func(a, b *listener) int { return e.rank(a) - e.rank(b) })
+	if len(matching) > 1 {
+		e.unknown("%d listeners have port %d: this is about the one on %s", len(matching),
+			e.request.Port, matching[0].address)
 	}
-	if len(here) > 0 {
-		return here[0]
+	if len(matching) > 0 {
+		return matching[0]
 	}
 	if len(elsewhere) > 0 {
 		e.end(Refused, 0,
@@ -116,7 +116,7 @@ func (e *explanation) bound(doors []*door) *door {
 			fmt.Sprintf("connect to %s", elsewhere[0].address))
 		return nil
 	}
-	reason := fmt.Sprintf("nothing listens on port %d%s", e.request.Port, listening(doors))
+	reason := fmt.Sprintf("nothing listens on port %d%s", e.request.Port, listening(listeners))
 	fix := fmt.Sprintf(
 		"add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)",
 		e.request.Port, e.request.Host)
@@ -134,9 +134,9 @@ func (e *explanation) bound(doors []*door) *door {
 const mostListening = 10
 
 // listening lists the addresses where Envoy listens.
-func listening(doors []*door) string {
+func listening(listeners []*listener) string {
 	var all []string
-	for _, d := range doors {
+	for _, d := range listeners {
 		if d.BindToPort == nil || d.BindToPort.Value {
 			all = append(all, netip.AddrPortFrom(d.address, uint16(d.port)).String())
 		}
@@ -151,7 +151,7 @@ func listening(doors []*door) string {
 }
 
 // rank orders the listeners of one port, the preferred one first.
-func (e *explanation) rank(d *door) int {
+func (e *explanation) rank(d *listener) int {
 	rank := 0
 	if d.address.IsUnspecified() {
 		rank = 2
@@ -167,8 +167,8 @@ func (e *explanation) rank(d *door) int {
 // captured returns the listener of a captured connection: virtualInbound for inbound connections,
 // else that of the address and port, else that of the port, else the one that receives all captured
 // connections (use_original_dst).
-func (e *explanation) captured(doors []*door) *door {
-	for _, d := range doors {
+func (e *explanation) captured(listeners []*listener) *listener {
+	for _, d := range listeners {
 		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() &&
 			e.request.Address.IsValid() && d.address == e.request.Address &&
 			d.port == e.request.Port {
@@ -176,8 +176,8 @@ func (e *explanation) captured(doors []*door) *door {
 		}
 	}
 	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address)
-	var arrival, byPort, exact *door
-	for _, d := range doors {
+	var arrival, byPort, exact *listener
+	for _, d := range listeners {
 		switch out := d.TrafficDirection != corev3.TrafficDirection_INBOUND; {
 		case inbound && !out && d.Name == "virtualInbound":
 			return d
@@ -194,7 +194,7 @@ func (e *explanation) captured(doors []*door) *door {
 	if !e.request.Address.IsValid() {
 		e.unknown("which address is connected to: this is about one that no service has for itself")
 	}
-	for _, d := range []*door{exact, byPort, arrival} {
+	for _, d := range []*listener{exact, byPort, arrival} {
 		if d != nil {
 			return d
 		}

@@ -28,8 +28,8 @@ type Finding struct {
 // none.
 func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 	name := ""
-	for _, place := range c.GetLoadAssignment().GetEndpoints() {
-		for _, ep := range place.LbEndpoints {
+	for _, locality := range c.GetLoadAssignment().GetEndpoints() {
+		for _, ep := range locality.LbEndpoints {
 			name = ep.GetEndpoint().GetAddress().GetSocketAddress().GetAddress()
 		}
 	}

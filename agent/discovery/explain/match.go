@@ -45,10 +45,10 @@ func (e *explanation) match(m *routev3.RouteMatch) verdict {
 		}
 		v.open = append(v.open, strconv.FormatFloat(percent(f), 'g', 4, 64)+" % of the requests")
 	}
-	for what, asked := range map[string]bool{"the client's certificate": m.GetTlsContext() != nil,
+	for what, required := range map[string]bool{"the client's certificate": m.GetTlsContext() != nil,
 		"metadata of filters": len(m.GetDynamicMetadata()) > 0,
 		"state of filters":    len(m.GetFilterState()) > 0, "cookies": len(m.GetCookies()) > 0} {
-		if asked {
+		if required {
 			v.open = append(v.open, what)
 		}
 	}

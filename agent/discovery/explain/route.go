@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// routes follows the first route that matches.
+// routes selects the first route that matches.
 func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origin) {
 	if host.RequireTls != routev3.VirtualHost_NONE && !e.request.TLS {
 		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301,
@@ -31,21 +31,21 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 		}
 		if m.certain() {
 			e.step("route", routeName(r), origins,
-				append([]string{"matches " + matchWords(r.Match)}, settingWords(host, r)...)...)
+				append([]string{"matches " + matchText(r.Match)}, settingFacts(host, r)...)...)
 			e.action(host, r, origins)
 			return
 		}
 		e.step("route", routeName(r), origins,
-			"matches "+matchWords(r.Match)+" in part: passed over here as if it did not")
+			"matches "+matchText(r.Match)+" in part: passed over here as if it did not")
 	}
 	e.end(Answered, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name,
 		e.request.Method, e.request.Path),
 		"add a route without a match to the end of the VirtualService")
 }
 
-// settingWords lists the filters that have settings of a route or its virtual host, but for those
+// settingFacts lists the filters that have settings of a route or its virtual host, but for those
 // that have a step of their own.
-func settingWords(host *routev3.VirtualHost, r *routev3.Route) []string {
+func settingFacts(host *routev3.VirtualHost, r *routev3.Route) []string {
 	var facts []string
 	for _, by := range []map[string]*anypb.Any{host.TypedPerFilterConfig, r.TypedPerFilterConfig} {
 		for _, name := range slices.Sorted(maps.Keys(by)) {
@@ -65,25 +65,25 @@ func routeName(r *routev3.Route) string {
 	return r.Name
 }
 
-func matchWords(m *routev3.RouteMatch) string {
-	var words []string
+func matchText(m *routev3.RouteMatch) string {
+	var criteria []string
 	switch p := m.GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Path:
-		words = append(words, "path "+p.Path)
+		criteria = append(criteria, "path "+p.Path)
 	case *routev3.RouteMatch_Prefix:
-		words = append(words, "prefix "+p.Prefix)
+		criteria = append(criteria, "prefix "+p.Prefix)
 	case *routev3.RouteMatch_PathSeparatedPrefix:
-		words = append(words, "path "+p.PathSeparatedPrefix+" and below")
+		criteria = append(criteria, "path "+p.PathSeparatedPrefix+" and below")
 	case *routev3.RouteMatch_SafeRegex:
-		words = append(words, "regex "+p.SafeRegex.GetRegex())
+		criteria = append(criteria, "regex "+p.SafeRegex.GetRegex())
 	}
 	for _, h := range m.GetHeaders() {
-		words = append(words, "header "+h.Name)
+		criteria = append(criteria, "header "+h.Name)
 	}
 	for _, q := range m.GetQueryParameters() {
-		words = append(words, "query parameter "+q.Name)
+		criteria = append(criteria, "query parameter "+q.Name)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(criteria, ", ")
 }
 
 // location returns the target URL of a redirect.

@@ -85,11 +85,11 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	return m
 }
 
-func port(given int32, otherwise uint32) uint32 {
-	if given == 0 {
+func port(specified int32, otherwise uint32) uint32 {
+	if specified == 0 {
 		return otherwise
 	}
-	return uint32(given)
+	return uint32(specified)
 }
 
 // elsewhere maps the fields of defaultConfig that have a key in outrider.toml.

@@ -53,7 +53,7 @@ func (e *Endpoint) matches(selector map[string]string) bool {
 	return true
 }
 
-// Endpoints returns the endpoints of a port that have the given labels: the oldest ServiceEntry's
+// Endpoints returns the endpoints of a port that have the labels: the oldest ServiceEntry's
 // first, then in written order. A DNS entry without endpoints yields its own host.
 func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 	var found []Endpoint

@@ -20,16 +20,16 @@ func (w *World) EnvoyFilters(node Node) []*object.Object {
 			found = append(found, o)
 		}
 	}
-	order := func(o *object.Object) (priority int32, place int) {
+	order := func(o *object.Object) (priority int32, rank int) {
 		if o.Namespace != w.mesh.RootNamespace {
-			place = 1
+			rank = 1
 		}
-		return o.Spec.(*networking.EnvoyFilter).Priority, place
+		return o.Spec.(*networking.EnvoyFilter).Priority, rank
 	}
 	slices.SortStableFunc(found, func(a, b *object.Object) int {
-		priorityA, placeA := order(a)
-		priorityB, placeB := order(b)
-		return cmp.Or(cmp.Compare(priorityA, priorityB), cmp.Compare(placeA, placeB))
+		priorityA, rankA := order(a)
+		priorityB, rankB := order(b)
+		return cmp.Or(cmp.Compare(priorityA, priorityB), cmp.Compare(rankA, rankB))
 	})
 	return found
 }

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// MeshGateway stands for all sidecars in a list of gateways.
+// MeshGateway means all sidecars in a list of gateways.
 const MeshGateway = "mesh"
 
 // Routing is a VirtualService with resolved names and merged delegates.
@@ -44,13 +44,13 @@ func GatewayName(name, namespace string) string {
 	if name == MeshGateway {
 		return name
 	}
-	place, short, ok := strings.Cut(name, "/")
+	qualifier, short, ok := strings.Cut(name, "/")
 	switch parts := strings.SplitN(name, ".", 3); {
 	case !ok && len(parts) > 1: // legacy form: name.namespace.svc.cluster.local
 		return parts[1] + "/" + parts[0]
 	case !ok:
 		return namespace + "/" + name
-	case place == ".":
+	case qualifier == ".":
 		return namespace + "/" + short
 	}
 	return name

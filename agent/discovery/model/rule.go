@@ -143,18 +143,18 @@ func (w *World) Rule(service *Service, reader Node) *Rule {
 		reader.Namespace == w.mesh.RootNamespace); r != nil {
 		return r
 	}
-	for _, place := range [...]string{service.Namespace, w.mesh.RootNamespace} {
-		if r := w.ruleOf(service.Host, place, reader, false); r != nil {
+	for _, namespace := range [...]string{service.Namespace, w.mesh.RootNamespace} {
+		if r := w.ruleOf(service.Host, namespace, reader, false); r != nil {
 			return r
 		}
 	}
 	return nil
 }
 
-func (w *World) ruleOf(host, place string, reader Node, private bool) *Rule {
+func (w *World) ruleOf(host, namespace string, reader Node, private bool) *Rule {
 	of := func(host string) *Rule {
 		for _, s := range w.rules[host] {
-			if s.namespace == place {
+			if s.namespace == namespace {
 				return s.rule(w.mesh.RuleExportTo, reader, private)
 			}
 		}

@@ -19,7 +19,7 @@ type workloads struct {
 	selectors map[pair][]*object.Object
 }
 
-// pair is a label in a namespace; an empty key stands for all objects of the namespace.
+// pair is a label in a namespace; an empty key means all objects of the namespace.
 type pair struct{ namespace, key, value string }
 
 func newWorkloads() workloads {
@@ -48,8 +48,8 @@ const (
 // Healthy reports whether a WorkloadEntry receives requests: it is not health-checked, or its
 // condition Healthy is True.
 func Healthy(o *object.Object) bool {
-	asked, err := strconv.ParseBool(o.Annotations[healthAnnotation])
-	return err != nil || !asked || o.Conditions[healthCondition] == "True"
+	enabled, err := strconv.ParseBool(o.Annotations[healthAnnotation])
+	return err != nil || !enabled || o.Conditions[healthCondition] == "True"
 }
 
 func byName(a, b *object.Object) int {

@@ -19,7 +19,7 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 	if s.Empty() {
 		return nil, nil
 	}
-	taken := map[resource.Key]*patch{}
+	added := map[resource.Key]*patch{}
 	for _, p := range s.patches {
 		if p.operation != networking.EnvoyFilter_Patch_ADD || !s.adds(p) {
 			continue
@@ -37,13 +37,13 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 			continue
 		}
 		key := resource.Key{Type: out.Type, Name: out.Name}
-		if by := taken[key]; by != nil {
+		if by := added[key]; by != nil {
 			problems = append(problems, p.problem(condition.Warning,
 				fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name,
 					by.object.File, by.object.Line), "rename one"))
 			continue
 		}
-		taken[key] = p
+		added[key] = p
 		resources = append(resources, out)
 	}
 	return resources, problems

@@ -7,10 +7,11 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// place applies a patch to a list with a significant order. meets selects the elements; without a
-// name (named) the patch inserts at the end or the beginning, and does not remove or replace. It
-// returns the list and whether it changed.
-func place[E proto.Message](p *patch, list []E, named bool, meets func(E) bool) ([]E, bool) {
+// insertByPosition applies a patch to a list with a significant order. meets selects the elements;
+// without a name (named) the patch inserts at the end or the beginning, and does not remove or
+// replace. It returns the list and whether it changed.
+func insertByPosition[E proto.Message](p *patch, list []E, named bool,
+	meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }
 	at := -1
 	if named {

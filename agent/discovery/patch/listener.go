@@ -65,7 +65,7 @@ func (a *application) listenerFilters(l *listenerv3.Listener) {
 			continue
 		}
 		var done bool
-		if l.ListenerFilters, done = place(p, l.ListenerFilters, wanted != "", meets); done {
+		if l.ListenerFilters, done = insertByPosition(p, l.ListenerFilters, wanted != "", meets); done {
 			a.use(p)
 		}
 	}

@@ -12,14 +12,14 @@ import (
 const connectionManager = "envoy.filters.network.http_connection_manager"
 
 func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.FilterChain) {
-	here := func(p *patch) bool { return meetsListener(p, l) && meetsChain(p, l, c) }
+	applies := func(p *patch) bool { return meetsListener(p, l) && meetsChain(p, l, c) }
 	patches := a.of(networking.EnvoyFilter_NETWORK_FILTER)
 	for _, p := range patches {
-		if _, merges := p.merges(); merges || !here(p) {
+		if _, merges := p.merges(); merges || !applies(p) {
 			continue
 		}
 		var done bool
-		if c.Filters, done = place(p, c.Filters,
+		if c.Filters, done = insertByPosition(p, c.Filters,
 			listenerMatch(p).GetFilterChain().GetFilter() != nil, func(f *listenerv3.Filter) bool {
 				return meetsFilter(p, f)
 			}); done {
@@ -28,13 +28,13 @@ func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.Filte
 	}
 	for _, f := range c.Filters {
 		for _, p := range patches {
-			if _, merges := p.merges(); merges && here(p) && meetsFilter(p, f) {
+			if _, merges := p.merges(); merges && applies(p) && meetsFilter(p, f) {
 				name, config := a.mergeConfig(p, f, p.value.(*listenerv3.Filter))
 				f.Name, f.ConfigType = name, &listenerv3.Filter_TypedConfig{TypedConfig: config}
 			}
 		}
 		if f.Name == connectionManager {
-			a.manager(f, here)
+			a.manager(f, applies)
 		}
 	}
 }
@@ -46,9 +46,9 @@ func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 }
 
 // manager patches the HTTP filters and the inline routes of an HTTP connection manager.
-func (a *application) manager(f *listenerv3.Filter, here func(*patch) bool) {
+func (a *application) manager(f *listenerv3.Filter, applies func(*patch) bool) {
 	patches := slices.DeleteFunc(a.of(networking.EnvoyFilter_HTTP_FILTER), func(p *patch) bool {
-		return !here(p) || !meetsFilter(p, f)
+		return !applies(p) || !meetsFilter(p, f)
 	})
 	config := &hcmv3.HttpConnectionManager{}
 	if f.GetTypedConfig() == nil || f.GetTypedConfig().UnmarshalTo(config) != nil {
@@ -61,7 +61,7 @@ func (a *application) manager(f *listenerv3.Filter, here func(*patch) bool) {
 		}
 		sub := listenerMatch(p).GetFilterChain().GetFilter().GetSubFilter()
 		var done bool
-		if config.HttpFilters, done = place(p, config.HttpFilters, sub != nil,
+		if config.HttpFilters, done = insertByPosition(p, config.HttpFilters, sub != nil,
 			func(h *hcmv3.HttpFilter) bool { return h.Name == sub.GetName() }); done {
 			a.use(p)
 		}

@@ -17,8 +17,8 @@ func (a *application) routes(c *routev3.RouteConfiguration) {
 			a.mergeInto(p, c)
 		}
 	}
-	hosts := a.here(networking.EnvoyFilter_VIRTUAL_HOST, c.Name)
-	routes := a.here(networking.EnvoyFilter_HTTP_ROUTE, c.Name)
+	hosts := a.matching(networking.EnvoyFilter_VIRTUAL_HOST, c.Name)
+	routes := a.matching(networking.EnvoyFilter_HTTP_ROUTE, c.Name)
 	c.VirtualHosts = slices.DeleteFunc(c.VirtualHosts, func(h *routev3.VirtualHost) bool {
 		return !a.virtualHost(h, hosts, routes)
 	})
@@ -30,14 +30,14 @@ func (a *application) routes(c *routev3.RouteConfiguration) {
 	}
 }
 
-// here returns the patches of a kind for a route configuration.
-func (a *application) here(kind applyTo, name string) []*patch {
+// matching returns the patches of a kind for a route configuration.
+func (a *application) matching(kind applyTo, name string) []*patch {
 	return slices.DeleteFunc(a.of(kind), func(p *patch) bool { return !a.meetsRoutes(p, name) })
 }
 
 // virtualHost patches a virtual host with its routes; false removes it.
 func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch) bool {
-	kept := a.apply(hosts, func(p *patch) bool { return meetsHost(p, h) }, func(p *patch) {
+	remaining := a.apply(hosts, func(p *patch) bool { return meetsHost(p, h) }, func(p *patch) {
 		if p.operation != networking.EnvoyFilter_Patch_REPLACE {
 			a.mergeInto(p, h)
 			return
@@ -46,7 +46,7 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 		proto.Merge(h, p.value)
 		a.use(p)
 	})
-	if !kept {
+	if !remaining {
 		return false
 	}
 	h.Routes = slices.DeleteFunc(h.Routes, func(r *routev3.Route) bool {
@@ -69,7 +69,7 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 			continue // applies to the first route of the virtual host only
 		}
 		var done bool
-		if h.Routes, done = place(p, h.Routes, named, meets); done {
+		if h.Routes, done = insertByPosition(p, h.Routes, named, meets); done {
 			a.use(p)
 		}
 	}

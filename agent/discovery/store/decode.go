@@ -22,11 +22,11 @@ const (
 
 // decoder decodes the YAML nodes of one document into protobuf messages and collects all errors.
 type decoder struct {
-	nodes    int // visited so far
-	problems []object.Problem
-	failed   bool // an error was found since it was last cleared
-	place    func(line int, field string) object.Problem
-	tooMuch  bool // reported that the document is too large
+	nodes     int // visited so far
+	problems  []object.Problem
+	failed    bool // an error was found since it was last cleared
+	problemAt func(line int, field string) object.Problem
+	tooMuch   bool // reported that the document is too large
 	// accepts quoted numbers and numeric names, like protobuf's JSON; an API server refuses both
 	protobuf bool
 	envoy    bool // see Envoy
@@ -37,7 +37,7 @@ type decoder struct {
 	someUnknown bool
 }
 
-func (d *decoder) tell(severity condition.Severity, line int, at *path, message, fix string) {
+func (d *decoder) report(severity condition.Severity, line int, at *path, message, fix string) {
 	first := severity == condition.Error && !d.failed
 	d.failed = d.failed || first
 	if len(d.problems) >= maxProblems && !first {
@@ -57,7 +57,7 @@ func (d *decoder) unknown(line int, at *path, message, fix string) {
 }
 
 func (d *decoder) add(severity condition.Severity, line int, at *path, message, fix string) {
-	p := d.place(line, at.String())
+	p := d.problemAt(line, at.String())
 	p.Severity, p.Message, p.Fix = severity, message, fix
 	d.problems = append(d.problems, p)
 	if d.envoy {
@@ -66,12 +66,12 @@ func (d *decoder) add(severity condition.Severity, line int, at *path, message, 
 }
 
 func (d *decoder) refuse(node *yaml.Node, at *path, message, fix string) {
-	d.tell(condition.Error, node.Line, at, message, fix)
+	d.report(condition.Error, node.Line, at, message, fix)
 }
 
 // visit resolves an alias and counts the node; false means that the document is too large.
 func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool) {
-	node = follow(node)
+	node = resolveAlias(node)
 	d.nodes++
 	if d.nodes <= maxNodes && depth <= maxDepth && node.Kind != yaml.AliasNode {
 		return node, true
@@ -94,7 +94,7 @@ func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node
 	}
 	merged := false
 	for i := 0; i+1 < len(node.Content); i += 2 {
-		key := follow(node.Content[i])
+		key := resolveAlias(node.Content[i])
 		if key.Kind != yaml.ScalarNode {
 			d.refuse(key, at, "a key that is not text", "")
 			continue
@@ -129,7 +129,7 @@ func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node
 	seen map[string]bool, depth int) {
 	var sources []*yaml.Node
 	for i := 0; i+1 < len(node.Content); i += 2 {
-		key := follow(node.Content[i])
+		key := resolveAlias(node.Content[i])
 		if key.Value != "<<" || key.Style != 0 {
 			if !seen[key.Value] {
 				seen[key.Value] = true
@@ -186,26 +186,26 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 			d.unknownField(key, m.Descriptor(), at)
 			return
 		}
-		here := path{parent: at, name: field.JSONName()}
+		child := path{parent: at, name: field.JSONName()}
 		if d.envoy {
-			here.name = key.Value
+			child.name = key.Value
 		}
-		if value, ok := d.visit(value, &here, depth); ok && !isNull(value) {
+		if value, ok := d.visit(value, &child, depth); ok && !isNull(value) {
 			if oneof := field.ContainingOneof(); oneof != nil {
 				if other := m.WhichOneof(oneof); other != nil && other != field {
-					d.refuse(key, &here, fmt.Sprintf("excludes %s, and both are given",
+					d.refuse(key, &child, fmt.Sprintf("excludes %s, and both are given",
 						other.JSONName()), "keep one")
 					return
 				}
 			}
 			if d.envoy && m.Has(field) {
-				d.refuse(key, &here, "given by both of its names", "keep one")
+				d.refuse(key, &child, "given by both of its names", "keep one")
 				return
 			}
 			if d.envoy {
-				d.warnDeprecated(key, field, &here)
+				d.warnDeprecated(key, field, &child)
 			}
-			d.field(value, m, field, &here, depth+1)
+			d.field(value, m, field, &child, depth+1)
 		}
 	})
 	if d.envoy {
@@ -214,7 +214,7 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 }
 
 func (d *decoder) unknownField(key *yaml.Node, of protoreflect.MessageDescriptor, at *path) {
-	here := &path{parent: at, name: key.Value, key: key.Value == ""}
+	child := &path{parent: at, name: key.Value, key: key.Value == ""}
 	var known []string
 	for i := range of.Fields().Len() {
 		if d.envoy { // as Envoy's documentation writes them
@@ -228,10 +228,10 @@ func (d *decoder) unknownField(key *yaml.Node, of protoreflect.MessageDescriptor
 		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	if d.envoy {
-		d.unknown(key.Line, here, fmt.Sprintf("%s has no field %q", of.Name(), key.Value), fix)
+		d.unknown(key.Line, child, fmt.Sprintf("%s has no field %q", of.Name(), key.Value), fix)
 		return
 	}
-	d.refuse(key, here, fmt.Sprintf("unknown field %q", key.Value), fix)
+	d.refuse(key, child, fmt.Sprintf("unknown field %q", key.Value), fix)
 }
 
 func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor,
@@ -244,8 +244,8 @@ func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protorefl
 		}
 		entries := m.Mutable(field).Map()
 		d.pairs(node, at, func(key, value *yaml.Node) {
-			here := path{parent: at, name: key.Value, key: true}
-			value, ok := d.visit(value, &here, depth)
+			child := path{parent: at, name: key.Value, key: true}
+			value, ok := d.visit(value, &child, depth)
 			if !ok {
 				return
 			}
@@ -253,18 +253,18 @@ func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protorefl
 			if field.MapKey().Kind() != protoreflect.StringKind {
 				// keys of JSON are text, also if they are numbers
 				name, ok = d.scalar(&yaml.Node{Kind: yaml.ScalarNode, Value: key.Value,
-					Line: key.Line, Column: key.Column}, field.MapKey(), &here)
+					Line: key.Line, Column: key.Column}, field.MapKey(), &child)
 			}
 			switch {
 			case !ok:
 			case field.MapValue().Message() != nil:
 				element := entries.NewValue()
 				if d.envoy || !isNull(value) {
-					d.message(value, element.Message(), &here, depth+1)
+					d.message(value, element.Message(), &child, depth+1)
 				}
 				entries.Set(name.MapKey(), element)
 			default:
-				if v, ok := d.scalar(value, field.MapValue(), &here); ok {
+				if v, ok := d.scalar(value, field.MapValue(), &child); ok {
 					entries.Set(name.MapKey(), v)
 				}
 			}
@@ -276,13 +276,13 @@ func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protorefl
 		}
 		list := m.Mutable(field).List()
 		for i, element := range node.Content {
-			here := path{parent: at, index: i}
+			child := path{parent: at, index: i}
 			if field.Message() != nil {
 				value := list.NewElement()
-				d.message(element, value.Message(), &here, depth+1)
+				d.message(element, value.Message(), &child, depth+1)
 				list.Append(value)
-			} else if element, ok := d.visit(element, &here, depth); ok {
-				if v, ok := d.scalar(element, field, &here); ok {
+			} else if element, ok := d.visit(element, &child, depth); ok {
+				if v, ok := d.scalar(element, field, &child); ok {
 					list.Append(v)
 				}
 			}

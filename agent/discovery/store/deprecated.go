@@ -21,11 +21,11 @@ func (d *decoder) warnDeprecated(node *yaml.Node, of protoreflect.Descriptor, at
 	}
 	switch {
 	case refused:
-		d.tell(condition.Warning, node.Line, at, message+", and Envoy refuses it unless the "+
+		d.report(condition.Warning, node.Line, at, message+", and Envoy refuses it unless the "+
 			"runtime key envoy.deprecated_features:"+string(of.FullName())+" is true",
 			"write what Envoy's documentation has in its place")
 	case deprecated:
-		d.tell(condition.Warning, node.Line, at, message+", and a later Envoy may refuse it",
+		d.report(condition.Warning, node.Line, at, message+", and a later Envoy may refuse it",
 			"write what Envoy's documentation has in its place")
 	}
 }

@@ -127,7 +127,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	}
 	var current *header
 	d.problems, d.failed = nil, false
-	d.place = func(line int, field string) object.Problem {
+	d.problemAt = func(line int, field string) object.Problem {
 		return object.Problem{File: r.file, Line: line, Object: object1(current), Field: field}
 	}
 	defer func() { found.problems = append(found.problems, d.problems...); d.problems = nil }()
@@ -165,7 +165,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 				h.apiVersion, h.kind), "write networking.istio.io/v1")
 			return
 		}
-		d.tell(condition.Warning, node.Line, nil,
+		d.report(condition.Warning, node.Line, nil,
 			fmt.Sprintf("kind %s of %q is not supported by this version of Outrider and has no "+
 				"effect", h.kind, h.apiVersion), "remove it")
 	default:
@@ -218,7 +218,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 				h.kind), fix)
 			return
 		}
-		d.tell(condition.Warning, node.Line, nil,
+		d.report(condition.Warning, node.Line, nil,
 			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect",
 				h.kind), "remove it or let an istiod serve it")
 		return
@@ -258,9 +258,9 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 	found.add(v)
 }
 
-func oneOf(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+func oneOf(alternatives []string) string {
+	last := len(alternatives) - 1
+	return strings.Join(alternatives[:last], ", ") + " or " + alternatives[last]
 }
 
 // refused records that an object is invalid, so that its last good version stays. If its kind or

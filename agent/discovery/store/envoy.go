@@ -47,7 +47,7 @@ func EnvoyStrictly(value any, into proto.Message, at string) ([]object.Finding, 
 func decodeEnvoy(d *decoder, value any, into proto.Message, at string) ([]object.Finding,
 	[]Foreign) {
 	d.protobuf, d.envoy = true, true
-	d.place = func(_ int, field string) object.Problem { return object.Problem{Field: field} }
+	d.problemAt = func(_ int, field string) object.Problem { return object.Problem{Field: field} }
 	var root *path
 	if at != "" {
 		root = &path{name: at}
@@ -218,6 +218,6 @@ func (d *decoder) warnWithoutConfig(node *yaml.Node, m protoreflect.Message, at 
 		field.ContainingOneof() != nil && m.WhichOneof(field.ContainingOneof()) != nil {
 		return
 	}
-	d.tell(condition.Warning, node.Line, at, "has no typed_config",
+	d.report(condition.Warning, node.Line, at, "has no typed_config",
 		"write one: Envoy knows no extension by its name alone")
 }

@@ -147,9 +147,9 @@ func (d *decoder) texts(node *yaml.Node, at *path, depth int) map[string]string 
 	}
 	texts := make(map[string]string, len(node.Content)/2)
 	d.pairs(node, at, func(key, value *yaml.Node) {
-		here := &path{parent: at, name: key.Value, key: true}
-		if value, ok := d.visit(value, here, depth); ok && !isNull(value) {
-			texts[key.Value] = d.text(value, here)
+		child := &path{parent: at, name: key.Value, key: true}
+		if value, ok := d.visit(value, child, depth); ok && !isNull(value) {
+			texts[key.Value] = d.text(value, child)
 		}
 	})
 	return texts

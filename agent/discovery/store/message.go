@@ -43,7 +43,7 @@ func Message(file string, content []byte, into proto.Message,
 	if isNull(node) {
 		return nil
 	}
-	d := &decoder{protobuf: true, place: func(line int, field string) object.Problem {
+	d := &decoder{protobuf: true, problemAt: func(line int, field string) object.Problem {
 		return object.Problem{File: file, Line: line, Field: field}
 	}}
 	d.message(node, into.ProtoReflect(), nil, 0)

@@ -52,13 +52,13 @@ func isQualified(text string) bool {
 
 func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		here := &path{parent: at, name: key, key: true}
+		child := &path{parent: at, name: key, key: true}
 		if !isQualified(key) {
-			d.refuse(node, here, fmt.Sprintf("%q is no label", key),
+			d.refuse(node, child, fmt.Sprintf("%q is no label", key),
 				"write letters, digits and -_. between letters or digits")
 		}
 		if value := labels[key]; value != "" && !object.IsWord(value, "-_.", longestLabel) {
-			d.refuse(node, here, fmt.Sprintf("%q is no label's value", value),
+			d.refuse(node, child, fmt.Sprintf("%q is no label's value", value),
 				"write up to 63 letters, digits and -_. between letters or digits")
 		}
 	}

@@ -36,6 +36,6 @@ func (s *Store) In(namespace string) (*Store, []object.Change) {
 		}
 		other.replace(path, moved, before)
 	}
-	changes := other.settle(before)
+	changes := other.reconcile(before)
 	return other, changes
 }

@@ -40,7 +40,7 @@ func (p *path) String() string {
 func locate(node *yaml.Node, field string) int {
 	line := node.Line
 	for field != "" {
-		node = follow(node)
+		node = resolveAlias(node)
 		var child *yaml.Node
 		var key string
 		switch {
@@ -97,8 +97,8 @@ func sameName(written, name string) bool {
 		strings.Contains(written, "_")
 }
 
-// follow resolves an alias.
-func follow(node *yaml.Node) *yaml.Node {
+// resolveAlias resolves an alias.
+func resolveAlias(node *yaml.Node) *yaml.Node {
 	for range maxDepth {
 		if node.Kind != yaml.AliasNode || node.Alias == nil {
 			return node

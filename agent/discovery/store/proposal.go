@@ -99,6 +99,6 @@ func (s *Store) With(p Proposal) *Store {
 	for path, next := range p.files {
 		other.replace(path, next, before)
 	}
-	other.settle(before)
+	other.reconcile(before)
 	return other
 }

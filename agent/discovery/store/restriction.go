@@ -99,7 +99,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	}
 	dry, _ := strconv.ParseBool(h.annotations[dryRun])
 	if !d.failed && (dry && h.kind == "AuthorizationPolicy" || !kind.restricts(spec)) {
-		d.tell(condition.Warning, node.Line, nil,
+		d.report(condition.Warning, node.Line, nil,
 			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect",
 				h.kind),
 			"remove it; this one restricts nothing")

@@ -98,7 +98,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 		if root == "" {
 			continue
 		}
-		if _, asked := vanished[root]; !asked {
+		if _, requested := vanished[root]; !requested {
 			vanished[root] = s.vanished(root)
 		}
 		if vanished[root] {
@@ -247,7 +247,7 @@ func (s *Store) apply(read, gone []string) []object.Change {
 	for i, path := range read {
 		s.replace(path, results[i], before)
 	}
-	return s.settle(before)
+	return s.reconcile(before)
 }
 
 // replace sets the content of a file (nil: deleted). before records the objects that were in force.
@@ -306,8 +306,8 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	}
 }
 
-// settle returns the changes of the objects in force since before.
-func (s *Store) settle(before map[object.Key]*object.Object) []object.Change {
+// reconcile returns the changes of the objects in force since before.
+func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change {
 	var changes []object.Change
 	for key, previous := range before {
 		delete(s.duplicates, key)

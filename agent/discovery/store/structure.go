@@ -15,8 +15,8 @@ func (d *decoder) structure(node *yaml.Node, into *structpb.Struct, at *path, de
 	}
 	into.Fields = map[string]*structpb.Value{}
 	d.pairs(node, at, func(key, value *yaml.Node) {
-		here := path{parent: at, name: key.Value, key: key.Value == ""}
-		into.Fields[key.Value] = d.anything(value, &here, depth+1)
+		child := path{parent: at, name: key.Value, key: key.Value == ""}
+		into.Fields[key.Value] = d.anything(value, &child, depth+1)
 	})
 }
 
@@ -33,8 +33,8 @@ func (d *decoder) anything(node *yaml.Node, at *path, depth int) *structpb.Value
 	case yaml.SequenceNode:
 		list := &structpb.ListValue{}
 		for i, element := range node.Content {
-			here := path{parent: at, index: i}
-			list.Values = append(list.Values, d.anything(element, &here, depth+1))
+			child := path{parent: at, index: i}
+			list.Values = append(list.Values, d.anything(element, &child, depth+1))
 		}
 		return structpb.NewListValue(list)
 	}

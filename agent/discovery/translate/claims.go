@@ -10,8 +10,8 @@ import (
 // Claims separates what several hosts route on one listener. Envoy refuses a listener with two
 // equal matches, so the first claim wins.
 type Claims struct {
-	Routes []Connection
-	taken  map[claim]Connection
+	Routes  []Connection
+	claimed map[claim]Connection
 }
 
 // claim is the match of a filter chain.
@@ -23,8 +23,8 @@ type claim struct {
 // Take adds the routes of a host. It returns a problem for each match that an earlier host has
 // already, and for each match that Envoy cannot express.
 func (c *Claims) Take(routes []Connection) []object.Problem {
-	if c.taken == nil {
-		c.taken = map[claim]Connection{}
+	if c.claimed == nil {
+		c.claimed = map[claim]Connection{}
 	}
 	var problems []object.Problem
 	for _, route := range routes {
@@ -46,14 +46,14 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 			}
 			var free []netip.Prefix
 			for _, subnet := range subnets {
-				by, ok := c.taken[claim{name, subnet}]
+				by, ok := c.claimed[claim{name, subnet}]
 				switch {
 				case !ok:
-					c.taken[claim{name, subnet}] = route
+					c.claimed[claim{name, subnet}] = route
 					free = append(free, subnet)
 				// within one object, an earlier match is supposed to win
 				case by.Object != route.Object:
-					problems = append(problems, taken(route, by, name))
+					problems = append(problems, claimed(route, by, name))
 				}
 			}
 			switch {
@@ -79,8 +79,8 @@ func (c *Claims) add(route Connection) {
 	c.Routes = append(c.Routes, route)
 }
 
-// taken reports that connections for a name are routed elsewhere already.
-func taken(route, by Connection, name string) object.Problem {
+// claimed reports that connections for a name are routed elsewhere already.
+func claimed(route, by Connection, name string) object.Problem {
 	return route.Object.Warning(route.Field,
 		fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts", name,
 			by.Field, by.Object.Key, by.Object.File, by.Object.Line),

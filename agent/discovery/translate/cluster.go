@@ -134,14 +134,14 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		policy: policyFor(rule, port.Number, subsetName)}
 	endpoints := service.Endpoints(port, labels)
 	// forward to the original destination
-	passes := port.Entry.Resolution == networking.ServiceEntry_NONE
-	if subset != nil && len(endpoints) == 0 && !passes && port == &service.Ports[0] {
+	toOriginal := port.Entry.Resolution == networking.ServiceEntry_NONE
+	if subset != nil && len(endpoints) == 0 && !toOriginal && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, subset.Object.Warning(fmt.Sprintf("subsets[%d].labels",
 			subset.Index), fmt.Sprintf("no endpoint of %s has these labels", service.Host),
 			"give endpoints these labels or correct them"))
 	}
 	if c.policy.loadBalancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
-		passes, endpoints = out.node.Captured(), nil
+		toOriginal, endpoints = out.node.Captured(), nil
 		if !out.node.Captured() {
 			out.Problems = append(out.Problems,
 				rule.Objects[0].Warning("trafficPolicy.loadBalancer.simple",
@@ -152,7 +152,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.node.Identity {
 		// Without endpoints requests fail. They must not leave unencrypted.
-		c.policy.tls, endpoints, passes = nil, nil, false
+		c.policy.tls, endpoints, toOriginal = nil, nil, false
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
 	c.applyPool()
@@ -163,7 +163,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	case c.policy.tls != nil:
 		c.applyTLS(c.peers(service, port), serverName)
 	case !out.automatic(service, port):
-	case passes:
+	case toOriginal:
 		c.mutualToAll(service, port, serverName)
 	default:
 		c.mutualByEndpoint(endpoints, tlsMode(rule, port.Number, subsetName),
@@ -173,7 +173,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	for _, secret := range c.secrets {
 		out.need(secret, rule)
 	}
-	if passes {
+	if toOriginal {
 		c.passThrough(port.TargetPort())
 		out.publish(c.Name, c.finish(), port.Object, origins)
 		return

@@ -106,7 +106,7 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 		}
 		for _, c := range routes(routing) {
 			if everything != nil {
-				r.problems = append(r.problems, taken(c, *everything, service.Host))
+				r.problems = append(r.problems, claimed(c, *everything, service.Host))
 				break
 			}
 			out.Routes = append(out.Routes, c)
@@ -213,11 +213,11 @@ func (r *Router) appliesTo(routing *model.Routing, field string, match connectio
 		return model.Selects(match.GetSourceLabels(), r.Node.Labels) &&
 			(match.GetSourceNamespace() == "" || match.GetSourceNamespace() == r.Node.Namespace)
 	}
-	for name, given := range map[string]bool{
+	for name, set := range map[string]bool{
 		"destinationSubnets": len(match.GetDestinationSubnets()) > 0,
 		"sourceLabels":       len(match.GetSourceLabels()) > 0,
 		"sourceNamespace":    match.GetSourceNamespace() != ""} {
-		if given {
+		if set {
 			r.problems = append(r.problems, routing.Object.Warning(field+"."+name,
 				"has no effect at a gateway",
 				"remove it, or write mesh as the gateway of the match"))

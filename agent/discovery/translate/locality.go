@@ -69,14 +69,14 @@ func share(groups []group, from model.Locality,
 		return groups
 	}
 	var out []group
-	taken := make([]bool, len(groups))
+	assigned := make([]bool, len(groups))
 	to := rules[at].To
-	for _, place := range slices.Sorted(maps.Keys(to)) {
+	for _, target := range slices.Sorted(maps.Keys(to)) {
 		var total uint64
 		var own []int
 		for i, g := range groups {
-			if !taken[i] && within(g.where, place) {
-				taken[i] = true
+			if !assigned[i] && within(g.where, target) {
+				assigned[i] = true
 				own = append(own, i)
 				total += uint64(g.weight)
 			}
@@ -84,7 +84,7 @@ func share(groups []group, from model.Locality,
 		for _, i := range own {
 			g := groups[i]
 			// rounded up so that no share is zero
-			g.weight = uint32((uint64(g.weight)*uint64(to[place]) + total - 1) / total)
+			g.weight = uint32((uint64(g.weight)*uint64(to[target]) + total - 1) / total)
 			out = append(out, g)
 		}
 	}
@@ -114,8 +114,8 @@ func byLabels(groups []group, node model.Node, labels []string) []group {
 	rank := func(e *model.Endpoint) int {
 		far := 0
 		for i, text := range labels {
-			label, value, given := strings.Cut(text, "=")
-			if !given {
+			label, value, hasValue := strings.Cut(text, "=")
+			if !hasValue {
 				value = node.Label(label)
 			}
 			if e.Label(label) == value {

@@ -23,7 +23,7 @@ type ownRoute struct {
 // of their requests.
 type shadow struct {
 	host     string
-	taken    map[string]*model.Routing // by match, and by prefix (see prefixKey)
+	claimed  map[string]*model.Routing // by match, and by prefix (see prefixKey)
 	problems []object.Problem
 }
 
@@ -33,7 +33,7 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	var found []object.Problem
 	hidden := 0
 	for _, route := range routes {
-		by := s.takenBy(route.Match)
+		by := s.claimedBy(route.Match)
 		if by == nil || s.fallsBack(routing, by) {
 			continue
 		}
@@ -43,11 +43,11 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 		}
 	}
 	if hidden > 1 && hidden == len(routes) {
-		found = []object.Problem{s.problem(routing.Object, "http", s.takenBy(routes[0].Match))}
+		found = []object.Problem{s.problem(routing.Object, "http", s.claimedBy(routes[0].Match))}
 	}
 	s.problems = append(s.problems, found...)
-	if s.taken == nil {
-		s.taken = map[string]*model.Routing{}
+	if s.claimed == nil {
+		s.claimed = map[string]*model.Routing{}
 	}
 	for _, route := range routes {
 		keys := []string{matchKey(route.Match)}
@@ -55,8 +55,8 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 			keys = append(keys, prefixKey(beside(route.Match), prefix))
 		}
 		for _, key := range keys {
-			if s.taken[key] == nil {
-				s.taken[key] = routing
+			if s.claimed[key] == nil {
+				s.claimed[key] = routing
 			}
 		}
 	}
@@ -68,16 +68,16 @@ func (s *shadow) fallsBack(routing, by *model.Routing) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
 
-// takenBy returns the VirtualService that matches every request of a match, or nil. Routes for all
-// requests come last (see GatewayVirtualHost), and hide only each other.
-func (s *shadow) takenBy(m *routev3.RouteMatch) *model.Routing {
-	if by := s.taken[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
+// claimedBy returns the VirtualService that matches every request of a match, or nil. Routes for
+// all requests come last (see GatewayVirtualHost), and hide only each other.
+func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
+	if by := s.claimed[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by
 	}
 	path := m.GetPrefix() + m.GetPath() // one of the two, or a regular expression
-	for _, asked := range slices.Compact([]string{"", beside(m)}) {
+	for _, conditions := range slices.Compact([]string{"", beside(m)}) {
 		for end := range len(path) {
-			if by := s.taken[prefixKey(asked, path[:end+1])]; by != nil {
+			if by := s.claimed[prefixKey(conditions, path[:end+1])]; by != nil {
 				return by
 			}
 		}

@@ -40,12 +40,12 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
 			out := &routev3.VirtualHost{Domains: r.addresses(service)}
-			var places []resource.Origin
+			var routeOrigins []resource.Origin
 			for _, route := range routes {
 				out.Routes = append(out.Routes, route.Route)
-				places = append(places, route.object.RouteOrigin(route.index))
+				routeOrigins = append(routeOrigins, route.object.RouteOrigin(route.index))
 			}
-			return r.finish(host, out, places, routing.Objects()...), routing
+			return r.finish(host, out, routeOrigins, routing.Objects()...), routing
 		}
 	}
 	// no route applies to sidecars: as without the VirtualServices
@@ -81,7 +81,7 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	r.begin()
 	out := &routev3.VirtualHost{}
 	var last *ownRoute
-	var places []resource.Origin
+	var routeOrigins []resource.Origin
 	hidden := shadow{host: host}
 	objects := make([]*object.Object, 0, len(routings))
 	for _, routing := range routings {
@@ -94,7 +94,7 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 			switch {
 			case !isEverything(route.Match):
 				out.Routes = append(out.Routes, route.Route)
-				places = append(places, route.object.RouteOrigin(route.index))
+				routeOrigins = append(routeOrigins, route.object.RouteOrigin(route.index))
 			case last == nil:
 				last = &route
 			}
@@ -103,12 +103,12 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	r.problems = append(r.problems, hidden.problems...)
 	if last != nil {
 		out.Routes = append(out.Routes, last.Route)
-		places = append(places, last.object.RouteOrigin(last.index))
+		routeOrigins = append(routeOrigins, last.object.RouteOrigin(last.index))
 	}
 	if redirect {
 		out.RequireTls = routev3.VirtualHost_ALL
 	}
-	return r.finish(host, out, places, objects...)
+	return r.finish(host, out, routeOrigins, objects...)
 }
 
 func (r *Router) finish(host string, message *routev3.VirtualHost, routes []resource.Origin,

@@ -33,9 +33,9 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 			"remove it or write SIMPLE or MUTUAL")
 	}
 	if t.Mode == networking.ClientTLSSettings_DISABLE {
-		for name, given := range map[string]bool{"sni": t.Sni != "",
+		for name, set := range map[string]bool{"sni": t.Sni != "",
 			"subjectAltNames": len(t.SubjectAltNames) > 0} {
-			if given {
+			if set {
 				c.warn(field+"."+name, "has no effect with mode DISABLE",
 					"remove it or write SIMPLE or MUTUAL")
 			}

@@ -19,18 +19,18 @@ func (c *checker) tlsRoute(field string, r *networking.TLSRoute, hosts []string,
 			"write a match with sniHosts")
 	}
 	for i, match := range r.Match {
-		here := fmt.Sprintf("%s.match[%d]", field, i)
+		path := fmt.Sprintf("%s.match[%d]", field, i)
 		if match == nil {
-			c.fail(here, "the match is empty", "write sniHosts in it")
+			c.fail(path, "the match is empty", "write sniHosts in it")
 			continue
 		}
 		if len(match.SniHosts) == 0 {
-			c.fail(here+".sniHosts", "no server name is given", "write at least one")
+			c.fail(path+".sniHosts", "no server name is given", "write at least one")
 		}
 		for j, name := range match.SniHosts {
-			c.serverName(fmt.Sprintf("%s.sniHosts[%d]", here, j), name, hosts, mesh)
+			c.serverName(fmt.Sprintf("%s.sniHosts[%d]", path, j), name, hosts, mesh)
 		}
-		c.connectionMatch(here, match)
+		c.connectionMatch(path, match)
 	}
 	c.connectionRoutes(field, r.Route)
 }
@@ -58,15 +58,15 @@ func (c *checker) tcpRoute(field string, r *networking.TCPRoute) {
 		return
 	}
 	for i, match := range r.Match {
-		here := fmt.Sprintf("%s.match[%d]", field, i)
+		path := fmt.Sprintf("%s.match[%d]", field, i)
 		if match == nil {
-			c.fail(here, "the match is empty", "remove it to take everything")
+			c.fail(path, "the match is empty", "remove it to take everything")
 			continue
 		}
 		if match.SourceSubnet != "" {
-			c.without(here + ".sourceSubnet")
+			c.without(path + ".sourceSubnet")
 		}
-		c.connectionMatch(here, match)
+		c.connectionMatch(path, match)
 	}
 	c.connectionRoutes(field, r.Route)
 }
@@ -112,8 +112,8 @@ func (c *checker) connectionRoutes(field string, routes []*networking.RouteDesti
 	}
 	weights := make([]int32, len(routes))
 	for i, to := range routes {
-		here := fmt.Sprintf("%s.route[%d]", field, i)
-		c.destination(here+".destination", to.GetDestination())
+		path := fmt.Sprintf("%s.route[%d]", field, i)
+		c.destination(path+".destination", to.GetDestination())
 		weights[i] = to.GetWeight()
 	}
 	c.weights(field+".route", weights)

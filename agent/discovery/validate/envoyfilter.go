@@ -93,25 +93,25 @@ func (c *checker) patchMatch(field string, p *networking.EnvoyFilter_EnvoyConfig
 		return
 	}
 	var wanted string
-	var given bool
+	var set bool
 	switch p.ApplyTo {
 	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN,
 		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
 		networking.EnvoyFilter_LISTENER_FILTER:
-		wanted, given = "listener", match.GetListener() != nil
-		if given {
+		wanted, set = "listener", match.GetListener() != nil
+		if set {
 			c.listenerMatch(field+".listener", p.ApplyTo, match.GetListener())
 		}
 	case networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
 		networking.EnvoyFilter_HTTP_ROUTE:
-		wanted, given = "routeConfiguration", match.GetRouteConfiguration() != nil
+		wanted, set = "routeConfiguration", match.GetRouteConfiguration() != nil
 	case networking.EnvoyFilter_CLUSTER:
-		wanted, given = "cluster", match.GetCluster() != nil
+		wanted, set = "cluster", match.GetCluster() != nil
 	default:
 		c.warn(field, fmt.Sprintf("what is matched has no effect on %s", p.ApplyTo), "remove it")
 		return
 	}
-	if !given {
+	if !set {
 		c.fail(field, fmt.Sprintf("%s is found by %s, and something else is matched", p.ApplyTo,
 			wanted), "write "+wanted)
 	}

@@ -81,14 +81,14 @@ func (c *checker) cors(field string, p *networking.CorsPolicy) {
 		return
 	}
 	for i, origin := range p.AllowOrigins {
-		here := fmt.Sprintf("%s.allowOrigins[%d]", field, i)
+		path := fmt.Sprintf("%s.allowOrigins[%d]", field, i)
 		if origin.GetMatchType() == nil {
-			c.fail(here, "it is not said what is matched", "write exact, prefix or regex in it")
+			c.fail(path, "it is not said what is matched", "write exact, prefix or regex in it")
 		}
-		c.stringMatch(here, origin)
+		c.stringMatch(path, origin)
 		if _, ok := origin.GetMatchType().(*networking.StringMatch_Exact); ok &&
 			origin.GetExact() == "" {
-			c.fail(here+".exact", "is empty", "write an origin such as https://example.com")
+			c.fail(path+".exact", "is empty", "write an origin such as https://example.com")
 		}
 	}
 	if len(p.AllowOrigin) > 0 { //nolint:staticcheck // deprecated, still valid YAML

@@ -15,10 +15,10 @@ func (c *checker) headers(field string, h *networking.Headers) {
 		for name, headers := range map[string]map[string]string{"set": operations.GetSet(),
 			"add": operations.GetAdd()} {
 			for _, header := range slices.Sorted(maps.Keys(headers)) {
-				here := fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header)
-				c.changedHeader(here, header, kind == "request")
+				path := fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header)
+				c.changedHeader(path, header, kind == "request")
 				if why, fix := headerValue(headers[header]); why != "" {
-					c.fail(here, why, fix)
+					c.fail(path, why, fix)
 				}
 			}
 		}

@@ -28,13 +28,13 @@ func (c *checker) localityLoadBalancer(field string, l *networking.LocalityLoadB
 			"write outlierDetection beside loadBalancer")
 	}
 	for i, text := range l.FailoverPriority {
-		here := fmt.Sprintf("%s.failoverPriority[%d]", field, i)
+		path := fmt.Sprintf("%s.failoverPriority[%d]", field, i)
 		label, _, _ := strings.Cut(text, "=")
 		if label == "" {
-			c.fail(here, "the label has no name", "write the label's key, or key=value")
+			c.fail(path, "the label has no name", "write the label's key, or key=value")
 		}
 		if len(l.Failover) > 0 && slices.Contains(model.TopologyLabels[:], label) {
-			c.fail(here, fmt.Sprintf("failover speaks of regions too, and excludes %s", label),
+			c.fail(path, fmt.Sprintf("failover speaks of regions too, and excludes %s", label),
 				"keep one")
 		}
 	}
@@ -43,9 +43,9 @@ func (c *checker) localityLoadBalancer(field string, l *networking.LocalityLoadB
 	}
 	var from []string
 	for i, d := range l.Distribute {
-		here := fmt.Sprintf("%s.distribute[%d]", field, i)
+		path := fmt.Sprintf("%s.distribute[%d]", field, i)
 		from = append(from, d.GetFrom())
-		c.shares(here+".to", d.GetTo())
+		c.shares(path+".to", d.GetTo())
 	}
 	c.localities(field+".distribute", from)
 }

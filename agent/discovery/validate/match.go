@@ -31,26 +31,26 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 			"begin the expression with (?i)")
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
-		here := fmt.Sprintf("%s.headers[%q]", field, name)
-		c.matchedHeader(here, name)
+		path := fmt.Sprintf("%s.headers[%q]", field, name)
+		c.matchedHeader(path, name)
 		if m.Headers[name] == nil {
-			c.fail(here, "is null", "write {} to ask that the header is there")
+			c.fail(path, "is null", "write {} to ask that the header is there")
 		}
-		c.stringMatch(here, m.Headers[name])
+		c.stringMatch(path, m.Headers[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {
-		here := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
-		c.matchedHeader(here, name)
+		path := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
+		c.matchedHeader(path, name)
 		if m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form for any value
-			c.stringMatch(here, m.WithoutHeaders[name])
+			c.stringMatch(path, m.WithoutHeaders[name])
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.QueryParams)) {
-		here := fmt.Sprintf("%s.queryParams[%q]", field, name)
+		path := fmt.Sprintf("%s.queryParams[%q]", field, name)
 		if name == "" {
-			c.fail(here, "a query parameter without a name", "write its name")
+			c.fail(path, "a query parameter without a name", "write its name")
 		}
-		c.stringMatch(here, m.QueryParams[name])
+		c.stringMatch(path, m.QueryParams[name])
 	}
 	c.sources(field, m.Port, m.SourceLabels, m.SourceNamespace, m.Gateways)
 	if len(m.Gateways) > 0 && (len(m.SourceLabels) > 0 || m.SourceNamespace != "") {

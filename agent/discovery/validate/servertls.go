@@ -62,7 +62,7 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 // idleTLS warns of settings, other than certificates, that have no effect as the server does not
 // terminate TLS.
 func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why string) {
-	for name, given := range map[string]bool{
+	for name, set := range map[string]bool{
 		"minProtocolVersion":    t.MinProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
 		"maxProtocolVersion":    t.MaxProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
 		"cipherSuites":          len(t.CipherSuites) > 0,
@@ -70,7 +70,7 @@ func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why str
 		"verifyCertificateSpki": len(t.VerifyCertificateSpki) > 0,
 		"verifyCertificateHash": len(t.VerifyCertificateHash) > 0,
 		"insecureSkipVerify":    t.InsecureSkipVerify.GetValue()} {
-		if given {
+		if set {
 			c.warn(field+"."+name, "has no effect: "+why, "remove it")
 		}
 	}

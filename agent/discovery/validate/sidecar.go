@@ -93,10 +93,10 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 			c.fail(field+".tls.tlsCertificates", "is not taken in a Sidecar",
 				"write serverCertificate and privateKey")
 		}
-		for name, given := range map[string]bool{"credentialName": l.Tls.CredentialName != "",
+		for name, set := range map[string]bool{"credentialName": l.Tls.CredentialName != "",
 			"credentialNames":      len(l.Tls.CredentialNames) > 0,
 			"caCertCredentialName": l.Tls.CaCertCredentialName != ""} {
-			if given {
+			if set {
 				c.fail(field+".tls."+name, "is not taken in a Sidecar",
 					"write the paths of files, also of credentials, into serverCertificate, privateKey "+
 						"and caCertificates")
@@ -201,37 +201,37 @@ func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 	seen := map[string]bool{}
 	imports := 0
 	for i, host := range hosts {
-		here := fmt.Sprintf("%s[%d]", field, i)
-		place, name, ok := strings.Cut(host, "/")
+		path := fmt.Sprintf("%s[%d]", field, i)
+		scope, name, ok := strings.Cut(host, "/")
 		if !ok {
-			c.fail(here, fmt.Sprintf("%q has no namespace", host), fmt.Sprintf("write ./%s or */%s",
+			c.fail(path, fmt.Sprintf("%q has no namespace", host), fmt.Sprintf("write ./%s or */%s",
 				host, host))
 			continue
 		}
-		place, excludes := strings.CutPrefix(place, "~")
-		if !(excludes && place == "") && place != "*" && place != "." &&
-			!isDNSLabel(place) {
-			c.fail(here, fmt.Sprintf("%q is no namespace", place),
+		scope, excludes := strings.CutPrefix(scope, "~")
+		if !(excludes && scope == "") && scope != "*" && scope != "." &&
+			!isDNSLabel(scope) {
+			c.fail(path, fmt.Sprintf("%q is no namespace", scope),
 				"write *, ., ~ or a namespace before the /, and a ~ before that to exclude the host")
 		}
 		switch {
 		case name == "":
-			c.fail(here, "there is no host after the /",
+			c.fail(path, "there is no host after the /",
 				"write a host, or * for all of the namespace")
-		case c.fullHost(here, name) && name != "*":
-			c.host(here, name, true)
+		case c.fullHost(path, name) && name != "*":
+			c.host(path, name, true)
 		}
 		if excludes {
 			continue
 		}
 		imports++
-		if place == "." {
-			place = namespace
+		if scope == "." {
+			scope = namespace
 		}
-		if seen[place+"/"+name] || seen[place+"/*"] || seen["*/*"] {
-			c.warn(here, fmt.Sprintf("%s is named already", host), "remove it")
+		if seen[scope+"/"+name] || seen[scope+"/*"] || seen["*/*"] {
+			c.warn(path, fmt.Sprintf("%s is named already", host), "remove it")
 		}
-		seen[place+"/"+name] = true
+		seen[scope+"/"+name] = true
 	}
 	if imports == 0 && len(hosts) > 1 {
 		c.warn(field, "hosts are excluded and none is imported",

@@ -52,16 +52,16 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 		r.same, r.paths = map[string]string{}, map[string][]pathMatch{}
 	}
 	for i, match := range matches {
-		here := fmt.Sprintf("%s.match[%d]", field, i)
+		path := fmt.Sprintf("%s.match[%d]", field, i)
 		by := r.same[object.Wire(match)]
 		if request, ok := proto.Message(match).(*networking.HTTPMatchRequest); ok && by == "" {
-			by = r.request(here, request)
+			by = r.request(path, request)
 		}
 		if by != "" {
-			c.warn(here, fmt.Sprintf("cannot be met: %s takes all that it takes", by),
+			c.warn(path, fmt.Sprintf("cannot be met: %s takes all that it takes", by),
 				"move it up or remove it")
 		}
-		r.same[object.Wire(match)] = here
+		r.same[object.Wire(match)] = path
 	}
 }
 

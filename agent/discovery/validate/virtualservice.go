@@ -17,9 +17,9 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 	}
 	delegate := len(v.Hosts) == 0
 	if delegate {
-		for field, given := range map[string]bool{"gateways": len(v.Gateways) > 0,
+		for field, set := range map[string]bool{"gateways": len(v.Gateways) > 0,
 			"tls": len(v.Tls) > 0, "tcp": len(v.Tcp) > 0} {
-			if given {
+			if set {
 				c.fail(field, "a VirtualService without hosts is a delegate, which has http alone",
 					"remove it, or name the hosts")
 			}
@@ -131,8 +131,8 @@ func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) 
 		return
 	}
 	actions := 0
-	for _, given := range []bool{len(r.Route) > 0, r.Redirect != nil, r.DirectResponse != nil} {
-		if given {
+	for _, set := range []bool{len(r.Route) > 0, r.Redirect != nil, r.DirectResponse != nil} {
+		if set {
 			actions++
 		}
 	}
@@ -142,15 +142,15 @@ func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) 
 	case actions > 1:
 		c.fail(field, "route, redirect and directResponse exclude each other", "keep one")
 	case len(r.Route) == 0:
-		for name, given := range map[string]bool{"rewrite": r.Rewrite != nil,
+		for name, set := range map[string]bool{"rewrite": r.Rewrite != nil,
 			"fault": r.Fault != nil} {
-			if given {
+			if set {
 				c.fail(field+"."+name, "makes no sense without a destination", "remove it")
 			}
 		}
-		for name, given := range map[string]bool{"timeout": r.Timeout != nil,
+		for name, set := range map[string]bool{"timeout": r.Timeout != nil,
 			"retries": r.Retries != nil, "mirror": r.Mirror != nil, "mirrors": len(r.Mirrors) > 0} {
-			if given {
+			if set {
 				c.warn(field+"."+name, "has no effect without a destination", "remove it")
 			}
 		}

@@ -8,9 +8,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// taken returns what already uses an address and port, or "": a Sidecar's ingress listener, a
+// addressUser returns what already uses an address and port, or "": a Sidecar's ingress listener, a
 // capture port, or a listener of the agent or of Envoy's bootstrap. Services get no listener there.
-func (s *sidecar) taken(v *View, at place, number uint32) string {
+func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
 		return fmt.Sprintf("%s of %s at %s:%d", d.field, d.object.Key, d.object.File, d.object.Line)
@@ -22,8 +22,8 @@ func (s *sidecar) taken(v *View, at place, number uint32) string {
 	return v.world.Mesh().TakenBy(address, number, at.captured)
 }
 
-// addressTaken reports to all members of a group that their address is in use.
-func (l listenerGroup) addressTaken(number uint32, by string) []object.Problem {
+// addressInUse reports to all members of a group that their address is in use.
+func (l listenerGroup) addressInUse(number uint32, by string) []object.Problem {
 	var problems []object.Problem
 	for _, m := range l.members {
 		problems = append(problems,

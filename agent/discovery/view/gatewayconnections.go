@@ -35,7 +35,7 @@ func (c *connections) add(s server) error {
 		if len(s.meet(routing)) == 0 {
 			continue
 		}
-		if s.passes() {
+		if s.isPassthrough() {
 			routes := router.TLSRoutes(routing)
 			said = said || len(routes) > 0
 			c.problems = append(c.problems, c.passed.Take(c.free(s, routes))...)
@@ -50,11 +50,11 @@ func (c *connections) add(s server) error {
 	for _, host := range reads {
 		c.reads[host] = struct{}{}
 	}
-	if s.passes() {
+	if s.isPassthrough() {
 		own.Routes = c.passed.Routes[before:]
 	}
 	if !said {
-		kind := map[bool]string{true: "tls", false: "tcp"}[s.passes()]
+		kind := map[bool]string{true: "tls", false: "tcp"}[s.isPassthrough()]
 		c.problems = append(c.problems,
 			s.problem("port",
 				"no VirtualService routes its connections: nothing listens for the server",
@@ -78,7 +78,7 @@ func (c *connections) free(s server, routes []translate.Connection) []translate.
 		}
 		var free []string
 		for _, name := range names {
-			if by, ok := c.listener.names[name]; ok && !by.passes() {
+			if by, ok := c.listener.names[name]; ok && !by.isPassthrough() {
 				c.problems = append(c.problems,
 					s.problem("hosts",
 						fmt.Sprintf("TLS for %s on port %d is answered by %s:%d and not passed on",
@@ -103,7 +103,7 @@ func (c *connections) chain(s server, route translate.Connection, m *mesh.Config
 	}
 	chain := translate.GatewayChain{Filters: []*listenerv3.Filter{filter}}
 	switch {
-	case s.passes():
+	case s.isPassthrough():
 		chain.ServerNames = route.ServerNames
 	case s.class() == model.TLS:
 		names, problems := s.serverNames()

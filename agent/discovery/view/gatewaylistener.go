@@ -54,8 +54,8 @@ func (l *gatewayListener) join(s server) *object.Problem {
 	return nil
 }
 
-// settle updates the listener after a change.
-func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
+// reconcile updates the listener after a change.
+func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched) {
 	stale := l.dirty || slices.ContainsFunc(l.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
 		return ok && !s.routesRequests()
@@ -73,14 +73,14 @@ func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
 func (l *gatewayListener) publish(v *View, name string) {
 	l.dirty = false
 	if by := v.world.Mesh().TakenBy(l.bind, l.port, false); by != "" {
-		l.addressTaken(v, name, by)
+		l.addressInUse(v, name, by)
 		return
 	}
 	c := &connections{listener: l, view: v, reads: map[string]struct{}{}}
 	var origins []resource.Origin
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
-		if !s.passes() && !translate.SpeaksAny(s.spec.Tls, v.world.Mesh()) {
+		if !s.isPassthrough() && !translate.SpeaksAny(s.spec.Tls, v.world.Mesh()) {
 			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion",
 				fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can "+
 					"connect", s.spec.Tls.MaxProtocolVersion),
@@ -126,8 +126,8 @@ func (l *gatewayListener) publish(v *View, name string) {
 	v.report(unit, dedupe(c.problems))
 }
 
-// addressTaken reports to all servers that their address is in use.
-func (l *gatewayListener) addressTaken(v *View, name, by string) {
+// addressInUse reports to all servers that their address is in use.
+func (l *gatewayListener) addressInUse(v *View, name, by string) {
 	var problems []object.Problem
 	for _, s := range l.servers {
 		problems = append(problems,

@@ -36,8 +36,8 @@ func (g gatewayInputs) equal(h gatewayInputs) bool {
 	return g.redirect == h.redirect && slices.Equal(g.routings, h.routings)
 }
 
-// settle updates the routes after a change.
-func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
+// reconcile updates the routes after a change.
+func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
 		return ok

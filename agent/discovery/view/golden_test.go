@@ -78,7 +78,7 @@ func content(t *testing.T, v *view.View, detailed bool) string {
 	var hosts []string
 	for _, h := range v.Hosts() {
 		hosts = append(hosts, "# virtual host "+h.Routes+" "+h.VirtualHost+
-			meshtest.Origins(h.Origins)+"; routes"+meshtest.Origins(h.Places)+"\n")
+			meshtest.Origins(h.Origins)+"; routes"+meshtest.Origins(h.RouteOrigins)+"\n")
 	}
 	slices.Sort(hosts)
 	return text.String() + strings.Join(hosts, "")

@@ -192,8 +192,8 @@ func first(list []string) string {
 	return list[0]
 }
 
-// ownEndpoint returns the address of the application in a Sidecar: an unspecified address stands
-// for the machine's, none for the loopback.
+// ownEndpoint returns the address of the application in a Sidecar: an unspecified address means
+// the machine's, none for the loopback.
 func ownEndpoint(text string, node model.Node) string {
 	host, port, err := net.SplitHostPort(text)
 	if text == "" || strings.HasPrefix(text, "unix://") || err != nil {

@@ -13,25 +13,26 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// place is the address of a listener.
-type place struct {
+// bindAddress is the address of a listener.
+type bindAddress struct {
 	address  string // "": none
 	captured bool   // for captured connections; not bound
 }
 
-// place returns the address in the Sidecar, else the loopback, or with interception every address.
-func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
+// bindAddress returns the address in the Sidecar, else the loopback, or with interception every
+// address.
+func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Problem) {
 	e := s.scope.Egress(number)
 	if e == nil {
-		return place{}, nil
+		return bindAddress{}, nil
 	}
-	at := place{captured: v.node.Captured()}
+	at := bindAddress{captured: v.node.Captured()}
 	switch e.Spec.GetCaptureMode() {
 	case networking.CaptureMode_NONE:
 		at.captured = false
 	case networking.CaptureMode_IPTABLES:
 		if !at.captured {
-			return place{},
+			return bindAddress{},
 				[]object.Problem{
 					s.scope.Object.Warning(fmt.Sprintf("egress[%d].captureMode", e.Index),
 						"IPTABLES needs interception, which this proxy does "+
@@ -48,12 +49,12 @@ func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
 
 // listenerGroup holds the services that share one listener of a port, oldest first.
 type listenerGroup struct {
-	place
+	bindAddress
 	members []member
 }
 
 // groups assigns the members of a port to listeners, with the shared address first.
-func (p *port) groups(at place) []listenerGroup {
+func (p *port) groups(at bindAddress) []listenerGroup {
 	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
 		if a.older(b) {
 			return -1
@@ -72,7 +73,7 @@ func (p *port) groups(at place) []listenerGroup {
 	}
 	var groups []listenerGroup
 	for _, address := range slices.Sorted(maps.Keys(byAddress)) {
-		groups = append(groups, listenerGroup{place: place{address, at.captured},
+		groups = append(groups, listenerGroup{bindAddress: bindAddress{address, at.captured},
 			members: byAddress[address]})
 	}
 	return groups
@@ -96,7 +97,7 @@ func (m member) addresses(captured bool) []string {
 
 // blocks returns the CIDR blocks of a member by which captured connections are matched, other than
 // the member's own listener address.
-func (m member) blocks(at place) []netip.Prefix {
+func (m member) blocks(at bindAddress) []netip.Prefix {
 	if !at.captured || m.port.Protocol.IsHTTP() || slices.Contains(m.addresses(at.captured),
 		at.address) {
 		return nil

@@ -49,7 +49,7 @@ func (v *View) FilterOrigins(listener, filter string) []resource.Origin {
 type HostOrigin struct {
 	Routes, VirtualHost string // names
 	Origins             []resource.Origin
-	Places              []resource.Origin // of its routes, in order, without EnvoyFilters; nil: none
+	RouteOrigins        []resource.Origin // of its routes, in order, without EnvoyFilters; nil: none
 }
 
 // Hosts returns all virtual hosts that are defined by objects.
@@ -75,20 +75,20 @@ func (s *sidecar) virtualHost(routes, domain string) *translate.VirtualHost {
 	return s.ports[uint32(number)].hosts[domain]
 }
 
-func (s *sidecar) eachHost(tell func(routes string, port uint32, domain string)) {
+func (s *sidecar) eachHost(visit func(routes string, port uint32, domain string)) {
 	for number, p := range s.ports {
 		for domain := range p.hosts {
 			if p.listens {
-				tell(fmt.Sprint(number), number, domain)
+				visit(fmt.Sprint(number), number, domain)
 			}
 		}
 	}
 }
 
-func (r *router) eachHost(tell func(routes string, port uint32, domain string)) {
+func (r *router) eachHost(visit func(routes string, port uint32, domain string)) {
 	for name, routes := range r.routes {
 		for domain := range routes.hosts {
-			tell(name, routes.port, domain)
+			visit(name, routes.port, domain)
 		}
 	}
 }

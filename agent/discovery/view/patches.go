@@ -90,30 +90,30 @@ func (v *View) repatch() {
 	v.report("patches", problems)
 }
 
-// settleAdded publishes the resources that patches add. A generated resource of the same name takes
-// precedence.
-func (v *View) settleAdded() {
+// reconcileAdded publishes the resources that patches add. A generated resource of the same name
+// takes precedence.
+func (v *View) reconcileAdded() {
 	if len(v.patches.added)+len(v.patches.published) == 0 {
 		v.report("patches/taken", nil)
 		return
 	}
-	taken := map[resource.Key]bool{}
+	generated := map[resource.Key]bool{}
 	for _, keys := range v.units {
 		for _, key := range keys {
 			if v.patches.added[key] != nil || v.patches.published[key] {
-				taken[key] = true
+				generated[key] = true
 			}
 		}
 	}
 	for key := range v.patches.published {
-		if v.patches.added[key] == nil && !taken[key] {
+		if v.patches.added[key] == nil && !generated[key] {
 			v.change[key] = nil
 		}
 	}
 	v.patches.published = map[resource.Key]bool{}
 	var problems []object.Problem
 	for key, r := range v.patches.added {
-		if taken[key] {
+		if generated[key] {
 			p := object.ProblemAt(r.Origins[0], condition.Warning, key.Name+
 				" is there already: what this adds under the name has no effect",
 				"rename it, or merge")

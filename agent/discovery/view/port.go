@@ -69,8 +69,8 @@ func (m member) index() int {
 	})
 }
 
-// settle updates whatever is dirty.
-func (p *port) settle(v *View, s *sidecar) {
+// reconcile updates whatever is dirty.
+func (p *port) reconcile(v *View, s *sidecar) {
 	if p.listenerDirty {
 		p.listenerDirty = false
 		listened := p.listens
@@ -90,15 +90,15 @@ func (p *port) listen(v *View, s *sidecar) {
 	p.listens = false
 	var problems []object.Problem
 	var listeners []*resource.Resource
-	at, found := s.place(v, p.number)
+	at, found := s.bindAddress(v, p.number)
 	if len(p.members) > 0 {
 		problems = append(problems, found...)
 		problems = append(problems, p.otherProtocol(s.scope)...)
 	}
 	if at.address != "" {
 		for _, group := range p.groups(at) {
-			if by := s.taken(v, group.place, p.number); by != "" {
-				problems = append(problems, group.addressTaken(p.number, by)...)
+			if by := s.addressUser(v, group.bindAddress, p.number); by != "" {
+				problems = append(problems, group.addressInUse(p.number, by)...)
 				continue
 			}
 			listener, found := p.listener(v, s, group)
@@ -122,7 +122,7 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 	var connected *member // the oldest member that matches all connections
 	origins := []resource.Origin{oldest.port.Object.Origin()}
 	for i, m := range l.members {
-		blocks := m.blocks(l.place)
+		blocks := m.blocks(l.bindAddress)
 		switch {
 		case m.class() != class, class == model.TCP && connected != nil && len(blocks) == 0:
 			problems = append(problems, p.conflict(l, m, oldest))

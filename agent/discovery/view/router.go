@@ -29,10 +29,10 @@ func (r *router) update(v *View, touched model.Touched) {
 		r.unmet(v)
 	}
 	for name, l := range r.listeners {
-		l.settle(v, name, touched)
+		l.reconcile(v, name, touched)
 	}
 	for name, routes := range r.routes {
-		routes.settle(v, name, touched)
+		routes.reconcile(v, name, touched)
 	}
 }
 

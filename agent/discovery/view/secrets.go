@@ -97,22 +97,22 @@ func (s *secrets) publish(v *View) {
 			out, err = secret.Resource(found[i].Fingerprint, origins...)
 		}
 		var problems []object.Problem
-		tell := func(message, fix string) {
+		report := func(message, fix string) {
 			problems = append(problems, object.ProblemAt(origins[0], condition.Error, message,
 				fix))
 		}
 		if err != nil {
-			tell("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
+			report("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
 		}
 		for _, path := range found[i].Missing {
-			tell(path+" does not exist: Envoy keeps what it read there before; "+
+			report(path+" does not exist: Envoy keeps what it read there before; "+
 				"without that, connections fail", "create it")
 		}
 		for _, denied := range found[i].Denied {
-			tell(denied, "")
+			report(denied, "")
 		}
 		for _, path := range found[i].Unread {
-			tell(path+" could not be read yet: its file system does not answer; Envoy gets the "+
+			report(path+" could not be read yet: its file system does not answer; Envoy gets the "+
 				"certificate as soon as it does", "check the mount")
 		}
 		if len(found[i].Unread) > 0 { // Envoy would hang, too

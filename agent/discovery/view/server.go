@@ -49,8 +49,8 @@ func (s server) class() model.Protocol {
 	return protocol
 }
 
-// passes reports whether the server passes TLS through.
-func (s server) passes() bool {
+// isPassthrough reports whether the server passes TLS through.
+func (s server) isPassthrough() bool {
 	return s.class() == model.TLS &&
 		s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
 }
@@ -58,7 +58,7 @@ func (s server) passes() bool {
 // routesRequests reports whether the server routes HTTP requests.
 func (s server) routesRequests() bool {
 	return s.class() == model.HTTP || s.class() == model.TLS &&
-		strings.EqualFold(s.spec.Port.Protocol, "HTTPS") && !s.passes()
+		strings.EqualFold(s.spec.Port.Protocol, "HTTPS") && !s.isPassthrough()
 }
 
 // routeName returns the name of the server's route configuration.

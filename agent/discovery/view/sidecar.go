@@ -59,7 +59,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 		s.host(v, host)
 	}
 	for number, p := range s.ports {
-		p.settle(v, s)
+		p.reconcile(v, s)
 		if len(p.members) == 0 && len(p.hosts) == 0 {
 			delete(s.ports, number)
 		}
@@ -78,7 +78,7 @@ func (s *sidecar) relisten(v *View) {
 	s.inbound.make(v, s.scope) // first, since it reserves addresses
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
-		p.settle(v, s)
+		p.reconcile(v, s)
 	}
 	s.capture(v)
 }

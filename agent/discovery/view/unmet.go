@@ -29,10 +29,10 @@ func (r *router) unmet(v *View) {
 				})
 			}
 			if len(routing.Spec.Tcp) > 0 &&
-				!takes(func(s server) bool { return !s.passes() && !s.routesRequests() }) {
+				!takes(func(s server) bool { return !s.isPassthrough() && !s.routesRequests() }) {
 				problems = append(problems, unmet(routing, "tcp", "TCP, or TLS that is ended,"))
 			}
-			if len(routing.Spec.Tls) > 0 && !takes(server.passes) {
+			if len(routing.Spec.Tls) > 0 && !takes(server.isPassthrough) {
 				problems = append(problems, unmet(routing, "tls", "TLS with mode PASSTHROUGH"))
 			}
 		}

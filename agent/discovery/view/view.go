@@ -40,7 +40,7 @@ type kind interface {
 	relisten(v *View) // rebuilds all listeners
 	// virtualHost returns the virtual host of a domain, nil if there is none
 	virtualHost(routes, domain string) *translate.VirtualHost
-	eachHost(tell func(routes string, port uint32, domain string))
+	eachHost(visit func(routes string, port uint32, domain string))
 }
 
 // New returns a view of a world. It publishes with the first Update.
@@ -92,7 +92,7 @@ func (v *View) Update(touched model.Touched) {
 	}
 	v.authorities()
 	v.kind.update(v, touched)
-	v.settleAdded()
+	v.reconcileAdded()
 	v.unused()
 	v.publish()
 }
@@ -132,7 +132,7 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 		}
 	}
 	for _, key := range before {
-		// otherwise another unit has taken it over
+		// otherwise another unit owns it now
 		if !slices.Contains(keys, key) && v.owners[key] == unit {
 			delete(v.owners, key)
 			v.retract(key)
