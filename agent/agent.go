@@ -194,9 +194,10 @@ func (a *Agent) runParts(
 	// What follows depends on the epochs of an earlier agent.
 	if group.Await(supervisor) == nil {
 		group.Start(a.discovery, a.relay, a.xdsSockets, a.view, a.meshWatch, a.meshPorts, a.unbound,
-			a.capture, a.exposure, a.endpoints, a.diskSpace, a.health)
+			a.exposure, a.endpoints, a.diskSpace, a.health)
 		group.Start(a.optional...)
-		group.Start(&keyRights{agent: a}, a.presented)
+		// Queries are redirected for as long as a.capture runs, which has to stop before a.dns.
+		group.Start(a.capture, &keyRights{agent: a}, a.presented)
 		group.Start(&systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend})
 		// Another agent that starts at the same time must be able to read the claims.
 		if group.Await(a.api) == nil {

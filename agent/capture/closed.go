@@ -70,7 +70,7 @@ func (h *helper) settleClosed(now time.Time) error {
 		}
 		return err
 	}
-	if h.installed.closed == h.generation && now.Sub(h.looked) >= time.Second {
+	if h.installed.closed == h.generation && now.Sub(h.looked) >= checkEvery {
 		names, err := h.plain.tables()
 		if err != nil {
 			return err

@@ -16,12 +16,14 @@ import (
 )
 
 // Queries to the host's resolvers are redirected by a table of its own, which is in force while the
-// DNS proxy answers and Settings are applied, whether Envoy serves or not.
+// agent is connected, its DNS proxy answers, and Settings are applied, whether Envoy serves or not.
+// The kernel closes the connection when the agent ends; queries find a proxy that hangs.
 
-// Times of the check that the DNS proxy answers: together they are less than 100 ms per family.
 const (
-	dnsEvery   = 30 * time.Millisecond
+	dnsEvery   = 1500 * time.Millisecond // between two queries to a DNS proxy that answers
 	dnsTimeout = 50 * time.Millisecond
+	// agentGrace is how long a helper that has just started, or was upgraded, waits for the agent.
+	agentGrace = 2 * time.Second
 )
 
 // dnsName is the name of the table that redirects DNS.
@@ -32,6 +34,8 @@ type dnsCapture struct {
 	rules      *ownerSocket // nil: not in force
 	table      *Table
 	generation int          // of the settings in table
+	families   Families     // in which the proxy answers
+	answered   time.Time    // when it did
 	resolvers  []netip.Addr // redirected
 	host       []netip.Addr // those of the host
 	read       time.Time    // of host
@@ -88,15 +92,6 @@ func (q query) holds(c *Connection) bool {
 	return strings.HasPrefix(q.text(), c.Protocol+" ") && c.Destination.Port() == 53
 }
 
-// checkDNS returns a channel that delivers when the DNS proxy is to be checked again, nil if
-// nothing depends on it.
-func (h *helper) checkDNS() <-chan time.Time {
-	if h.dns.rules == nil {
-		return nil // the next tick looks whether it answers
-	}
-	return time.After(dnsEvery)
-}
-
 // wantedDNS returns what the redirection has to be now.
 func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	d := &h.dns
@@ -113,7 +108,13 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	if reason := h.heldBack(); reason != "" {
 		return DNSStatus{State: Withdrawn, Reason: reason}
 	}
-	families := dnsAnswers(h.Settings.DNSPort, h.users.Agent)
+	if len(h.clients) == 0 && now.Sub(h.begun) >= agentGrace {
+		return DNSStatus{State: Withdrawn, Reason: "the agent is not connected"}
+	}
+	if d.rules == nil || d.generation != h.generation || now.Sub(d.answered) >= dnsEvery {
+		d.families, d.answered = dnsAnswers(h.Settings.DNSPort, h.users.Agent), now
+	}
+	families := d.families
 	if !families.any() {
 		return DNSStatus{State: Withdrawn, Reason: fmt.Sprintf(
 			"the DNS proxy does not answer at port %d", h.Settings.DNSPort)}
@@ -208,17 +209,25 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 // dnsAnswers returns the families in which the agent's DNS proxy receives what is redirected to a
 // port, and answers.
 func dnsAnswers(port uint16, agent uint32) Families {
-	answers := func(loopback netip.Addr) bool {
-		address := netip.AddrPortFrom(loopback, port)
+	four := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	six := netip.AddrPortFrom(netip.IPv6Loopback(), port)
+	receives := func(address netip.AddrPort) bool {
 		for _, protocol := range []sockdiag.Protocol{sockdiag.TCP, sockdiag.UDP} {
 			if user, err := sockdiag.Receiver(protocol, address); err != nil || user != agent {
 				return false
 			}
 		}
-		return dnsAnswersAt(address)
+		return true
 	}
-	return Families{IPv4: answers(netip.AddrFrom4([4]byte{127, 0, 0, 1})),
-		IPv6: answers(netip.IPv6Loopback())}
+	families := Families{IPv4: receives(four), IPv6: receives(six)}
+	one := four
+	if !families.IPv4 {
+		one = six
+	}
+	if families.any() && !dnsAnswersAt(one) { // one process has all of these sockets
+		return Families{}
+	}
+	return families
 }
 
 // dnsAnswersAt reports whether a query of class CH is refused, as the DNS proxy does once it knows

@@ -11,13 +11,13 @@ import (
 )
 
 // Times of the check that Envoy serves. Together they bound how long a host waits for a dead Envoy:
-// deadLimit + checkEvery for one that has exited, probeEvery + stallLimit + checkEvery for one that
-// is stopped.
+// deadLimit + checkEvery for one that has exited, checkEvery + stallLimit + checkStall for one that
+// is stopped. An agent that is connected triggers a check when Envoy exits or becomes live.
 const (
-	checkEvery = 200 * time.Millisecond
-	checkFast  = 20 * time.Millisecond // while rules are in force without Envoy
-	deadLimit  = time.Second
-	probeEvery = 800 * time.Millisecond
+	checkEvery = 800 * time.Millisecond
+	checkFast  = 20 * time.Millisecond  // while rules are in force without Envoy
+	checkStall = 200 * time.Millisecond // while a connection waits to be accepted
+	deadLimit  = 800 * time.Millisecond
 )
 
 // envoyCheck determines whether Envoy accepts captured connections. It needs neither the agent nor
@@ -52,7 +52,7 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 	othersWait := slices.ContainsFunc(sockets, func(s sockdiag.Socket) bool {
 		return s.Address.Port() == OutboundPort && s.UID == c.user && s.Waiting > 0
 	})
-	if c.stall.follow(now, passed, families, c.user, othersWait) {
+	if c.stall.check(now, passed, families, c.user, othersWait) {
 		c.serves = Families{}
 		return c.serves, fmt.Sprintf("Envoy does not accept connections on port %d", OutboundPort)
 	}
@@ -61,14 +61,10 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 
 // listeners returns the sockets that listen on Envoy's ports. Users may have many others.
 func listeners() (all []sockdiag.Socket, err error) {
-	for _, port := range []uint16{OutboundPort, InboundPort} {
-		if err := sockdiag.EachAt(sockdiag.TCP, port, func(s sockdiag.Socket) {
-			all = append(all, s)
-		}, sockdiag.Listen); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
+	err = sockdiag.EachAt(sockdiag.TCP, OutboundPort, InboundPort, func(s sockdiag.Socket) {
+		all = append(all, s)
+	}, sockdiag.Listen)
+	return all, err
 }
 
 // judge returns the families in which Envoy listens. A socket of another user voids the families

@@ -118,7 +118,7 @@ func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
 	if err != nil {
 		return err
 	}
-	applied, first := staying, true
+	applied, first, wasLive := staying, true, false
 	for {
 		changed := f.Envoy.Changed()
 		live, now, ended := f.phase()
@@ -135,7 +135,12 @@ func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
 			}
 			applied, first = now, false
 			f.Board.Clear(ConditionUnavailable)
+		} else if live != wasLive { // the helper checks Envoy at each request
+			if status, err = limited(ctx, client.Status); err != nil {
+				return err
+			}
 		}
+		wasLive = live
 		retries.Reset()
 		f.set(client, status)
 		var late <-chan time.Time

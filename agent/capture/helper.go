@@ -40,7 +40,8 @@ type helper struct {
 	store func(*ownerSocket) error // makes systemd keep or, nil, forget the socket of nat
 
 	installed  installed
-	served     time.Time // when Envoy was last seen to serve
+	begun      time.Time // when this image started
+	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
 	looked     time.Time // for captured connections and for the closed table
 	reported   time.Time // to systemd's watchdog
 	forget     forget
@@ -77,7 +78,7 @@ type call struct {
 }
 
 func newHelper(o options) (*helper, error) {
-	h := &helper{options: o, check: envoyCheck{user: o.users.Envoy}, generation: 1,
+	h := &helper{options: o, begun: time.Now(), check: envoyCheck{user: o.users.Envoy}, generation: 1,
 		calls: make(chan call), clients: map[*connection]bool{}, dns: dnsCapture{stale: true},
 		store: func(*ownerSocket) error { return nil }}
 	h.status = Status{State: Off, DNS: DNSStatus{State: Off}, Users: o.users, Version: o.version,
@@ -117,15 +118,7 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 			return
 		case <-timer.C:
 			h.tick(time.Now())
-			if h.rules != nil && h.check.gone {
-				timer.Reset(checkFast)
-			} else {
-				timer.Reset(checkEvery)
-			}
-		case <-h.checkDNS():
-			next := h.status
-			next.DNS = h.settleDNS(time.Now())
-			h.publish(time.Now(), next)
+			timer.Reset(h.interval())
 		case <-upgrade:
 			replace()
 		case <-h.unitsChanged():
@@ -141,10 +134,22 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 	}
 }
 
+// interval returns the time until the next check.
+func (h *helper) interval() time.Duration {
+	switch {
+	case h.rules != nil && h.check.gone:
+		return checkFast
+	case h.check.stall.waited > 0:
+		return checkStall
+	}
+	return checkEvery
+}
+
 func (h *helper) answer(c call) {
 	if c.Operation == "" { // a connection came or went
 		if h.clients[c.from] {
 			delete(h.clients, c.from)
+			h.tick(time.Now()) // its DNS proxy may end with it
 			return
 		}
 		h.clients[c.from] = true
@@ -262,7 +267,7 @@ func (h *helper) tick(now time.Time) {
 	h.forgetUnanswered(now)
 	h.settleNAT(now)
 	h.publish(now, next)
-	if now.Sub(h.reported) >= time.Second {
+	if now.Sub(h.reported) >= checkEvery {
 		h.reported = now
 		h.notify(daemon.SdNotifyWatchdog)
 	}

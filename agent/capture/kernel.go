@@ -34,6 +34,9 @@ func (s *ownerSocket) install(t *Table) error {
 	conn.AddTable(table)
 	conn.DelTable(table)
 	conn.AddTable(table)
+	if t.Counter != "" {
+		conn.AddObj(&nftables.CounterObj{Table: table, Name: t.Counter})
+	}
 	for _, set := range t.Sets {
 		if err := addSet(conn, table, set); err != nil {
 			return fmt.Errorf("set %s: %w", set.Name, err)
@@ -127,6 +130,25 @@ func (s *ownerSocket) tables() ([]string, error) {
 		names = append(names, t.Name)
 	}
 	return names, nil
+}
+
+// counted returns the number of packets of the counter that rules of a table share.
+func (s *ownerSocket) counted(t *Table) (uint64, error) {
+	conn, err := s.conn()
+	if err != nil {
+		return 0, err
+	}
+	objects, err := conn.GetObjects(&nftables.Table{Name: t.Name,
+		Family: nftables.TableFamilyINet})
+	if err != nil {
+		return 0, fmt.Errorf("cannot read counter %s of table %s: %w", t.Counter, t.Name, err)
+	}
+	for _, o := range objects {
+		if counter, ok := o.(*nftables.CounterObj); ok && counter.Name == t.Counter {
+			return counter.Packets, nil
+		}
+	}
+	return 0, fmt.Errorf("table %s has no counter %s", t.Name, t.Counter)
 }
 
 // counters sums the counters of the rules of a table by key, in the order of the rules.

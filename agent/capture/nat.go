@@ -50,7 +50,7 @@ func (h *helper) keepNAT() error {
 // settleNAT removes the table once no captured connection is left. Until then it restores policy
 // routes that another program deleted.
 func (h *helper) settleNAT(now time.Time) {
-	if now.Sub(h.looked) < time.Second {
+	if now.Sub(h.looked) < checkEvery {
 		return
 	}
 	h.looked = now

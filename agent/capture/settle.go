@@ -61,10 +61,12 @@ func (h *helper) settle(now time.Time) (State, string, Families) {
 		h.check.stall.reset()
 	} else {
 		families, reason = h.check.look(now)
-		if families.any() {
-			h.served = now
-		} else if h.rules != nil && h.check.gone &&
-			now.Sub(h.served) < deadLimit {
+		if !h.check.gone {
+			h.gone = time.Time{}
+		} else if h.gone.IsZero() {
+			h.gone = now
+		}
+		if h.rules != nil && h.check.gone && now.Sub(h.gone) < deadLimit {
 			families = h.installed.families // a new Envoy may listen in a moment
 		}
 	}

@@ -112,7 +112,11 @@ func (s *ownerSocket) exchangeSome(messages []netlink.Message, keep func(data []
 func receive(fd, count int, dump bool, first netlink.Header, keep func([]byte) bool,
 ) ([]netlink.Message, error) {
 	var replies []netlink.Message
-	buffer := make([]byte, 1<<18)
+	size := 256 << 10 // a refusal contains the refused message
+	if dump {
+		size = 32 << 10 // the most that the kernel sends at once
+	}
+	buffer := make([]byte, size)
 	for {
 		n, _, err := unix.Recvfrom(fd, buffer, 0)
 		if errors.Is(err, unix.EINTR) {

@@ -36,30 +36,29 @@ type seen struct {
 	unread   uint32
 }
 
-// follow reports whether Envoy makes no progress. passed is the time since the last call.
+// check reports whether Envoy makes no progress. passed is the time since the last call.
 // queueWaits says that connections wait to be accepted.
-func (s *stall) follow(now time.Time, passed time.Duration, families Families, envoy uint32,
+func (s *stall) check(now time.Time, passed time.Duration, families Families, envoy uint32,
 	queueWaits bool) bool {
-	if s.probe == nil {
-		if now.Sub(s.probed) >= probeEvery {
-			s.probed = now
-			s.probe, _ = newProbe(families, OutboundPort) // such as while Envoy exits
-		}
-		return s.waited >= stallLimit
-	}
-	switch s.probe.state(queueWaits) {
-	case probeAccepted:
-		s.reset()
-	case probeLost:
-		s.drop()
-	case probeWaits:
-		s.waited += passed
-		if s.waited >= suspectAfter && now.Sub(s.compared) >= progressEvery {
-			s.compared = now
-			if s.progress(envoy) {
-				s.waited = 0
+	if s.probe != nil {
+		switch s.probe.state(queueWaits) {
+		case probeAccepted:
+			s.reset()
+		case probeLost:
+			s.drop()
+		case probeWaits:
+			s.waited += passed
+			if s.waited >= suspectAfter && now.Sub(s.compared) >= progressEvery {
+				s.compared = now
+				if s.progress(envoy) {
+					s.waited = 0
+				}
 			}
 		}
+	}
+	if s.probe == nil && now.Sub(s.probed) >= checkEvery {
+		s.probed = now
+		s.probe, _ = newProbe(families, OutboundPort) // such as while Envoy exits
 	}
 	return s.waited >= stallLimit
 }

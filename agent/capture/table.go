@@ -7,10 +7,11 @@ import (
 
 // A Table is a table of family inet.
 type Table struct {
-	Name   string
-	Owned  bool
-	Sets   []Set
-	Chains []Chain
+	Name    string
+	Owned   bool
+	Counter string // name of a counter that rules share; "": none
+	Sets    []Set
+	Chains  []Chain
 }
 
 // A Set is named and has elements of one type. One without elements matches nothing.
@@ -95,6 +96,10 @@ func (t *Table) String() string {
 	line(0, "table inet %s {", t.Name)
 	if t.Owned {
 		line(1, "flags owner")
+	}
+	if t.Counter != "" {
+		line(1, "counter %s {", t.Counter)
+		line(1, "}")
 	}
 	for _, s := range t.Sets {
 		line(1, "set %s {", s.Name)

@@ -1,11 +1,12 @@
 package capture
 
 import (
-	"slices"
+	"fmt"
 	"time"
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // ruleUnanswered is the name of the rule that drops a SYN whose connection the kernel knows already.
@@ -16,18 +17,21 @@ const ruleUnanswered = "direct connection without an answer before"
 // that did not answer, or without the rules. The helper then deletes the entry, and the SYN that
 // follows a second later is redirected.
 func (b *builder) untranslated(s *Settings, users Users, families Families) Chain {
+	b.table.Counter = counterUnanswered
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
 	for _, r := range b.outbound(s, users) {
 		if r.Verdict != Direct {
-			r.Key, r.Action, r.Matches = ruleUnanswered, drop{}, append(r.Matches, isNew{})
+			r.Key, r.Matches = ruleUnanswered, append(r.Matches, isNew{})
+			r.Action = drop{counter: counterUnanswered}
 		}
 		rules = append(rules, r)
 	}
-	return Chain{Name: chainUntranslated, Type: "filter", Hook: "output", Rules: rules,
+	return Chain{Name: "untranslated", Type: "filter", Hook: "output", Rules: rules,
 		Priority: -1} // before closedRules, which would reset the connection instead
 }
 
-const chainUntranslated = "untranslated"
+// counterUnanswered counts the packets that the chain untranslated drops.
+const counterUnanswered = "unanswered"
 
 // ruleUnredirected is the name of the rule that drops inbound SYNs that the kernel did not redirect.
 const ruleUnredirected = "inbound connection that was not redirected"
@@ -50,11 +54,23 @@ func (b *builder) unredirected(s *Settings, families Families) Chain {
 }
 
 // drop discards a packet.
-type drop struct{}
+type drop struct {
+	counter string // of the table, which counts it, too; "": none
+}
 
-func (drop) text() string { return "drop" }
+func (d drop) text() string {
+	if d.counter != "" {
+		return fmt.Sprintf("counter name %q drop", d.counter)
+	}
+	return "drop"
+}
 
-func (drop) exprs() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
+func (d drop) exprs() (all []expr.Any) {
+	if d.counter != "" {
+		all = append(all, &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: d.counter})
+	}
+	return append(all, &expr.Verdict{Kind: expr.VerdictDrop})
+}
 
 // isNew holds for packets of connections without an answer, and of none that the kernel knows.
 type isNew struct{ orInvalid bool }
@@ -82,7 +98,7 @@ func (isNew) holds(*Connection) bool { return false } // Explain knows no earlie
 // forget says when connections without an answer have to be deleted.
 type forget struct {
 	until   time.Time
-	dropped uint64 // packets that chainUntranslated has dropped
+	dropped uint64 // packets that the chain untranslated has dropped
 	failure string // of the last try
 }
 
@@ -95,7 +111,7 @@ func (f *forget) begin() { f.until = time.Now().Add(checkEvery / 2) }
 func (h *helper) forgetUnanswered(now time.Time) {
 	dropped, deleted, err := h.forget.dropped, 0, error(nil)
 	if h.rules != nil {
-		dropped, err = h.droppedSYNs()
+		dropped, err = h.rules.counted(h.installed.table)
 	}
 	if err == nil && dropped != h.forget.dropped {
 		h.forget.begin()
@@ -114,19 +130,4 @@ func (h *helper) forgetUnanswered(now time.Time) {
 		h.logf("connections may go direct for two minutes: %s", failure)
 	}
 	h.forget.failure = failure
-}
-
-// droppedSYNs returns the number of packets that chainUntranslated has dropped.
-func (h *helper) droppedSYNs() (packets uint64, err error) {
-	table := *h.installed.table
-	table.Chains = slices.DeleteFunc(slices.Clone(table.Chains), func(c Chain) bool {
-		return c.Name != chainUntranslated
-	})
-	counters, err := h.rules.counters(&table)
-	for _, c := range counters {
-		if c.Rule == ruleUnanswered {
-			packets = c.Packets
-		}
-	}
-	return packets, err
 }

@@ -62,8 +62,8 @@ func readResolvers(files []string, own func(netip.AddrPort) bool) (resolvers, er
 // resolvDelays merge the events of one change.
 var resolvDelays = watch.Delays{Debounce: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}
 
-// follow calls changed when one of the files changes, until ctx ends.
-func follow(ctx context.Context, files []string, log *slog.Logger, changed func()) error {
+// watchFiles calls changed when one of the files changes, until ctx ends.
+func watchFiles(ctx context.Context, files []string, log *slog.Logger, changed func()) error {
 	w := watch.New(watch.Options{Delays: resolvDelays, Logger: log})
 	if err := w.Set(files); err != nil {
 		return fmt.Errorf("watch resolvers: %w", err)

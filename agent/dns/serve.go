@@ -108,15 +108,15 @@ func (s *Server) serveUDP(ctx context.Context, socket *net.UDPConn) error {
 }
 
 // enter admits a query to upstreams over UDP and returns its release function, nil if there is no
-// place. It looks up the user only if maxShared is reached, because that takes some 100 µs.
+// slot. It looks up the user only if maxShared is reached, because that takes some 100 µs.
 func (s *Server) enter(from netip.AddrPort) (leave func()) {
 	select {
 	case s.shared <- struct{}{}:
 		return func() { <-s.shared }
 	default:
 	}
-	if place, ok := s.places.Enter(keyOf(sockdiag.UDP, from), nil); ok {
-		return place.Leave
+	if slot, ok := s.slots.Enter(keyOf(sockdiag.UDP, from), nil); ok {
+		return slot.Leave
 	}
 	return nil
 }
@@ -134,11 +134,11 @@ func (s *Server) keyOfTCP(c net.Conn) admission.Key {
 
 // keyOf returns the key of the user whose socket has an address of this host. The peer does not
 // matter: it is another one if the query was redirected. Sockets of several users with the same
-// address are of UnknownUser, so that none can use the places of another.
+// address are of UnknownUser, so that none can use the slots of another.
 func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
 	key, rank := admission.User(admission.UnknownUser), 0
 	ip := address.Addr().Unmap().WithZone("")
-	_ = sockdiag.EachAt(protocol, address.Port(), func(one sockdiag.Socket) {
+	_ = sockdiag.EachAt(protocol, address.Port(), address.Port(), func(one sockdiag.Socket) {
 		this, owner := 0, admission.User(one.UID)
 		switch {
 		case one.Address.Addr().Unmap() == ip:

@@ -131,7 +131,7 @@ func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	}
 }
 
-// A user whose queries get no answer leaves places for others, whatever sockets both have.
+// A user whose queries get no answer leaves slots for others, whatever sockets both have.
 func TestServe_QueriesArePerUser(t *testing.T) {
 	upstream := startResolver(t)
 	r := start(t, upstream.address)

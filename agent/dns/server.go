@@ -64,8 +64,8 @@ type Server struct {
 	port     uint16
 	local    localAddresses
 	forwards *forwarder
-	shared   chan struct{}   // places of queries to upstreams
-	places   *admission.Pool // more of them, per user
+	shared   chan struct{}   // slots of queries to upstreams
+	slots    *admission.Pool // more of them, per user
 
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
@@ -86,7 +86,7 @@ func New(options Options) *Server {
 		options.ResolvConf = []string{resolvConf, resolvedOwn}
 	}
 	s := &Server{options: options, settings: options.Settings,
-		shared: make(chan struct{}, maxShared), places: admission.NewPool(forwardLimits),
+		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
 		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1)}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
 		number, _ := strconv.ParseUint(port, 10, 16)
@@ -152,7 +152,7 @@ func (s *Server) apply() {
 	s.forwards.use(addresses, s.settings.Parallel)
 }
 
-// readHost follows the host's resolv.conf.
+// readHost reads the host's resolv.conf.
 func (s *Server) readHost() {
 	found, err := readResolvers(s.options.ResolvConf, func(a netip.AddrPort) bool {
 		return a.Port() == s.port && s.local.has(a.Addr())
@@ -183,7 +183,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.forwards.close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return follow(ctx, s.options.ResolvConf, s.options.Logger, s.readHost)
+		return watchFiles(ctx, s.options.ResolvConf, s.options.Logger, s.readHost)
 	})
 	group.Go(func() error {
 		sockets, err := s.bind(ctx)

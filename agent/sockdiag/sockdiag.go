@@ -57,6 +57,12 @@ const (
 	Listen      State = 10
 )
 
+// What the kernel sends at once, in bytes.
+const (
+	maxDump   = 32 << 10
+	maxSocket = 4 << 10 // of one socket or error
+)
+
 const (
 	// Offsets in struct inet_diag_sockid: source port, destination port, source, destination,
 	// interface, cookie. Ports and addresses are in network byte order.
@@ -103,23 +109,49 @@ func ListeningAddresses() []netip.AddrPort {
 // Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
 // socket may appear twice if the kernel's table changes meanwhile.
 func Each(protocol Protocol, visit func(Socket), states ...State) error {
-	return EachAt(protocol, 0, visit, states...)
+	return EachAt(protocol, 0, 0, visit, states...)
 }
 
-// EachAt is Each for the sockets with a local port. The kernel filters them.
-func EachAt(protocol Protocol, port uint16, visit func(Socket), states ...State) error {
+// EachAt is Each for the sockets with a local port from first to last. The kernel filters them.
+func EachAt(protocol Protocol, first, last uint16, visit func(Socket), states ...State) error {
 	mask := uint32(0)
 	for _, state := range states {
 		mask |= 1 << state
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		body := request(family, protocol, mask)
-		binary.BigEndian.PutUint16(body[len(body)-sockidLength+sockidPort:], port)
+		if last > 0 {
+			body = append(body, portFilter(first, last)...)
+		}
 		if err := list(unix.NLM_F_DUMP, body, visit); err != nil {
 			return fmt.Errorf("list sockets: %w", err)
 		}
 	}
 	return nil
+}
+
+// portFilter returns an attribute with a program for the kernel (struct inet_diag_bc_op: code,
+// offsets of the next operation if it holds and if not): the local port is in a range.
+func portFilter(first, last uint16) []byte {
+	const (
+		reqBytecode = 1 // INET_DIAG_REQ_BYTECODE
+		sourceGE    = 2 // INET_DIAG_BC_S_GE, with the port in the following operation
+		sourceLE    = 3
+		length      = 16 // of the program; there it accepts
+		reject      = length + 4
+	)
+	number := binary.NativeEndian.AppendUint16
+	attribute := number(number(nil, 4+length), reqBytecode)
+	for at, op := range []struct {
+		code byte
+		port uint16
+	}{{sourceGE, first}, {sourceLE, last}} {
+		const each = 8
+		attribute = append(attribute, op.code, each)
+		attribute = number(attribute, uint16(reject-each*at))
+		attribute = number(append(attribute, 0, 0), op.port)
+	}
+	return attribute
 }
 
 // request returns a struct inet_diag_req_v2: family, protocol, extensions, pad, states, sockid.
@@ -145,7 +177,11 @@ func list(flags uint16, request []byte, visit func(Socket)) error {
 		Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}
-	buffer := make([]byte, 1<<16) // the kernel sends at most half of it at once
+	size := maxDump
+	if flags&unix.NLM_F_DUMP == 0 {
+		size = maxSocket
+	}
+	buffer := make([]byte, size)
 	for {
 		n, _, err := unix.Recvfrom(fd, buffer, 0)
 		if errors.Is(err, unix.EINTR) {
