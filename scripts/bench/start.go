@@ -130,7 +130,8 @@ type idleResult struct {
 type usage struct {
 	RSS       int `json:"rss_bytes"`
 	Anonymous int `json:"anonymous_bytes"`
-	Ticks     int `json:"ticks"` // processor time while idle, in ticks of 10 ms
+	Ticks     int `json:"ticks"`    // processor time while idle, in ticks of 10 ms
+	Switches  int `json:"switches"` // context switches while idle
 }
 
 // warmUp is the time between a start and the idle figures.
@@ -147,10 +148,13 @@ func idle(t *stage, s settings) any {
 	}
 	result := &idleResult{Services: s.services, Over: s.idle}
 	before := []int{ticks(t, daemon.Process.Pid), ticks(t, keepers[0])}
+	switches := []int{parts.Switches(t, daemon.Process.Pid), parts.Switches(t, keepers[0])}
 	time.Sleep(s.idle)
 	result.Agent, result.Keeper = memory(t, daemon.Process.Pid), memory(t, keepers[0])
 	result.Agent.Ticks = ticks(t, daemon.Process.Pid) - before[0]
 	result.Keeper.Ticks = ticks(t, keepers[0]) - before[1]
+	result.Agent.Switches = parts.Switches(t, daemon.Process.Pid) - switches[0]
+	result.Keeper.Switches = parts.Switches(t, keepers[0]) - switches[1]
 	result.RSS, result.Anonymous = result.Agent.RSS+result.Keeper.RSS, result.Agent.Anonymous+
 		result.Keeper.Anonymous
 	info, err := os.Stat(r.Programs.Path("outriderd"))
@@ -163,9 +167,10 @@ func idle(t *stage, s settings) any {
 		name string
 		usage
 	}{{"outriderd", result.Agent}, {"keeper", result.Keeper},
-		{"both", usage{result.RSS, result.Anonymous, result.Agent.Ticks + result.Keeper.Ticks}}} {
-		fmt.Printf("%-10s RSS %5.1f MB, anonymous %5.1f MB, %d ticks in %v\n", one.name,
-			megabytes(one.RSS), megabytes(one.Anonymous), one.Ticks, s.idle)
+		{"both", usage{result.RSS, result.Anonymous, result.Agent.Ticks + result.Keeper.Ticks,
+			result.Agent.Switches + result.Keeper.Switches}}} {
+		fmt.Printf("%-10s RSS %5.1f MB, anonymous %5.1f MB, %d ticks and %d context switches in %v\n",
+			one.name, megabytes(one.RSS), megabytes(one.Anonymous), one.Ticks, one.Switches, s.idle)
 	}
 	fmt.Printf("outriderd stripped: %.1f MB\n", megabytes(int(result.Size)))
 	t.target(s, megabytes(result.RSS) <= 36, "RSS of both is above 36 MB")

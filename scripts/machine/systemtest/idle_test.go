@@ -1,0 +1,62 @@
+package systemtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// idleSwitches are the context switches per second of all idle programs together: the target on a
+// quiet machine, and what a busy one allows, where each wake-up takes several.
+const (
+	idleSwitches     = 20
+	idleSwitchesBusy = 150
+)
+
+// Agent, keeper, capture and resolved rarely wake up while nothing happens, with interception and
+// DNS on. One that polls ten times a second shows as several hundred.
+func TestIdle_FewContextSwitches(t *testing.T) {
+	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
+	h.Script(installResolved)
+	startUpstreamDNS(t, h)
+	h.Write("/etc/outrider/conf.d/idle.toml", interception+"dns = true\n"+fmt.Sprintf(routed, 15053))
+	h.Script("systemctl start outrider")
+	h.captureIs("on")
+	h.Eventually(20*time.Second, "queries are redirected", func() bool {
+		return strings.Contains(h.Script("nft list tables"), "outrider-dns")
+	})
+	resolved := strings.Fields(h.Script("systemctl list-units --plain --no-legend " +
+		"'outrider-resolved@*'"))
+	if len(resolved) == 0 {
+		t.Fatal("no outrider-resolved runs")
+	}
+	units := []string{"outrider.service", "outrider-envoy.service", "outrider-capture.service",
+		resolved[0]}
+	pids := map[string]int{}
+	for _, unit := range units {
+		pids[unit] = hostPID(t, h.Machine, h.MainPID(unit))
+	}
+	limit, over := idleSwitchesBusy, 3*time.Second
+	if full() {
+		limit, over = idleSwitches, 20*time.Second
+	}
+	h.Eventually(10*over, fmt.Sprintf("at most %d context switches per second", limit), func() bool {
+		before, sum := map[string]int{}, 0
+		begun := time.Now()
+		for unit, pid := range pids {
+			before[unit] = parts.Switches(t, pid)
+		}
+		time.Sleep(over) // what is measured
+		took := time.Since(begun).Seconds()
+		for _, unit := range units {
+			n := parts.Switches(t, pids[unit]) - before[unit]
+			t.Logf("%s: %.1f context switches per second", unit, float64(n)/took)
+			sum += n
+		}
+		t.Logf("all: %.1f per second", float64(sum)/took)
+		return float64(sum) <= float64(limit)*took
+	})
+}
