@@ -50,9 +50,9 @@ func (c *Checker) Older() []Older {
 // local client's.
 func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []Older {
 	type ends struct{ local, peer netip.AddrPort }
-	here := map[ends]bool{}
+	connected := map[ends]bool{}
 	for _, s := range connections {
-		here[ends{unmap(s.Address), unmap(s.Peer)}] = true
+		connected[ends{unmap(s.Address), unmap(s.Peer)}] = true
 	}
 	type key struct {
 		port uint16
@@ -61,7 +61,7 @@ func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []
 	counts := map[key]int{}
 	for _, s := range connections {
 		local, peer := unmap(s.Address), unmap(s.Peer)
-		if ports[local.Port()] && !local.Addr().IsLoopback() && !here[ends{peer, local}] &&
+		if ports[local.Port()] && !local.Addr().IsLoopback() && !connected[ends{peer, local}] &&
 			!c.Envoy(s) {
 			counts[key{local.Port(), peer.Addr()}]++
 		}

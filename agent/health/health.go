@@ -104,7 +104,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		round, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})
-		go func() { defer close(ended); c.follow(round) }()
+		go func() { defer close(ended); c.poll(round) }()
 		select {
 		case <-c.restart:
 		case <-ctx.Done():

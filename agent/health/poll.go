@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/probe"
 )
 
-// follow checks the workload with the current settings until ctx ends.
-func (c *Checker) follow(ctx context.Context) {
+// poll checks the workload with the current settings until ctx ends.
+func (c *Checker) poll(ctx context.Context) {
 	c.mu.Lock()
 	s, leaving := c.settings, c.leaving
 	c.mu.Unlock()
