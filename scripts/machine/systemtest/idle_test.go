@@ -49,7 +49,7 @@ func TestIdle_FewContextSwitches(t *testing.T) {
 		for unit, pid := range pids {
 			before[unit] = parts.Switches(t, pid)
 		}
-		time.Sleep(over) // what is measured
+		time.Sleep(over) //house:sleep what happens in this time is measured
 		took := time.Since(begun).Seconds()
 		for _, unit := range units {
 			n := parts.Switches(t, pids[unit]) - before[unit]
