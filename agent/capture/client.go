@@ -5,21 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
-	"sync"
 	"time"
+
+	"outrider.org/outrider/agent/rpc"
 )
 
 // Client is the agent's connection to the helper. Its methods may be called concurrently.
 type Client struct {
-	socket  net.Conn
+	calls   *rpc.Client[response]
 	changes chan Status
-	done    chan struct{}
-
-	mu      sync.Mutex
-	number  uint64
-	waiting map[uint64]chan response
 }
 
 // ErrClosed reports that the connection to the helper was lost.
@@ -27,25 +22,20 @@ var ErrClosed = errors.New("the connection to outrider-capture was lost")
 
 // Dial connects to the helper's socket.
 func Dial(ctx context.Context, path string) (*Client, error) {
-	var dialer net.Dialer
-	socket, err := dialer.DialContext(ctx, "unix", path)
+	connection, err := rpc.Dial(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("connect to outrider-capture: %w", err)
 	}
-	c := &Client{socket: socket, changes: make(chan Status, 1), done: make(chan struct{}),
-		waiting: map[uint64]chan response{}}
-	go c.read()
+	c := &Client{changes: make(chan Status, 1)}
+	c.calls = rpc.NewClient(connection, ErrClosed, c.changed)
 	return c, nil
 }
 
 // Close closes the connection. The rules stay as they are.
-func (c *Client) Close() {
-	_ = c.socket.Close()
-	<-c.done
-}
+func (c *Client) Close() { c.calls.Close() }
 
 // Done is closed when the connection is lost.
-func (c *Client) Done() <-chan struct{} { return c.done }
+func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 
 // Changes returns the status after each change. Only the newest is kept for a slow reader.
 func (c *Client) Changes() <-chan Status { return c.changes }
@@ -84,66 +74,41 @@ func (c *Client) Stop(ctx context.Context) error {
 	return err
 }
 
+// reload is the command that replaces a helper of an earlier version.
+const reload = `run "systemctl reload outrider-capture.service"`
+
 func (c *Client) call(ctx context.Context, r request) (Status, error) {
-	answer := make(chan response, 1)
-	c.mu.Lock()
-	c.number++
-	r.Protocol, r.Number = cmp.Or(r.Protocol, protocolVersion), c.number
-	c.waiting[r.Number] = answer
-	err := c.socket.SetWriteDeadline(time.Now().Add(5 * time.Second))
-	if err == nil {
-		err = writeLine(c.socket, r)
+	answers, err := c.calls.Call(ctx, func(number uint64) any {
+		r.Protocol, r.Number = cmp.Or(r.Protocol, protocolVersion), number
+		return r
+	})
+	if errors.Is(err, rpc.ErrOtherFraming) {
+		return Status{}, errors.New("outrider-capture is of an earlier version; " + reload)
 	}
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.waiting, r.Number)
-		c.mu.Unlock()
-	}()
 	if err != nil {
-		return Status{}, fmt.Errorf("%w: %w", ErrClosed, err)
+		return Status{}, err
 	}
-	select {
-	case <-ctx.Done():
-		return Status{}, ctx.Err()
-	case <-c.done:
-		return Status{}, ErrClosed
-	case got := <-answer:
-		if strings.HasPrefix(got.Error, "protocol ") {
-			got.Error += `; run "systemctl reload outrider-capture.service"`
-		}
-		if got.Error != "" {
-			return Status{}, errors.New(got.Error)
-		}
-		if got.Status == nil {
-			return Status{}, errors.New("the answer of outrider-capture is incomplete")
-		}
-		return *got.Status, nil
+	got := answers[0]
+	if strings.HasPrefix(got.Error, "protocol ") {
+		got.Error += "; " + reload
 	}
+	if got.Error != "" {
+		return Status{}, errors.New(got.Error)
+	}
+	if got.Status == nil {
+		return Status{}, errors.New("the answer of outrider-capture is incomplete")
+	}
+	return *got.Status, nil
 }
 
-func (c *Client) read() {
-	defer close(c.done)
-	lines := newLineReader(c.socket)
-	for {
-		var got response
-		if err := readLine(lines, &got); err != nil {
-			_ = c.socket.Close()
-			return
-		}
-		if got.Number == 0 && got.Status != nil {
-			select {
-			case <-c.changes:
-			default:
-			}
-			c.changes <- *got.Status
-			continue
-		}
-		c.mu.Lock()
-		if answer := c.waiting[got.Number]; answer != nil {
-			answer <- got
-			delete(c.waiting, got.Number)
-		}
-		c.mu.Unlock()
+// changed passes a new status to the reader of Changes.
+func (c *Client) changed(r response) {
+	if r.Status == nil {
+		return
 	}
+	select {
+	case <-c.changes:
+	default:
+	}
+	c.changes <- *r.Status
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -180,8 +181,8 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	r.captures(Withdrawn)
 }
 
-// Settings of an older agent, and the state of an older helper, close both directions or none. A
-// newer agent is refused by an older helper, which does not know inbound_closed.
+// The state of an older helper closes both directions or none. An agent of another version is
+// refused with an error that says what to do, and changes nothing.
 func TestHelper_OtherVersions(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -189,11 +190,7 @@ func TestHelper_OtherVersions(t *testing.T) {
 	r := newRig(t)
 	old := captureAll
 	old.FailClosed = true
-	if _, err := r.client.call(t.Context(), request{Protocol: 1, Operation: opApply,
-		Settings: &old}); err != nil {
-		t.Fatal(err)
-	}
-	r.inboundIs("refused")
+	r.apply(old)
 	path := filepath.Join(r.folder, "state.json")
 	r.kill(r.helper)
 	state, err := json.Marshal(map[string]any{"settings": old}) // without a protocol
@@ -210,9 +207,22 @@ func TestHelper_OtherVersions(t *testing.T) {
 	_, err = r.client.call(t.Context(), request{Protocol: protocolVersion + 1, Operation: opApply,
 		Settings: &captureNone})
 	const fix = `systemctl reload outrider-capture.service`
-	if err == nil || !strings.Contains(err.Error(), "protocol 3; this outrider-capture has 2") ||
+	if err == nil || !strings.Contains(err.Error(), "protocol 4; this outrider-capture has 3") ||
 		!strings.Contains(err.Error(), fix) {
 		t.Errorf("a newer agent: %v", err)
+	}
+	older, err := net.Dial("unix", r.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = older.Close() }()
+	if _, err := io.WriteString(older, `{"protocol":2,"number":1,"operation":"stop"}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(older)
+	if want := `{"number":1,"error":"outrider-capture is of a later version than the agent; ` +
+		`restart the agent"}` + "\n"; err != nil || string(answer) != want {
+		t.Errorf("an older agent: %q, %v", answer, err)
 	}
 	r.inboundIs("refused")
 }

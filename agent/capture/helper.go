@@ -153,8 +153,6 @@ func (h *helper) answer(c call) {
 			return
 		}
 		h.clients[c.from] = true
-		status := h.status
-		c.from.send(response{Status: &status})
 		return
 	}
 	if err := h.do(c.request); err != nil {
@@ -188,7 +186,7 @@ func (h *helper) counters() []Counter {
 func (h *helper) do(r request) error {
 	next := h.memory
 	switch {
-	case r.Protocol < oldestProtocol || r.Protocol > protocolVersion:
+	case r.Protocol != protocolVersion:
 		return fmt.Errorf("protocol %d; this outrider-capture has %d", r.Protocol, protocolVersion)
 	case r.Operation == opStatus:
 		return nil
@@ -200,7 +198,6 @@ func (h *helper) do(r request) error {
 			return fmt.Errorf("settings of instance %q; this is the helper of %q",
 				r.Settings.Instance, h.instance)
 		}
-		r.Settings.upgrade(r.Protocol)
 		same := *r.Settings
 		if h.Settings != nil { // these do not belong to [capture]
 			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly

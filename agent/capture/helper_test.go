@@ -229,7 +229,9 @@ func TestHelper_RefusesOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(client.Close)
-			<-client.Changes()
+			if _, err := client.Status(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 	root, err := Dial(t.Context(), r.socket())

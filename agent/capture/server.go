@@ -2,25 +2,30 @@ package capture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/accept"
+	"outrider.org/outrider/agent/backoff"
+	"outrider.org/outrider/agent/rpc"
 	"outrider.org/outrider/agent/unixpeer"
 )
 
 const (
 	maxConnections = 8
 	queuedAnswers  = 16
-	writeWait      = 2 * time.Second
+	// earlierWait is how long an agent of an earlier version, which an upgrade is about to restart,
+	// counts as connected. It is less than callTime.
+	earlierWait = 2 * time.Second
 )
 
 // connection is one client of the helper.
 type connection struct {
-	socket *net.UnixConn
-	out    chan response
+	conn *rpc.Conn
+	out  chan response
 }
 
 // send queues a response. A client that reads nothing is disconnected.
@@ -28,7 +33,7 @@ func (c *connection) send(r response) {
 	select {
 	case c.out <- r:
 	default:
-		_ = c.socket.Close()
+		_ = c.conn.Close()
 	}
 }
 
@@ -51,7 +56,7 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 			_ = socket.Close()
 			continue
 		}
-		client := &connection{socket, make(chan response, queuedAnswers)}
+		client := &connection{rpc.NewConn(socket), make(chan response, queuedAnswers)}
 		if peer.UID == 0 {
 			go h.serve(ctx, client)
 			continue
@@ -72,7 +77,7 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 func (h *helper) serve(ctx context.Context, c *connection) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer func() { _ = c.socket.Close() }()
+	defer func() { _ = c.conn.Close() }()
 	post := func(r request) bool {
 		select {
 		case h.calls <- call{r, c}:
@@ -87,9 +92,8 @@ func (h *helper) serve(ctx context.Context, c *connection) {
 			case <-ctx.Done():
 				return
 			case r := <-c.out:
-				_ = c.socket.SetWriteDeadline(time.Now().Add(writeWait))
-				if writeLine(c.socket, r) != nil {
-					_ = c.socket.Close()
+				if c.conn.Send(ctx, r) != nil {
+					_ = c.conn.Close()
 					return
 				}
 			}
@@ -98,15 +102,16 @@ func (h *helper) serve(ctx context.Context, c *connection) {
 	if !post(request{}) {
 		return
 	}
-	lines := newLineReader(c.socket)
+	defer post(request{})
 	for {
 		var r request
-		if readLine(lines, &r) != nil {
-			post(request{})
-			return
+		err := c.conn.Receive(time.Time{}, &r)
+		if errors.Is(err, rpc.ErrOtherFraming) {
+			_ = backoff.Sleep(ctx, earlierWait)
+			_ = c.conn.SendUnframed(response{Number: 1, Error: "outrider-capture is of a later " +
+				"version than the agent; restart the agent"})
 		}
-		if r.Operation == "" || !post(r) {
-			post(request{})
+		if err != nil || r.Operation == "" || !post(r) {
 			return
 		}
 	}

@@ -1,25 +1,13 @@
 package capture
 
-import (
-	"bufio"
-	"encoding/json"
-	"fmt"
-	"io"
-	"time"
-)
+import "time"
 
-// The protocol: JSON lines over a Unix stream socket. The client sends requests. The helper answers
-// each with its number, and sends its status without a number when it changes.
+// The client sends requests in the frames of package rpc. The helper answers each with its number,
+// and sends its status without a number when it changes.
 
-// protocolVersion grows when a message changes its meaning. In protocol 1 fail_closed has the
-// meaning of inbound_closed, too, which a helper of protocol 1 does not know: it refuses protocol
-// 2.
-const (
-	protocolVersion = 2
-	oldestProtocol  = 1 // of agents that are served
-)
-
-const maxLine = 1 << 20 // bytes of a message
+// protocolVersion grows when a message changes its meaning. Up to 2, the messages were JSON lines.
+// In protocol 1, fail_closed has the meaning of inbound_closed, too.
+const protocolVersion = 3
 
 type operation string
 
@@ -46,33 +34,5 @@ type response struct {
 	Status *Status `json:"status,omitempty"`
 }
 
-func writeLine(w io.Writer, message any) error {
-	line, err := json.Marshal(message)
-	if err != nil {
-		return fmt.Errorf("encode a message: %w", err)
-	}
-	if len(line) >= maxLine {
-		return fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(line), maxLine)
-	}
-	_, err = w.Write(append(line, '\n'))
-	return err
-}
-
-func newLineReader(r io.Reader) *bufio.Scanner {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
-	return lines
-}
-
-func readLine(lines *bufio.Scanner, message any) error {
-	if !lines.Scan() {
-		if err := lines.Err(); err != nil {
-			return err
-		}
-		return io.EOF
-	}
-	if err := json.Unmarshal(lines.Bytes(), message); err != nil {
-		return fmt.Errorf("decode a message: %w", err)
-	}
-	return nil
-}
+// Request implements rpc.Response.
+func (r response) Request() (uint64, bool) { return r.Number, false }

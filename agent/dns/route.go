@@ -2,12 +2,8 @@ package dns
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,42 +43,30 @@ func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 // connectHelper sends the domains to outrider-resolved, and again when they change, until the
 // connection ends. With it the route ends.
 func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", s.options.Resolved)
+	client, err := resolved.Dial(ctx, s.options.Resolved)
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, func() { _ = connection.Close() })
-	go func() {
-		requests := json.NewEncoder(connection)
-		var sent *table
-		for {
-			t := s.table.Load()
-			if t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
-				sent = t
-				_ = requests.Encode(resolved.Route{Server: address, Domains: t.domains})
-			}
-			select {
-			case <-s.changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	responses := json.NewDecoder(connection)
+	defer client.Close()
+	var sent *table
 	for {
-		var response resolved.Response
-		if err := responses.Decode(&response); errors.Is(err, io.EOF) {
-			return errors.New("its helper, outrider-resolved@.service, has ended")
-		} else if err != nil {
-			return err
+		t := s.table.Load()
+		if t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
+			route := resolved.Route{Server: address, Domains: t.domains}
+			if err := client.Apply(ctx, route); err != nil {
+				return err
+			}
+			sent = t
+			s.options.Board.Clear(conditionRoute)
+			s.options.Logger.Info("systemd-resolved routes the mesh's domains to the DNS proxy")
 		}
-		if response.Error != "" {
-			return errors.New(response.Error)
+		select {
+		case <-s.changed:
+		case <-client.Done():
+			return resolved.ErrEnded
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		s.options.Board.Clear(conditionRoute)
-		s.options.Logger.Info("systemd-resolved routes the mesh's domains to the DNS proxy")
 	}
 }
 

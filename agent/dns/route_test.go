@@ -1,7 +1,6 @@
 package dns
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/dns/resolved"
+	"outrider.org/outrider/agent/rpc"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -55,26 +55,35 @@ func TestRoute_FollowsTheTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = helper.SetReadDeadline(time.Now().Add(5 * time.Second))
-	requests, responses := json.NewDecoder(helper), json.NewEncoder(helper)
+	connection := rpc.NewConn(helper)
+	var got struct {
+		Number uint64
+		Route  resolved.Route
+	}
 	next := func(want ...string) {
 		t.Helper()
-		var route resolved.Route
-		if err := requests.Decode(&route); err != nil {
+		if err := connection.Receive(time.Now().Add(5*time.Second), &got); err != nil {
 			t.Fatal(err)
 		}
-		if route.Server.String() != r.address || !slices.Equal(route.Domains, want) {
+		if route := got.Route; route.Server.String() != r.address ||
+			!slices.Equal(route.Domains, want) {
 			t.Errorf("%+v, want %q", route, want)
+		}
+	}
+	answer := func(text string) {
+		t.Helper()
+		if err := connection.Send(t.Context(), map[string]any{"Number": got.Number,
+			"Error": text}); err != nil {
+			t.Fatal(err)
 		}
 	}
 	r.SetNames([]Name{{Host: "a.test"}})
 	next("a.test")
+	answer("")
 	r.SetNames([]Name{{Host: "a.test"}, {Host: "b.a.test"}}) // the same domains
 	r.SetNames([]Name{{Host: "b.test"}})
 	next("b.test")
-	if err := responses.Encode(resolved.Response{Error: "no resolved"}); err != nil {
-		t.Fatal(err)
-	}
+	answer("no resolved")
 	parts.Eventually(t, 5*time.Second, "the error is reported", func() bool {
 		return r.has(conditionRoute)
 	})

@@ -13,6 +13,7 @@ package rpc
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"time"
@@ -84,6 +85,18 @@ func (c *Conn) write(ctx context.Context, frame []byte) error {
 		return fmt.Errorf("cannot send a message: %w", err)
 	}
 	return nil
+}
+
+// SendUnframed sends a message as a line to a peer whose message was ErrOtherFraming.
+func (c *Conn) SendUnframed(message any) error {
+	line, err := json.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("cannot encode a message: %w", err)
+	}
+	if err := c.reserve(context.Background()); err != nil {
+		return err
+	}
+	return c.write(context.Background(), append(line, '\n'))
 }
 
 // Receive waits for the next message until the deadline, for ever if that is zero. The connection

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"slices"
 
@@ -16,11 +17,20 @@ var version = "devel"
 
 func main() {
 	if slices.Equal(os.Args[1:], []string{"resolved"}) {
-		if err := resolved.Serve(os.Stdin); err != nil {
+		if err := serveResolved(); err != nil {
 			fmt.Fprintln(os.Stderr, "outrider-capture:", err)
 			os.Exit(1)
 		}
 		return
 	}
 	os.Exit(capture.Command(os.Args[1:], version, os.Stdout, os.Stderr))
+}
+
+// serveResolved serves the connection on standard input.
+func serveResolved() error {
+	connection, err := net.FileConn(os.Stdin)
+	if err != nil {
+		return fmt.Errorf("standard input is no socket: %w", err)
+	}
+	return resolved.Serve(connection)
 }

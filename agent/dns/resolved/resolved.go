@@ -9,16 +9,18 @@ package resolved
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/rpc"
 )
 
 // Route is a request: queries for names in Domains go to Server. It replaces the previous one.
@@ -27,39 +29,48 @@ type Route struct {
 	Domains []string // without final dot; "." = all
 }
 
-// Response is the response to a Route.
-type Response struct {
-	Error string // "" = the route is in force
-}
-
 // MaxDomains is resolved's limit.
 const MaxDomains = 256
 
-const (
-	maxRequestBytes = 1 << 20
-	applyTime       = 10 * time.Second
-)
+const applyTime = 10 * time.Second
 
-// Serve responds to the requests of one connection.
-func Serve(connection io.ReadWriter) error {
-	responses := json.NewEncoder(connection)
-	limited := &io.LimitedReader{R: connection}
-	requests := json.NewDecoder(limited)
-	link, err := newLink()
-	for err == nil {
-		var route Route
-		limited.N = maxRequestBytes
-		if err := requests.Decode(&route); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
+// Serve responds to the requests of one connection until it ends or a request fails.
+func Serve(socket net.Conn) error {
+	connection := rpc.NewConn(socket)
+	defer func() { _ = connection.Close() }()
+	var link string
+	for {
+		var r request
+		switch err := connection.Receive(time.Time{}, &r); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, rpc.ErrOtherFraming):
+			return errors.Join(err, connection.SendUnframed(response{Error: "outrider-resolved " +
+				"is of a later version than the agent; restart the agent"}))
+		case err != nil:
 			return err
 		}
-		if err = apply(link, route); err == nil {
-			err = responses.Encode(Response{})
+		answer, err := response{Number: r.Number}, serve(&link, r)
+		if err != nil {
+			answer.Error = err.Error()
+		}
+		if err := errors.Join(err, connection.Send(context.Background(), answer)); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, responses.Encode(Response{err.Error()}))
+}
+
+// serve puts a route in force. The first one creates the link.
+func serve(link *string, r request) (err error) {
+	if r.Protocol != protocolVersion {
+		return fmt.Errorf("protocol %d; this outrider-resolved has %d", r.Protocol, protocolVersion)
+	}
+	if *link == "" {
+		if *link, err = newLink(); err != nil {
+			return err
+		}
+	}
+	return apply(*link, r.Route)
 }
 
 // newLink creates the link of this process. Resolved uses it only with an address that is neither a

@@ -1,0 +1,72 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/rpc"
+)
+
+// A helper that does not read its socket blocks no call beyond its deadline.
+func TestClient_StoppedHelperBlocksNoCall(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.helper.Process.Signal(unix.SIGCONT) }()
+	large := captureAll
+	large.Instance = strings.Repeat("x", 64<<10)
+	for calls := 0; ; calls++ {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		began := time.Now()
+		_, err := r.client.Apply(ctx, large)
+		cancel()
+		if took := time.Since(began); took >= rpc.Timeout {
+			t.Errorf("a call with a deadline of 10 ms took %v", took)
+		}
+		if errors.Is(err, ErrClosed) {
+			t.Logf("the socket was full after %d calls", calls)
+			return
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestClient_NamesHelperOfEarlierVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "capture.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() {
+		helper, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(helper, `{"status":{"state":"off"}}`+"\n")
+		_, _ = io.Copy(io.Discard, helper)
+	}()
+	client, err := Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const want = "outrider-capture is of an earlier version; " + reload
+	if _, err := client.Status(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

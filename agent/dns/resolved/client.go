@@ -1,0 +1,66 @@
+package resolved
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"outrider.org/outrider/agent/rpc"
+)
+
+// protocolVersion grows when a message changes its meaning.
+const protocolVersion = 1
+
+type request struct {
+	Protocol int    `json:"protocol"`
+	Number   uint64 `json:"number"`
+	Route    Route  `json:"route"`
+}
+
+type response struct {
+	Number uint64 `json:"number"`
+	Error  string `json:",omitempty"` // "" = the route is in force; read by earlier agents, too
+}
+
+// Request implements rpc.Response.
+func (r response) Request() (uint64, bool) { return r.Number, false }
+
+// ErrEnded reports that the connection to the helper was lost.
+var ErrEnded = errors.New("its helper, outrider-resolved@.service, has ended")
+
+// Client is the agent's connection to its helper.
+type Client struct{ calls *rpc.Client[response] }
+
+// Dial connects to the helper's socket, which starts a helper.
+func Dial(ctx context.Context, path string) (*Client, error) {
+	connection, err := rpc.Dial(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{rpc.NewClient(connection, ErrEnded, func(response) {})}, nil
+}
+
+// Close closes the connection, and the helper ends the route.
+func (c *Client) Close() { c.calls.Close() }
+
+// Done is closed when the connection is lost.
+func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
+
+// Apply puts a route in force.
+func (c *Client) Apply(ctx context.Context, route Route) error {
+	ctx, cancel := context.WithTimeout(ctx, applyTime+time.Second)
+	defer cancel()
+	answers, err := c.calls.Call(ctx, func(number uint64) any {
+		return request{Protocol: protocolVersion, Number: number, Route: route}
+	})
+	if errors.Is(err, rpc.ErrOtherFraming) {
+		return errors.New("its helper, outrider-resolved@.service, is of an earlier version")
+	}
+	if err != nil {
+		return err
+	}
+	if text := answers[0].Error; text != "" {
+		return errors.New(text)
+	}
+	return nil
+}
