@@ -16,6 +16,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/reexec"
 )
 
 // Exit codes.
@@ -110,8 +112,7 @@ func inherit(fds map[string]*int, path string) (in inheritance, err error) {
 	files := map[string]*os.File{}
 	for name, fd := range fds {
 		if *fd >= 0 {
-			unix.CloseOnExec(*fd)
-			files[name] = os.NewFile(uintptr(*fd), name)
+			files[name] = reexec.File(*fd, name)
 		}
 	}
 	if files[flagListen] == nil {

@@ -6,13 +6,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"slices"
-	"strconv"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/reexec"
 )
 
 // storedNAT is the name of the nat table's socket in systemd's store.
@@ -50,43 +50,30 @@ const versionTime = 2 * time.Second
 // reexecute replaces the helper by the installed program. The tables stay: their sockets are
 // inherited. It returns only on failure, and then nothing has changed.
 func reexecute(h *helper, listener *net.UnixListener) error {
-	program, err := os.Executable()
+	program, err := reexec.Program()
 	if err != nil {
 		return err
 	}
-	program = strings.TrimSuffix(program, " (deleted)")
 	h.notify(daemon.SdNotifyWatchdog) // the time of the next lines counts
 	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, program, "-version").CombinedOutput(); err != nil {
 		return fmt.Errorf("%s does not run: %w: %s", program, err, out)
 	}
-	file, err := listener.File()
-	if err != nil {
-		return err
+	passed := map[string]syscall.Conn{flagListen: listener}
+	for name, owner := range map[string]*ownerSocket{flagRules: h.rules, flagNAT: h.nat,
+		flagDNS: h.dns.rules} {
+		if owner != nil {
+			passed[name] = owner.file
+		}
 	}
-	defer func() { _ = file.Close() }()
-	passed := map[string]*os.File{flagListen: file}
-	if h.rules != nil {
-		passed[flagRules] = h.rules.file
-	}
-	if h.nat != nil {
-		passed[flagNAT] = h.nat.file
-	}
-	if h.dns.rules != nil {
-		passed[flagDNS] = h.dns.rules.file
-	}
-	arguments := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool {
-		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		return slices.Contains(descriptorFlags(), name)
-	})
+	var next reexec.Image
+	defer next.Close()
+	descriptors := map[string]int{}
 	for name, file := range passed {
-		fd := int(file.Fd())
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+		if descriptors[name], err = next.Add(file); err != nil {
 			return err
 		}
-		defer unix.CloseOnExec(fd) //nolint:gocritic // after a failed Exec
-		arguments = append(arguments, "-"+name+"="+strconv.Itoa(fd))
 	}
-	return unix.Exec(program, arguments, os.Environ())
+	return next.Exec(program, descriptors, descriptorFlags()...)
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/reexec"
 )
 
 // Exit codes of the keeper.
@@ -76,7 +78,6 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitFailed, fmt.Errorf("deny tracing: %w", err))
 	}
 	options.BaseID = uint32(baseID)
-	options.arguments = arguments
 	if options.Folder == "" {
 		if options.Folder = os.Getenv("RUNTIME_DIRECTORY"); options.Folder == "" {
 			options.Folder = "/run/outrider-envoy"
@@ -84,7 +85,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	}
 	var state *os.File
 	if stateFD >= 0 {
-		state = inheritedFile(stateFD, "state")
+		state = reexec.File(stateFD, "state")
 	} else {
 		options.Listener = activated()
 	}
@@ -111,7 +112,7 @@ func activated() *os.File {
 	if !isActivated() {
 		return nil
 	}
-	return inheritedFile(first, "listener")
+	return reexec.File(first, "listener")
 }
 
 func isActivated() bool {

@@ -3,12 +3,11 @@ package keeper
 import (
 	"context"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"outrider.org/outrider/agent/reexec"
 )
 
 // Flags that one image of the keeper passes to the next.
@@ -51,30 +50,21 @@ func (s *server) reexecute() error {
 			c.pipe.resume()
 		}
 	}()
-	var kept inherited
-	defer kept.close()
-	state, err := s.save(&kept)
+	var next reexec.Image
+	defer next.Close()
+	state, err := s.save(&next)
 	if err != nil {
 		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 	}
-	arguments := append(s.ownArguments(), "-"+flagState+"="+strconv.Itoa(state))
 	// exec from another thread would end this one, which Envoy takes for the death of its parent.
 	s.main.do(func() {
 		if err = blockSignals(); err != nil {
 			return
 		}
-		err = unix.Exec(s.program, arguments, os.Environ())
+		err = next.Exec(s.program, map[string]int{flagState: state})
 		unblockSignals()
 	})
-	return refuse(CodeReexecute, "cannot re-execute the keeper: execute %s: %v", s.program, err)
-}
-
-// ownArguments returns the arguments of this image without those that the previous image added.
-func (s *server) ownArguments() []string {
-	return slices.DeleteFunc(append([]string{os.Args[0]}, s.options.arguments...),
-		func(argument string) bool {
-			return strings.HasPrefix(argument, "-"+flagState+"=")
-		})
+	return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 }
 
 // checkProgram checks that the installed program can take over. A broken or older one would end

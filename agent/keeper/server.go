@@ -30,8 +30,7 @@ type Options struct {
 	Version  string    // of the program
 	Log      io.Writer // for messages; write errors are ignored
 
-	arguments    []string // of the program, for the next image
-	sharedMemory string   // folder of the shared memory files, for tests; "" = /dev/shm
+	sharedMemory string // folder of the shared memory files, for tests; "" = /dev/shm
 }
 
 // server is the state of a keeper.

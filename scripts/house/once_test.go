@@ -13,6 +13,7 @@ import (
 var once = []struct{ mechanism, code, only string }{
 	{"peer credentials", `SO_PEERCRED|SO_PEERGROUPS|SO_PEERPIDFD|GetsockoptUcred`, "agent/unixpeer"},
 	{"back-off", `min\(2 ?\*|\*= 2$|<<= 1$`, "agent/backoff"},
+	{"re-execution", `(unix|syscall)\.Exec\(`, "agent/reexec"},
 	{"bearer tokens", `"Bearer " \+ token`, "agent/identity/pki"},
 	{"type URLs", `"type\.googleapis\.com/`, "agent/resource"},
 }
