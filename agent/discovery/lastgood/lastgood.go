@@ -19,7 +19,6 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/store"
 )
 
 // State has the versions in force that the files no longer contain in valid form.
@@ -200,7 +199,7 @@ func recordOf(o *object.Object) (record, error) {
 // object returns the object of a record, or an error if it is not valid.
 func (r record) object(namespace string,
 	validate func(*object.Object) []object.Finding) (*object.Object, error) {
-	spec := store.NewSpec(r.Kind)
+	spec := object.NewSpec(r.Kind)
 	if spec == nil {
 		return nil, errors.New("its kind is not carried out")
 	}

@@ -13,24 +13,6 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Kind is an object's kind, as in YAML.
-type Kind string
-
-// The kinds of networking.istio.io, and of security.istio.io.
-const (
-	ServiceEntry    Kind = "ServiceEntry"
-	VirtualService  Kind = "VirtualService"
-	DestinationRule Kind = "DestinationRule"
-	Gateway         Kind = "Gateway"
-	Sidecar         Kind = "Sidecar"
-	EnvoyFilter     Kind = "EnvoyFilter"
-	WorkloadEntry   Kind = "WorkloadEntry"
-	WorkloadGroup   Kind = "WorkloadGroup"
-	ProxyConfig     Kind = "ProxyConfig"
-
-	PeerAuthentication Kind = "PeerAuthentication"
-)
-
 // Key identifies an object. Of two objects with the same key the older one has precedence.
 type Key struct {
 	Kind      Kind

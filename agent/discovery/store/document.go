@@ -11,44 +11,13 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	networking "istio.io/api/networking/v1alpha3"
-	security "istio.io/api/security/v1beta1"
-
-	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/spelling"
 )
 
-const apiGroup = "networking.istio.io"
-
-// specs creates an empty spec for each supported kind.
-var specs = map[object.Kind]func() proto.Message{
-	object.ServiceEntry:    func() proto.Message { return &networking.ServiceEntry{} },
-	object.VirtualService:  func() proto.Message { return &networking.VirtualService{} },
-	object.DestinationRule: func() proto.Message { return &networking.DestinationRule{} },
-	object.Gateway:         func() proto.Message { return &networking.Gateway{} },
-	object.WorkloadEntry:   func() proto.Message { return &networking.WorkloadEntry{} },
-	object.WorkloadGroup:   func() proto.Message { return &networking.WorkloadGroup{} },
-	object.EnvoyFilter:     func() proto.Message { return &networking.EnvoyFilter{} },
-	object.Sidecar:         func() proto.Message { return &networking.Sidecar{} },
-
-	object.PeerAuthentication: func() proto.Message { return &security.PeerAuthentication{} },
-}
-
-// NewSpec returns an empty spec of a kind, nil if the kind is not supported.
-func NewSpec(kind object.Kind) proto.Message {
-	if makeSpec := specs[kind]; makeSpec != nil {
-		return makeSpec()
-	}
-	return nil
-}
-
-// kinds lists all kinds of the group, for suggestions.
-var kinds = []string{string(object.ServiceEntry), string(object.VirtualService),
-	string(object.DestinationRule), string(object.Gateway),
-	string(object.Sidecar), string(object.EnvoyFilter), string(object.WorkloadEntry),
-	string(object.WorkloadGroup), string(object.ProxyConfig)}
+const apiGroup = object.NetworkingGroup
 
 // document is the content of one YAML document.
 type document struct {
@@ -159,7 +128,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
 	case group(h.apiVersion) != apiGroup:
-		if slices.Contains(kinds, h.kind) && !foreign(h.apiVersion) {
+		if slices.Contains(object.Kinds(apiGroup), h.kind) && !foreign(h.apiVersion) {
 			found.broken = true
 			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
 				h.apiVersion, h.kind), "write networking.istio.io/v1")
@@ -201,14 +170,14 @@ var versions = map[string][]string{apiGroup: {"v1", "v1beta1", "v1alpha3"},
 func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	apiGroup, version, _ := strings.Cut(h.apiVersion, "/")
 	kind := object.Kind(h.kind)
-	makeSpec := specs[kind]
+	spec := object.NewSpec(kind)
 	switch {
 	case !slices.Contains(versions[apiGroup], version):
 		d.refuse(node, &path{name: "apiVersion"},
 			fmt.Sprintf("unknown version %q of %s", version, apiGroup),
 			"write "+oneOf(versions[apiGroup]))
-	case makeSpec == nil:
-		if near := spelling.Nearest(h.kind, kinds); near != h.kind {
+	case spec == nil:
+		if near := spelling.Nearest(h.kind, object.Kinds(object.NetworkingGroup)); near != h.kind {
 			fix := ""
 			if near != "" {
 				fix = fmt.Sprintf("did you mean %s?", near)
@@ -234,7 +203,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file,
 		Line: node.Line, Index: len(found.objects) + len(found.bad) + len(found.filters)}
 	if !d.failed {
-		o.Spec = makeSpec()
+		o.Spec = spec
 		d.message(h.spec, o.Spec.ProtoReflect(), &path{name: "spec"}, depth+1)
 	}
 	if d.failed {

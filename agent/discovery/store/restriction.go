@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -17,7 +18,7 @@ import (
 )
 
 const (
-	securityGroup   = "security.istio.io"
+	securityGroup   = object.SecurityGroup
 	extensionsGroup = "extensions.istio.io"
 
 	// dryRun marks an AuthorizationPolicy that is only logged.
@@ -34,22 +35,40 @@ type restriction struct {
 	example   string                        // with an EnvoyFilter for the purpose
 }
 
-// restrictions maps Istio's kinds that can restrict access.
-var restrictions = map[string]restriction{
+// restrictions maps Istio's kinds that can restrict access: those that are not supported, and
+// those of package object.
+var restrictions = withSupported(map[string]restriction{
 	"AuthorizationPolicy": {securityGroup,
 		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts,
 		"allow-addresses"},
-	string(object.PeerAuthentication): {group: securityGroup}, // supported
 	"RequestAuthentication": {securityGroup,
 		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts, "jwt"},
 	"WasmPlugin": {extensionsGroup,
 		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts, ""},
 	"TrafficExtension": {extensionsGroup,
 		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts, ""},
+})
+
+// withSupported adds the supported kinds that restrict access, without a spec.
+func withSupported(all map[string]restriction) map[string]restriction {
+	for _, name := range object.Kinds(securityGroup) {
+		if object.Kind(name).Restricts() {
+			all[name] = restriction{group: securityGroup}
+		}
+	}
+	return all
 }
 
-// securityKinds lists the kinds of security.istio.io, for suggestions.
-var securityKinds = []string{"AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"}
+// securityKinds returns the kinds of security.istio.io, for suggestions.
+func securityKinds() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(restrictions)) {
+		if restrictions[name].group == securityGroup {
+			names = append(names, name)
+		}
+	}
+	return names
+}
 
 // mayRestrict reports whether an object has a kind that can restrict access, or names the API group
 // of such kinds.
@@ -75,7 +94,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	switch {
 	case !known:
 		fix := "remove it"
-		if near := spelling.Nearest(h.kind, securityKinds); near != "" {
+		if near := spelling.Nearest(h.kind, securityKinds()); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
 		found.restricts = true
