@@ -123,14 +123,23 @@ func paragraphs(text string) (all [][]string) {
 	return all
 }
 
-// TestArchitecture_NamesExist checks the table "Where to look": each function exists in the file
-// before it.
-func TestArchitecture_NamesExist(t *testing.T) {
-	text := documents(t)["docs/architecture.md"]
-	_, table, found := strings.Cut(text, "## Where to look")
-	if !found {
-		t.Fatal("docs/architecture.md has no section \"Where to look\"")
+// TestDocuments_PathsExist checks that the files exist which architecture.md and CONTRIBUTING.md
+// name.
+func TestDocuments_PathsExist(t *testing.T) {
+	quoted := regexp.MustCompile("`((?:agent|bootstrap|cmd|packaging|scripts|units)/[^` ]*\\.[a-z]+)`")
+	for _, name := range []string{"docs/architecture.md", "CONTRIBUTING.md"} {
+		for _, found := range quoted.FindAllStringSubmatch(documents(t)[name], -1) {
+			pattern := regexp.MustCompile(`\{.*\}`).ReplaceAllString(found[1], "*")
+			if files, err := filepath.Glob(filepath.Join(parts.Root(), pattern)); err != nil || files == nil {
+				t.Errorf("%s names %s, which does not exist (%v)", name, found[1], err)
+			}
+		}
 	}
+}
+
+// TestWhereToLook_NamesExist checks docs/where-to-look.md: each function exists in the file before it.
+func TestWhereToLook_NamesExist(t *testing.T) {
+	table := documents(t)["docs/where-to-look.md"]
 	quoted := regexp.MustCompile("`([^`]+)`")
 	functions := 0
 	for line := range strings.SplitSeq(table, "\n") {
@@ -176,7 +185,7 @@ func read(t *testing.T, pattern string) string {
 	}
 	files, err := filepath.Glob(path)
 	if err != nil || len(files) == 0 {
-		t.Errorf("docs/architecture.md names %s, which does not exist (%v)", pattern, err)
+		t.Errorf("a document names %s, which does not exist (%v)", pattern, err)
 	}
 	var all strings.Builder
 	for _, file := range files {
