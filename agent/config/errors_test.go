@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // buildAt builds a configuration from files as if they were in /etc/outrider.
@@ -57,7 +59,7 @@ func TestErrors(t *testing.T) {
 				said = append(said, txtar.File{Name: "warnings", Data: lines(loaded.Warnings)})
 			}
 			got := &txtar.Archive{Comment: archive.Comment, Files: append(files, said...)}
-			golden(t, path, string(txtar.Format(got)))
+			parts.Golden(t, path, string(txtar.Format(got)), *update)
 		})
 	}
 }
@@ -91,5 +93,5 @@ func TestExtraArguments(t *testing.T) {
 		}
 		b.WriteString(quote(attached) + ": " + verdict + "\n")
 	}
-	golden(t, "testdata/extra_args.golden", b.String())
+	parts.Golden(t, "testdata/extra_args.golden", b.String(), *update)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // write creates files in a new directory and returns it.
@@ -188,7 +190,8 @@ server_name = "metrics"
 	}, sources); diff != "" {
 		t.Error(diff)
 	}
-	golden(t, "testdata/show.golden", strings.ReplaceAll(loaded.Show(), folder, "/etc/outrider"))
+	parts.Golden(t, "testdata/show.golden",
+		strings.ReplaceAll(loaded.Show(), folder, "/etc/outrider"), *update)
 	files := []string{"outrider.toml", "conf.d/10-a.toml", "conf.d/20-b.toml"}
 	for i := range files {
 		files[i] = filepath.Join(folder, files[i])

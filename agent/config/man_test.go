@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"outrider.org/outrider/packaging/man"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // TestManPage checks that outrider.toml(5) matches the definitions.
 func TestManPage(t *testing.T) {
-	golden(t, "../../packaging/man/outrider.toml.5", manPage())
+	parts.Golden(t, "../../packaging/man/outrider.toml.5", manPage(), *update)
 }
 
 func manPage() string {

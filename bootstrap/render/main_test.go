@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"outrider.org/outrider/bootstrap"
@@ -31,19 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // golden compares with a file of testdata.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil { //nolint:gosec // part of the source tree
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path) //nolint:gosec // of testdata
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s is not what it was (-want +got; -update writes it anew):\n%s", path, diff)
-	}
+	parts.Golden(t, filepath.Join("testdata", name), string(got), *update)
 }
 
 // folder is where a bootstrap with relative paths is at home: tls/ holds a certificate, its key and

@@ -13,18 +13,9 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
-
-// dyingEnvoy reports its version and fails otherwise.
-const dyingEnvoy = `#!/bin/sh
-case "$1" in
---version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
---hot-restart-version) echo 11.104 ;;
---help) echo "   --restart-epoch <uint32_t>" ;;
-*) echo it hurts >&2; exit 7 ;;
-esac
-`
 
 func TestExitCodes(t *testing.T) {
 	r := rig.New(t, rig.Options{})
@@ -67,7 +58,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	// An Envoy that always fails.
 	dying := filepath.Join(r.Dir, "dying")
-	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {
+	if err := os.WriteFile(dying, []byte(parts.FailingEnvoy), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n",

@@ -62,3 +62,13 @@ func (e *EnvoyProcess) WaitLive(t testing.TB) {
 	t.Helper()
 	Eventually(t, time.Minute, "Envoy is live", func() bool { return e.Get("/ready") != "" })
 }
+
+// FailingEnvoy is a script for an Envoy that answers about itself and fails otherwise.
+const FailingEnvoy = `#!/bin/sh
+case "$1" in
+--version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
+--hot-restart-version) echo 11.104 ;;
+--help) echo "   --restart-epoch <uint32_t>" ;;
+*) echo it hurts >&2; exit 7 ;;
+esac
+`

@@ -20,6 +20,17 @@ const (
 	agentPort = 15000
 )
 
+// OccupiedPort returns a TCP port that the test listens on at all IPv4 addresses until it is released.
+func OccupiedPort(t testing.TB) (port int, release func()) {
+	t.Helper()
+	port = FreePort(t)
+	listener, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port, func() { _ = listener.Close() }
+}
+
 // FreePort returns a TCP port that is free on all addresses and reserved for the caller until the
 // test ends. No outgoing connection gets it, nor any other test, even of another process: an
 // abstract Unix socket named after the port is the lease. Like the port it belongs to the network

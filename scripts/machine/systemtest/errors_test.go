@@ -5,24 +5,16 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-// An Envoy that reports its version and fails otherwise.
-const dyingEnvoy = `#!/bin/sh
-case "$1" in
---version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
---hot-restart-version) echo 11.104 ;;
---help) echo "   --restart-epoch <uint32_t>" ;;
-*) echo it hurts >&2; exit 7 ;;
-esac
-`
+	"outrider.org/outrider/scripts/parts"
+)
 
 // Permanent errors are not retried. The reason is in the last output, in STATUS and, if there is
 // one, in ERRNO.
 func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy),
+	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(parts.FailingEnvoy),
 		0o755); err != nil {
 		t.Fatal(err)
 	}

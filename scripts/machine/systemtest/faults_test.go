@@ -11,29 +11,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-const faultMesh = `apiVersion: networking.istio.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: default}
-spec:
-  servers:
-  - port: {number: 80, name: http, protocol: HTTP}
-    hosts: [web.test]
-  - port: {number: 8443, name: https, protocol: HTTPS}
-    hosts: [web.test]
-    tls:
-      mode: SIMPLE
-      serverCertificate: /etc/outrider/tls/a.crt
-      privateKey: /etc/outrider/tls/a.key
----
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {name: web, namespace: default}
-spec:
-  hosts: [web.test]
-  gateways: [edge]
-  http:
-  - route: [{destination: {host: backend.test}}]
----
+var faultMesh = parts.Gateway("edge", "web.test", `
+- {port: {number: 80, name: http, protocol: HTTP}, hosts: [web.test]}
+`+httpsServer, "- route: [{destination: {host: backend.test}}]") + `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: backend, namespace: default}
@@ -53,10 +33,7 @@ const faultTime = time.Minute
 func TestFaults_AreNamedAndClear(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
-		`openssl req -x509 -nodes -days 90 -newkey ec -pkeyopt ec_paramgen_curve:P-256 ` +
-		`-subj /CN=web.test -addext subjectAltName=DNS:web.test -keyout a.key -out a.crt && ` +
-		`chown outrider-envoy a.* && chmod 0400 a.*`)
+	h.certificate(90)
 	root := pkitest.NewAuthority(t, "root", nil)
 	for name, leaf := range map[string]*x509.Certificate{
 		"expired": pkitest.Leaf("past", -time.Minute), "soon": pkitest.Leaf("soon", 24*time.Hour)} {

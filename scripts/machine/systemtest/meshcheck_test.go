@@ -2,66 +2,46 @@ package systemtest
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
 )
 
-// refusedMesh has a Gateway with certificate files, and an EnvoyFilter that only Envoy can refuse:
-// its Lua script does not compile.
-const refusedMesh = `apiVersion: networking.istio.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: default}
-spec:
-  servers:
-  - port: {number: 8443, name: https, protocol: HTTPS}
-    hosts: [web.test]
-    tls:
-      mode: SIMPLE
-      serverCertificate: /etc/outrider/tls/a.crt
-      privateKey: /etc/outrider/tls/a.key
----
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {name: web, namespace: default}
-spec:
+// httpsServer is a server of a Gateway with the files of certificate.
+const httpsServer = `- port: {number: 8443, name: https, protocol: HTTPS}
   hosts: [web.test]
-  gateways: [edge]
-  http:
-  - directResponse: {status: 204}
-`
+  tls:
+    mode: SIMPLE
+    serverCertificate: /etc/outrider/tls/a.crt
+    privateKey: /etc/outrider/tls/a.key`
 
-const refusedFilter = `apiVersion: networking.istio.io/v1alpha3
-kind: EnvoyFilter
-metadata: {name: script, namespace: default}
-spec:
-  configPatches:
-  - applyTo: HTTP_FILTER
-    match:
-      context: GATEWAY
-      listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}
-    patch:
-      operation: INSERT_BEFORE
-      value:
-        name: envoy.filters.http.lua
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
-          default_source_code: {inline_string: "this is no Lua"}
-`
+// certificate writes a self-signed certificate of web.test and its key for Envoy.
+func (h *Host) certificate(days int) {
+	h.t.Helper()
+	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
+		`openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 ` +
+		`-subj /CN=web.test -addext subjectAltName=DNS:web.test -keyout a.key -out a.crt ` +
+		fmt.Sprintf(`-days %d && `, days) + `chown outrider-envoy a.* && chmod 0400 a.*`)
+}
+
+// refusedFilter can be refused by Envoy only: its Lua script does not compile.
+var refusedFilter = parts.GatewayFilter("script", `{name: envoy.filters.http.lua, typed_config: {`+
+	`"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, `+
+	`default_source_code: {inline_string: "this is no Lua"}}}`)
 
 // What Envoy refused remains an error of mesh check, as of status, and a check sends Envoy nothing.
 func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
-		`openssl req -x509 -nodes -days 9 -newkey ec -pkeyopt ec_paramgen_curve:P-256 ` +
-		`-subj /CN=web.test -addext subjectAltName=DNS:web.test -keyout a.key -out a.crt && ` +
-		`chown outrider-envoy a.* && chmod 0400 a.*`)
+	h.certificate(9)
 	h.Write("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
-	h.Write("/etc/outrider/mesh.d/web.yaml", refusedMesh)
+	h.Write("/etc/outrider/mesh.d/web.yaml", parts.Gateway("edge", "web.test", httpsServer,
+		"- directResponse: {status: 204}"))
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	serves := func() bool {
 		out, _ := h.Run(t.Context(), "curl", "-sk", "-m", "5", "-o", "/dev/null", "-w",
