@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/rpc"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // A helper that does not read its socket blocks no call beyond its deadline.
@@ -69,4 +70,26 @@ func TestClient_NamesHelperOfEarlierVersion(t *testing.T) {
 	if _, err := client.Status(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
+}
+
+// A reload may follow another one before the next image handles signals.
+func TestHelper_SurvivesReloadsInQuickSuccession(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	for began := time.Now(); time.Since(began) < time.Second; {
+		if err := r.helper.Process.Signal(unix.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parts.Eventually(t, 20*time.Second, "the helper serves", func() bool {
+		client, err := Dial(t.Context(), r.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		status, err := client.Status(t.Context())
+		return err == nil && status.PID == r.helper.Process.Pid
+	})
 }

@@ -37,7 +37,7 @@ func (b *backlog) add(from origin, line string) {
 func (b *backlog) append(e entry) {
 	b.entries = append(b.entries, e)
 	b.bytes += len(e.line)
-	for len(b.entries) > MaxKeptLines || b.bytes > MaxKeptBytes {
+	for len(b.entries) > MaxQueuedLines || b.bytes > MaxQueuedBytes {
 		b.dropped[b.pop().origin]++
 	}
 	b.wake()

@@ -112,10 +112,10 @@ func checkStart(spec *StartSpec) error {
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
 	case len(spec.Own) > maxOwn:
-		return refuse(CodeInvalid, "start: %d addresses of own listeners: at most %d are kept",
+		return refuse(CodeInvalid, "start: %d addresses of own listeners: at most %d are stored",
 			len(spec.Own), maxOwn)
 	case len(spec.Note) > MaxNote:
-		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are kept", len(spec.Note),
+		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are stored", len(spec.Note),
 			MaxNote)
 	}
 	return nil
@@ -186,7 +186,7 @@ func (s *server) signal(id string, number int) error {
 // annotate stores the agent's note on a process.
 func (s *server) annotate(id string, note []byte) error {
 	if len(note) > MaxNote {
-		return refuse(CodeInvalid, "a note of %d bytes: at most %d are kept", len(note), MaxNote)
+		return refuse(CodeInvalid, "a note of %d bytes: at most %d are stored", len(note), MaxNote)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

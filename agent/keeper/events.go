@@ -2,10 +2,10 @@ package keeper
 
 import "sync"
 
-// eventQueue holds the events that the agent has not taken yet. The client reads answers meanwhile,
+// eventQueue holds the events that the agent has not received yet. The client reads answers meanwhile,
 // so the queue is bounded: the oldest log lines are dropped, never an exit.
 type eventQueue struct {
-	lines *backlog // its token stands for exits too
+	lines *backlog // its token is for exits too
 
 	mu    sync.Mutex
 	exits []*Process

@@ -63,7 +63,7 @@ func shutdownAdminReply(started time.Time) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(body))), body...)
 }
 
-// standIn takes the place of a parent that died before its child told it to terminate. Without it
+// standIn takes the place of a parent that died before its child requested its end. Without it
 // the child, which serves already, aborts itself when it does (SIGABRT, "hot restart sendmsg()
 // failed"). The child can be hot-restarted from afterwards. See docs/decisions/0003.
 type standIn struct {

@@ -20,15 +20,15 @@ const ProtocolVersion = 1
 
 // Bounds of messages and queues, so that neither an agent nor an Envoy can make the keeper grow.
 const (
-	MaxNote      = 64 << 10  // bytes of an agent's note on a process
-	MaxLine      = 4 << 10   // bytes of one log line; the rest is cut
-	LastLines    = 20        // lines kept of each process until it is forgotten
-	MaxKeptLines = 4096      // lines queued in total while no agent reads
-	MaxKeptBytes = 1 << 20   // bytes of these lines
-	MaxOutput    = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
-	MaxExits     = 64        // exits kept until forgotten; the oldest goes first
-	MaxRuns      = 8         // commands run at the same time
-	MaxCalls     = 32        // long requests in progress on one connection
+	MaxNote        = 64 << 10  // bytes of an agent's note on a process
+	MaxLine        = 4 << 10   // bytes of one log line; the rest is cut
+	LastLines      = 20        // lines stored of each process until it is forgotten
+	MaxQueuedLines = 4096      // lines queued in total while no agent reads
+	MaxQueuedBytes = 1 << 20   // bytes of these lines
+	MaxOutput      = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
+	MaxExits       = 64        // exits stored until forgotten; the oldest goes first
+	MaxRuns        = 8         // commands run at the same time
+	MaxCalls       = 32        // long requests in progress on one connection
 )
 
 // Info describes a keeper and where Envoy must put its files.

@@ -57,7 +57,7 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 		return nil, err
 	}
 
-	out, problems := collect(stdout), collect(stderr)
+	outs, errs := collect(stdout), collect(stderr)
 	result := &RunResult{}
 	select {
 	case result.Exit = <-ended:
@@ -68,9 +68,9 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 	}
 	_ = stdout.SetReadDeadline(time.Now().Add(outputWait))
 	_ = stderr.SetReadDeadline(time.Now().Add(outputWait))
-	said, complained := <-out, <-problems
-	result.Stdout, result.Stderr = said.kept, complained.kept
-	result.Truncated = said.truncated || complained.truncated
+	out, problems := <-outs, <-errs
+	result.Stdout, result.Stderr = out.text, problems.text
+	result.Truncated = out.truncated || problems.truncated
 	return result, nil
 }
 
@@ -85,7 +85,7 @@ func (s *server) killCommand(pid int) {
 }
 
 type output struct {
-	kept      []byte
+	text      []byte
 	truncated bool
 }
 
@@ -93,9 +93,9 @@ type output struct {
 func collect(file *os.File) <-chan output {
 	result := make(chan output, 1)
 	go func() {
-		kept, _ := io.ReadAll(io.LimitReader(file, MaxOutput))
+		text, _ := io.ReadAll(io.LimitReader(file, MaxOutput))
 		rest, _ := io.Copy(io.Discard, file)
-		result <- output{kept, rest > 0}
+		result <- output{text, rest > 0}
 	}()
 	return result
 }

@@ -92,7 +92,7 @@ func TestBacklog_IsBounded(t *testing.T) {
 	b := newBacklog()
 	from, other := origin{"a", 1}, origin{"b", 2}
 	b.add(other, "early")
-	for range MaxKeptLines {
+	for range MaxQueuedLines {
 		b.add(from, "line")
 	}
 	b.add(from, "last")
@@ -109,20 +109,20 @@ func TestBacklog_IsBounded(t *testing.T) {
 			}
 		}
 	}
-	if lines != MaxKeptLines || dropped != 2 {
+	if lines != MaxQueuedLines || dropped != 2 {
 		t.Errorf("%d lines, %d dropped", lines, dropped)
 	}
 	again := newBacklog()
 	again.restore(saved)
-	if again.bytes != len("line")*MaxKeptLines || again.dropped[from] != 1 ||
+	if again.bytes != len("line")*MaxQueuedLines || again.dropped[from] != 1 ||
 		again.dropped[other] != 1 {
 		t.Errorf("restored: %d bytes, dropped %v", again.bytes, again.dropped)
 	}
 	big := strings.Repeat("x", MaxLine)
-	for range 2 * MaxKeptBytes / MaxLine {
+	for range 2 * MaxQueuedBytes / MaxLine {
 		b.add(from, big)
 	}
-	if b.bytes > MaxKeptBytes {
+	if b.bytes > MaxQueuedBytes {
 		t.Errorf("%d bytes are kept", b.bytes)
 	}
 	batch := again.take()
