@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/api"
@@ -61,10 +62,18 @@ func envoyLives(runtimeDir string) bool {
 	return false
 }
 
-// checkClaims returns an error if a configuration needs something that another program on this host
-// holds.
-func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
-	report := hostOf(a.options.Config).Check(ctx, a.self(loaded))
+// hostClaims checks what a configuration needs of this host against what other programs have.
+type hostClaims struct {
+	options  config.Options
+	state    *reloadState
+	link     *epoch.Link
+	presence *hostconflict.Presence
+}
+
+// check returns an error if a configuration needs something that another program on this host
+// holds. live reports whether an Envoy of this agent serves.
+func (h *hostClaims) check(ctx context.Context, loaded *config.Loaded, live bool) error {
+	report := hostOf(h.options).Check(ctx, h.self(loaded, live))
 	if len(report.Conflicts) > 0 {
 		return report.Conflicts
 	}
@@ -72,15 +81,24 @@ func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
 }
 
 // self describes this agent and the configuration it is about to apply for the conflict check.
-func (a *Agent) self(loaded *config.Loaded) hostconflict.Self {
+func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.Self {
 	wants := *loaded
-	wants.Config = config.Keep(a.reloader.started, loaded.Config)
-	_, live := a.proxy.Epoch()
+	wants.Config = config.Keep(h.state.started, loaded.Config)
 	return hostconflict.Self{
-		Agent: hostconflict.Agent{Started: a.presence.Since(), Serves: live,
-			Claims: a.reloader.InForce().Config.Claims()},
-		Name: a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.Get().Info().UID,
+		Agent: hostconflict.Agent{Started: h.presence.Since(), Serves: live,
+			Claims: h.state.InForce().Config.Claims()},
+		Name: h.options.Instance, Wants: &wants, EnvoyUID: h.link.Get().Info().UID,
 	}
+}
+
+// taken returns an error that names the programs listening on ports that Envoy needs, or nil. No
+// Envoy may be live.
+func (h *hostClaims) taken() error {
+	err := hostOf(h.options).Strangers(h.self(h.state.InForce(), false))
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.Join(reasons(err), "; "))
 }
 
 // checkConflicts returns the conflicts of a configuration that is only checked. Claims of an agent

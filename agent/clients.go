@@ -14,15 +14,16 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/epoch/record"
 	"outrider.org/outrider/agent/xds"
 )
 
 // newClients returns what decides about the clients of the xDS socket.
-func (a *Agent) newClients(c *config.Config) *xds.Clients {
-	nodes := epochNodes{epochs: a.supervisor.Epochs}
-	return &xds.Clients{Server: a.discovery, Same: discovery.SameNode, Own: a.isOwn(c), Envoys: nodes.all,
-		Application: a.grpcNode.Load, Board: a.board}
+func newClients(b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap) *xds.Clients {
+	nodes := epochNodes{epochs: e.supervisor.Epochs}
+	return &xds.Clients{Server: server, Same: discovery.SameNode, Own: e.own, Envoys: nodes.all,
+		Application: grpc.node.Load, Board: b.board}
 }
 
 // xdsGroup is the group of an installed machine whose members may use the xDS socket: Envoy, the
@@ -32,9 +33,11 @@ const xdsGroup = "outrider-xds"
 // forApplications gives the xDS socket of an installed agent to xdsGroup. Envoy's group, whose
 // directory it is in, may connect too: an Envoy that was started before an upgrade is not in
 // xdsGroup, and applications were in Envoy's group before that existed.
-func (a *Agent) forApplications(c *config.Config, sockets xds.SocketOptions) xds.SocketOptions {
+func forApplications(
+	inUnit bool, c *config.Config, sockets xds.SocketOptions,
+) xds.SocketOptions {
 	group, err := user.LookupGroup(xdsGroup)
-	if !a.options.Config.InUnit || err != nil {
+	if !inUnit || err != nil {
 		return sockets
 	}
 	gid, err := strconv.Atoi(group.Gid)
@@ -48,15 +51,15 @@ func (a *Agent) forApplications(c *config.Config, sockets xds.SocketOptions) xds
 	return sockets
 }
 
-// isOwn returns a function that reports whether a user is root, the agent's or Envoy's, which a
+// ownUsers returns a function that reports whether a user is root, the agent's or Envoy's, which a
 // drop-in of the keeper's unit may have changed.
-func (a *Agent) isOwn(c *config.Config) func(uid uint32) bool {
+func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 	trusted := trustedUsers(c)
 	return func(uid uint32) bool {
 		if slices.Contains(trusted, uid) {
 			return true
 		}
-		keeper := a.keeper.Get()
+		keeper := link.Get()
 		return keeper != nil && keeper.Info().UID == int(uid)
 	}
 }

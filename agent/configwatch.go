@@ -33,7 +33,7 @@ const conditionFilesMissing = "files-missing"
 // awaitFiles waits up to [identity] wait for the files that Envoy needs at its start. Files still
 // missing then are logged and raised as a condition, and the start continues without them. The
 // error is that of ctx.
-func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string) error {
+func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []string) error {
 	if len(paths) == 0 {
 		return nil
 	}
@@ -44,34 +44,33 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string
 		}
 		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly),
 			strings.Join(missing, ", "))
-		a.proxy.SetWaiting(sentence)
-		a.board.Raise(conditionFilesMissing, condition.Warning, sentence)
-		a.logOf("watch").Info(sentence)
+		s.proxy.SetWaiting(sentence)
+		s.board.Raise(conditionFilesMissing, condition.Warning, sentence)
+		s.logOf("watch").Info(sentence)
 	})
-	a.proxy.SetWaiting("")
+	s.proxy.SetWaiting("")
 	if err != nil {
 		return err
 	}
 	if len(missing) > 0 {
 		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait,
 			strings.Join(missing, ", "))
-		a.board.Raise(conditionFilesMissing, condition.Error, sentence)
-		a.logOf("watch").Error(sentence)
+		s.board.Raise(conditionFilesMissing, condition.Error, sentence)
+		s.logOf("watch").Error(sentence)
 		return nil
 	}
-	a.board.Clear(conditionFilesMissing)
+	s.board.Clear(conditionFilesMissing)
 	return nil
 }
 
-// fileReloads bounds the concurrent reloads that file changes trigger. One may wait for an older
+// maxFileReloads bounds the concurrent reloads that file changes trigger. One may wait for an older
 // epoch while a later, invalid change is reported at once.
-const fileReloads = 16
+const maxFileReloads = 16
 
-// configWatch triggers reloads when files change.
+// configWatch watches the files of the configuration.
 type configWatch struct {
 	*watch.Watcher
-	reloader *reloader
-	log      *slog.Logger
+	log *slog.Logger
 
 	mu       sync.Mutex
 	inForce  []string            // paths of the configuration in force
@@ -79,8 +78,8 @@ type configWatch struct {
 	refused  uint64              // ID of a refused reload still in expected; 0: none
 }
 
-func newConfigWatch(r *reloader, c config.Reload, log *slog.Logger) *configWatch {
-	return &configWatch{reloader: r, log: log, expected: map[uint64][]string{},
+func newConfigWatch(c config.Reload, log *slog.Logger) *configWatch {
+	return &configWatch{log: log, expected: map[uint64][]string{},
 		Watcher: watch.New(watch.Options{
 			Delays:   watch.Delays{Debounce: c.Debounce, MaxDelay: c.MaxDelay},
 			Suffixes: []string{".toml"},
@@ -140,13 +139,19 @@ func (w *configWatch) update() {
 	}
 }
 
+// fileReloads reloads when files change.
+type fileReloads struct {
+	*configWatch
+	reloader *reloader
+}
+
 // Run requests a reload after each change until ctx ends.
-func (w *configWatch) Run(ctx context.Context) error {
+func (w *fileReloads) Run(ctx context.Context) error {
 	watching := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { watching <- w.Watcher.Run(ctx) }()
-	places := make(chan struct{}, fileReloads)
+	places := make(chan struct{}, maxFileReloads)
 	var reloads sync.WaitGroup
 	defer reloads.Wait()
 	for {

@@ -43,14 +43,15 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)},
 			files: []string{certificate}}, nil
 	}
-	w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
+	w := newConfigWatch(r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
 	r.enact = func(won *prepared, _ func(string)) { w.configure(won.loaded, won.wanted.files) }
 	r.expect, r.release = w.expect, w.over
 	w.configure(r.InForce(), nil)
 	r.run(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx) }()
+	reloads := &fileReloads{w, r.reloader}
+	go func() { ended <- reloads.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -105,7 +106,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 
 func TestNothingMoreIsWatchedThanWhatIsNamed(t *testing.T) {
 	r, template, _ := withTemplate(t)
-	w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
+	w := newConfigWatch(r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
 	named := &config.Loaded{Config: &config.Config{Envoy: config.Envoy{TemplateFile: template}}}
 	w.expect(t.Context(), 1, named, nil)
 	w.over(1, true)

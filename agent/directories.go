@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,32 +41,37 @@ func envoyUser(c *config.Config) (*keeper.User, error) {
 	return &keeper.User{UID: found.Uid, GID: found.Gid}, nil
 }
 
-// prepare creates the directories and acquires the lock. Under systemd the directories exist
+// prepare creates the directories and acquires the lock, which the end of the process or closing the
+// file releases. Under systemd the directories exist
 // already.
-func (a *Agent) prepare(c *config.Config) error {
+func prepare(c *config.Config) (locked *os.File, err error) {
 	if err := os.MkdirAll(c.Paths.RuntimeDir, 0o755); err != nil {
-		return fmt.Errorf("make the runtime folder: %w", err)
+		return nil, fmt.Errorf("make the runtime folder: %w", err)
 	}
-	var err error
-	if a.lockFile, err = lock(c.Paths.RuntimeDir); err != nil {
-		return err
+	if locked, err = lock(c.Paths.RuntimeDir); err != nil {
+		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			_ = locked.Close()
+		}
+	}()
 	if err := os.MkdirAll(c.Paths.StateDir, 0o700); err != nil {
-		return fmt.Errorf("make the state folder: %w", err)
+		return nil, fmt.Errorf("make the state folder: %w", err)
 	}
 	for _, folder := range []string{
 		c.Envoy.ConfigDir, filepath.Dir(c.XDS.Socket), filepath.Dir(c.SDS.Socket),
 	} {
-		if err := a.envoyFolder(c, folder); err != nil {
-			return err
+		if err := envoyFolder(c, folder); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return locked, nil
 }
 
 // envoyFolder creates a directory that the agent writes and Envoy's group can read. An existing one
 // is not changed.
-func (a *Agent) envoyFolder(c *config.Config, folder string) error {
+func envoyFolder(c *config.Config, folder string) error {
 	_, err := os.Stat(folder)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -83,20 +89,16 @@ func (a *Agent) envoyFolder(c *config.Config, folder string) error {
 	return os.Chmod(folder, 0o750|fs.ModeSetgid)
 }
 
-// release releases the lock.
-func (a *Agent) release() { _ = a.lockFile.Close() }
-
 // tidy removes the agent's bootstrap files and lock file after an orderly stop. The keeper removes
 // its own files.
-func (a *Agent) tidy() {
-	c := a.reloader.InForce().Config
+func tidy(c *config.Config, log *slog.Logger) {
 	old, err := filepath.Glob(filepath.Join(c.Envoy.ConfigDir, "envoy-rev*.json"))
 	if err != nil {
 		old = nil
 	}
 	for _, path := range append(old, filepath.Join(c.Paths.RuntimeDir, lockName)) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			a.log.Warn("left behind", "error", err)
+			log.Warn("left behind", "error", err)
 		}
 	}
 }

@@ -9,13 +9,19 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/diskspace"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
 )
 
 // newDiskSpace returns the part that looks for full file systems and lost log lines.
-func (a *Agent) newDiskSpace() *diskspace.Checker {
+func newDiskSpace(
+	b *base, state *reloadState, supervisor *epoch.Supervisor,
+) *diskspace.Checker {
 	return diskspace.New(diskspace.Options{
-		Folders:  func() []diskspace.Folder { return places(a.reloader.InForce().Config) },
-		Failures: a.failedWrites, Board: a.board, Logger: a.logOf("agent"),
+		Folders: func() []diskspace.Folder { return places(state.InForce().Config) },
+		Failures: func(ctx context.Context) (*diskspace.Failures, error) {
+			return failedWrites(ctx, state.InForce().Config, supervisor)
+		},
+		Board: b.board, Logger: b.logOf("agent"),
 	})
 }
 
@@ -47,11 +53,13 @@ func logFiles(c *config.Config) []string {
 
 // failedWrites returns how many writes to log files of the live epoch failed, nil if it has no
 // files.
-func (a *Agent) failedWrites(ctx context.Context) (*diskspace.Failures, error) {
-	if len(logFiles(a.reloader.InForce().Config)) == 0 {
+func failedWrites(
+	ctx context.Context, c *config.Config, supervisor *epoch.Supervisor,
+) (*diskspace.Failures, error) {
+	if len(logFiles(c)) == 0 {
 		return nil, nil
 	}
-	live, ok := a.proxy.Epoch()
+	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
 		return nil, errors.New("no epoch answers")
 	}

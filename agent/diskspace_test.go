@@ -12,9 +12,7 @@ func TestFailedWrites_UnknownWithoutAnEpoch(t *testing.T) {
 	for file, unknown := range map[string]bool{"/var/log/access.log": true, "/dev/stdout": false} {
 		c := &config.Config{}
 		c.Telemetry.AccessLogFile = file
-		a := &Agent{proxy: epoch.NewProxy(&epoch.Supervisor{}, nil),
-			reloader: &reloader{current: &config.Loaded{Config: c}}}
-		if count, err := a.failedWrites(t.Context()); count != nil || (err != nil) != unknown {
+		if count, err := failedWrites(t.Context(), c, &epoch.Supervisor{}); count != nil || (err != nil) != unknown {
 			t.Errorf("%s: %+v, %v", file, count, err)
 		}
 	}

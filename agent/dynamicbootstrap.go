@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -15,6 +16,7 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/relay"
 )
 
@@ -29,23 +31,31 @@ const bootstrapPause = time.Second
 // start it is issued meanwhile.
 const certificateWait = 5 * time.Second
 
-// upstreamBootstrap implements blueprint.Maker.Upstream.
-func (a *Agent) upstreamBootstrap(ctx context.Context, c *config.Config, node []byte,
+// bootstraps requests bootstraps from the upstream server.
+type bootstraps struct {
+	relay    *relay.Server
+	identity *identity.Manager
+	state    *reloadState
+	first    atomic.Pointer[firstBootstrap] // nil unless the first epoch can use it
+}
+
+// request implements blueprint.Maker.Upstream.
+func (b *bootstraps) request(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
 	var parsed corev3.Node
 	if err := protojson.Unmarshal(node, &parsed); err != nil {
 		return nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
 	}
-	upstream, start := upstreamOf(c), a.serving.Load() == nil
-	if first := a.bootstrap.Swap(nil); first != nil && first.upstream == upstream &&
+	upstream, start := upstreamOf(c), b.state.binary.Load() == nil
+	if first := b.first.Swap(nil); first != nil && first.upstream == upstream &&
 		bytes.Equal(first.node, node) && use(first.content) == nil {
 		return first.accepted, nil
 	}
 	if upstream.Workload {
-		a.awaitCertificate(ctx)
+		b.awaitCertificate(ctx)
 	}
-	return a.relay.Bootstrap(ctx, upstream, &parsed, start, use)
+	return b.relay.Bootstrap(ctx, upstream, &parsed, start, use)
 }
 
 // firstBootstrap is the bootstrap from which a start knows its files. The first epoch uses it, too:
@@ -58,29 +68,29 @@ type firstBootstrap struct {
 
 // requestFirst implements blueprint.Maker.Upstream for startFiles. It retains the bootstrap so that
 // the first epoch does not request it again.
-func (a *Agent) requestFirst(ctx context.Context, c *config.Config, node []byte,
+func (b *bootstraps) requestFirst(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
 	first := &firstBootstrap{upstream: upstreamOf(c), node: node}
-	first.accepted, err = a.upstreamBootstrap(ctx, c, node, func(content []byte) error {
+	first.accepted, err = b.request(ctx, c, node, func(content []byte) error {
 		first.content = content
 		return use(content)
 	})
 	if err == nil {
-		a.bootstrap.Store(first)
+		b.first.Store(first)
 	}
 	return first.accepted, err
 }
 
 // awaitCertificate returns once the workload has a certificate, at the latest after
 // certificateWait.
-func (a *Agent) awaitCertificate(ctx context.Context) {
+func (b *bootstraps) awaitCertificate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, certificateWait)
 	defer cancel()
-	feed, _ := a.identity.Feed(nil) // never fails
+	feed, _ := b.identity.Feed(nil) // never fails
 	for {
 		_, next := feed.Current()
-		if a.identity.Pair() != nil {
+		if b.identity.Pair() != nil {
 			return
 		}
 		select {
@@ -95,13 +105,13 @@ func (a *Agent) awaitCertificate(ctx context.Context) {
 // sends a usable bootstrap ([discovery] dynamic_bootstrap), which a reload may make unnecessary. If
 // no bootstrap can be made from the configuration, only those of reload.files are known, and the
 // start reports the error. The error is that of ctx.
-func (a *Agent) startFiles(ctx context.Context) ([]string, error) {
-	defer a.proxy.SetWaiting("")
-	defer a.board.Clear(conditionNoBootstrap)
-	maker := a.maker.Maker
-	maker.Upstream = a.requestFirst
+func (s *starter) startFiles(ctx context.Context) ([]string, error) {
+	defer s.proxy.SetWaiting("")
+	defer s.board.Clear(conditionNoBootstrap)
+	maker := s.maker
+	maker.Upstream = s.bootstraps.requestFirst
 	for {
-		current := a.reloader.InForce()
+		current := s.state.InForce()
 		plan, err := maker.Make(ctx, current)
 		if err == nil {
 			return plan.Files(), nil
@@ -109,12 +119,12 @@ func (a *Agent) startFiles(ctx context.Context) ([]string, error) {
 		if !errors.Is(err, relay.ErrNoBootstrap) {
 			return blueprint.Unique(slices.Clone(current.Config.Reload.Files)), nil
 		}
-		if a.watched != nil { // a change may end the wait
-			a.watched.configure(current, nil)
+		if s.watched != nil { // a change may end the wait
+			s.watched.configure(current, nil)
 		}
 		sentence := "waiting for the bootstrap: " + err.Error()
-		a.proxy.SetWaiting(sentence)
-		a.board.Raise(conditionNoBootstrap, condition.Error, sentence)
+		s.proxy.SetWaiting(sentence)
+		s.board.Raise(conditionNoBootstrap, condition.Error, sentence)
 		select {
 		case <-time.After(bootstrapPause + rand.N(bootstrapPause)):
 		case <-ctx.Done():

@@ -32,6 +32,12 @@ func (s *slowIssuer) Issue(
 
 func (s *slowIssuer) Files() []string { return nil }
 
+// noFiles implements identity.Watcher: the real one does not run in a bubble.
+type noFiles struct{}
+
+func (noFiles) Run(context.Context) error            { return nil }
+func (noFiles) Watch([]string, func()) (stop func()) { return func() {} }
+
 // With auth = "mtls", the first request for a bootstrap waits for the workload's certificate.
 func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
 	for _, issued := range []time.Duration{time.Second, time.Minute} {
@@ -44,11 +50,11 @@ func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
 			}
 			issuer := &slowIssuer{after: issued, answer: &identity.Issued{Pair: pair,
 				Roots: []*x509.Certificate{root.Certificate}, Obtained: time.Now()}}
-			a := &Agent{identity: identity.New(identity.Options{Board: condition.NewBoard(),
-				Settings: identity.Settings{Issuer: issuer, Ratio: 0.5}})}
-			go func() { _ = a.identity.Run(t.Context()) }()
+			b := &bootstraps{identity: identity.New(identity.Options{Board: condition.NewBoard(),
+				Settings: identity.Settings{Issuer: issuer, Ratio: 0.5}, Watcher: noFiles{}})}
+			go func() { _ = b.identity.Run(t.Context()) }()
 			began := time.Now()
-			a.awaitCertificate(t.Context())
+			b.awaitCertificate(t.Context())
 			if waited := time.Since(began); waited != min(issued, certificateWait) {
 				t.Errorf("issued after %v: waited for %v", issued, waited)
 			}

@@ -5,20 +5,38 @@ import (
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/diskspace"
+	"outrider.org/outrider/agent/dns"
+	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/sts"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
 )
 
 // reloadSource implements specSource with the configuration files and the checks of this host.
-type reloadSource struct{ *Agent }
+type reloadSource struct {
+	options    config.Options
+	state      *reloadState
+	claims     *hostClaims
+	maker      *specMaker
+	supervisor *epoch.Supervisor
+	discovery  *discovery.Server
+	xds        *xds.Server
+}
 
-func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options.Config) }
+func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
-	before := s.reloader.InForce().Config.Health.Exec // at a start, of this configuration
-	if err := blueprint.CheckExecProbe(loaded, before, s.options.Config.InUnit); err != nil {
+	before := s.state.InForce().Config.Health.Exec // at a start, of this configuration
+	if err := blueprint.CheckExecProbe(loaded, before, s.options.InUnit); err != nil {
 		return config.Errors{err}
 	}
-	return s.checkClaims(ctx, loaded)
+	_, live := liveEpoch(s.supervisor)
+	return s.claims.check(ctx, loaded, live)
 }
 
 func (s reloadSource) Make(
@@ -28,14 +46,36 @@ func (s reloadSource) Make(
 }
 
 func (s reloadSource) Loses(ctx context.Context) error {
-	if live, ok := s.proxy.Epoch(); ok {
+	if live, ok := liveEpoch(s.supervisor); ok {
 		return lostCertificates(ctx, s.discovery, s.xds, live)
 	}
 	return nil
 }
 
 // reloadEffects implements effects with the agent's parts.
-type reloadEffects struct{ *Agent }
+type reloadEffects struct {
+	*base
+	state      *reloadState
+	watched    *configWatch // nil if disabled
+	held       *heldConfigs
+	keeper     *epoch.Link
+	supervisor *epoch.Supervisor
+	levels     *epoch.LogLevels
+	view       *status.View
+	status     *status.Server // nil if disabled
+	sts        *sts.Server    // nil if disabled
+	dns        *dns.Server    // nil if disabled
+	xdsSockets *xds.Sockets
+	sdsSockets *xds.Sockets
+	identity   *workloadIdentity
+	upstream   *upstream
+	grpc       *grpcBootstrap
+	health     *health.Checker
+	meshWatch  *watch.Watcher
+	discovery  *discovery.Server
+	endpoints  *endpoints.Tracker
+	diskSpace  *diskspace.Checker
+}
 
 func (e reloadEffects) Expect(
 	ctx context.Context, id uint64, loaded *config.Loaded, files []string,
@@ -46,7 +86,7 @@ func (e reloadEffects) Expect(
 }
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
-	e.hold(id, read.loaded.Config)
+	e.held.hold(id, read.loaded.Config)
 	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
 	c := read.loaded.Config
 	if err := e.sdsSockets.Hold(id, c.SDS.Socket); err != nil {
@@ -62,7 +102,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	if e.watched != nil {
 		e.watched.over(id, refused)
 	}
-	e.unhold(id, refused, e.reloader.InForce().Config)
+	e.held.unhold(id, refused, e.state.InForce().Config)
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
 	e.view.Release(id)
@@ -78,15 +118,15 @@ func (e reloadEffects) Enact(
 	ctx context.Context, old *config.Loaded, won *prepared, step func(string),
 ) {
 	c := won.loaded.Config
-	e.writeGRPCBootstrap(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
-	e.serving.Store(won.wanted.binary) // ready without Envoy
+	e.grpc.write(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
+	e.state.binary.Store(won.wanted.binary) // ready without Envoy
 	if won.wanted.accepted != nil {
 		won.wanted.accepted()
 	}
 	step("xDS sockets")
-	e.useUpstream(c)
+	e.upstream.configure(c)
 	e.health.Configure(healthSettings(c))
-	e.identity.Configure(e.identitySettings(c))
+	e.identity.configure(c)
 	e.sdsSockets.Configure(c.SDS.Socket)
 	e.xdsSockets.Configure(c.XDS.Socket)
 	if c.Log.Level != old.Config.Log.Level { // otherwise a request may have set another level
@@ -118,7 +158,7 @@ func (e reloadEffects) Enact(
 	}
 	if e.dns != nil {
 		e.dns.Configure(dnsSettings(c))
-		e.publishNames()
+		publishNames(e.state, e.discovery, e.dns)
 	}
 	e.endpoints.Wake()
 	e.diskSpace.Wake()

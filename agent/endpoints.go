@@ -9,27 +9,36 @@ import (
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"google.golang.org/grpc"
 
-	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/xds"
 )
 
 // newEndpoints returns the part that tracks endpoints which refuse connections or do not answer.
-func (a *Agent) newEndpoints() *endpoints.Tracker {
+func newEndpoints(
+	b *base, state *reloadState, supervisor *epoch.Supervisor,
+) *endpoints.Tracker {
 	return endpoints.New(endpoints.Options{
-		Read: a.endpointCounters, Empty: a.emptyClusters,
+		Read: func(ctx context.Context) (endpoints.Snapshot, error) {
+			return endpointCounters(ctx, supervisor)
+		},
+		Empty: func(ctx context.Context) (map[string]uint64, error) {
+			return emptyClusters(ctx, supervisor)
+		},
 		Blind: func() bool {
-			c := a.reloader.InForce().Config
+			c := state.InForce().Config
 			return c.Envoy.Enabled && !reportsFailures(c)
 		},
-		Board: a.board, Logger: a.logOf("endpoints"),
+		Board: b.board, Logger: b.logOf("endpoints"),
 	})
 }
 
 // endpointCounters reads the counters of all endpoints from the live epoch.
-func (a *Agent) endpointCounters(ctx context.Context) (endpoints.Snapshot, error) {
-	live, ok := a.proxy.Epoch()
+func endpointCounters(
+	ctx context.Context, supervisor *epoch.Supervisor,
+) (endpoints.Snapshot, error) {
+	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
 		return endpoints.Snapshot{}, errors.New("no epoch answers")
 	}
@@ -43,8 +52,10 @@ func (a *Agent) endpointCounters(ctx context.Context) (endpoints.Snapshot, error
 }
 
 // emptyClusters returns by cluster how often the live epoch found no healthy endpoint in it.
-func (a *Agent) emptyClusters(ctx context.Context) (map[string]uint64, error) {
-	live, ok := a.proxy.Epoch()
+func emptyClusters(
+	ctx context.Context, supervisor *epoch.Supervisor,
+) (map[string]uint64, error) {
+	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
 		return nil, errors.New("no epoch answers")
 	}
@@ -64,9 +75,10 @@ func (a *Agent) emptyClusters(ctx context.Context) (map[string]uint64, error) {
 }
 
 // receiveFailures returns the function that registers the service for Envoy's failed requests.
-func (a *Agent) receiveFailures(c *config.Config) func(grpc.ServiceRegistrar) {
-	own := a.isOwn(c)
-	service := &endpoints.Service{Report: a.endpoints.Report,
+func receiveFailures(
+	tracker *endpoints.Tracker, own func(uid uint32) bool,
+) func(grpc.ServiceRegistrar) {
+	service := &endpoints.Service{Report: tracker.Report,
 		Own: func(peer net.Addr) bool { return own(xds.PeerOf(peer).UID) }}
 	return func(to grpc.ServiceRegistrar) { alsv3.RegisterAccessLogServiceServer(to, service) }
 }

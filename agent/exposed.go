@@ -7,17 +7,24 @@ import (
 
 	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/exposure"
+	"outrider.org/outrider/agent/ports"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/sockdiag"
 )
 
 // newExposure returns the part that looks for applications that are reachable past mutual TLS.
-func (a *Agent) newExposure(c *config.Config) *exposure.Checker {
+func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m *meshPolicy,
+	rules *capture.Follower, listeners <-chan struct{},
+) *exposure.Checker {
 	excluded, own := portNumbers(c.Capture.ExcludeInboundPorts), ownPorts(c)
 	inbound, list := c.InboundPorts(), portNumbers(c.InboundPorts().List)
 	return exposure.New(exposure.Options{
-		Policy: a.peerPolicy, Rules: a.capture, Board: a.board,
-		Epochs: func() <-chan struct{} { return a.proxy.Changed() },
+		Policy: func() exposure.Policy { return m.inForce(state) }, Rules: rules, Listeners: listeners,
+		Board:  b.board,
+		Epochs: e.supervisor.Changed,
 		Captures: func(port uint16) bool {
 			return c.Capture.Mode != "none" && (inbound.All || slices.Contains(list, port))
 		},
@@ -30,20 +37,29 @@ func (a *Agent) newExposure(c *config.Config) *exposure.Checker {
 			}
 			return ""
 		},
-		Envoy: a.ofOutrider,
+		Envoy: func(s sockdiag.Socket) bool {
+			return ofOutrider(s, b.options.Config.InUnit, e.link, m.tracker)
+		},
 	})
 }
 
-// peerPolicy returns the policy for mutual TLS of this host's ports, nil while it is not known.
-func (a *Agent) peerPolicy() exposure.Policy {
-	if a.reloader.InForce().Config.Discovery.Address != "" {
-		return a.relay.Strict()
+// meshPolicy is the policy of the mesh for mutual TLS.
+type meshPolicy struct {
+	relay     *relay.Server
+	discovery *discovery.Server
+	tracker   *ports.Tracker
+}
+
+// inForce returns the policy for this host's ports, nil while it is not known.
+func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
+	if state.InForce().Config.Discovery.Address != "" {
+		return m.relay.Strict()
 	}
-	node := a.meshPorts.LastNode()
+	node := m.tracker.LastNode()
 	if node == nil {
 		return nil
 	}
-	policy, err := a.discovery.Strict(node)
+	policy, err := m.discovery.Strict(node)
 	if err != nil {
 		return nil // Envoy receives nothing, either
 	}
@@ -52,17 +68,19 @@ func (a *Agent) peerPolicy() exposure.Policy {
 
 // ofOutrider reports whether a socket is one of Envoy or of an agent: by its user, in the foreground,
 // where applications may have the same one, by the addresses of the mesh's listeners.
-func (a *Agent) ofOutrider(s sockdiag.Socket) bool {
+func ofOutrider(
+	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.Tracker,
+) bool {
 	port := s.Address.Port()
 	if port == capture.InboundPort || port == capture.OutboundPort {
 		return true
 	}
-	if a.options.Config.InUnit {
-		keeper := a.keeper.Get()
+	if inUnit {
+		keeper := link.Get()
 		return s.UID == uint32(os.Geteuid()) || keeper != nil && s.UID == uint32(keeper.Info().UID)
 	}
 	at := s.Address.Addr().Unmap()
-	for _, claim := range a.meshPorts.Claims() {
+	for _, claim := range tracker.Claims() {
 		if claim.Port != int(port) {
 			continue
 		}

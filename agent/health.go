@@ -10,16 +10,23 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/probe/execprobe"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/systemd"
 )
 
-// reportHealth reports the workload's health to the upstream server.
-func (a *Agent) reportHealth(healthy bool, reason string) {
-	var problem *rpcstatus.Status
-	if !healthy {
-		problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
+// newHealth returns the part that reports the workload's health to the upstream server.
+func newHealth(b *base, c *config.Config, proxy captured, upstream *relay.Server) *health.Checker {
+	report := func(healthy bool, reason string) {
+		var problem *rpcstatus.Status
+		if !healthy {
+			problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
+		}
+		upstream.Announce(resource.HealthType, problem)
 	}
-	a.relay.Announce(resource.HealthType, problem)
+	return health.New(health.Options{Settings: healthSettings(c), Proxy: proxy, Report: report,
+		UnitState: systemd.Manager{}.ActiveState, Exec: execProbes(b.options.Config.InUnit),
+		Board: b.board, Logger: b.logOf("health")})
 }
 
 // probeSocket is where outrider-probe.socket listens, for all instances.

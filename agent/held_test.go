@@ -20,11 +20,12 @@ import (
 // While the epoch of reload 2 starts, the refusal of reload 3 leaves it the secrets.
 func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	board, dir := condition.NewBoard(), t.TempDir()
-	a := &Agent{log: slog.New(slog.DiscardHandler), xdsSwitch: &xds.Switch{},
-		relay: relay.New(relay.Options{Board: board}),
-		identity: identity.New(identity.Options{Board: board, Watcher: watch.NewNotifier(watch.Delays{},
-			nil)})}
-	go func() { _ = a.identity.Run(t.Context()) }()
+	w := &workloadIdentity{log: slog.New(slog.DiscardHandler),
+		Manager: identity.New(identity.Options{Board: board,
+			Watcher: watch.NewNotifier(watch.Delays{}, nil)})}
+	h := &heldConfigs{identity: w, upstream: &upstream{xdsSwitch: &xds.Switch{}, identity: w.Manager,
+		relay: relay.New(relay.Options{Board: board})}}
+	go func() { _ = w.Run(t.Context()) }()
 	none, files := &config.Config{}, &config.Config{}
 	none.Identity.Provider = "none"
 	files.Identity = config.Identity{Provider: "files", CertFile: filepath.Join(dir, "cert"),
@@ -37,20 +38,20 @@ func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a.hold(1, none)
-	a.hold(2, files)
-	parts.Eventually(t, time.Minute, "the secret", func() bool { return a.identity.Pair() != nil })
-	a.unhold(3, true, none)
-	if a.identity.Pair() == nil {
+	h.hold(1, none)
+	h.hold(2, files)
+	parts.Eventually(t, time.Minute, "the secret", func() bool { return w.Pair() != nil })
+	h.unhold(3, true, none)
+	if w.Pair() == nil {
 		t.Error("the refusal of another reload removes the secret of a starting epoch")
 	}
-	a.unhold(2, true, none)
-	if a.identity.Pair() != nil {
+	h.unhold(2, true, none)
+	if w.Pair() != nil {
 		t.Error("the secret of a refused reload is still provided")
 	}
-	a.hold(4, files)
-	a.unhold(4, false, files)
-	if len(a.held.configs) > 0 {
+	h.hold(4, files)
+	h.unhold(4, false, files)
+	if len(h.configs) > 0 {
 		t.Error("a reload is held though a newer one has succeeded")
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/keeper"
@@ -24,30 +27,55 @@ import (
 // adminTime bounds a request to Envoy's admin interface.
 const adminTime = 2 * time.Second
 
-// composeIdentity creates the identity manager and the SDS server.
-func (a *Agent) composeIdentity(c *config.Config) error {
-	log := a.logOf("identity")
-	a.seal = a.readSeal(c)
-	a.identity = identity.New(identity.Options{
-		Settings: a.identitySettings(c), Board: a.board, Logger: log,
-		Denied: a.envoyMayNotHave, Unreadable: unreadable, Observe: a.envoysSecret,
+// workloadIdentity has the secrets of the workload and serves them to Envoy.
+type workloadIdentity struct {
+	*identity.Manager
+	seal         []byte        // credential; nil if there is none
+	acknowledged chan struct{} // notified when Envoy has accepted what may use secrets
+	sds          *xds.Server
+	log          *slog.Logger
+}
+
+// newIdentity creates the identity manager and the SDS server.
+func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, error) {
+	log := b.logOf("identity")
+	w := &workloadIdentity{seal: readSeal(b, c), acknowledged: make(chan struct{}, 1), log: log}
+	w.Manager = identity.New(identity.Options{
+		Settings: identitySettings(c, w.seal, log), Board: b.board, Logger: log,
+		Denied:     func(file *os.File) string { return envoyMayNotHave(e.link, file) },
+		Unreadable: unreadable,
+		Observe: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
+			return envoysSecret(ctx, e.supervisor, name)
+		},
 		Bundles: filepath.Join(c.Paths.StateDir, bundlesName),
 		// without delays: mismatched pairs are not served
 		Watcher: watch.NewNotifier(watch.Delays{}, log),
 	})
 	var err error
-	a.sds, err = xds.NewServer(xds.ForHost(xds.Options{
-		Source: a.identity, Subscriber: a.identity, Logger: log, Words: envoy.RedactMessage,
+	w.sds, err = xds.NewServer(xds.ForHost(xds.Options{
+		Source: w.Manager, Subscriber: w.Manager, Logger: log, Words: envoy.RedactMessage,
 		Observer: acknowledged{
-			&secretObserver{board: a.board, refused: map[refusedSecret]string{}}, a.presented},
-		ControlPlane: "outriderd " + a.options.Version,
+			&secretObserver{board: b.board, refused: map[refusedSecret]string{}}, w.acknowledged},
+		ControlPlane: "outriderd " + b.options.Version,
 	}))
-	return err
+	return w, err
+}
+
+// configure applies the [identity] table of the configuration in force.
+func (w *workloadIdentity) configure(c *config.Config) {
+	w.Configure(identitySettings(c, w.seal, w.log))
+}
+
+// prepare provides the secrets of a configuration that is about to be in force.
+func (w *workloadIdentity) prepare(c *config.Config) {
+	w.Prepare(identitySettings(c, w.seal, w.log))
 }
 
 // envoysSecret returns the certificates of a secret that the newest Envoy has.
-func (a *Agent) envoysSecret(ctx context.Context, name string) ([]*x509.Certificate, error) {
-	epochs := a.supervisor.Epochs()
+func envoysSecret(
+	ctx context.Context, supervisor *epoch.Supervisor, name string,
+) ([]*x509.Certificate, error) {
+	epochs := supervisor.Epochs()
 	if len(epochs) == 0 {
 		return nil, errors.New("Envoy does not run")
 	}
@@ -58,7 +86,7 @@ func (a *Agent) envoysSecret(ctx context.Context, name string) ([]*x509.Certific
 
 // trust makes Envoy trust the CA certificates and SPIFFE bundles of MeshConfig, which discovery has
 // validated, in addition to the provider's.
-func (a *Agent) trust(authorities, bundles []string) {
+func (w *workloadIdentity) trust(authorities, bundles []string) {
 	var roots []*x509.Certificate
 	for _, text := range authorities {
 		in := pki.Input{File: "caCertificates", PEM: []byte(text)}
@@ -66,16 +94,16 @@ func (a *Agent) trust(authorities, bundles []string) {
 			roots = append(roots, found...)
 		}
 	}
-	a.identity.SetTrustBundle("MeshConfig", roots)
-	a.identity.SetBundleURLs(bundles)
+	w.SetTrustBundle("MeshConfig", roots)
+	w.SetBundleURLs(bundles)
 }
 
-// newSDSSockets binds the SDS socket, which serves credentials even without an identity provider.
+// newSockets binds the SDS socket, which serves credentials even without an identity provider.
 // Only Envoy's user, the agent's and root may connect.
-func (a *Agent) newSDSSockets(
+func (w *workloadIdentity) newSockets(
 	c *config.Config, sockets xds.SocketOptions, other *keeper.User,
 ) (*xds.Sockets, error) {
-	sockets.Name, sockets.Server, sockets.Logger = "sds.socket", a.sds, a.logOf("identity")
+	sockets.Name, sockets.Server, sockets.Logger = "sds.socket", w.sds, w.log
 	sockets.Users = trustedUsers(c)
 	if other != nil {
 		sockets.Users = append(sockets.Users, other.UID)

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -21,21 +22,21 @@ const (
 )
 
 // readSeal returns the credential that certificates are sealed with, nil if there is none.
-func (a *Agent) readSeal(c *config.Config) []byte {
+func readSeal(b *base, c *config.Config) []byte {
 	var seal []byte
 	err := errors.New("systemd passes no credentials")
-	if folder := a.options.environment()("CREDENTIALS_DIRECTORY"); folder != "" {
+	if folder := b.options.environment()("CREDENTIALS_DIRECTORY"); folder != "" {
 		seal, err = os.ReadFile(filepath.Join(folder, sealCredential))
 	}
 	if err != nil && c.Identity.Provider == "istiod" && c.Identity.Persist != "off" {
-		a.logOf("identity").Warn("certificates are not kept over a reboot: no credential seal",
+		b.logOf("identity").Warn("certificates are not kept over a reboot: no credential seal",
 			"error", err)
 	}
 	return seal
 }
 
 // identitySettings returns the settings of the identity manager in a configuration.
-func (a *Agent) identitySettings(c *config.Config) identity.Settings {
+func identitySettings(c *config.Config, seal []byte, log *slog.Logger) identity.Settings {
 	i := c.Identity
 	settings := identity.Settings{Ratio: i.GraceRatio, Jitter: i.GraceJitter,
 		Credentials: i.CredentialsDir}
@@ -48,7 +49,7 @@ func (a *Agent) identitySettings(c *config.Config) identity.Settings {
 		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}
 	case "istiod":
 		issuer := istiod(c)
-		settings.Issuer, settings.Sealed = issuer, a.sealed(c, issuer)
+		settings.Issuer, settings.Sealed = issuer, sealed(c, issuer, seal, log)
 	case "spire":
 		settings.Spire = true
 		return settings
@@ -80,15 +81,17 @@ func istiod(c *config.Config) identity.Istiod {
 }
 
 // sealed returns where the certificate is kept over a reboot, nil if it is not.
-func (a *Agent) sealed(c *config.Config, issuer identity.Istiod) *identity.Sealed {
-	if c.Identity.Persist == "off" || a.seal == nil {
+func sealed(
+	c *config.Config, issuer identity.Istiod, seal []byte, log *slog.Logger,
+) *identity.Sealed {
+	if c.Identity.Persist == "off" || seal == nil {
 		return nil
 	}
-	sealed, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
-		issuer.SpiffeID+" from "+issuer.Address, a.seal)
+	kept, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
+		issuer.SpiffeID+" from "+issuer.Address, seal)
 	if err != nil {
-		a.logOf("identity").Warn("cannot keep the certificate over a reboot", "error", err)
+		log.Warn("cannot keep the certificate over a reboot", "error", err)
 		return nil
 	}
-	return sealed
+	return kept
 }

@@ -18,18 +18,20 @@ import (
 const captureState = "outrider-capture"
 
 // newCapture returns the part that has outrider-capture redirect connections.
-func (a *Agent) newCapture(c *config.Config) *capture.Follower {
+func newCapture(
+	b *base, c *config.Config, supervisor *epoch.Supervisor,
+) *capture.Follower {
 	users := capture.Users{Agent: userID("outrider"), Envoy: userID(c.Envoy.User)}
-	settings := captureSettings(c, a.options.Config.Instance)
+	settings := captureSettings(c, b.options.Config.Instance)
 	if err := keepClosed(filepath.Join(c.Paths.StateDir, closedName), settings); err != nil {
-		a.logOf("capture").Warn("cannot persist what outrider-capture-early.service closes",
+		b.logOf("capture").Warn("cannot persist what outrider-capture-early.service closes",
 			"error", err)
 	}
 	return capture.NewFollower(capture.FollowerOptions{
 		Socket:   captureSocket(c.Paths.RuntimeDir),
-		State:    filepath.Join("/run", captureState, a.options.Config.Instance, "state.json"),
+		State:    filepath.Join("/run", captureState, b.options.Config.Instance, "state.json"),
 		Settings: settings, Users: users,
-		Envoy: serving{a}, Board: a.board, Logger: a.logOf("capture")})
+		Envoy: serving{supervisor}, Board: b.board, Logger: b.logOf("capture")})
 }
 
 // userID returns the number of a user, or the largest, which nobody has.
@@ -47,12 +49,10 @@ func userID(name string) uint32 {
 }
 
 // serving implements capture.Envoy.
-type serving struct{ agent *Agent }
-
-func (s serving) Changed() <-chan struct{} { return s.agent.proxy.Changed() }
+type serving struct{ *epoch.Supervisor }
 
 func (s serving) Serves() (live bool, half time.Time) {
-	e, ok := s.agent.proxy.Epoch()
+	e, ok := liveEpoch(s.Supervisor)
 	return ok, e.HalfDrained(time.Now())
 }
 
@@ -154,6 +154,3 @@ func networks(texts []string) []netip.Prefix {
 	}
 	return all
 }
-
-// endCapture stops the interception after Envoy has stopped. The contexts of the parts have ended.
-func (a *Agent) endCapture() { a.capture.Stop(context.Background()) }

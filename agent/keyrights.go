@@ -20,7 +20,8 @@ const keyRightsPause = time.Minute
 // keyRights checks who may read the keys and tokens of the configuration in force.
 type keyRights struct {
 	part.Readiness
-	agent *Agent
+	state *reloadState
+	board *condition.Board
 }
 
 // Name is the part's name.
@@ -33,7 +34,7 @@ func (k *keyRights) Run(ctx context.Context) error {
 		tick := time.NewTicker(keyRightsPause)
 		defer tick.Stop()
 		for {
-			k.agent.checkKeyRights()
+			k.check()
 			select {
 			case <-ctx.Done():
 				return
@@ -45,17 +46,17 @@ func (k *keyRights) Run(ctx context.Context) error {
 	return nil
 }
 
-func (a *Agent) checkKeyRights() {
+func (k *keyRights) check() {
 	me := blueprint.RunningReader(nil, os.Geteuid(), os.Getegid())
 	var found []string
-	for _, path := range blueprint.SecretFiles(a.reloader.InForce().Config) {
+	for _, path := range blueprint.SecretFiles(k.state.InForce().Config) {
 		if why := me.Shared(path); why != "" {
 			found = append(found, why)
 		}
 	}
 	if len(found) > 0 {
-		a.board.Raise(conditionKeyShared, condition.Warning, strings.Join(found, "; "))
+		k.board.Raise(conditionKeyShared, condition.Warning, strings.Join(found, "; "))
 	} else {
-		a.board.Clear(conditionKeyShared)
+		k.board.Clear(conditionKeyShared)
 	}
 }

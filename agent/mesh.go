@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/bootstrap"
 )
 
@@ -21,37 +22,39 @@ const lastGoodName = "mesh-last-good.json"
 // overlapping epochs and of applications.
 const maxViews = 8
 
-// discoveryOptions returns the options of the embedded discovery server.
-func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
+// newDiscovery returns the embedded discovery server. pushed is called after each change; nil: nothing
+// is.
+func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
+	w *workloadIdentity, pushed func(),
+) (*discovery.Server, error) {
+	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
-		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
+		Files: c.Discovery.Files, OwnAddresses: true, Changes: changes,
 		// The path may have policies that need the identity.
 		Await:    c.Identity.Provider != "none" && c.Discovery.Address == "",
-		Settings: discoverySettings(c), Here: true, MaxViews: maxViews, Denied: a.deniedToEnvoy,
+		Settings: discoverySettings(c), Here: true, MaxViews: maxViews,
+		Denied:     func(path string) string { return envoyReader(e.link).Denied(path) },
 		DeniedHere: unreadable,
-		Namespaces: a.namespaces, TrustBundle: a.trust,
-		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
-		Logger: a.logOf("discovery"),
+		Namespaces: func() []string { return namespaces(e.supervisor) }, TrustBundle: w.trust,
+		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: b.board,
+		Logger: b.logOf("discovery"), Pushed: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
-	if _, err := os.Stat(a.maker.cache); err == nil { // the file of an earlier start
+	if _, err := os.Stat(cache); err == nil { // the file of an earlier start
 		options.Served = true
 	}
-	options.Settings.EnvoyVersion = a.cachedVersion(c)
-	if c.DNS.Listen != "" {
-		options.Pushed = a.publishNames
-	}
-	return options
+	options.Settings.EnvoyVersion = cachedVersion(c, cache)
+	return discovery.New(options)
 }
 
 // cachedVersion returns the version of the configuration's Envoy if an earlier start inspected it,
 // else "".
-func (a *Agent) cachedVersion(c *config.Config) string {
+func cachedVersion(c *config.Config, cache string) string {
 	path, err := envoy.Find(c.Envoy.Binary)
 	if err != nil {
 		return ""
 	}
-	known := envoy.Cached(path, a.maker.cache)
+	known := envoy.Cached(path, cache)
 	if known == nil {
 		return ""
 	}
@@ -60,9 +63,9 @@ func (a *Agent) cachedVersion(c *config.Config) string {
 
 // namespaces returns those of the running epochs. An earlier agent may have started some with
 // another namespace than the configuration's.
-func (a *Agent) namespaces() []string {
+func namespaces(supervisor *epoch.Supervisor) []string {
 	var all []string
-	for _, e := range a.supervisor.Epochs() {
+	for _, e := range supervisor.Epochs() {
 		if e.Exited.IsZero() {
 			all = append(all, e.Namespace)
 		}
@@ -70,15 +73,11 @@ func (a *Agent) namespaces() []string {
 	return all
 }
 
-// deniedToEnvoy returns why Envoy cannot read a file, "" if it can or while the keeper is not
-// connected; see blueprint.Reader.
-func (a *Agent) deniedToEnvoy(path string) string { return a.envoyUser().Denied(path) }
-
 // envoyMayNotHave returns why Envoy must not be given the content of a file, "" if it may. It waits
 // for the first connection to the keeper, which knows Envoy's user.
-func (a *Agent) envoyMayNotHave(file *os.File) string {
-	<-a.keeper.Ready()
-	return a.envoyUser().DeniedOpen(file)
+func envoyMayNotHave(link *epoch.Link, file *os.File) string {
+	<-link.Ready()
+	return envoyReader(link).DeniedOpen(file)
 }
 
 // unreadable returns why this process cannot read a path, and the fix; see blueprint.Reader.
@@ -87,9 +86,9 @@ func unreadable(path string) string { return blueprint.ThisUser().Denied(path) }
 // accessTime bounds a question to the keeper about a file.
 const accessTime = 5 * time.Second
 
-// envoyUser returns the user of the keeper and Envoy, nil while the keeper is not connected.
-func (a *Agent) envoyUser() *blueprint.Reader {
-	keeper := a.keeper.Get()
+// envoyReader returns the user of the keeper and Envoy, nil while the keeper is not connected.
+func envoyReader(link *epoch.Link) *blueprint.Reader {
+	keeper := link.Get()
 	if keeper == nil {
 		return nil
 	}

@@ -24,18 +24,18 @@ func TestEnvoyMayNotHave_WaitsForTheKeeper(t *testing.T) {
 	}
 	defer file.Close()
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{keeper: epoch.NewLink(epoch.LinkOptions{Dialer: rootsKeeper{},
-			Logger: slog.New(slog.DiscardHandler)})}
+		link := epoch.NewLink(epoch.LinkOptions{Dialer: rootsKeeper{},
+			Logger: slog.New(slog.DiscardHandler)})
 		answer := make(chan string, 1)
-		go func() { answer <- a.envoyMayNotHave(file) }()
+		go func() { answer <- envoyMayNotHave(link, file) }()
 		synctest.Wait()
 		if len(answer) > 0 {
 			t.Fatal("answered without the keeper: " + <-answer)
 		}
-		if err := a.keeper.Open(t.Context()); err != nil {
+		if err := link.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a.keeper.MarkReady()
+		link.MarkReady()
 		if why := <-answer; why != "" {
 			t.Error("denied to root: " + why)
 		}

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/dns"
 )
 
@@ -13,39 +14,41 @@ func dnsSettings(c *config.Config) dns.Settings {
 
 // publishNames passes the hosts of the embedded discovery server to the DNS proxy, unless an
 // upstream server is in use.
-func (a *Agent) publishNames() {
-	c := a.reloader.InForce().Config
+func publishNames(state *reloadState, server *discovery.Server, resolver *dns.Server) {
+	c := state.InForce().Config
 	if c.Discovery.Address != "" {
 		return
 	}
 	names := []dns.Name{}
-	for _, found := range a.discovery.Names(c.Node.Labels) {
+	for _, found := range server.Names(c.Node.Labels) {
 		n := dns.Name{Host: found.Host, Addresses: found.Addresses}
 		for _, p := range found.Ports {
 			n.Ports = append(n.Ports, dns.Port{Name: p.Name, Number: uint16(p.Number)})
 		}
 		names = append(names, n)
 	}
-	a.dns.SetNames(names)
+	resolver.SetNames(names)
 }
 
-// applyNameTable passes the hosts of an upstream server to the DNS proxy.
-func (a *Agent) applyNameTable(resources []*anypb.Any, _ []string) error {
-	for _, one := range resources {
-		names, err := dns.ParseNameTable(one.GetValue())
-		if err != nil {
-			return err
+// applyNameTable returns the function that passes the hosts of an upstream server to the DNS proxy.
+func applyNameTable(resolver *dns.Server) func(resources []*anypb.Any, _ []string) error {
+	return func(resources []*anypb.Any, _ []string) error {
+		for _, one := range resources {
+			names, err := dns.ParseNameTable(one.GetValue())
+			if err != nil {
+				return err
+			}
+			resolver.SetNames(names)
 		}
-		a.dns.SetNames(names)
+		return nil
 	}
-	return nil
 }
 
 // newDNS returns the DNS proxy of a node.
-func (a *Agent) newDNS(c *config.Config, node config.Node) *dns.Server {
+func newDNS(b *base, c *config.Config, node config.Node) *dns.Server {
 	options := dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
 		Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
-		Board: a.board, Logger: a.logOf("dns")}
+		Board: b.board, Logger: b.logOf("dns")}
 	if c.DNS.Resolved {
 		options.Resolved = "/run/outrider/resolved.sock" // of all instances
 	}

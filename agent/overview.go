@@ -14,6 +14,7 @@ import (
 	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
 	"outrider.org/outrider/agent/hostconflict"
@@ -23,8 +24,9 @@ import (
 
 // overview is the state of all parts together.
 type overview struct {
-	reloads  *reloader
-	process  process
+	state    *reloadState
+	life     *lifecycle
+	maker    *specMaker
 	version  string
 	instance string
 	started  time.Time
@@ -54,15 +56,24 @@ func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
+// binary returns the Envoy binary of the configuration in force, before there is one the last
+// inspected binary, nil if there is none.
+func (o *overview) binary() *envoy.Binary {
+	if binary := o.state.binary.Load(); binary != nil {
+		return binary
+	}
+	return o.maker.binary.Load()
+}
+
 // State is Status without the usage of the epochs and the problems of the mesh (bus.Backend).
 func (o *overview) State(ctx context.Context) api.Status {
 	ready, reason := o.proxy.ReadyContext(ctx)
-	current := o.reloads.InForce()
-	last, pending, _ := o.reloads.Standing()
+	current := o.state.InForce()
+	last, pending, _ := o.state.Standing()
 	status := api.Status{
 		Version: o.version, Instance: o.instance, PID: os.Getpid(),
 		Started: o.started, Present: o.presence.Since(),
-		State: o.state(), Ready: ready, ReadyReason: reason,
+		State: o.phase(), Ready: ready, ReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     o.epochs.Supervisor.Epochs(),
 		Discovery:  o.discoveryStatus(nil),
@@ -70,7 +81,7 @@ func (o *overview) State(ctx context.Context) api.Status {
 		Identities: o.identities(),
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash,
 		PendingKeys: pending, Claims: append(current.Config.Claims(), o.mesh.Ports.Claims()...),
-		Conditions: o.board.Conditions(), Doing: o.reloads.Phase(),
+		Conditions: o.board.Conditions(), Doing: o.state.Phase(),
 	}
 	if live, ok := o.proxy.Epoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
@@ -78,18 +89,18 @@ func (o *overview) State(ctx context.Context) api.Status {
 	if h := o.health.Status(); h.State != health.Off {
 		status.Health = &api.Health{State: string(h.State), Since: h.Since, Reason: h.Reason}
 	}
-	if binary := o.process.Binary(); binary != nil {
+	if binary := o.binary(); binary != nil {
 		status.Envoy.Path, status.Envoy.Version = binary.Path, binary.Version
 	}
 	return status
 }
 
-// state returns the agent's state, which the private socket, D-Bus and the service manager show.
-func (o *overview) state() api.State {
+// phase returns the agent's state, which the private socket, D-Bus and the service manager show.
+func (o *overview) phase() api.State {
 	live, ok := o.proxy.Epoch()
-	_, _, busy := o.reloads.Standing()
+	_, _, busy := o.state.Standing()
 	switch {
-	case o.process.Stopping():
+	case o.life.stopping.Load():
 		return api.StateStopping
 	case !ok && !o.proxy.Absent():
 		return api.StateStarting
@@ -103,7 +114,7 @@ func (o *overview) state() api.State {
 }
 
 // Reported returns the number of reloads whose start was published (systemd.Agent).
-func (o *overview) Reported() uint64 { return o.reloads.Reported() }
+func (o *overview) Reported() uint64 { return o.state.Reported() }
 
 // Summary returns the agent's state and its status sentence (systemd.Agent).
 func (o *overview) Summary(announced bool) (systemd.State, string) {
@@ -112,7 +123,7 @@ func (o *overview) Summary(announced bool) (systemd.State, string) {
 }
 
 func (o *overview) summary(announced bool) (api.State, string) {
-	state := o.state()
+	state := o.phase()
 	live, serves := o.proxy.Epoch()
 	switch {
 	case state == api.StateStopping && serves:
@@ -120,7 +131,7 @@ func (o *overview) summary(announced bool) (api.State, string) {
 	case state == api.StateStopping:
 		return state, "stopping"
 	case state == api.StateReloading:
-		return state, o.reloads.Phase()
+		return state, o.state.Phase()
 	case !serves && !o.proxy.Absent():
 		return api.StateStarting, o.proxy.NotLive()
 	}
@@ -174,7 +185,7 @@ func (o *overview) identities() []api.Identity {
 // discoveryStatus returns the state of the upstream server, or of the embedded discovery server
 // with the number of its problems.
 func (o *overview) discoveryStatus(problems []discovery.Problem) api.Discovery {
-	switch d := o.reloads.InForce().Config.Discovery; {
+	switch d := o.state.InForce().Config.Discovery; {
 	case d.Address != "" && !d.Proxy:
 		return api.Discovery{State: "direct", Address: d.Address, Since: o.started,
 			Detail: "Envoy connects to it itself"}
@@ -239,10 +250,4 @@ func (o *overview) addOutside(status *api.Status) {
 		status.OlderConnections = append(status.OlderConnections,
 			api.OlderConnections{Port: port, Count: rest[port]})
 	}
-}
-
-// Quit requests an orderly stop and returns at once (status.Control).
-func (o *overview) Quit(context.Context) error {
-	o.process.RequestStop()
-	return nil
 }

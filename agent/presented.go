@@ -2,10 +2,14 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"time"
 
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -20,12 +24,11 @@ const presentedPause = time.Second
 // epochs change.
 type presented struct {
 	part.Readiness
-	agent *Agent
-	wake  chan struct{} // holds one
-}
-
-func newPresented(a *Agent) *presented {
-	return &presented{agent: a, wake: make(chan struct{}, 1)}
+	identity     *identity.Manager
+	discovery    *discovery.Server
+	supervisor   *epoch.Supervisor
+	acknowledged <-chan struct{}
+	log          *slog.Logger
 }
 
 // Name is the part's name.
@@ -35,14 +38,14 @@ func (*presented) Name() string { return "presented certificates" }
 func (p *presented) Run(ctx context.Context) error {
 	p.MarkReady()
 	for {
-		changed := p.agent.proxy.Changed()
+		changed := p.supervisor.Changed()
 		failed := part.Retry(p.look(ctx))
 		pause := time.After(presentedPause)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-		case <-p.wake:
+		case <-p.acknowledged:
 		case <-failed:
 		}
 		select {
@@ -56,27 +59,26 @@ func (p *presented) Run(ctx context.Context) error {
 // look asks the live Envoy, if secrets in files are in use. While none is live, the last answer
 // stays.
 func (p *presented) look(ctx context.Context) error {
-	live, ok := p.agent.proxy.Epoch()
+	live, ok := liveEpoch(p.supervisor)
 	if !ok {
 		return nil
 	}
 	users, asks := map[string][]string{}, false
-	for name, origins := range p.agent.discovery.SecretUsers() {
+	for name, origins := range p.discovery.SecretUsers() {
 		asks = asks || strings.HasPrefix(name, fileCertificates)
 		for _, origin := range origins {
 			users[name] = append(users[name], origin.String())
 		}
 	}
 	if !asks {
-		p.agent.identity.SetPresented(nil, users)
+		p.identity.SetPresented(nil, users)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
 	found, err := envoy.NewAdmin(live.AdminAddress).SecretsNamed(ctx, fileCertificates+".*")
 	if err != nil {
-		p.agent.logOf("identity").Debug("cannot read the certificates that Envoy presents", "error",
-			err)
+		p.log.Debug("cannot read the certificates that Envoy presents", "error", err)
 		return err
 	}
 	for name := range found {
@@ -84,17 +86,17 @@ func (p *presented) look(ctx context.Context) error {
 			delete(found, name)
 		}
 	}
-	p.agent.identity.SetPresented(found, users)
+	p.identity.SetPresented(found, users)
 	return nil
 }
 
 // fileCertificates is the prefix of the names of certificates in files.
 const fileCertificates = "file-cert:"
 
-// acknowledged is an xds.Observer that also wakes presented.
+// acknowledged is an xds.Observer that also notifies presented.
 type acknowledged struct {
 	xds.Observer
-	presented *presented
+	notify chan<- struct{} // buffered
 }
 
 // Accepted implements xds.Observer.
@@ -102,9 +104,6 @@ func (o acknowledged) Accepted(from xds.Stream, typeURL, version string) {
 	o.Observer.Accepted(from, typeURL, version)
 	switch typeURL {
 	case resource.SecretType, resource.ListenerType, resource.ClusterType:
-		select {
-		case o.presented.wake <- struct{}{}:
-		default: // it is about to look
-		}
+		notify(o.notify)
 	}
 }

@@ -3,14 +3,18 @@ package agent
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/renameio/v2"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/identity"
 )
 
 // withoutEnvoy implements requester where [envoy] enabled is false: no request starts an epoch.
@@ -27,52 +31,59 @@ func specWithoutEnvoy() *epoch.Spec {
 	return &epoch.Spec{AdminAddress: func(epoch.Launch) string { return "" }}
 }
 
-// requester returns what starts the epochs of a configuration.
-func (a *Agent) requester(c *config.Config) requester {
+// newRequester returns what starts the epochs of a configuration.
+func newRequester(c *config.Config, supervisor *epoch.Supervisor) requester {
 	if c.Envoy.Enabled {
-		return a.supervisor
+		return supervisor
 	}
-	a.proxy.Replace(a.readyWithoutEnvoy)
-	return withoutEnvoy{a.supervisor}
+	return withoutEnvoy{supervisor}
 }
 
 // readyWithoutEnvoy reports whether gRPC applications can start: the configuration is in force, and
 // the workload has a certificate if it needs one.
-func (a *Agent) readyWithoutEnvoy() (ready bool, reason string) {
-	provider := a.reloader.InForce().Config.Identity.Provider
+func readyWithoutEnvoy(
+	state *reloadState, manager *identity.Manager, mesh meshInForce,
+) (ready bool, reason string) {
+	provider := state.InForce().Config.Identity.Provider
 	switch {
-	case a.serving.Load() == nil:
+	case state.binary.Load() == nil:
 		return false, "the configuration is not in force yet"
-	case provider != "none" && provider != "spire" && a.identity.Pair() == nil:
+	case provider != "none" && provider != "spire" && manager.Pair() == nil:
 		return false, "the workload has no certificate yet"
 	}
-	reason = embeddedMesh{a}.Closed()
+	reason = mesh.Closed()
 	return reason == "", reason
 }
 
 // endEnvoys ends Envoys of an earlier configuration that has no Envoy any more.
-func (a *Agent) endEnvoys(ctx context.Context) error {
-	processes, err := a.keeper.Get().Client.Processes(ctx)
+func endEnvoys(ctx context.Context, link *epoch.Link, log *slog.Logger) error {
+	processes, err := link.Get().Client.Processes(ctx)
 	if err != nil || len(processes) == 0 {
 		return err
 	}
-	a.log.Warn("ending the Envoys of an earlier configuration: envoy.enabled is false")
-	a.keeper.Shutdown()
-	return a.openKeeper(ctx)
+	log.Warn("ending the Envoys of an earlier configuration: envoy.enabled is false")
+	link.Shutdown()
+	return openKeeper(ctx, link)
 }
 
 // conditionGRPCUnwritten is active while [xds] grpc_bootstrap_file cannot be written.
 const conditionGRPCUnwritten = "grpc-bootstrap-unwritten"
 
-// writeGRPCBootstrap writes [xds] grpc_bootstrap_file, which every user may read. Its node is that
-// of applications from now on.
-func (a *Agent) writeGRPCBootstrap(path string, content []byte) {
+// grpcBootstrap is the bootstrap of gRPC applications.
+type grpcBootstrap struct {
+	board *condition.Board
+	node  atomic.Pointer[corev3.Node] // of applications; nil: none are served
+}
+
+// write writes [xds] grpc_bootstrap_file, which every user may read. Its node is that of applications
+// from now on.
+func (g *grpcBootstrap) write(path string, content []byte) {
 	if content == nil {
-		a.grpcNode.Store(nil)
+		g.node.Store(nil)
 		return
 	}
 	if node, err := parseNode(content); err == nil { // always: the agent made it
-		a.grpcNode.Store(node)
+		g.node.Store(node)
 	}
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, content) {
 		return
@@ -80,9 +91,9 @@ func (a *Agent) writeGRPCBootstrap(path string, content []byte) {
 	err := renameio.WriteFile(path, content, 0o644, renameio.IgnoreUmask(),
 		renameio.WithTempDir(filepath.Dir(path)))
 	if err != nil {
-		a.board.Raise(conditionGRPCUnwritten, condition.Error,
+		g.board.Raise(conditionGRPCUnwritten, condition.Error,
 			"cannot write xds.grpc_bootstrap_file: "+err.Error())
 		return
 	}
-	a.board.Clear(conditionGRPCUnwritten)
+	g.board.Clear(conditionGRPCUnwritten)
 }

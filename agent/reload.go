@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"outrider.org/outrider/agent/api"
@@ -30,6 +29,7 @@ import (
 // request that waits for its predecessor's settings reports so.
 type reloader struct {
 	part.Readiness
+	*reloadState
 	source     specSource
 	supervisor requester
 	effects    effects
@@ -49,14 +49,6 @@ type reloader struct {
 	settling  *settling   // the most recently queued work on effects
 	following bool        // Follow runs or waits
 	followed  string      // ID of the epoch that Follow was last called for
-
-	mu       sync.Mutex
-	current  *config.Loaded // in force
-	started  *config.Config // at the start of the agent: the values of [start] keys
-	last     *api.LastReload
-	reported uint64             // number of reloads whose start was published
-	pending  []string           // [start] keys that differ on disk
-	phases   map[*reload]string // of reloads in progress
 }
 
 // specSource reads configurations and makes specs from them. Its methods may block.
@@ -123,12 +115,11 @@ type reload struct {
 
 func newReloader(
 	source specSource, supervisor requester, effects effects,
-	board *condition.Board, log *slog.Logger, started *config.Loaded,
+	board *condition.Board, log *slog.Logger, state *reloadState,
 ) *reloader {
 	return &reloader{
-		source: source, supervisor: supervisor, effects: effects, board: board, log: log,
+		reloadState: state, source: source, supervisor: supervisor, effects: effects, board: board, log: log,
 		requests: make(chan *reload), posted: make(chan func()), ended: make(chan struct{}),
-		current: started, started: started.Config, phases: map[*reload]string{},
 	}
 }
 
@@ -234,24 +225,10 @@ func (r *reloader) Ping(ctx context.Context) error {
 	}
 }
 
-// phaseOf returns the phase of a reload in progress.
-func (r *reloader) phaseOf(request *reload) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.phases[request]
-}
-
 // serves returns the spec hash and the number of the live epoch.
 func (r *reloader) serves() (hash string, number int, live bool) {
 	e, _, live := r.supervisor.Live()
 	return e.Hash, e.Number, live
-}
-
-// InForce returns the configuration in force.
-func (r *reloader) InForce() *config.Loaded {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.current
 }
 
 // pendingKeys returns the [start] keys that next changes; they take effect at the next start of the

@@ -127,7 +127,7 @@ func TestReload_HangingFileIsRefused(t *testing.T) {
 func TestReload_HangingFileIsNotWatchedAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)
-		w := newConfigWatch(r.reloader, r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
+		w := newConfigWatch(r.InForce().Config.Reload, slog.New(slog.DiscardHandler))
 		r.expect, r.release = w.expect, w.over
 		r.run(t)
 		r.ask(t, reload{reason: "start", first: true, ifChanged: true})

@@ -92,18 +92,6 @@ func describe(result api.ReloadResult) string {
 	}
 }
 
-func (r *reloader) setPhase(request *reload, p api.Progress) {
-	phase := fmt.Sprintf("reloading (%s): %s", request.reason, p.Phase)
-	if !p.Until.IsZero() {
-		phase += ", until " + p.Until.Format(time.TimeOnly) + " at the latest"
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, inProgress := r.phases[request]; inProgress {
-		r.phases[request] = phase
-	}
-}
-
 // register lists a reload as in progress until it ends. The start of a requested reload is
 // published at once, that of a changed file once it has an effect.
 func (r *reloader) register(request *reload) {
@@ -135,44 +123,4 @@ func (r *reloader) publish(request *reload) {
 			"id": strconv.FormatUint(request.id, 10), "reason": request.reason,
 		},
 	})
-}
-
-// Reported returns the number of reloads whose start was published.
-func (r *reloader) Reported() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.reported
-}
-
-// Phase describes the oldest reload in progress and counts the others.
-func (r *reloader) Phase() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var oldest *reload
-	for request := range r.phases {
-		if oldest == nil || request.id < oldest.id {
-			oldest = request
-		}
-	}
-	if len(r.phases) > 1 {
-		return fmt.Sprintf("%s (and %d more)", r.phases[oldest], len(r.phases)-1)
-	}
-	return r.phases[oldest]
-}
-
-// Standing returns the last reload, the [start] keys that are pending, and whether a published
-// reload is in progress.
-func (r *reloader) Standing() (last *api.LastReload, pending []string, busy bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for request := range r.phases {
-		busy = busy || !request.quiet
-	}
-	return r.last, r.pending, busy
-}
-
-// Pending returns the [start] keys that changed on disk.
-func (r *reloader) Pending() []string {
-	_, pending, _ := r.Standing()
-	return pending
 }

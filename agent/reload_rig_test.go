@@ -116,7 +116,8 @@ func newReloads(t *testing.T) *reloads {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.reloader = newReloader(r, r, r, condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
+	r.reloader = newReloader(r, r, r, condition.NewBoard(), slog.New(slog.DiscardHandler),
+		newReloadState(loaded))
 	r.expect = func(context.Context, uint64, *config.Loaded, []string) {}
 	r.release = func(uint64, bool) {}
 	r.load, r.follow, r.liveID = r.read, func() {}, func() string { return "" }

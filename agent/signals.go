@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/part"
@@ -30,8 +32,12 @@ func catchSignals() signals {
 // signalHandler handles signals and stop requests.
 type signalHandler struct {
 	part.Readiness
-	*Agent
-	signals signals
+	signals    signals
+	stopper    *stopper
+	reloader   *reloader
+	discovery  *discovery.Server
+	supervisor *epoch.Supervisor
+	log        *slog.Logger
 }
 
 // Name returns the name of the part.
@@ -39,25 +45,25 @@ func (*signalHandler) Name() string { return "signals" }
 
 // Run handles signals until ctx ends. Each runs in its own goroutine: a stop does not wait for a
 // reload, nor a second SIGTERM for the first.
-func (a *signalHandler) Run(ctx context.Context) error {
-	a.MarkReady()
+func (h *signalHandler) Run(ctx context.Context) error {
+	h.MarkReady()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
 		select {
-		case received := <-a.signals.received:
+		case received := <-h.signals.received:
 			switch received {
 			case unix.SIGHUP:
 				// The reloader logs the outcome.
-				a.discovery.Proceed()
-				running.Go(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", api.ReloadRequest{}, nil) })
+				h.discovery.Proceed()
+				running.Go(func() { _, _ = h.reloader.Reload(ctx, "SIGHUP", api.ReloadRequest{}, nil) })
 			case unix.SIGUSR1:
-				running.Go(func() { a.reopenLogs(ctx) })
+				running.Go(func() { h.reopenLogs(ctx) })
 			default:
-				running.Go(func() { a.stop(ctx, signalName(received)) })
+				running.Go(func() { h.stopper.stop(ctx, signalName(received)) })
 			}
-		case <-a.quit:
-			running.Go(func() { a.stop(ctx, "/quitquitquit") })
+		case <-h.stopper.life.quit:
+			running.Go(func() { h.stopper.stop(ctx, "/quitquitquit") })
 		case <-ctx.Done():
 			return nil
 		}
@@ -73,15 +79,15 @@ func signalName(received os.Signal) string {
 }
 
 // reopenLogs makes every running epoch reopen its access logs.
-func (a *Agent) reopenLogs(ctx context.Context) {
-	for _, e := range a.supervisor.Epochs() {
+func (h *signalHandler) reopenLogs(ctx context.Context) {
+	for _, e := range h.supervisor.Epochs() {
 		if e.State == epoch.Exited {
 			continue
 		}
 		if err := envoy.NewAdmin(e.AdminAddress).ReopenLogs(ctx); err != nil {
-			a.log.Warn("access logs were not reopened", "epoch", e.Number, "error", err)
+			h.log.Warn("access logs were not reopened", "epoch", e.Number, "error", err)
 			continue
 		}
-		a.log.Info("access logs reopened", "epoch", e.Number)
+		h.log.Info("access logs reopened", "epoch", e.Number)
 	}
 }

@@ -161,15 +161,15 @@ const (
 	bootstrapCacheName = "bootstrap.json"    // see bootstrap.Program
 )
 
-// blueprints returns the Maker of this host. It caches the output of outrider-bootstrap in the
-// state directory.
-func blueprints(c *config.Config, version string, log *slog.Logger) blueprint.Maker {
+// newSpecMaker returns the maker of this host. It caches the output of outrider-bootstrap in the state
+// directory.
+func newSpecMaker(b *base, c *config.Config, link *epoch.Link, boots *bootstraps) *specMaker {
+	program := &bootstrap.Program{Cache: filepath.Join(c.Paths.StateDir, bootstrapCacheName),
+		Version: b.options.Version, Log: b.logOf("reload")}
 	maker := blueprint.ThisHost()
-	program := &bootstrap.Program{
-		Cache: filepath.Join(c.Paths.StateDir, bootstrapCacheName), Version: version, Log: log,
-	}
-	maker.Render = program.Render
-	return maker
+	maker.Render, maker.Upstream = program.Render, boots.request
+	return &specMaker{Maker: maker, link: link, log: b.log,
+		cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
 }
 
 // envoyEnvironment returns the environment of Envoy, which inherits nothing from the agent or the

@@ -7,36 +7,51 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
 )
+
+// starter requests the first epoch.
+type starter struct {
+	*base
+	state      *reloadState
+	claims     *hostClaims
+	maker      blueprint.Maker
+	bootstraps *bootstraps
+	supervisor *epoch.Supervisor
+	proxy      *epoch.Proxy
+	reloader   *reloader
+	watched    *configWatch // nil if disabled
+}
 
 // begin waits for the bootstrap, files and ports that Envoy needs, then requests the first epoch
 // unless an adopted one already matches the configuration. It returns an error if no Envoy serves
 // and none can start.
-func (a *Agent) begin(ctx context.Context) error {
-	files, err := a.startFiles(ctx)
+func (s *starter) begin(ctx context.Context) error {
+	files, err := s.startFiles(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
-	current := a.reloader.InForce()
-	if a.watched != nil {
-		a.watched.configure(current, files)
+	current := s.state.InForce()
+	if s.watched != nil {
+		s.watched.configure(current, files)
 	}
 	i := current.Config.Identity
 	if i.Provider == "files" {
 		files = append(slices.Clone(files), i.CertFile, i.KeyFile, i.RootCAFile)
 	}
-	if a.awaitFiles(ctx, current.Config, files) != nil {
+	if s.awaitFiles(ctx, current.Config, files) != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
-	if a.awaitPorts(ctx) != nil {
+	if s.awaitPorts(ctx) != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
 	start := &reload{reason: "start", ifChanged: true, first: true}
-	result, err := a.reloader.do(ctx, start)
-	a.readAgain(ctx, current)
+	result, err := s.reloader.do(ctx, start)
+	s.readAgain(ctx, current)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
-	if refused && start.err != nil && !a.serves(ctx) {
+	if refused && start.err != nil && !s.serves(ctx) {
 		return start.err // the configuration is unusable and no Envoy serves
 	}
 	select {
@@ -62,13 +77,13 @@ const servesPoll = time.Second
 
 // serves waits while the supervisor recovers an earlier epoch. It reports whether an epoch is live
 // or ctx has ended.
-func (a *Agent) serves(ctx context.Context) bool {
+func (s *starter) serves(ctx context.Context) bool {
 	for {
-		changed := a.supervisor.Changed()
-		if _, live := a.proxy.Epoch(); live || ctx.Err() != nil {
+		changed := s.supervisor.Changed()
+		if _, live := s.proxy.Epoch(); live || ctx.Err() != nil {
 			return true
 		}
-		if !a.supervisor.Recovers() {
+		if !s.supervisor.Recovers() {
 			return ctx.Err() != nil
 		}
 		select {
@@ -81,13 +96,13 @@ func (a *Agent) serves(ctx context.Context) bool {
 
 // readAgain requests a reload if the configuration changed between its loading and the start of the
 // watch.
-func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
-	if a.watched == nil {
+func (s *starter) readAgain(ctx context.Context, started *config.Loaded) {
+	if s.watched == nil {
 		return
 	}
-	if now, err := config.Load(a.options.Config); err != nil || now.Hash != started.Hash {
+	if now, err := config.Load(s.options.Config); err != nil || now.Hash != started.Hash {
 		// The reloader logs the outcome and raises a condition if it refuses the configuration.
-		_, _ = a.reloader.Reload(ctx, "changed while outriderd started",
+		_, _ = s.reloader.Reload(ctx, "changed while outriderd started",
 			api.ReloadRequest{IfChanged: true}, nil)
 	}
 }

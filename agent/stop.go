@@ -2,8 +2,14 @@ package agent
 
 import (
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -13,8 +19,7 @@ const jobPatience = 500 * time.Millisecond
 
 // restarted reports whether the current job of the agent's unit is a restart. If the job cannot be
 // read, restarted logs a warning and returns false: the agent treats the job as a stop.
-func (a *Agent) restarted(ctx context.Context) bool {
-	log := a.logOf("systemd")
+func restarted(ctx context.Context, log *slog.Logger) bool {
 	late := time.AfterFunc(jobPatience, func() {
 		log.Warn("waiting for systemd to report whether this is a stop or a restart; " +
 			"Envoy serves meanwhile")
@@ -28,30 +33,60 @@ func (a *Agent) restarted(ctx context.Context) bool {
 	return job == systemd.Restart
 }
 
+// lifecycle says how the agent ends.
+type lifecycle struct {
+	stopping atomic.Bool
+	restarts atomic.Bool   // systemd restarts the agent; Envoy continues serving
+	quit     chan struct{} // buffered; receives requests for an orderly stop
+	detach   func()        // ends the agent; Envoy continues serving
+}
+
+// requestStop requests an orderly stop.
+func (l *lifecycle) requestStop() { notify(l.quit) }
+
+// notify sends to a buffered channel whose receiver has nothing to do more than once.
+func notify(receiver chan<- struct{}) {
+	select {
+	case receiver <- struct{}{}:
+	default:
+	}
+}
+
+// stopper stops the agent.
+type stopper struct {
+	*base
+	life       *lifecycle
+	state      *reloadState
+	supervisor *epoch.Supervisor
+	capture    *capture.Follower
+	health     *health.Checker
+	relay      *relay.Server
+}
+
 // stop drains and ends Envoy, then the agent. If systemd restarts the unit, only the agent ends. A
 // second call aborts the drain.
-func (a *Agent) stop(ctx context.Context, why string) {
-	again := a.stopping.Swap(true)
-	settings := a.reloader.InForce().Config.Envoy
-	if !again && a.options.Config.InUnit && a.restarted(ctx) {
-		a.restarts.Store(true)
-		a.detach()
+func (s *stopper) stop(ctx context.Context, why string) {
+	again := s.life.stopping.Swap(true)
+	settings := s.state.InForce().Config.Envoy
+	if !again && s.options.Config.InUnit && restarted(ctx, s.logOf("systemd")) {
+		s.life.restarts.Store(true)
+		s.life.detach()
 		return
 	}
 	if again {
-		a.log.Warn("second stop signal: aborting drain", "by", why)
-		a.capture.Leave(ctx, 0)
+		s.log.Warn("second stop signal: aborting drain", "by", why)
+		s.capture.Leave(ctx, 0)
 	} else {
-		a.log.Info("stopping", "by", why)
-		a.health.Leave() // the mesh sends nothing new while Envoy drains
-		a.relay.Leave()
+		s.log.Info("stopping", "by", why)
+		s.health.Leave() // the mesh sends nothing new while Envoy drains
+		s.relay.Leave()
 		accepts := settings.TerminationDrainDuration // of Envoy, for new connections
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration
 		}
-		a.capture.Leave(ctx, accepts/2)
+		s.capture.Leave(ctx, accepts/2)
 	}
-	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
-		a.log.Error("stop", "error", err)
+	if err := s.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
+		s.log.Error("stop", "error", err)
 	}
 }

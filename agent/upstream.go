@@ -15,8 +15,13 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/exposure"
+	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -49,22 +54,25 @@ func upstreamOf(c *config.Config) relay.Upstream {
 }
 
 // newRelay returns the relay to the upstream server. It serves no stream unless one is configured.
-func (a *Agent) newRelay(c *config.Config) *relay.Server {
-	own := a.isOwn(c)
-	options := relay.Options{Upstream: upstreamOf(c), Board: a.board, Logger: a.logOf("relay"),
-		RedactError: envoy.RedactMessage, Certificate: a.workloadCertificate,
-		PID:           func(from net.Addr) int32 { return xds.PeerOf(from).PID },
-		Envoy:         func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },
-		Application:   a.grpcNode.Load,
-		Listeners:     func() { a.exposure.Wake() },
-		Roots:         func() []*x509.Certificate { return a.identity.AnnouncedRoots() },
-		Subscriptions: []relay.Subscription{{TypeURL: resource.ProxyConfigType, Apply: a.applyProxyConfig}}}
-	if c.DNS.Listen != "" {
+// resolver may be nil. listeners is notified when Envoy has accepted listeners.
+func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadIdentity,
+	resolver *dns.Server, grpc *grpcBootstrap, listeners chan<- struct{},
+) *relay.Server {
+	options := relay.Options{Upstream: upstreamOf(c), Board: b.board, Logger: b.logOf("relay"),
+		RedactError: envoy.RedactMessage, Certificate: w.certificate,
+		PID:         func(from net.Addr) int32 { return xds.PeerOf(from).PID },
+		Envoy:       func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },
+		Application: grpc.node.Load,
+		Listeners:   func() { notify(listeners) },
+		Roots:       w.AnnouncedRoots,
+		Subscriptions: []relay.Subscription{{TypeURL: resource.ProxyConfigType,
+			Apply: w.applyProxyConfig}}}
+	if resolver != nil {
 		options.Subscriptions = append(options.Subscriptions,
-			relay.Subscription{TypeURL: resource.NameTableType, Apply: a.applyNameTable})
+			relay.Subscription{TypeURL: resource.NameTableType, Apply: applyNameTable(resolver)})
 	}
 	if c.Discovery.Cache {
-		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), a.board)
+		options.Cache = relay.OpenCache(filepath.Join(c.Paths.StateDir, relayCacheName), b.board)
 	}
 	server := relay.New(options)
 	server.SetCacheMaxAge(c.Discovery.CacheMaxAge)
@@ -72,32 +80,39 @@ func (a *Agent) newRelay(c *config.Config) *relay.Server {
 }
 
 // applyCached uses what an earlier run of the agent received from the upstream server for itself.
-func (a *Agent) applyCached(node config.Node) {
+func applyCached(server *relay.Server, node config.Node) {
 	for _, typeURL := range []string{resource.ProxyConfigType, resource.NameTableType} {
-		a.relay.ApplyCached(node.ServiceNode(), typeURL)
+		server.ApplyCached(node.ServiceNode(), typeURL)
 	}
 }
 
-// offerUpstream makes new streams use the upstream server of a configuration, or the embedded
-// server if it has none.
-func (a *Agent) offerUpstream(c *config.Config) {
-	a.xdsSwitch.UseRelay(c.Discovery.Address != "")
-	a.relay.Offer(upstreamOf(c))
+// upstream selects the server that Envoy is served from: the embedded or the upstream server.
+type upstream struct {
+	relay     *relay.Server
+	xdsSwitch *xds.Switch
+	identity  *identity.Manager
 }
 
-// useUpstream does the same for all streams of the relay.
-func (a *Agent) useUpstream(c *config.Config) {
-	a.offerUpstream(c)
-	a.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
+// offer makes new streams use the upstream server of a configuration, or the embedded server if it
+// has none.
+func (u *upstream) offer(c *config.Config) {
+	u.xdsSwitch.UseRelay(c.Discovery.Address != "")
+	u.relay.Offer(upstreamOf(c))
+}
+
+// configure does the same for all streams of the relay.
+func (u *upstream) configure(c *config.Config) {
+	u.offer(c)
+	u.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
 	if c.Discovery.Address == "" {
-		a.identity.SetTrustBundle(resource.ProxyConfigType, nil)
+		u.identity.SetTrustBundle(resource.ProxyConfigType, nil)
 		return
 	}
-	a.relay.Configure(upstreamOf(c))
+	u.relay.Configure(upstreamOf(c))
 }
 
 // applyProxyConfig trusts the roots of a ProxyConfig beside those of the identity provider.
-func (a *Agent) applyProxyConfig(resources []*anypb.Any, _ []string) error {
+func (w *workloadIdentity) applyProxyConfig(resources []*anypb.Any, _ []string) error {
 	for _, one := range resources {
 		var proxy meshapi.ProxyConfig
 		if err := one.UnmarshalTo(&proxy); err != nil {
@@ -111,14 +126,14 @@ func (a *Agent) applyProxyConfig(resources []*anypb.Any, _ []string) error {
 				return err
 			}
 		}
-		a.identity.SetTrustBundle(resource.ProxyConfigType, roots)
+		w.SetTrustBundle(resource.ProxyConfigType, roots)
 	}
 	return nil
 }
 
-// workloadCertificate returns the current certificate of the identity provider.
-func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
-	pair := a.identity.Pair()
+// certificate returns the current certificate of the identity provider.
+func (w *workloadIdentity) certificate() (*tls.Certificate, error) {
+	pair := w.Pair()
 	if pair == nil {
 		return nil, errors.New("the workload has no certificate yet")
 	}
@@ -129,15 +144,20 @@ func (a *Agent) workloadCertificate() (*tls.Certificate, error) {
 	return &certificate, nil
 }
 
-// embeddedMesh implements epoch.Mesh. The files of the embedded server do not count while an
+// meshInForce implements epoch.Mesh. The files of the embedded server do not count while an
 // upstream server is in use.
-type embeddedMesh struct{ *Agent }
+type meshInForce struct {
+	state     *reloadState
+	discovery *discovery.Server
+	unbound   *ports.Unbound
+	exposure  *exposure.Checker
+}
 
 // Closed returns why the embedded server serves nothing, why the live Envoy serves nothing of it,
 // or which port is reachable past mutual TLS; "" if nothing of this is so.
-func (m embeddedMesh) Closed() string {
+func (m meshInForce) Closed() string {
 	why := ""
-	if m.reloader.InForce().Config.Discovery.Address == "" {
+	if m.state.InForce().Config.Discovery.Address == "" {
 		why = cmp.Or(m.discovery.Closed(), m.unbound.Closed())
 	}
 	return cmp.Or(why, m.exposure.Closed())

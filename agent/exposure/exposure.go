@@ -50,7 +50,9 @@ type Options struct {
 	Envoy func(sockdiag.Socket) bool
 	// Epochs returns a channel that is closed at the next change of an epoch.
 	Epochs func() <-chan struct{}
-	Board  *condition.Board
+	// Listeners receives when Envoy has accepted listeners.
+	Listeners <-chan struct{}
+	Board     *condition.Board
 }
 
 // Report is what the last check found.
@@ -93,7 +95,6 @@ type Outside struct {
 type Checker struct {
 	Options
 	part.Readiness
-	wake     chan struct{}
 	checking sync.Mutex
 	counting sync.Mutex // of Older, which lists all connections
 	report   atomic.Pointer[Report]
@@ -101,7 +102,7 @@ type Checker struct {
 
 // New returns a Checker.
 func New(o Options) *Checker {
-	c := &Checker{Options: o, wake: make(chan struct{}, 1)}
+	c := &Checker{Options: o}
 	c.report.Store(&Report{})
 	return c
 }
@@ -122,19 +123,11 @@ func (c *Checker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-rules:
 		case <-epochs:
-		case <-c.wake:
+		case <-c.Listeners:
 		case <-time.After(every):
 		}
 	}
 	return nil
-}
-
-// Wake triggers a check. It does not block.
-func (c *Checker) Wake() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Report returns what the last check found.

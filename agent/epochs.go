@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/hostconflict"
+	"outrider.org/outrider/agent/keeper"
+)
+
+// epochParts run Envoy.
+type epochParts struct {
+	link       *epoch.Link // to the keeper
+	supervisor *epoch.Supervisor
+	claims     *hostClaims
+	user       *keeper.User          // Envoy's, nil if it is this process's
+	own        func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
+}
+
+// newEpochs creates the supervisor and connects to the keeper, which takes its time in parallel: the
+// result is received from opened.
+func newEpochs(
+	ctx context.Context, b *base, c *config.Config, state *reloadState,
+	presence *hostconflict.Presence,
+) (e *epochParts, opened <-chan error, err error) {
+	user, err := envoyUser(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	link := newLink(b, c, user)
+	connected := make(chan error, 1)
+	go func() { connected <- openKeeper(ctx, link) }()
+	claims := &hostClaims{options: b.options.Config, state: state, link: link, presence: presence}
+	supervisor := epoch.New(epoch.Options{
+		Admin: func(address string) epoch.Admin { return link.Admin(address) },
+		Board: b.board, Logger: b.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir,
+		Explain:  envoy.ExplainExit,
+		Obstacle: claims.taken,
+		Settings: epochSettings(c),
+	})
+	link.Supervise(supervisor)
+	return &epochParts{link: link, supervisor: supervisor, claims: claims, user: user,
+		own: ownUsers(c, link)}, connected, nil
+}
+
+// supervision runs the supervisor with the keeper to which the link is connected.
+type supervision struct {
+	*epoch.Supervisor
+	link *epoch.Link
+}
+
+// Run implements part.Part.
+func (s supervision) Run(ctx context.Context) error { return s.Supervisor.Run(ctx, s.link.Get()) }
+
+// liveEpoch returns the epoch that serves; live is false if there is none.
+func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
+	e, _, live = supervisor.Live()
+	return e, live
+}
+
+// newLink returns the link to the keeper: under systemd the one behind the socket in the runtime
+// directory, in the foreground one that the agent starts.
+func newLink(b *base, c *config.Config, other *keeper.User) *epoch.Link {
+	folder := keeperFolder(c.Paths.RuntimeDir)
+	var dialer keeper.Dialer = keeper.Program{
+		Socket: keeper.Socket(filepath.Join(folder, keeperSocket)),
+		Options: keeper.LaunchOptions{Folder: folder, BaseID: uint32(c.Envoy.BaseID), User: other,
+			Stderr: os.Stderr}}
+	if b.options.Config.InUnit {
+		dialer = keeper.Socket(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
+	}
+	return epoch.NewLink(epoch.LinkOptions{Dialer: dialer, Logger: b.logOf("keeper"),
+		EnvoyLog: b.logs.Envoy, ForwardLog: c.Log.Envoy})
+}
+
+// openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
+// serves another agent.
+func openKeeper(ctx context.Context, link *epoch.Link) error {
+	err := link.Open(ctx)
+	if errors.Is(err, keeper.ErrBusy) {
+		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
+	}
+	return err
+}
+
+func epochSettings(c *config.Config) epoch.Settings {
+	return epoch.Settings{BackoffMin: c.Envoy.RestartBackoffMin,
+		BackoffMax: c.Envoy.RestartBackoffMax, Limit: c.Envoy.RestartLimit,
+		Window: c.Envoy.RestartWindow}
+}
+
+func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
+	return epoch.StopOptions{TerminationDrain: c.TerminationDrainDuration,
+		ExitOnZero: c.ExitOnZeroActiveConnections,
+		Minimum:    c.MinimumDrainDuration, Maximum: c.MaximumDrainDuration, Now: now}
+}

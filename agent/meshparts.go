@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"context"
+
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/dns"
+	"outrider.org/outrider/agent/endpoints"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/exposure"
+	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/ports"
+	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
+)
+
+// meshParts serve the mesh configuration to Envoy and watch what becomes of it on this host.
+type meshParts struct {
+	watch     *watch.Watcher // of the mesh configuration's files
+	discovery *discovery.Server
+	xds       *xds.Server // serves what discovery generates
+	relay     *relay.Server
+	upstream  *upstream // selects one of the two
+	grpc      *grpcBootstrap
+	dns       *dns.Server // nil if disabled
+	tracker   *ports.Tracker
+	unbound   *ports.Unbound
+	capture   *capture.Follower
+	exposure  *exposure.Checker
+	endpoints *endpoints.Tracker
+	inForce   meshInForce
+}
+
+func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *workloadIdentity,
+) (m *meshParts, err error) {
+	m = &meshParts{grpc: &grpcBootstrap{board: b.board}}
+	var node config.Node
+	if c.DNS.Listen != "" || c.Discovery.Address != "" {
+		if node, err = c.Node.Resolve(config.ThisHost()); err != nil {
+			return nil, err
+		}
+	}
+	if c.DNS.Listen != "" {
+		m.dns = newDNS(b, c, node)
+	}
+	if m.watch, err = newMeshWatch(c, b.logOf("watch")); err != nil {
+		return nil, err
+	}
+	var pushed func()
+	if m.dns != nil {
+		pushed = func() { publishNames(state, m.discovery, m.dns) }
+	}
+	if m.discovery, err = newDiscovery(b, c, m.watch.Changes(), e, w, pushed); err != nil {
+		return nil, err
+	}
+	listeners := make(chan struct{}, 1) // Envoy has accepted some
+	m.tracker = ports.NewTracker(hostOf(b.options.Config), m.discovery, c.Paths.RuntimeDir, b.board,
+		func() { notify(listeners) })
+	m.relay = newRelay(b, c, e.own, w, m.dns, m.grpc, listeners)
+	if c.Discovery.Address != "" {
+		applyCached(m.relay, node)
+	}
+	m.capture = newCapture(b, c, e.supervisor)
+	m.exposure = newExposure(b, c, state, e, &meshPolicy{m.relay, m.discovery, m.tracker}, m.capture,
+		listeners)
+	m.endpoints = newEndpoints(b, state, e.supervisor)
+	if m.xds, m.unbound, err = newXDS(b, m, e, w.acknowledged); err != nil {
+		return nil, err
+	}
+	m.upstream = &upstream{relay: m.relay, identity: w.Manager,
+		xdsSwitch: &xds.Switch{Embedded: m.xds, Relay: m.relay, Logger: b.logOf("xds")}}
+	m.upstream.xdsSwitch.UseRelay(c.Discovery.Address != "")
+	m.inForce = meshInForce{state, m.discovery, m.unbound, m.exposure}
+	return m, nil
+}
+
+// newXDS returns the server of the embedded discovery server's resources, and the part that has it
+// send listeners again that Envoy could not bind.
+func newXDS(
+	b *base, m *meshParts, e *epochParts, acknowledgements chan<- struct{},
+) (server *xds.Server, unbound *ports.Unbound, err error) {
+	log, clients := b.logOf("xds"), newClients(b, m.discovery, e, m.grpc)
+	unbound = ports.NewUnbound(ports.UnboundOptions{Host: hostOf(b.options.Config),
+		Source: m.discovery, Epochs: e.supervisor.Changed, Board: b.board,
+		Live: func() (int, bool) {
+			live, ok := liveEpoch(e.supervisor)
+			return live.PID, ok
+		},
+		Retry: func(ctx context.Context, stream uint64, names []string) {
+			server.Retry(ctx, stream, resource.ListenerType, names)
+		}})
+	server, err = xds.NewServer(xds.ForHost(xds.Options{
+		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
+		Observer: acknowledged{
+			mesh.NewObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
+		Logger: log, ControlPlane: "outriderd " + b.options.Version, Words: envoy.RedactMessage,
+		Also: receiveFailures(m.endpoints, e.own),
+	}))
+	return server, unbound, err
+}
+
+// newSockets binds the sockets of xDS and SDS.
+func newSockets(b *base, c *config.Config, e *epochParts, server xds.Service, w *workloadIdentity,
+) (xdsSockets, sdsSockets *xds.Sockets, err error) {
+	options := xds.SocketOptions{Name: "xds.socket", Path: c.XDS.Socket, Server: server,
+		Logger: b.logOf("xds"), Own: e.own}
+	if e.user != nil {
+		options.Group = int(e.user.GID)
+	}
+	xdsSockets, err = xds.NewSockets(forApplications(b.options.Config.InUnit, c, options))
+	if err != nil {
+		return nil, nil, err
+	}
+	sdsSockets, err = w.newSockets(c, options, e.user)
+	return xdsSockets, sdsSockets, err
+}

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+)
+
+// reloadState is the configuration in force and the state of the reloads. The reloader changes it;
+// every part may read it.
+type reloadState struct {
+	started *config.Config               // at the start of the agent: the values of [start] keys
+	binary  atomic.Pointer[envoy.Binary] // of the configuration in force; nil until there is one
+
+	mu       sync.Mutex
+	current  *config.Loaded // in force
+	last     *api.LastReload
+	reported uint64             // number of reloads whose start was published
+	pending  []string           // [start] keys that differ on disk
+	phases   map[*reload]string // of reloads in progress
+}
+
+// newReloadState returns the state at the start of the agent.
+func newReloadState(loaded *config.Loaded) *reloadState {
+	return &reloadState{started: loaded.Config, current: loaded, phases: map[*reload]string{}}
+}
+
+// InForce returns the configuration in force.
+func (r *reloadState) InForce() *config.Loaded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+// setPhase records the phase of a reload in progress.
+func (r *reloadState) setPhase(request *reload, p api.Progress) {
+	phase := fmt.Sprintf("reloading (%s): %s", request.reason, p.Phase)
+	if !p.Until.IsZero() {
+		phase += ", until " + p.Until.Format(time.TimeOnly) + " at the latest"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, inProgress := r.phases[request]; inProgress {
+		r.phases[request] = phase
+	}
+}
+
+// phaseOf returns the phase of a reload in progress.
+func (r *reloadState) phaseOf(request *reload) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.phases[request]
+}
+
+// Reported returns the number of reloads whose start was published.
+func (r *reloadState) Reported() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reported
+}
+
+// Phase describes the oldest reload in progress and counts the others.
+func (r *reloadState) Phase() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var oldest *reload
+	for request := range r.phases {
+		if oldest == nil || request.id < oldest.id {
+			oldest = request
+		}
+	}
+	if len(r.phases) > 1 {
+		return fmt.Sprintf("%s (and %d more)", r.phases[oldest], len(r.phases)-1)
+	}
+	return r.phases[oldest]
+}
+
+// Standing returns the last reload, the [start] keys that are pending, and whether a published
+// reload is in progress.
+func (r *reloadState) Standing() (last *api.LastReload, pending []string, busy bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for request := range r.phases {
+		busy = busy || !request.quiet
+	}
+	return r.last, r.pending, busy
+}
+
+// Pending returns the [start] keys that changed on disk.
+func (r *reloadState) Pending() []string {
+	_, pending, _ := r.Standing()
+	return pending
+}

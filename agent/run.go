@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"outrider.org/outrider/agent/capture"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/endpoints"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/journal"
+	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/part"
+)
+
+// run is one run of the agent.
+type run struct {
+	*base
+	life    *lifecycle
+	state   *reloadState
+	link    *epoch.Link
+	capture *capture.Follower
+	pings   []pinger
+	stages  []stage
+}
+
+// stage is a set of parts that start in order, once the stage before is done.
+type stage struct {
+	parts []part.Part
+	await part.Part                       // must be ready for the stage to be done; nil: none
+	then  func(ctx context.Context) error // and this have returned; an error ends the agent
+}
+
+// pinger is a goroutine that must run for the agent to be alive.
+type pinger struct {
+	name string
+	ping func(ctx context.Context) error // returns once the goroutine has run
+}
+
+// ping returns once all pingers have run. It feeds the watchdog.
+func (r *run) ping(ctx context.Context) error {
+	for _, p := range r.pings {
+		if err := p.ping(ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// run starts the stages. It returns when a part or ctx has ended and all parts have stopped in
+// reverse order.
+func (r *run) run(ctx context.Context) error {
+	group := part.NewGroup(ctx)
+	for _, s := range r.stages {
+		group.Start(s.parts...)
+		if s.await != nil && group.Await(s.await) != nil {
+			break // the group has ended
+		}
+		if s.then == nil {
+			continue
+		}
+		if err := s.then(group.Context()); err != nil {
+			group.Fail(err)
+			break
+		}
+	}
+	return group.Wait()
+}
+
+// end ends the keeper, Envoy and the interception as the end of the parts requires, and returns the
+// error of the program.
+func (r *run) end(err error) error {
+	switch {
+	case errors.Is(err, epoch.ErrGaveUp):
+		r.link.Shutdown()
+		return exitf(ExitGaveUp, "%w", err)
+	case err != nil:
+		if _, ok := errors.AsType[*ExitError](err); ok {
+			r.link.ShutdownIfIdle()
+			return err
+		}
+		return &ExitError{Code: ExitInternal, Err: err}
+	case r.life.restarts.Load():
+		r.log.Info("ended for a restart; Envoy continues serving")
+	case r.life.stopping.Load():
+		r.link.Shutdown()
+		r.capture.Stop(context.Background()) // the contexts of the parts have ended
+		tidy(r.state.InForce().Config, r.log)
+	}
+	return nil
+}
+
+// awaitKeeper waits for the result of connecting to the keeper.
+func awaitKeeper(
+	ctx context.Context, b *base, c *config.Config, link *epoch.Link, connected <-chan error,
+) error {
+	if err := <-connected; err != nil || c.Envoy.Enabled {
+		return err
+	}
+	return endEnvoys(ctx, link, b.log)
+}
+
+// newEvents returns the part that logs conditions and events.
+func newEvents(b *base, proxy *epoch.Proxy) *journal.Events {
+	return &journal.Events{Board: b.board, Log: b.logOf("agent"), Logs: b.logs, Epochs: proxy,
+		Elsewhere: []string{conditionRefused, discovery.ConditionProblems,
+			epoch.ConditionGaveUp, mesh.ConditionRefused(""), endpoints.ConditionFailing}}
+}

@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/operations"
+	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/bus"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/relay"
+	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/sts"
+	"outrider.org/outrider/agent/systemd"
+)
+
+// views show the agent over HTTP, and exchange tokens.
+type views struct {
+	admin       *status.View
+	status      *status.Server     // nil if disabled
+	sts         *sts.Server        // nil if disabled
+	debug       *relay.DebugServer // nil if disabled
+	connections status.ConnectionMetrics
+}
+
+func newViews(b *base, c *config.Config, state *reloadState, life *lifecycle, e *epochParts,
+	w *workloadIdentity, m *meshParts, proxy *epoch.Proxy, checker *health.Checker,
+) *views {
+	trusted := trustedUsers(c)
+	v := &views{connections: status.ConnectionMetrics{}}
+	v.admin = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: proxy,
+		Epochs: e.supervisor, Trusted: trusted, Board: b.board, Logger: b.logOf("status")})
+	v.connections["admin"] = v.admin
+	if c.STS.Port != 0 {
+		v.sts = sts.NewServer(sts.Options{
+			Address:   net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
+			Manager:   sts.NewGoogle(c.STS.Audience, c.STS.ServiceAccount),
+			TokenFile: c.Identity.TokenFile,
+			Trusted:   trusted, Board: b.board, Logger: b.logOf("sts"),
+		})
+	}
+	if c.Discovery.Address != "" && c.Discovery.DebugAddress != "" {
+		v.debug = &relay.DebugServer{Server: m.relay, Users: trusted,
+			Address: c.Discovery.DebugAddress, Board: b.board, Logger: b.logOf("relay")}
+	}
+	if c.Status.Address == "" {
+		return v
+	}
+	epochs := operations.Epochs{Supervisor: e.supervisor, Proxy: proxy, Keeper: e.link}
+	metrics := status.Metrics{Version: b.options.Version, Started: b.started, Board: b.board,
+		Supervisor: e.supervisor, Proxy: proxy, Keeper: e.link, Discovery: m.discovery, XDS: m.xds,
+		Relay: m.relay, Health: checker, Identity: w.Manager, STS: v.sts, DNS: m.dns,
+		Capture: m.capture, Endpoints: m.endpoints, PendingKeys: state.Pending,
+		Connections: v.connections}
+	v.status = status.NewServer(status.Options{
+		Address: c.Status.Address, Config: statusConfig(c), Readiness: proxy, Proxy: proxy,
+		Control: control{epochs, life}, Metrics: metrics.Gatherer(), Trusted: trusted,
+		Board: b.board, Logger: b.logOf("status"),
+	})
+	v.connections["status"] = v.status
+	return v
+}
+
+// control implements status.Control.
+type control struct {
+	operations.Epochs
+	life *lifecycle
+}
+
+// Quit requests an orderly stop and returns at once.
+func (c control) Quit(context.Context) error {
+	c.life.requestStop()
+	return nil
+}
+
+// newBackend returns the operations of the private socket and of D-Bus.
+func newBackend(b *base, state *reloadState, life *lifecycle, e *epochParts, w *workloadIdentity,
+	m *meshParts, proxy *epoch.Proxy, checker *health.Checker, v *views, maker *specMaker, r *reloader,
+) *backend {
+	epochs := operations.Epochs{Supervisor: e.supervisor, Proxy: proxy, Keeper: e.link}
+	mesh := &operations.Mesh{Discovery: m.discovery, Ports: m.tracker, Unbound: m.unbound,
+		Exposure: m.exposure, Endpoints: m.endpoints, Identity: w.Manager, Proxy: proxy}
+	return &backend{
+		overview: &overview{state: state, life: life, maker: maker, version: b.options.Version,
+			instance: b.options.Config.Instance, started: b.started, board: b.board,
+			presence: e.claims.presence, proxy: proxy, relay: m.relay, health: checker,
+			capture: m.capture, epochs: epochs, mesh: mesh},
+		configuration: configuration{options: b.options.Config, reloader: r,
+			discovery: m.discovery, board: b.board,
+			checker: blueprint.Checker{Maker: maker.Maker, Runner: epoch.Runner{Link: e.link}}},
+		Epochs: epochs, Mesh: mesh,
+		Interception: operations.Interception{Client: m.capture},
+		Levels:       operations.Levels{Level: b.level, Log: b.log, Proxy: proxy},
+		Resources: operations.Resources{Supervisor: e.supervisor, Discovery: m.discovery, XDS: m.xds,
+			Relay: m.relay, View: v.admin},
+	}
+}
+
+func newAPI(b *base, c *config.Config, operations *backend) *api.Server {
+	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
+	return api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
+		Rule: rule, Backend: operations, Events: b.board, Logger: b.logOf("api")})
+}
+
+// newBus returns the D-Bus server.
+func newBus(b *base, operations *backend) (*bus.Server, error) {
+	unit := ""
+	if b.options.Config.InUnit {
+		var err error
+		if unit, err = (systemd.Manager{}).Unit(); err != nil {
+			b.logOf("bus").Warn("cannot determine the name of the unit", "error", err)
+		}
+	}
+	return bus.New(bus.Options{Address: b.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"),
+		Instance: b.options.Config.Instance, Unit: unit, Backend: operations, Events: b.board,
+		Conditions: b.board, Logger: b.logOf("bus")})
+}
+
+// changersGroup is the group whose members may send changing requests to the private socket.
+const changersGroup = "outrider"
+
+func statusConfig(c *config.Config) status.Config {
+	return status.Config{Control: c.Status.Control == "loopback",
+		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: c.Status.Probes}
+}
+
+func viewConfig(c *config.Config) status.ViewConfig {
+	return status.ViewConfig{Port: c.Envoy.AdminPort, Full: c.Envoy.AdminAccess == "full"}
+}
+
+// trustedUsers returns the users whose connections have their own limits: root, the agent's user
+// and Envoy's, which requests readiness for port 15021.
+func trustedUsers(c *config.Config) []uint32 {
+	trusted := []uint32{0, uint32(os.Geteuid())}
+	if found, err := user.Lookup(c.Envoy.User); err == nil {
+		if uid, err := strconv.ParseUint(found.Uid, 10, 32); err == nil {
+			trusted = append(trusted, uint32(uid))
+		}
+	}
+	return trusted
+}
