@@ -99,7 +99,7 @@ func New(options Options) *Server {
 	}
 	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{},
 		announced: map[string]*rpcstatus.Status{},
-		modules: &modules{log: options.Logger, cache: options.Cache,
+		modules: &modules{log: options.Logger, cache: options.Cache, pause: firstModulePause,
 			known: map[[sha256.Size]byte][]byte{}}}
 	s.envoys, s.others = newShares()
 	s.shown = Status{State: Connecting, Since: time.Now()}

@@ -33,6 +33,7 @@ import (
 type modules struct {
 	log     *slog.Logger
 	local   bool               // servers may be on this host: of tests only
+	pause   time.Duration      // after the first attempt
 	cache   *Cache             // with the modules of an earlier agent; nil: none
 	fetches singleflight.Group // by URL and pull secret
 
@@ -182,7 +183,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 			"url", withoutSecrets(from))
 	}
 	done := m.fetches.DoChan(from+" "+secret, func() (any, error) {
-		return inAttempts(context.WithoutCancel(ctx), limit, fetch)
+		return m.inAttempts(context.WithoutCancel(ctx), limit, fetch)
 	})
 	var found module
 	select {
@@ -208,12 +209,12 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 }
 
 // inAttempts fetches a module in several attempts.
-func inAttempts(
+func (m *modules) inAttempts(
 	ctx context.Context, limit time.Duration, fetch func(context.Context) (module, error),
-) (m module, err error) {
+) (got module, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	retries := backoff.Backoff{Min: firstModulePause, Max: limit}
+	retries := backoff.Backoff{Min: m.pause, Max: limit}
 	for attempt := 1; ; attempt++ {
 		found, failed := fetch(ctx)
 		if failed == nil {
@@ -223,7 +224,7 @@ func inAttempts(
 			err = failed
 		}
 		if attempt == moduleAttempts || retries.Wait(ctx) != nil {
-			return m, err
+			return got, err
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
@@ -204,6 +205,23 @@ func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 			t.Errorf("stored %t: extension %q, %v; want %q", stored, got, err, want)
 		}
 	}
+}
+
+// A server that fails is asked again at growing intervals, and the first reason is the error.
+func TestModules_FailuresAreRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Options{Board: condition.NewBoard()}).modules
+		var moments []time.Duration
+		started := time.Now()
+		_, err := m.inAttempts(t.Context(), moduleTime, func(context.Context) (module, error) {
+			moments = append(moments, time.Since(started).Round(firstModulePause))
+			return module{}, fmt.Errorf("failure %d", len(moments))
+		})
+		if err == nil || len(moments) != moduleAttempts || moments[1] != firstModulePause ||
+			moments[4] < 10*firstModulePause {
+			t.Errorf("%v after attempts at %v", err, moments)
+		}
+	})
 }
 
 func TestModules_TimeoutIsCapped(t *testing.T) {
