@@ -33,8 +33,8 @@ const (
 	maxBundleRedirect = 3
 )
 
-// follower is a goroutine that fetches a SPIFFE bundle.
-type follower struct {
+// fetcher is a goroutine that fetches a SPIFFE bundle.
+type fetcher struct {
 	stop context.CancelFunc
 	err  error // of the last attempt
 }
@@ -46,36 +46,36 @@ func (m *Manager) SetBundleURLs(urls []string) {
 	defer m.mu.Unlock()
 	m.bundleURLs = urls
 	if m.running != nil {
-		m.followBundles()
+		m.updateFetchers()
 	}
 }
 
-// followBundles starts and stops followers. Callers hold mu.
-func (m *Manager) followBundles() {
-	for url, f := range m.followers {
+// updateFetchers starts and stops fetchers. Callers hold mu.
+func (m *Manager) updateFetchers() {
+	for url, f := range m.fetchers {
 		if !slices.Contains(m.bundleURLs, url) {
 			f.stop()
-			delete(m.followers, url)
+			delete(m.fetchers, url)
 			delete(m.bundles, url)
 		}
 	}
 	for _, url := range m.bundleURLs {
-		if m.followers[url] == nil {
+		if m.fetchers[url] == nil {
 			ctx, stop := context.WithCancel(m.running)
-			f := &follower{stop: stop}
-			m.followers[url] = f
-			go m.followBundle(ctx, url, f)
+			f := &fetcher{stop: stop}
+			m.fetchers[url] = f
+			go m.repeatFetch(ctx, url, f)
 		}
 	}
-	m.judgeBundles()
-	m.changed()
+	m.updateBundles()
+	m.storeSoon()
 }
 
-// judgeBundles publishes the roots and judges the followers. Callers hold mu.
-func (m *Manager) judgeBundles() {
+// updateBundles publishes the roots, and raises or clears the condition. Callers hold mu.
+func (m *Manager) updateBundles() {
 	var failed []string
-	for _, url := range slices.Sorted(maps.Keys(m.followers)) {
-		if err := m.followers[url].err; err != nil {
+	for _, url := range slices.Sorted(maps.Keys(m.fetchers)) {
+		if err := m.fetchers[url].err; err != nil {
 			failed = append(failed, "cannot fetch the SPIFFE bundle "+url+": "+err.Error()+
 				"; check its server, or correct spiffeBundleUrl in the MeshConfig")
 		}
@@ -85,11 +85,11 @@ func (m *Manager) judgeBundles() {
 	} else {
 		m.options.Board.Clear(CodeBundle)
 	}
-	m.judge()
+	m.update()
 }
 
-// followBundle fetches a bundle until ctx ends.
-func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
+// repeatFetch fetches a bundle until ctx ends.
+func (m *Manager) repeatFetch(ctx context.Context, url string, f *fetcher) {
 	retries := backoff.Backoff{Min: firstBundleRetry, Max: bundleRefresh}
 	for {
 		roots, wait, err := fetchBundle(ctx, m.options.HTTP, url)
@@ -104,10 +104,10 @@ func (m *Manager) followBundle(ctx context.Context, url string, f *follower) {
 			retries.Reset()
 			if !slices.EqualFunc(m.bundles[url], roots, (*x509.Certificate).Equal) {
 				m.bundles[url] = roots
-				m.changed()
+				m.storeSoon()
 			}
 		}
-		m.judgeBundles()
+		m.updateBundles()
 		m.mu.Unlock()
 		if backoff.Sleep(ctx, wait) != nil {
 			return

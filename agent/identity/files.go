@@ -109,7 +109,7 @@ func (r *revocations) check(version *material) error {
 	if r.missing.IsZero() {
 		r.missing = time.Now()
 	}
-	if time.Since(r.missing) < settle {
+	if time.Since(r.missing) < failureGrace {
 		return errors.New("the revocation lists (ca.crl) have just been removed")
 	}
 	*r = revocations{}

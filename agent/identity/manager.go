@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -53,34 +51,20 @@ type Manager struct {
 	dirty   chan struct{} // holds one: there is something to store
 
 	mu       sync.Mutex
-	running  context.Context // of Run; nil before
+	running  context.Context // of Run, whose workers may start at any time; nil before
 	settings Settings
-	pending  bool // the provider of settings may be refused
+	// provisional means that the provider of settings may be refused.
+	provisional bool
 	// bundleURLs are the SPIFFE bundles to follow.
 	bundleURLs []string
 	entries    map[string]*entry
 	bundles    map[string][]*x509.Certificate // of mesh configurations, by where they come from
-	followers  map[string]*follower           // of SPIFFE bundles, by URL
+	fetchers   map[string]*fetcher            // of SPIFFE bundles, by URL
 	published  map[string]string              // version in the feed by name; or absent
 	waiting    map[string]bool                // entries refused with errTooMany
 	stats      Stats
 	presented  map[string]*material // see SetPresented
 	users      map[string][]string
-}
-
-// entry is a secret that is configured or subscribed to.
-type entry struct {
-	configured  bool
-	pending     bool // its version may come from a provider that may be refused
-	subscribers int
-	definition  definition
-	worker      *worker   // nil: none runs
-	former      *worker   // of the settings before; it ends when worker has a version
-	current     *material // of ROOTCA without what the mesh configuration adds
-	served      *material // in the feed; roots are merged anew each time
-	started     time.Time // when the worker was, by the wall clock
-	err         error     // of the last attempt
-	failing     time.Time // since when, by the wall clock; zero: not
 }
 
 // New returns a Manager. Nothing is read before Run.
@@ -98,7 +82,7 @@ func New(options Options) *Manager {
 		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
 		waiting: map[string]bool{},
-		bundles: map[string][]*x509.Certificate{}, followers: map[string]*follower{},
+		bundles: map[string][]*x509.Certificate{}, fetchers: map[string]*fetcher{},
 		stats: Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
 	}
 }
@@ -122,13 +106,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	if last != nil {
 		m.entry(RootCA)
-		m.accept(m.entry(Default), last)
+		m.setCurrent(m.entry(Default), last)
 	}
 	for _, url := range m.bundleURLs {
 		m.bundles[url] = bundles[url]
 	}
-	m.define(false)
-	m.followBundles()
+	m.applySettings(false)
+	m.updateFetchers()
 	m.mu.Unlock()
 
 	m.MarkReady()
@@ -154,7 +138,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) recheck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.judge()
+	m.update()
 }
 
 // Configure applies new settings. Secrets stay as they are until their new source has provided a
@@ -170,17 +154,17 @@ func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.settings
-	m.pending = missingOnly && (m.pending || now.Files != settings.Files ||
+	m.provisional = missingOnly && (m.provisional || now.Files != settings.Files ||
 		now.Spire != settings.Spire || now.Issuer != settings.Issuer)
 	if missingOnly {
 		settings.Output, settings.Sealed, settings.Stale = now.Output, now.Sealed, now.Stale
 	}
 	m.settings = settings
 	if m.running != nil {
-		m.define(missingOnly)
-		m.judge()
+		m.applySettings(missingOnly)
+		m.update()
 	}
-	m.changed()
+	m.storeSoon()
 }
 
 // SetTrustBundle sets the root certificates of one source (from), such as MeshConfig; nil removes
@@ -190,9 +174,9 @@ func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	defer m.mu.Unlock()
 	m.bundles[from] = roots
 	if m.running != nil {
-		m.judge()
+		m.update()
 	}
-	m.changed()
+	m.storeSoon()
 }
 
 // Subscribe implements xds.Subscriber. A secret that is not configured is read as long as somebody
@@ -204,7 +188,7 @@ func (m *Manager) Subscribe(names []string) {
 		m.entry(name).subscribers++
 		m.start(name)
 	}
-	m.judge()
+	m.update()
 }
 
 // Unsubscribe implements xds.Subscriber.
@@ -213,10 +197,10 @@ func (m *Manager) Unsubscribe(names []string) {
 	defer m.mu.Unlock()
 	for _, name := range names {
 		m.entries[name].subscribers--
-		m.forget(name)
+		m.remove(name)
 	}
-	m.admit()
-	m.judge()
+	m.startWaiting()
+	m.update()
 }
 
 // Pair returns the current workload certificate, nil if there is none.
@@ -246,29 +230,17 @@ func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 func (m *Manager) Secrets() []Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	names := slices.Collect(maps.Keys(m.entries))
-	for name := range m.presented {
-		if m.entries[name] == nil {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
 	var all []Info
-	for _, name := range names {
-		about, version, state := Info{Name: name}, m.presented[name], &entry{}
-		if e := m.entries[name]; e != nil {
-			version, state = m.version(name), e
-			if e.err != nil {
-				about.Problem = e.err.Error()
-			}
+	for _, s := range m.statuses() {
+		about := Info{Name: s.name}
+		if s.version != nil {
+			about = s.version.info(s.name)
 		}
-		if version != nil {
-			problem := about.Problem
-			about = version.info(name)
-			about.Problem = problem
+		if s.err != nil {
+			about.Problem = s.err.Error()
 		}
-		about.File, about.Users = m.fileOf(name), m.users[name]
-		about.Condition, about.Sentence = verdict(state, version, m.options.Now())
+		about.File, about.Users = m.fileOf(s.name), m.users[s.name]
+		about.Condition, about.Sentence = s.condition, s.sentence
 		all = append(all, about)
 	}
 	return all
@@ -285,9 +257,9 @@ func (m *Manager) entry(name string) *entry {
 	return e
 }
 
-// define makes the configured secrets those of the settings, and starts what does not run. If
-// missingOnly, secrets that are served remain as they are.
-func (m *Manager) define(missingOnly bool) {
+// applySettings makes the configured secrets those of the settings, and starts what does not run.
+// If missingOnly, secrets that are served remain as they are.
+func (m *Manager) applySettings(missingOnly bool) {
 	wanted := map[string]definition{}
 	if files := m.settings.Files; !files.empty() {
 		wanted[Default] = definition{files: Files{Cert: files.Cert, Key: files.Key}}
@@ -306,17 +278,16 @@ func (m *Manager) define(missingOnly bool) {
 		m.entry(name)
 	}
 	for name, e := range m.entries {
-		if missingOnly && e.current != nil && e.current.source != FromSpire && !e.pending {
+		if missingOnly && e.current != nil && e.current.source != FromSpire && !e.provisional {
 			continue
 		}
 		if name == Default || name == RootCA {
 			d, configured := wanted[name]
-			if v := e.current; e.pending && v != nil &&
-				(e.definition != d || v.issuer != m.settings.Issuer) { // the settings were refused
-				e.worker.end()
-				e.worker, e.current = nil, nil
+			if v := e.current; e.provisional && v != nil &&
+				(e.definition != d || v.issuer != m.settings.Issuer) {
+				e.withdraw()
 			}
-			e.pending = m.pending
+			e.provisional = m.provisional
 			if e.definition != d {
 				e.supersede()
 			}
@@ -324,9 +295,9 @@ func (m *Manager) define(missingOnly bool) {
 		} else if folder := e.definition.folder; folder != "" && folder != m.settings.Credentials {
 			e.supersede()
 		}
-		if !m.forget(name) {
+		if !m.remove(name) {
 			m.start(name)
 		}
 	}
-	m.admit()
+	m.startWaiting()
 }

@@ -11,8 +11,8 @@ import (
 
 // SetPresented replaces the certificates that Envoy has from files that it reads itself, by the
 // name of their secret, and the objects of the mesh configuration that use secrets ("FILE:LINE KIND
-// NAMESPACE/NAME"). They are shown and judged like the other secrets, and not served. Of more than
-// maxRequested the rest is left out.
+// NAMESPACE/NAME"). They are listed and have conditions like the other secrets, and are not served.
+// Of more than maxRequested the rest is left out.
 func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[string][]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -35,10 +35,10 @@ func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[
 	}
 	for name := range before {
 		if m.presented[name] == nil && m.entries[name] == nil {
-			m.forgetCounters(name)
+			m.removeCounters(name)
 		}
 	}
-	m.judge()
+	m.update()
 }
 
 // label returns how sentences for people call a secret: by its file or its credential, with an

@@ -36,7 +36,7 @@ func (m *Manager) version(name string) *material {
 // mu.
 func (m *Manager) withBundles(roots []*x509.Certificate, spiffe bool) []*x509.Certificate {
 	for _, from := range slices.Sorted(maps.Keys(m.bundles)) {
-		if spiffe || m.followers[from] == nil {
+		if spiffe || m.fetchers[from] == nil {
 			roots = pki.MergeRoots(roots, m.bundles[from])
 		}
 	}

@@ -36,8 +36,8 @@ type Sealed struct {
 	keys  []cipher.AEAD // the first one seals, all open
 }
 
-// kept is the plain text.
-type kept struct {
+// sealedContent is the plain text.
+type sealedContent struct {
 	Chain, Key, Roots []byte
 	Obtained          time.Time
 }
@@ -75,7 +75,7 @@ func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 
 // Save replaces the kept certificate.
 func (s *Sealed) Save(issued *Issued) error {
-	plain, err := json.Marshal(kept{
+	plain, err := json.Marshal(sealedContent{
 		Chain: issued.Pair.ChainPEM, Key: issued.Pair.KeyPEM,
 		Roots: pki.EncodeCertificates(issued.Roots), Obtained: issued.Obtained,
 	})
@@ -113,7 +113,7 @@ func (s *Sealed) Load() (*Issued, error) {
 			"or is damaged; a new certificate is requested", s.path)
 	}
 	defer clear(plain)
-	var last kept
+	var last sealedContent
 	if err := json.Unmarshal(plain, &last); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}

@@ -52,11 +52,11 @@ func (m *Manager) storeOnce(last *stored) error {
 		output = nil // the source itself
 	}
 	pair, roots := m.version(Default), m.version(RootCA)
-	if m.pending {
+	if m.provisional {
 		pair = nil
 	}
 	bundles := map[string][]byte{}
-	for url := range m.followers {
+	for url := range m.fetchers {
 		if roots := m.bundles[url]; roots != nil {
 			bundles[url] = pki.EncodeCertificates(roots)
 		}

@@ -11,39 +11,24 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// worker is a goroutine that obtains a secret.
-type worker struct{ stop context.CancelFunc }
-
-// definition is what a worker was started for.
-type definition struct {
-	files  Files
-	folder string // of credentials, for the secret of one
-	spire  bool
-	issuer Issuer
-	ratio  float64
-	jitter float64
-}
-
 // The following methods expect mu to be held.
 
 // start starts the worker of a secret, unless it runs or something else provides the secret.
 func (m *Manager) start(name string) {
 	e := m.entries[name]
-	if m.running == nil || e.worker != nil {
+	if state := e.state(); m.running == nil || state != idle && state != superseded {
 		return
 	}
 	if (name == Default || name == RootCA) && !e.configured && e.current != nil {
 		return // the provider was turned off, and an Envoy that drains has the secret
 	}
-	e.err, e.failing = nil, time.Time{}
-	var from source
-	from, e.err = m.origin(name, e)
+	from, err := m.sourceOf(name, e)
 	delete(m.waiting, name)
-	if e.err == nil && !e.configured && len(m.entries)-len(m.waiting) > maxRequested {
-		e.err, m.waiting[name] = errTooMany, true
+	if err == nil && !e.configured && len(m.entries)-len(m.waiting) > maxRequested {
+		err, m.waiting[name] = errTooMany, true
 	}
-	if e.err != nil {
-		e.failing = m.options.Now().Add(-settle) // waiting does not help
+	if e.failure = (failure{}); err != nil {
+		e.fail(err, m.options.Now(), true)
 		return
 	}
 	d := e.definition
@@ -51,9 +36,9 @@ func (m *Manager) start(name string) {
 		return // the roots, which come with the certificate
 	}
 	ctx, stop := context.WithCancel(m.running)
-	w := &worker{stop}
-	e.worker, e.started = w, m.options.Now()
-	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
+	w := &worker{stop, m.options.Now()}
+	e.start(w)
+	time.AfterFunc(failureGrace, m.recheck) // neither a hanging read nor expiry is an event
 	report := func(version *material, err error) {
 		m.report(ctx, w, name, version, m.explain(err))
 	}
@@ -72,8 +57,8 @@ func (m *Manager) start(name string) {
 	go m.renew(ctx, m.settings, last, report)
 }
 
-// admit starts secrets that wait for a place of maxRequested while there are places.
-func (m *Manager) admit() {
+// startWaiting starts secrets that wait for a place of maxRequested while there are places.
+func (m *Manager) startWaiting() {
 	for name := range m.waiting {
 		if len(m.entries)-len(m.waiting) >= maxRequested {
 			return
@@ -82,8 +67,8 @@ func (m *Manager) admit() {
 	}
 }
 
-// origin returns what a worker has to read for a secret, and records it in the entry's definition.
-func (m *Manager) origin(name string, e *entry) (from source, err error) {
+// sourceOf returns what a worker has to read for a secret, and records it in the entry's definition.
+func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
 	case credential.Is(name) && m.settings.Credentials != "":
 		found, err := credential.Locate(m.settings.Credentials, name)
@@ -106,37 +91,20 @@ func (m *Manager) origin(name string, e *entry) (from source, err error) {
 	return source{files: e.definition.files, usage: pki.Both}, nil
 }
 
-// supersede makes room for a worker with new settings. The one before continues until then.
-func (e *entry) supersede() {
-	if e.former == nil {
-		e.former = e.worker
-	} else {
-		e.worker.end()
-	}
-	e.worker, e.err, e.failing = nil, nil, time.Time{}
-}
-
-func (w *worker) end() {
-	if w != nil {
-		w.stop()
-	}
-}
-
-// forget drops a secret that is neither configured nor subscribed to, and reports whether it did.
-func (m *Manager) forget(name string) bool {
+// remove drops a secret that is neither configured nor subscribed to, and reports whether it did.
+func (m *Manager) remove(name string) bool {
 	e := m.entries[name]
 	if e.configured || e.subscribers > 0 {
 		return false
 	}
-	e.worker.end()
-	e.former.end()
+	e.end()
 	delete(m.entries, name)
 	delete(m.waiting, name)
-	m.forgetCounters(name)
+	m.removeCounters(name)
 	return true
 }
 
-func (m *Manager) forgetCounters(name string) {
+func (m *Manager) removeCounters(name string) {
 	delete(m.stats.Renewals, name)
 	maps.DeleteFunc(m.stats.Failures, func(f Failure, _ uint64) bool { return f.Resource == name })
 }
@@ -151,47 +119,35 @@ func (m *Manager) report(
 		return // replaced or forgotten meanwhile
 	}
 	e := m.entries[name]
-	if from == e.worker {
-		e.err = err
-	}
-	switch {
-	case err == nil && from == e.worker:
-		e.former.end()
-		e.former, e.failing = nil, time.Time{}
-		m.accept(e, version)
-	case err == nil:
-		m.accept(e, version)
-	case from == e.worker:
+	if err != nil && from == e.worker {
 		m.stats.Failures[Failure{Resource: name, Reason: reason(err)}]++
-		if e.failing.IsZero() {
-			e.failing = m.options.Now()
-			if e.current == nil && errors.Is(err, fs.ErrPermission) {
-				e.failing = e.failing.Add(-settle) // waiting does not help
-			}
-		}
+		e.fail(err, m.options.Now(), e.current == nil && errors.Is(err, fs.ErrPermission))
 	}
-	m.judge()
+	if err == nil && from == e.worker {
+		e.succeed()
+	}
 	if err == nil {
-		m.changed()
+		m.setCurrent(e, version)
+	}
+	m.update()
+	if err == nil {
+		m.storeSoon()
 	}
 }
 
-// accept makes a version the current one. An authority sends the roots with the certificate.
-func (m *Manager) accept(e *entry, version *material) {
+// setCurrent makes a version the current one. An authority sends the roots with the certificate.
+func (m *Manager) setCurrent(e *entry, version *material) {
 	e.current = version
-	roots := m.entries[RootCA]
-	if version.issuer != nil && roots != nil && roots.worker == nil {
-		roots.former.end()
-		roots.former = nil
-		roots.current = &material{
+	if roots := m.entries[RootCA]; version.issuer != nil && roots != nil {
+		roots.attach(&material{
 			roots: version.roots, source: version.source, obtained: version.obtained,
 			issuer: version.issuer,
-		}
+		})
 	}
 }
 
-// changed has the stores written.
-func (m *Manager) changed() {
+// storeSoon has the stores written.
+func (m *Manager) storeSoon() {
 	select {
 	case m.dirty <- struct{}{}:
 	default:

@@ -21,34 +21,23 @@ const (
 	CodeNotRestored = "certificate-not-restored" // the sealed one of an earlier run is of no use
 )
 
-// settle is how long a failure is not reported: while the files of a pair are being replaced, they
-// do not match.
-const settle = 2 * time.Second
+// failureGrace is how long a failure is not reported: while the files of a pair are being replaced,
+// they do not match.
+const failureGrace = 2 * time.Second
 
 // maxListed bounds the secrets in the sentence of a condition: Envoy chooses their names.
 const maxListed = 10
 
-// judge publishes what has changed, and raises and clears the conditions. Callers hold mu.
-func (m *Manager) judge() {
-	now := m.options.Now()
+// update publishes what has changed, and raises and clears the conditions. Callers hold mu.
+func (m *Manager) update() {
 	found := map[string][]string{}
 	missing := map[string]bool{}
-	for _, name := range slices.Sorted(maps.Keys(m.presented)) {
-		if m.entries[name] != nil {
-			continue
+	for _, s := range m.statuses() {
+		if s.condition != "" {
+			found[s.condition] = append(found[s.condition], m.label(s.name)+": "+s.sentence)
 		}
-		if code, sentence := verdict(&entry{}, m.presented[name], now); code != "" {
-			found[code] = append(found[code], m.label(name)+": "+sentence)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
-		if code, sentence := verdict(m.entries[name], m.version(name), now); code != "" {
-			found[code] = append(found[code], m.label(name)+": "+sentence)
-			missing[name] = code == CodeUnavailable
-		}
-		if m.entries[name].err != nil { // reported later, but Envoy need not wait for that
-			missing[name] = true
-		}
+		// Envoy need not wait until a failure is reported.
+		missing[s.name] = s.condition == CodeUnavailable || s.err != nil
 	}
 	severities := map[string]condition.Severity{
 		CodeUnavailable: condition.Error, CodeExpired: condition.Error,
@@ -68,14 +57,46 @@ func (m *Manager) judge() {
 	m.publish(missing)
 }
 
-// verdict returns the condition that a version of an entry is in and its sentence, "" if it is
-// well.
-func verdict(e *entry, version *material, now time.Time) (code, sentence string) {
-	failure := ""
-	if e.err != nil && now.Sub(e.failing).Abs() >= settle {
-		failure = e.err.Error()
+// secretStatus is a secret with the condition that it is in.
+type secretStatus struct {
+	name                string
+	version             *material // nil: none
+	err                 error     // of the last attempt; nil: it succeeded
+	condition, sentence string    // "": none
+}
+
+// statuses returns all secrets, with those that Envoy presents, sorted by name. Callers hold mu.
+func (m *Manager) statuses() []secretStatus {
+	names := slices.Collect(maps.Keys(m.entries))
+	for name := range m.presented {
+		if m.entries[name] == nil {
+			names = append(names, name)
+		}
 	}
-	if e.err == nil && version == nil && e.worker != nil && now.Sub(e.started).Abs() >= settle {
+	slices.Sort(names)
+	now := m.options.Now()
+	all := make([]secretStatus, len(names))
+	for i, name := range names {
+		e, version := m.entries[name], m.version(name)
+		if e == nil {
+			e, version = &entry{}, m.presented[name]
+		}
+		all[i] = secretStatus{name: name, version: version, err: e.failure.err}
+		all[i].condition, all[i].sentence = conditionOf(e, version, now)
+	}
+	return all
+}
+
+// conditionOf returns the condition that a version of an entry is in and its sentence, "" if it is
+// well.
+func conditionOf(e *entry, version *material, now time.Time) (code, sentence string) {
+	failure, err := "", e.failure.err
+	if err != nil && now.Sub(e.failure.since).Abs() >= failureGrace {
+		failure = err.Error()
+	}
+	state := e.state()
+	if err == nil && version == nil && (state == obtaining || state == replacing) &&
+		now.Sub(e.worker.started).Abs() >= failureGrace {
 		failure = "no answer yet from where it comes from"
 		if files := e.definition.files; !files.empty() {
 			failure = cmp.Or(files.Cert, files.Root) + ": reading takes long; check its file system"
@@ -93,8 +114,8 @@ func verdict(e *entry, version *material, now time.Time) (code, sentence string)
 	case left <= 0:
 		sentence = "expired on " + until.UTC().Format(time.DateTime) + " UTC"
 		switch {
-		case e.err != nil:
-			sentence += ": " + e.err.Error()
+		case err != nil:
+			sentence += ": " + err.Error()
 		case !version.renewal.IsZero():
 			sentence += "; check the clock"
 		case version.source == FromFiles:
