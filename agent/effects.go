@@ -157,7 +157,7 @@ func (e reloadEffects) Enact(
 		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)
 	}
 	if e.dns != nil {
-		e.dns.Configure(dnsSettings(c))
+		e.dns.Configure(c.DNS)
 		publishNames(e.state, e.discovery, e.dns)
 	}
 	e.endpoints.Wake()

@@ -8,10 +8,6 @@ import (
 	"outrider.org/outrider/agent/dns"
 )
 
-func dnsSettings(c *config.Config) dns.Settings {
-	return dns.Settings{Upstream: c.DNS.Upstream, Parallel: c.DNS.Parallel}
-}
-
 // publishNames passes the hosts of the embedded discovery server to the DNS proxy, unless an
 // upstream server is in use.
 func publishNames(state *reloadState, server *discovery.Server, resolver *dns.Server) {
@@ -46,7 +42,7 @@ func applyNameTable(resolver *dns.Server) func(resources []*anypb.Any, _ []strin
 
 // newDNS returns the DNS proxy of a node.
 func newDNS(b *base, c *config.Config, node config.Node) *dns.Server {
-	options := dns.Options{Listen: c.DNS.Listen, Settings: dnsSettings(c),
+	options := dns.Options{Listen: c.DNS.Listen, Settings: c.DNS,
 		Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
 		Board: b.board, Logger: b.logOf("dns")}
 	if c.DNS.Resolved {

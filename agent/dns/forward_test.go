@@ -11,6 +11,8 @@ import (
 	"github.com/miekg/dns"
 
 	"outrider.org/outrider/scripts/parts"
+
+	"outrider.org/outrider/agent/config"
 )
 
 const (
@@ -93,7 +95,7 @@ func TestForward_UsesTheNextUpstream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			good := startResolver(t)
 			r := start(t)
-			r.Configure(Settings{Upstream: []string{test.first, good.address}, Parallel: test.parallel})
+			r.Configure(config.DNS{Upstream: []string{test.first, good.address}, Parallel: test.parallel})
 			r.SetNames(nil)
 			begun := time.Now()
 			if got := summary(r.query("a.example.org.", dns.TypeA)); got != found {
@@ -176,7 +178,7 @@ func TestForward_BreaksLoops(t *testing.T) {
 	if !r.has(conditionLoop) || looping.queries.Load() != 1 {
 		t.Errorf("condition %v, %d queries", r.has(conditionLoop), looping.queries.Load())
 	}
-	r.Configure(Settings{Upstream: []string{good.address}})
+	r.Configure(config.DNS{Upstream: []string{good.address}})
 	if r.has(conditionLoop) {
 		t.Error("the condition remains after the upstreams changed")
 	}
@@ -224,6 +226,6 @@ func TestForward_FollowsResolvConf(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("192.0.2.8:53")
-	r.Configure(Settings{Upstream: []string{"192.0.2.9", "192.0.2.9:5353"}})
+	r.Configure(config.DNS{Upstream: []string{"192.0.2.9", "192.0.2.9:5353"}})
 	await("192.0.2.9:53 192.0.2.9:5353")
 }

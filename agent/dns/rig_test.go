@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -150,7 +151,7 @@ func start(t testing.TB, upstreams ...string) *rig {
 	r.write("search corp.example\n")
 	r.Server = New(Options{Listen: r.address, Board: r.board, Logger: slog.New(slog.DiscardHandler),
 		Node:     Node{Namespace: "shop", Domain: "shop.svc.cluster.local"},
-		Settings: Settings{Upstream: upstreams}, Resolved: socket,
+		Settings: config.DNS{Upstream: upstreams}, Resolved: socket,
 		ResolvConf: []string{r.resolvConf, r.resolvConf + "-of-resolved"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -27,6 +27,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/part"
 )
 
@@ -34,7 +35,7 @@ import (
 type Options struct {
 	Listen   string // host:port; 127.0.0.1 and localhost also stand for ::1
 	Node     Node
-	Settings Settings
+	Settings config.DNS // its upstream servers can change while the server runs
 	Board    *condition.Board
 	Logger   *slog.Logger
 	// Resolved is the socket of the helper that has systemd-resolved send queries for names of the
@@ -43,12 +44,6 @@ type Options struct {
 
 	// ResolvConf replaces the host's files, in tests.
 	ResolvConf []string
-}
-
-// Settings can change while the server runs.
-type Settings struct {
-	Upstream []string // IP or IP:port; none = those of the host
-	Parallel bool     // query all upstreams at once
 }
 
 // Stats are counters since the start.
@@ -74,7 +69,7 @@ type Server struct {
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
 
 	mu       sync.Mutex // guards the following fields
-	settings Settings
+	settings config.DNS
 	names    []Name
 	known    bool // SetNames was called
 	host     resolvers
@@ -118,7 +113,7 @@ func (s *Server) SetNames(names []Name) {
 }
 
 // Configure applies new settings.
-func (s *Server) Configure(settings Settings) {
+func (s *Server) Configure(settings config.DNS) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings = settings
