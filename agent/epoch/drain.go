@@ -21,7 +21,7 @@ var (
 
 // draining is the standing request to drain, and the calls of Drain and Undrain.
 type draining struct {
-	wanted   bool      // a drain stands, until an Undrain succeeds
+	wanted   bool      // a drain was requested, and no Undrain has succeeded since
 	request  string    // process that is being requested to drain; "": none
 	number   int       // of that process
 	before   bool      // it drained already
@@ -120,7 +120,7 @@ func (m *machine) drainRepeated(e drainAnswered) {
 	}
 }
 
-// handsOver reports whether another epoch than the given serves, or is about to: that one will be
+// handsOver reports whether another epoch than was serves, or is about to. That one will be
 // requested to drain.
 func (m *machine) handsOver(was string) bool {
 	now := m.live()
@@ -134,7 +134,7 @@ func (m *machine) adminOf(id string) string {
 	return ""
 }
 
-// requireDrain makes a request to drain stand: Envoy has confirmed it, or will be asked again.
+// requireDrain makes the request to drain permanent: Envoy has confirmed it, or it is repeated.
 func (m *machine) requireDrain(e drainAnswered) {
 	d := &m.drain
 	d.wanted = true
@@ -169,7 +169,7 @@ func (m *machine) confirmDrain(p *process) {
 	m.annotate(p)
 }
 
-// drainAgain makes an epoch follow the standing request to drain.
+// drainAgain repeats the standing request to drain for another epoch.
 func (m *machine) drainAgain(p *process) {
 	p.Drained, m.drain.again = true, m.now
 	m.annotate(p)

@@ -23,7 +23,7 @@ type trigger interface{ apply(m *machine) }
 // result, if it has one, is an event.
 type action interface{ run(x *executor) }
 
-// tick is the event of a time that the state asked for (state.wake).
+// tick is the event of a time that the state requested (state.wake).
 type tick struct{}
 
 func (tick) apply(*machine) {}

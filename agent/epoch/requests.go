@@ -10,7 +10,7 @@ import (
 type call struct {
 	id        int
 	ifChanged bool
-	announced string // the last reason to wait that it was given
+	announced string // the last reason to wait that it received
 }
 
 // answer ends a call.

@@ -9,7 +9,7 @@ import (
 type status string
 
 const (
-	adopting   status = "adopting"    // the keeper is asked for its processes
+	adopting   status = "adopting"    // the processes of the keeper are being listed
 	idle       status = "idle"        // an epoch serves, or none was requested
 	attempting status = "attempting"  // an epoch is being started
 	waiting    status = "waiting"     // a request waits until an older epoch has ended or is idle

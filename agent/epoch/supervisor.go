@@ -171,8 +171,8 @@ func (s *Supervisor) Configure(settings Settings) { s.executor.post(configured{s
 
 // Drain makes the live epoch fail its health checks and close its listeners at the end of its drain
 // time; it aborts nothing in flight. It is a standing request: a later epoch drains as well, until
-// Undrain. It also stands where Envoy may have accepted it without an answer, or is about to be
-// replaced: then the request is repeated until Envoy confirms it. A Drain that is refused changes
+// Undrain. If Envoy may have accepted it without an answer, or is about to be
+// replaced, the request is repeated until Envoy confirms it. A Drain that is refused changes
 // nothing. One that succeeds ends an Undrain under way. If ctx ends the drain continues.
 func (s *Supervisor) Drain(ctx context.Context) error {
 	return s.call(ctx, func(c call) trigger { return drainRequested{c} }).err
@@ -192,7 +192,7 @@ func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, w
 }
 
 // Abort kills an epoch: a starting one is refused, one that serves is started again, and of one
-// that was replaced the connections that are left are cut (the keeper stands in for the parent that
+// that was replaced the connections that are left are cut (the keeper replaces the parent that
 // its child then misses).
 func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -20,8 +21,7 @@ const (
 )
 
 // Access checks whether Envoy's user can read an absolute path, in its sandbox. The answer is a
-// reason to refuse or to report a file, and may be outdated at once. The error is why it is unknown;
-// it has CodeInvalid if the keeper is older than this request.
+// reason to refuse or to report a file, and may be outdated at once. The error is why it is unknown.
 func (c *Client) Access(ctx context.Context, path string) (access.Result, error) {
 	select {
 	case c.checks <- struct{}{}:
@@ -30,6 +30,10 @@ func (c *Client) Access(ctx context.Context, path string) (access.Result, error)
 		return access.Result{}, ctx.Err()
 	}
 	r, err := c.ask(ctx, request{Operation: operationAccess, Path: path})
+	if IsCode(err, CodeInvalid) && checkable(path) == nil {
+		return access.Result{}, fmt.Errorf("the keeper is older than the agent; "+
+			"reload outrider-envoy: %w", err)
+	}
 	if err != nil {
 		return access.Result{}, err
 	}
@@ -39,13 +43,20 @@ func (c *Client) Access(ctx context.Context, path string) (access.Result, error)
 	return *r.Access, nil
 }
 
+func checkable(path string) *Error {
+	if !filepath.IsAbs(path) || len(path) >= unix.PathMax {
+		return refuse(CodeInvalid, "access: an absolute path of less than %d bytes is needed",
+			unix.PathMax)
+	}
+	return nil
+}
+
 // access checks a path for Envoy's user. It returns after accessWait even if the file system does
 // not answer. The keeper itself checks, because Envoy, which has the same user, could trace a child
 // and make it allow files of the agent.
 func (s *server) access(path string) (*access.Result, error) {
-	if !filepath.IsAbs(path) || len(path) >= unix.PathMax {
-		return nil, refuse(CodeInvalid, "access: an absolute path of less than %d bytes is needed",
-			unix.PathMax)
+	if refusal := checkable(path); refusal != nil {
+		return nil, refusal
 	}
 	deadline := time.NewTimer(accessWait)
 	defer deadline.Stop()

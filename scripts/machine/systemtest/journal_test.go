@@ -185,7 +185,7 @@ func TestJournalFields(t *testing.T) {
 	}
 	t.Logf("priorities of Envoy's lines: %v", priorities)
 	if slice := h.Journal("-o", "cat", "-u", "outrider.slice"); !strings.Contains(slice,
-		"epoch 1 is live") {
+		"epoch is live epoch=1") {
 		t.Error("journalctl -u outrider.slice does not show the agent")
 	}
 }
