@@ -17,7 +17,7 @@ import (
 
 // newExposure returns the part that looks for applications that are reachable past mutual TLS.
 func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m *meshPolicy,
-	rules *capture.Follower, listeners <-chan struct{},
+	rules *capture.Controller, listeners <-chan struct{},
 ) *exposure.Checker {
 	excluded, own := portNumbers(c.Capture.ExcludeInboundPorts), ownPorts(c)
 	inbound, list := c.InboundPorts(), portNumbers(c.InboundPorts().List)

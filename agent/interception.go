@@ -20,14 +20,14 @@ const captureState = "outrider-capture"
 // newCapture returns the part that has outrider-capture redirect connections.
 func newCapture(
 	b *base, c *config.Config, supervisor *epoch.Supervisor,
-) *capture.Follower {
+) *capture.Controller {
 	users := capture.Users{Agent: userID("outrider"), Envoy: userID(c.Envoy.User)}
 	settings := captureSettings(c, b.options.Config.Instance)
 	if err := keepClosed(filepath.Join(c.Paths.StateDir, closedName), settings); err != nil {
 		b.logOf("capture").Warn("cannot persist what outrider-capture-early.service closes",
 			"error", err)
 	}
-	return capture.NewFollower(capture.FollowerOptions{
+	return capture.NewController(capture.ControllerOptions{
 		Socket:   captureSocket(c.Paths.RuntimeDir),
 		State:    filepath.Join("/run", captureState, b.options.Config.Instance, "state.json"),
 		Settings: settings, Users: users,
@@ -59,7 +59,7 @@ func (s serving) Serves() (live bool, half time.Time) {
 // captured is the proxy for the workload's health.
 type captured struct {
 	*epoch.Proxy
-	capture *capture.Follower
+	capture *capture.Controller
 }
 
 // interceptionTime bounds how long the workload's health waits for the rules.

@@ -29,7 +29,7 @@ type meshParts struct {
 	dns       *dns.Server // nil if disabled
 	tracker   *ports.Tracker
 	unbound   *ports.Unbound
-	capture   *capture.Follower
+	capture   *capture.Controller
 	exposure  *exposure.Checker
 	endpoints *endpoints.Tracker
 	inForce   meshInForce

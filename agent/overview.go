@@ -35,7 +35,7 @@ type overview struct {
 	proxy    *epoch.Proxy
 	relay    *relay.Server
 	health   *health.Checker
-	capture  *capture.Follower
+	capture  *capture.Controller
 	epochs   operations.Epochs
 	mesh     *operations.Mesh
 }

@@ -21,7 +21,7 @@ type run struct {
 	life    *lifecycle
 	state   *reloadState
 	link    *epoch.Link
-	capture *capture.Follower
+	capture *capture.Controller
 	pings   []pinger
 	stages  []stage
 }

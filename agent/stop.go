@@ -58,7 +58,7 @@ type stopper struct {
 	life       *lifecycle
 	state      *reloadState
 	supervisor *epoch.Supervisor
-	capture    *capture.Follower
+	capture    *capture.Controller
 	health     *health.Checker
 	relay      *relay.Server
 }

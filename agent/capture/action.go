@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An action replaces the statement of a rule's verdict.
+// An action replaces the statement of a rule's decision.
 type action interface {
 	text() string
 	exprs() []expr.Any

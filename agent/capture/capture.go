@@ -4,7 +4,7 @@
 //
 //	Settings -> Rules -> Table -> Table.String   nft text, for people
 //	                           -> kernel.install one transaction
-//	                           -> Explain  verdict, rule, key
+//	                           -> Explain  decision, rule, key
 //
 // The table belongs to a netlink socket of the helper: the kernel removes it when the helper ends.
 // The helper installs it only while sockets of Envoy's user accept connections on OutboundPort and

@@ -26,8 +26,8 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	}
 	reject := func(key string, rules []Rule) []Rule {
 		for i := range rules {
-			if rules[i].Verdict != Direct {
-				rules[i].Key, rules[i].Verdict, rules[i].Action = key, Refused, nil
+			if rules[i].Decision != Direct {
+				rules[i].Key, rules[i].Decision, rules[i].Action = key, Refused, nil
 			}
 		}
 		return rules
@@ -57,8 +57,8 @@ func (h *helper) closes() (outbound, inbound bool) {
 	return h.Settings.closesOutbound(), h.Settings.ClosesInbound()
 }
 
-// settleClosed keeps the table that rejects connections, which anyone may delete.
-func (h *helper) settleClosed(now time.Time) error {
+// reconcileClosed keeps the table that rejects connections, which anyone may delete.
+func (h *helper) reconcileClosed(now time.Time) error {
 	name := closedName(h.instance)
 	if outbound, inbound := h.closes(); !outbound && !inbound {
 		if h.installed.closed == closedRemoved || h.installed.closed == closedLeft && h.Settings == nil {
@@ -102,7 +102,7 @@ func openPorts(s *Settings, users Users) string {
 		at := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: netip.AddrPortFrom(
 			socket.Address.Addr().Unmap(), socket.Address.Port())}
 		if !at.Destination.Addr().IsLoopback() && socket.UID != users.Envoy &&
-			Explain(at, table).Verdict == Inbound {
+			Explain(at, table).Decision == Inbound {
 			ports = append(ports, int(socket.Address.Port()))
 		}
 	}

@@ -126,7 +126,7 @@ func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
 
 // The agent closes inbound connections before Envoy is live, throughout drain and stop, and opens
 // them when the stop has finished.
-func TestFollower_ClosedInbound(t *testing.T) {
+func TestController_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
@@ -135,7 +135,7 @@ func TestFollower_ClosedInbound(t *testing.T) {
 	envoy.dead.Store(true)
 	f := follower(condition.NewBoard(), closedInbound(captureAll))
 	f.Envoy, f.Socket = envoy, r.socket()
-	f.FollowerOptions.State = filepath.Join(r.folder, "state.json")
+	f.ControllerOptions.State = filepath.Join(r.folder, "state.json")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()

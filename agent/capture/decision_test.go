@@ -82,7 +82,7 @@ type decision struct {
 	source  both // zero: any
 	to      both
 	port    int
-	want    Verdict
+	want    Decision
 	key     string
 }
 
@@ -295,8 +295,8 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	got := Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
 		Destination: to, UID: uint32(d.user),
 		Local: local, Loopback: local}, tables...)
-	if got.Verdict != d.want || got.Key != d.key {
-		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Verdict, got.Key, got.Rule, d.want,
+	if got.Decision != d.want || got.Key != d.key {
+		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Decision, got.Key, got.Rule, d.want,
 			d.key)
 	}
 	var answer string
@@ -306,7 +306,7 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	} else {
 		parts.As(t, d.user, call)
 	}
-	want := map[Verdict]string{Outbound: "15001", Inbound: "15006", DNS: "15053", Refused: "refused",
+	want := map[Decision]string{Outbound: "15001", Inbound: "15006", DNS: "15053", Refused: "refused",
 		Direct: fmt.Sprintf("%s %d", map[bool]string{true: "here", false: "far"}[local],
 			d.port)}[d.want]
 	if answer != want {

@@ -129,8 +129,8 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	return DNSStatus{State: On, Resolvers: resolvers}
 }
 
-// settleDNS redirects DNS while the proxy answers.
-func (h *helper) settleDNS(now time.Time) DNSStatus {
+// reconcileDNS redirects DNS while the proxy answers.
+func (h *helper) reconcileDNS(now time.Time) DNSStatus {
 	d, next := &h.dns, h.wantedDNS(now)
 	if next.State != On {
 		h.dropDNS()
@@ -194,11 +194,11 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 		return nil, fmt.Errorf("cannot read resolvers: %w", err)
 	}
 	for line := range strings.Lines(string(text)) {
-		words := strings.Fields(line)
-		if len(words) < 2 || words[0] != "nameserver" {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
 			continue
 		}
-		address, err := netip.ParseAddr(words[1])
+		address, err := netip.ParseAddr(fields[1])
 		if address = address.Unmap(); err == nil && (address.Is4() || !address.IsLinkLocalUnicast()) {
 			all = append(all, address)
 		}

@@ -189,7 +189,7 @@ func TestReadDNSResolvers_LeavesOutLinkLocalIPv6(t *testing.T) {
 	}
 }
 
-func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
+func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
@@ -198,7 +198,7 @@ func TestFollower_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	settings := captureAll
 	settings.DNSPort = DNSPort
 	board := condition.NewBoard()
-	follower := NewFollower(FollowerOptions{Socket: r.socket(), Settings: &settings,
+	follower := NewController(ControllerOptions{Socket: r.socket(), Settings: &settings,
 		Users: testUsers, Envoy: &liveEnvoy{}, Board: board, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -43,7 +43,7 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 		}
 		return c.serves, err.Error()
 	}
-	families, reason := c.judge(sockets)
+	families, reason := c.evaluate(sockets)
 	c.serves = families
 	if !families.any() {
 		c.stall.reset()
@@ -67,9 +67,9 @@ func listeners() (all []sockdiag.Socket, err error) {
 	return all, err
 }
 
-// judge returns the families in which Envoy listens. A socket of another user voids the families
+// evaluate returns the families in which Envoy listens. A socket of another user voids the families
 // that it accepts.
-func (c *envoyCheck) judge(sockets []sockdiag.Socket) (Families, string) {
+func (c *envoyCheck) evaluate(sockets []sockdiag.Socket) (Families, string) {
 	listens := map[uint16]Families{}
 	var foreign Families
 	stranger := ""
@@ -117,10 +117,10 @@ func capturedConnections(envoy uint32) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	here := map[netip.Addr]bool{}
+	local := map[netip.Addr]bool{}
 	for _, a := range own {
 		if network, err := netip.ParsePrefix(a.String()); err == nil {
-			here[network.Addr()] = true
+			local[network.Addr()] = true
 		}
 	}
 	found := false
@@ -128,7 +128,7 @@ func capturedConnections(envoy uint32) (bool, error) {
 		port := s.Address.Port()
 		address := s.Address.Addr().Unmap()
 		found = found || port == OutboundPort || port == InboundPort ||
-			s.UID == envoy && !address.IsLoopback() && !here[address]
+			s.UID == envoy && !address.IsLoopback() && !local[address]
 	}, sockdiag.Established, sockdiag.FinWait1, sockdiag.FinWait2, sockdiag.CloseWait)
 	return found, err
 }

@@ -38,7 +38,7 @@ func TestEnvoyCheck_StrangersTakeOnlyTheirFamily(t *testing.T) {
 		{"without Envoy", nil, listener(appUser, "[::1]:15001"), Families{}},
 	} {
 		check := envoyCheck{user: envoyUser}
-		got, reason := check.judge(append([]sockdiag.Socket{test.stranger}, test.envoy...))
+		got, reason := check.evaluate(append([]sockdiag.Socket{test.stranger}, test.envoy...))
 		if got != test.want || strings.HasPrefix(reason, "user ") == got.any() || check.gone {
 			t.Errorf("%s: %+v, %q, gone %t; want %+v", test.name, got, reason, check.gone, test.want)
 		}

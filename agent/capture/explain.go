@@ -19,10 +19,10 @@ type Connection struct {
 
 // Explanation says what happens to a connection, by which rule and from which key.
 type Explanation struct {
-	Verdict Verdict `json:"verdict"`
-	Key     string  `json:"key"`            // configuration key or name of the rule
-	Rule    string  `json:"rule,omitempty"` // nft text; "" if no rule matches
-	Chain   string  `json:"chain,omitempty"`
+	Decision Decision `json:"verdict"`
+	Key      string   `json:"key"`            // configuration key or name of the rule
+	Rule     string   `json:"rule,omitempty"` // nft text; "" if no rule matches
+	Chain    string   `json:"chain,omitempty"`
 }
 
 // keyRoute is the key of ruleLoopback for an address of another host.
@@ -30,7 +30,7 @@ const keyRoute = "routed over lo"
 
 // Explain evaluates the chains of tables that the first packet of a connection passes, in order.
 func Explain(c Connection, tables ...*Table) Explanation {
-	last := Explanation{Verdict: Direct, Key: "no rule matches"}
+	last := Explanation{Decision: Direct, Key: "no rule matches"}
 	for _, t := range tables {
 		for _, chain := range t.Chains {
 			if !chain.sees(&c) {
@@ -41,11 +41,11 @@ func Explain(c Connection, tables ...*Table) Explanation {
 				continue
 			}
 			r := chain.Rules[at]
-			found := Explanation{r.Verdict, r.Key, r.String(), chain.Name}
+			found := Explanation{r.Decision, r.Key, r.String(), chain.Name}
 			if r.Key == ruleLoopback && !c.Local {
 				found.Key = keyRoute
 			}
-			if r.Verdict != Direct {
+			if r.Decision != Direct {
 				return found
 			}
 			if last.Rule == "" {

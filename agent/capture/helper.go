@@ -109,7 +109,7 @@ func (h *helper) logf(format string, arguments ...any) {
 // run serves until the context ends or a client stops the helper. It calls replace for each
 // upgrade.
 func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Signal) {
-	h.follow()
+	h.findUnits()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -122,7 +122,7 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 		case <-upgrade:
 			replace()
 		case <-h.unitsChanged():
-			h.follow()
+			h.findUnits()
 			h.tick(time.Now())
 		case c := <-h.calls:
 			if c.Operation == opStop {
@@ -229,7 +229,7 @@ func (h *helper) do(r request) error {
 	}
 	h.memory = next
 	h.generation++
-	h.follow()
+	h.findUnits()
 	return nil
 }
 
@@ -244,13 +244,13 @@ func (h *helper) tick(now time.Time) {
 		}
 	}
 	if h.Settings != nil {
-		next.State, next.Reason, next.Families = h.settle(now)
+		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
 		h.withdraw() // inherited from an image whose settings are lost
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
-	if err := h.settleClosed(now); err != nil {
+	if err := h.reconcileClosed(now); err != nil {
 		next.Reason = strings.TrimPrefix(fmt.Sprintf("%s; cannot change what is refused: %v",
 			next.Reason, err), "; ")
 	}
@@ -260,9 +260,9 @@ func (h *helper) tick(now time.Time) {
 	if next.State == Withdrawn && next.ClosedInbound {
 		next.State = Closed
 	}
-	next.DNS = h.settleDNS(now)
+	next.DNS = h.reconcileDNS(now)
 	h.forgetUnanswered(now)
-	h.settleNAT(now)
+	h.reconcileNAT(now)
 	h.publish(now, next)
 	if now.Sub(h.reported) >= checkEvery {
 		h.reported = now
@@ -298,7 +298,7 @@ func (h *helper) stop() {
 	settings := h.Settings
 	h.memory, h.installed.closed = memory{}, closedUnknown
 	h.dropDNS()
-	if err := h.settleClosed(time.Now()); err != nil {
+	if err := h.reconcileClosed(time.Now()); err != nil {
 		h.logf("connections may still be refused: %v", err)
 	}
 	h.dropNAT()

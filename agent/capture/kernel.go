@@ -90,12 +90,12 @@ func (r *Rule) exprs() []expr.Any {
 	if r.Action != nil {
 		return append(all, r.Action.exprs()...)
 	}
-	switch port := r.Verdict.port(); {
+	switch port := r.Decision.port(); {
 	case port != 0:
 		return append(all, &expr.Immediate{Register: register,
 			Data: binaryutil.BigEndian.PutUint16(port)},
 			&expr.Redir{RegisterProtoMin: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED})
-	case r.Verdict == Refused:
+	case r.Decision == Refused:
 		return append(append(all, isTCP{}.exprs()...),
 			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 	}

@@ -152,17 +152,17 @@ type address struct {
 }
 
 func (m address) text() string {
-	words := []string{"ip", "daddr"}
+	parts := []string{"ip", "daddr"}
 	if m.set.Kind == setIPv6 {
-		words[0] = "ip6"
+		parts[0] = "ip6"
 	}
 	if m.source {
-		words[1] = "saddr"
+		parts[1] = "saddr"
 	}
 	if m.except {
-		words = append(words, "!=")
+		parts = append(parts, "!=")
 	}
-	return strings.Join(append(words, "@"+m.set.Name), " ")
+	return strings.Join(append(parts, "@"+m.set.Name), " ")
 }
 
 func (m address) exprs() []expr.Any {

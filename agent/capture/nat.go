@@ -47,9 +47,9 @@ func (h *helper) keepNAT() error {
 	return nil
 }
 
-// settleNAT removes the table once no captured connection is left. Until then it restores policy
+// reconcileNAT removes the table once no captured connection is left. Until then it restores policy
 // routes that another program deleted.
-func (h *helper) settleNAT(now time.Time) {
+func (h *helper) reconcileNAT(now time.Time) {
 	if now.Sub(h.looked) < checkEvery {
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// phase is what a Follower captures.
+// phase is what a Controller captures.
 type phase int
 
 const (
@@ -19,62 +19,62 @@ const (
 // clients learn only when a drain or a stop begins that the host leaves, and the application cannot
 // end their TLS: inbound connections are captured for longer than outbound ones. A drain that
 // several epochs follow, and a stop after it, count from the first.
-func (f *Follower) phase() (live bool, now phase, ended <-chan time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	live, half := f.Envoy.Serves()
-	if live && (half.IsZero() || f.drain.IsZero() || half.Before(f.drain)) {
-		f.drain = half
+func (c *Controller) phase() (live bool, now phase, ended <-chan time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	live, half := c.Envoy.Serves()
+	if live && (half.IsZero() || c.drain.IsZero() || half.Before(c.drain)) {
+		c.drain = half
 	}
-	ends := f.drain
-	if ends.IsZero() || !f.stop.IsZero() && f.stop.Before(ends) {
-		ends = f.stop
+	ends := c.drain
+	if ends.IsZero() || !c.stop.IsZero() && c.stop.Before(ends) {
+		ends = c.stop
 	}
 	switch rest := time.Until(ends); {
 	case ends.IsZero():
 		return live, staying, nil
-	case f.Settings.ClosesInbound():
+	case c.Settings.ClosesInbound():
 		return live, leaving, nil
-	case rest > 0 && f.inbound():
+	case rest > 0 && c.inbound():
 		return live, leaving, time.After(rest)
 	}
 	return live, left, nil
 }
 
 // settings returns the settings of a phase.
-func (f *Follower) settings(now phase) *Settings {
-	settings := *f.Settings
+func (c *Controller) settings(now phase) *Settings {
+	settings := *c.Settings
 	settings.InboundOnly = now == leaving
 	return &settings
 }
 
 // request returns the call that makes the helper do what a phase needs.
-func (f *Follower) request(now phase) func(*Client, context.Context) (Status, error) {
+func (c *Controller) request(now phase) func(*Client, context.Context) (Status, error) {
 	if now == left {
 		return (*Client).Withdraw
 	}
-	return func(c *Client, ctx context.Context) (Status, error) {
-		return c.Apply(ctx, *f.settings(now))
+	return func(client *Client, ctx context.Context) (Status, error) {
+		return client.Apply(ctx, *c.settings(now))
 	}
 }
 
 // Leave ends the interception for good, before Envoy's listeners close: outbound at once, inbound
 // after limit. Established connections stay redirected. If the helper cannot be reached, Run tries
 // again.
-func (f *Follower) Leave(ctx context.Context, limit time.Duration) {
-	if f.Settings == nil {
+func (c *Controller) Leave(ctx context.Context, limit time.Duration) {
+	if c.Settings == nil {
 		return
 	}
-	f.mu.Lock()
-	f.stop = time.Now().Add(limit)
-	f.mu.Unlock()
-	_, now, _ := f.phase()
-	_, err := f.Call(ctx, f.request(now))
+	c.mu.Lock()
+	c.stop = time.Now().Add(limit)
+	c.mu.Unlock()
+	_, now, _ := c.phase()
+	_, err := c.Call(ctx, c.request(now))
 	if err != nil && !errors.Is(err, errNoSettings) {
-		f.Logger.Warn("cannot withdraw the interception", "error", err)
+		c.Logger.Warn("cannot withdraw the interception", "error", err)
 	}
 	select {
-	case f.wake <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 }

@@ -41,16 +41,16 @@ func hostHas(ipv6 bool) bool {
 
 // Reach returns a function that reports whether a connection of another host to an address of this
 // host is neither captured nor rejected by the rules that are in force now; why, and what to do.
-func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
-	if f.Settings == nil {
+func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
+	if c.Settings == nil {
 		return func(netip.AddrPort) (direct bool, why, fix string) {
 			return true, `[capture] mode is "none"`,
 				`set mode = "redirect" in [capture], or let it listen on 127.0.0.1`
 		}
 	}
-	_, phase, _ := f.phase()
-	settings, now, connected := f.settings(phase), f.State(), f.connected()
-	users := f.Users
+	_, phase, _ := c.phase()
+	settings, now, connected := c.settings(phase), c.State(), c.connected()
+	users := c.Users
 	if now.PID != 0 {
 		users = now.Users
 	}
@@ -66,9 +66,9 @@ func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, fix string
 		connection := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: to}
 		found := Explain(connection, tables...)
 		switch {
-		case found.Verdict != Direct:
+		case found.Decision != Direct:
 			return false, "", ""
-		case Explain(connection, wanted).Verdict == Direct:
+		case Explain(connection, wanted).Decision == Direct:
 			return true, "[capture] inbound_ports does not contain it",
 				"add it to inbound_ports, or let it listen on 127.0.0.1"
 		case found.Key == ruleFamily:
@@ -87,8 +87,8 @@ func (f *Follower) Reach() func(to netip.AddrPort) (direct bool, why, fix string
 }
 
 // connected reports whether there is a connection to the helper.
-func (f *Follower) connected() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.client != nil
+func (c *Controller) connected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.client != nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // What other hosts reach follows from the rules in force, not from the configuration.
-func TestFollower_Reach(t *testing.T) {
+func TestController_Reach(t *testing.T) {
 	some := captureSome
 	some.InboundClosed = true
 	for _, test := range []struct {
@@ -66,7 +66,7 @@ func TestFollower_Reach(t *testing.T) {
 
 // A family in which inbound connections go direct is a condition; one in which they are refused is
 // shown with the state.
-func TestFollower_FamilyWithoutEnvoy(t *testing.T) {
+func TestController_FamilyWithoutEnvoy(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}

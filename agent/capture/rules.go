@@ -74,8 +74,8 @@ type builder struct {
 	running []Unit
 }
 
-func rule(key string, verdict Verdict, matches ...match) Rule {
-	return Rule{Key: key, Verdict: verdict, Matches: matches}
+func rule(key string, decision Decision, matches ...match) Rule {
+	return Rule{Key: key, Decision: decision, Matches: matches}
 }
 
 // start returns the rules that exempt what can never be captured.

@@ -88,7 +88,7 @@ func TestDecisions_OfUnits(t *testing.T) {
 		name           string
 		units, exclude []string
 		from           string
-		want           Verdict
+		want           Decision
 		key            string
 	}{
 		{"every process", nil, nil, web.Path, Outbound, "capture.outbound_cidrs"},
@@ -118,8 +118,8 @@ func TestDecisions_OfUnits(t *testing.T) {
 		enter(t, test.from)
 		to := netip.AddrPortFrom(netip.MustParseAddr(far[0]), 80)
 		got := Explain(Connection{Protocol: "tcp", Destination: to, CGroup: test.from}, table)
-		if got.Verdict != test.want || got.Key != test.key {
-			t.Errorf("%s: explained as %s by %q", test.name, got.Verdict, got.Key)
+		if got.Decision != test.want || got.Key != test.key {
+			t.Errorf("%s: explained as %s by %q", test.name, got.Decision, got.Key)
 		}
 		if answer := dial(t, "tcp", netip.Addr{}, to); (answer == "15001") != (test.want == Outbound) {
 			t.Errorf("%s: the kernel's answer is %q", test.name, answer)
@@ -127,8 +127,8 @@ func TestDecisions_OfUnits(t *testing.T) {
 		query := netip.AddrPortFrom(to.Addr(), 53)
 		redirected := test.want == Outbound
 		got = Explain(Connection{Protocol: "udp", Destination: query, CGroup: test.from}, dns, table)
-		if (got.Verdict == DNS) != redirected {
-			t.Errorf("%s: a query is explained as %s by %q", test.name, got.Verdict, got.Key)
+		if (got.Decision == DNS) != redirected {
+			t.Errorf("%s: a query is explained as %s by %q", test.name, got.Decision, got.Key)
 		}
 		if answer := dial(t, "udp", netip.Addr{}, query); (answer == "15053") != redirected {
 			t.Errorf("%s: the kernel's answer to a query is %q", test.name, answer)
@@ -233,7 +233,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		})
 	}
 	got := Explain(Connection{Inbound: true, Protocol: "tcp", Destination: to}, table)
-	if got.Verdict != Direct || got.Key != ruleForwarded {
+	if got.Decision != Direct || got.Key != ruleForwarded {
 		t.Errorf("explained as %v", got)
 	}
 }

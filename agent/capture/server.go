@@ -38,9 +38,9 @@ func (c *connection) send(r response) {
 }
 
 // accept serves clients until the listener is closed. Only users may connect. Root always has a
-// place, to stop the helper.
+// slot, to stop the helper.
 func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users []uint32) {
-	places := make(chan struct{}, maxConnections)
+	slots := make(chan struct{}, maxConnections)
 	failed := func(err error) { h.logf("accept an agent: %v", err) }
 	for {
 		socket, err := accept.Next(listener.AcceptUnix, failed)
@@ -62,13 +62,13 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 			continue
 		}
 		select {
-		case places <- struct{}{}:
+		case slots <- struct{}{}:
 		default:
 			_ = socket.Close()
 			continue
 		}
 		go func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 			h.serve(ctx, client)
 		}()
 	}

@@ -49,34 +49,34 @@ type Chain struct {
 	Rules    []Rule
 }
 
-// A Rule applies its verdict if all its matches hold.
+// A Rule applies its decision if all its matches hold.
 type Rule struct {
 	// Key is the configuration key that causes the rule, or a fixed name.
-	Key     string
-	Matches []match
-	Verdict Verdict
-	Action  action // nil: that of the verdict
+	Key      string
+	Matches  []match
+	Decision Decision
+	Action   action // nil: that of the decision
 }
 
-// Verdict is what happens to a connection.
-type Verdict string
+// Decision is what happens to a connection.
+type Decision string
 
-// The verdicts. Direct ends the evaluation of a chain.
+// The decisions. Direct ends the evaluation of a chain.
 const (
-	Direct   Verdict = "direct"
-	Outbound Verdict = "outbound" // redirected to OutboundPort
-	Inbound  Verdict = "inbound"  // redirected to InboundPort
-	Refused  Verdict = "refused"  // reset
-	DNS      Verdict = "dns"      // redirected to DNSPort
+	Direct   Decision = "direct"
+	Outbound Decision = "outbound" // redirected to OutboundPort
+	Inbound  Decision = "inbound"  // redirected to InboundPort
+	Refused  Decision = "refused"  // reset
+	DNS      Decision = "dns"      // redirected to DNSPort
 )
 
-// port is where the verdict redirects to, 0 if it does not.
-func (v Verdict) port() uint16 {
-	return map[Verdict]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: DNSPort}[v]
+// port is where the decision redirects to, 0 if it does not.
+func (v Decision) port() uint16 {
+	return map[Decision]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: DNSPort}[v]
 }
 
-// text returns the verdict as an nftables statement.
-func (v Verdict) text() string {
+// text returns the decision as an nftables statement.
+func (v Decision) text() string {
 	switch port := v.port(); {
 	case port != 0:
 		return fmt.Sprintf("redirect to :%d", port)
@@ -130,13 +130,13 @@ func (t *Table) String() string {
 
 // String renders the rule as nft reads it.
 func (r Rule) String() string {
-	words, statement := make([]string, 0, len(r.Matches)+3), r.Verdict.text()
+	parts, statement := make([]string, 0, len(r.Matches)+3), r.Decision.text()
 	if r.Action != nil {
 		statement = r.Action.text()
 	}
 	for _, m := range r.Matches {
-		words = append(words, m.text())
+		parts = append(parts, m.text())
 	}
-	return strings.Join(append(words, "counter", statement,
+	return strings.Join(append(parts, "counter", statement,
 		fmt.Sprintf("comment %q", r.Key)), " ")
 }

@@ -83,7 +83,7 @@ func (transparent) holds(*Connection) bool { return false }
 // transparentChain is the chain of inbound rules that translates nothing.
 func transparentChain(rules []Rule) Chain {
 	for i := range rules {
-		if rules[i].Verdict == Inbound {
+		if rules[i].Decision == Inbound {
 			rules[i].Action = toProxy{}
 		}
 	}

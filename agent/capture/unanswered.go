@@ -32,10 +32,10 @@ const maxForgotten = 1 << 14
 // into force. It does no harm to a connection that the rules leave direct: its next packet makes a
 // new entry.
 func (s *ownerSocket) forgetUnanswered() (int, error) {
-	const settled = ctAnswered | ctSNAT | ctDNAT
+	const decided = ctAnswered | ctSNAT | ctDNAT
 	var deletions []netlink.Message
 	collect := func(data []byte) bool {
-		if id := unansweredID(data, settled); id != nil && len(deletions) < maxForgotten {
+		if id := unansweredID(data, decided); id != nil && len(deletions) < maxForgotten {
 			deletions = append(deletions, netlink.Message{Data: slices.Concat(
 				[]byte{data[0], 0, 0, 0}, id), Header: netlink.Header{Type: ctDelete,
 				Flags: netlink.Request | netlink.Acknowledge}})
@@ -46,7 +46,7 @@ func (s *ownerSocket) forgetUnanswered() (int, error) {
 	// Before Linux 5.18, all connections are listed.
 	_, err := s.exchangeSome([]netlink.Message{{Header: netlink.Header{Type: ctGet,
 		Flags: netlink.Request | netlink.Dump}, Data: slices.Concat(make([]byte, 4),
-		attribute(ctStatus, number(0)...), attribute(ctStatusMask, number(settled)...))}}, collect)
+		attribute(ctStatus, number(0)...), attribute(ctStatusMask, number(decided)...))}}, collect)
 	if err != nil {
 		return 0, fmt.Errorf("list connections: %w", err)
 	}

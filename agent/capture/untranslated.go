@@ -20,7 +20,7 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 	b.table.Counter = counterUnanswered
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
 	for _, r := range b.outbound(s, users) {
-		if r.Verdict != Direct {
+		if r.Decision != Direct {
 			r.Key, r.Matches = ruleUnanswered, append(r.Matches, isNew{})
 			r.Action = drop{counter: counterUnanswered}
 		}
@@ -44,7 +44,7 @@ func (b *builder) unredirected(s *Settings, families Families) Chain {
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}),
 		rule(ruleLoopback, Direct, loopback{arriving: true}))
 	for _, r := range b.inbound(s) {
-		if r.Verdict != Direct {
+		if r.Decision != Direct {
 			r.Key, r.Action = ruleUnredirected, drop{}
 			r.Matches = append(r.Matches, isNew{orInvalid: true})
 		}

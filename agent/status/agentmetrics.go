@@ -34,7 +34,7 @@ type Metrics struct {
 	Identity    *identity.Manager
 	STS         *sts.Server // nil if disabled
 	DNS         *dns.Server // nil if disabled
-	Capture     *capture.Follower
+	Capture     *capture.Controller
 	Endpoints   *endpoints.Tracker
 	PendingKeys func() []string   // that are in force only after the next start
 	Connections ConnectionMetrics // of the servers of the agent's addresses

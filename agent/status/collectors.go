@@ -58,7 +58,7 @@ func (m clientMetrics) Collect(out chan<- prometheus.Metric) {
 }
 
 // captureMetrics collects the state and the counters of the interception.
-type captureMetrics struct{ follower *capture.Follower }
+type captureMetrics struct{ follower *capture.Controller }
 
 var (
 	captureOn = prometheus.NewDesc("outrider_capture_on",

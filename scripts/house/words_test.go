@@ -17,7 +17,6 @@ var unclean = []string{
 	"agent",
 	"agent/api",
 	"agent/bus",
-	"agent/capture",
 	"agent/discovery",
 	"agent/discovery/mesh",
 	"agent/identity",

@@ -10,7 +10,7 @@ import (
 )
 
 // Interception has the operations on the rules of [capture].
-type Interception struct{ Client *capture.Follower }
+type Interception struct{ Client *capture.Controller }
 
 // Capture returns the state of the interception.
 func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
@@ -64,9 +64,9 @@ func (o Interception) CaptureExplain(
 	found := capture.Explain(capture.Connection{Inbound: r.Inbound, Protocol: protocol,
 		Destination: to, Local: local, Loopback: loopback, UID: r.UID, CGroup: group}, tables...)
 	now := o.Client.State()
-	explained := api.CaptureExplanation{Verdict: string(found.Verdict), Key: found.Key,
+	explained := api.CaptureExplanation{Verdict: string(found.Decision), Key: found.Key,
 		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
-	if found.Verdict == capture.DNS {
+	if found.Decision == capture.DNS {
 		explained.State = string(cmp.Or(now.DNS.State, capture.Off))
 	}
 	return explained, nil

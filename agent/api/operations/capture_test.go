@@ -25,7 +25,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 		true:  {Verdict: "refused", Key: "capture.fail", State: "withdrawn"},
 		false: {Verdict: "outbound", Key: "capture.outbound_cidrs", State: "withdrawn"},
 	} {
-		follower := capture.NewFollower(capture.FollowerOptions{
+		follower := capture.NewController(capture.ControllerOptions{
 			Socket: filepath.Join(t.TempDir(), "none.sock"), Envoy: liveEnvoy{},
 			Settings: &capture.Settings{FailClosed: closed,
 				Outbound: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},

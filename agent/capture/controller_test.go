@@ -44,17 +44,17 @@ func (e *liveEnvoy) drain(half time.Time) {
 	e.changed <- struct{}{}
 }
 
-func follower(board *condition.Board, settings Settings) *Follower {
-	return NewFollower(FollowerOptions{Settings: &settings, Board: board, Envoy: noEnvoy{},
+func follower(board *condition.Board, settings Settings) *Controller {
+	return NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: noEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // Without a helper, every retry fails: the condition is raised once, and nothing else is logged.
-func TestFollower_ReportsAMissingHelperOnce(t *testing.T) {
+func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	board := condition.NewBoard()
 	var log parts.Log
 	settings := captureAll
-	f := NewFollower(FollowerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
+	f := NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Socket: filepath.Join(t.TempDir(), "absent.sock")})
 	ctx, cancel := context.WithCancel(t.Context()) // a deadline may end a dial with another error
@@ -71,7 +71,7 @@ func TestFollower_ReportsAMissingHelperOnce(t *testing.T) {
 }
 
 // With fail = "closed", a trial that ended and a drain send connections direct.
-func TestFollower_SaysWhatHappensInstead(t *testing.T) {
+func TestController_SaysWhatHappensInstead(t *testing.T) {
 	both := Settings{FailClosed: true, InboundClosed: true, Inbound: Ports{All: true}}
 	for want, status := range map[string]Status{
 		": connections go direct: ":              {State: Withdrawn},
@@ -91,7 +91,7 @@ func TestFollower_SaysWhatHappensInstead(t *testing.T) {
 
 // Before Envoy is live, the refusal of outrider-capture-early.service is shown, and a configuration
 // that was changed meanwhile ends it.
-func TestFollower_EarlyRefusal(t *testing.T) {
+func TestController_EarlyRefusal(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
@@ -105,7 +105,7 @@ func TestFollower_EarlyRefusal(t *testing.T) {
 		t.Helper()
 		board := condition.NewBoard()
 		f := follower(board, settings)
-		f.Socket, f.FollowerOptions.State = r.socket(), filepath.Join(r.folder, "state.json")
+		f.Socket, f.ControllerOptions.State = r.socket(), filepath.Join(r.folder, "state.json")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
@@ -122,10 +122,10 @@ func TestFollower_EarlyRefusal(t *testing.T) {
 	r.answers(time.Second, "far 80")
 }
 
-// leaver is a Follower of an Envoy that drains and stops.
+// leaver is a Controller of an Envoy that drains and stops.
 type leaver struct {
 	*rig
-	*Follower
+	*Controller
 	envoy *liveEnvoy
 }
 
@@ -135,7 +135,7 @@ func newLeaver(t *testing.T) *leaver {
 		&liveEnvoy{changed: make(chan struct{})}}
 	l.startEnvoy()
 	l.Envoy, l.Socket = l.envoy, l.socket()
-	l.FollowerOptions.State = filepath.Join(l.folder, "state.json")
+	l.ControllerOptions.State = filepath.Join(l.folder, "state.json")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -161,7 +161,7 @@ func (l *leaver) leaves() {
 	l.t.Helper()
 	l.captured("far 80", "15006")
 	if shown := Explain(Connection{Protocol: "tcp", UID: appUser,
-		Destination: netip.MustParseAddrPort(far[0] + ":80")}, l.Tables()...); shown.Verdict != Direct {
+		Destination: netip.MustParseAddrPort(far[0] + ":80")}, l.Tables()...); shown.Decision != Direct {
 		l.t.Errorf("outbound connections go direct, but are shown as %+v", shown)
 	}
 	l.again(On)
@@ -181,7 +181,7 @@ func (l *leaver) again(want State) {
 }
 
 // A stop sends outbound connections direct at once and inbound ones later.
-func TestFollower_StopLeavesOutboundFirst(t *testing.T) {
+func TestController_StopLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
@@ -195,7 +195,7 @@ func TestFollower_StopLeavesOutboundFirst(t *testing.T) {
 
 // A drain does what a stop does, a stop after it waits for nothing again, and an undrain captures
 // all at any moment.
-func TestFollower_DrainLeavesOutboundFirst(t *testing.T) {
+func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
@@ -222,7 +222,7 @@ func TestFollower_DrainLeavesOutboundFirst(t *testing.T) {
 }
 
 // With fail = "closed", the tables are those that are in force.
-func TestFollower_TablesOfClosed(t *testing.T) {
+func TestController_TablesOfClosed(t *testing.T) {
 	f := follower(condition.NewBoard(), captureDNS)
 	for want, status := range map[string]Status{
 		"[outrider-dns outrider]": {State: Withdrawn, DNS: DNSStatus{State: Withdrawn}},
@@ -242,17 +242,17 @@ func TestFollower_TablesOfClosed(t *testing.T) {
 }
 
 // A unit that runs in another slice than system.slice is found there.
-func TestFollower_TablesWithUnit(t *testing.T) {
+func TestController_TablesWithUnit(t *testing.T) {
 	slice := newUnit(t, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
 	shop := newUnit(t, slice.Path+"/shop.service")
 	only := captureAll
 	only.Units = []string{slice.Name}
 	f := follower(condition.NewBoard(), only)
-	for unit, want := range map[string]Verdict{"shop.service": Outbound, "other.service": Direct} {
+	for unit, want := range map[string]Decision{"shop.service": Outbound, "other.service": Direct} {
 		tables, group := f.TablesWith(unit)
 		got := Explain(Connection{Protocol: "tcp", Destination: netip.MustParseAddrPort(far[0] + ":80"),
 			CGroup: group}, tables...)
-		if got.Verdict != want || (group == shop.Path) != (unit == "shop.service") {
+		if got.Decision != want || (group == shop.Path) != (unit == "shop.service") {
 			t.Errorf("%s in %s is %+v, want %s", unit, group, got, want)
 		}
 	}

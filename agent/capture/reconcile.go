@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// follow finds the units of the settings that run. Another set of units makes other rules.
-func (h *helper) follow() {
+// findUnits finds the units of the settings that run. Another set of units makes other rules.
+func (h *helper) findUnits() {
 	if h.Settings == nil || len(h.Settings.Units)+len(h.Settings.ExcludeUnits) == 0 {
 		h.running = nil
 		return
@@ -53,8 +53,8 @@ func (h *helper) heldBack() string {
 	return ""
 }
 
-// settle installs or withdraws the rules.
-func (h *helper) settle(now time.Time) (State, string, Families) {
+// reconcileRules installs or withdraws the rules.
+func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
 	reason := h.heldBack()
 	var families Families
 	if reason != "" {

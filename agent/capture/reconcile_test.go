@@ -24,7 +24,7 @@ func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
 	running := []Unit{{Name: "web.service"}}
 	h := &helper{units: watch, running: running}
 	h.log, h.Settings = t.Output(), &Settings{Units: []string{"web.service"}}
-	if h.follow(); !slices.Equal(h.running, running) {
+	if h.findUnits(); !slices.Equal(h.running, running) {
 		t.Errorf("the units are %v", h.running)
 	}
 }

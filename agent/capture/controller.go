@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Conditions of a Follower.
+// Conditions of a Controller.
 const (
 	ConditionUnavailable = "capture-unavailable" // no helper
 	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
@@ -24,7 +24,7 @@ const (
 	ConditionDNS         = "capture-dns-withdrawn"
 )
 
-// Envoy is what a Follower needs of the supervisor.
+// Envoy is what a Controller needs of the supervisor.
 type Envoy interface {
 	// Serves reports whether an epoch is live, and when half of its drain on request has passed;
 	// zero: it does not drain.
@@ -32,8 +32,8 @@ type Envoy interface {
 	Changed() <-chan struct{} // closed at the next change
 }
 
-// FollowerOptions configure a Follower.
-type FollowerOptions struct {
+// ControllerOptions configure a Controller.
+type ControllerOptions struct {
 	Socket   string    // of the helper
 	State    string    // the helper's file, which exists while it has settings
 	Settings *Settings // nil: nothing is captured
@@ -43,13 +43,13 @@ type FollowerOptions struct {
 	Logger   *slog.Logger
 }
 
-// A Follower is the agent's part that sends settings to the helper: once Envoy is live, or while
+// A Controller is the agent's part that sends settings to the helper: once Envoy is live, or while
 // the helper refuses connections by earlier ones, and again after each loss of the connection. If
 // inbound connections are closed, it sends settings for these at once. While Envoy drains on
 // request and after Leave it withdraws the rules, except those for closed inbound connections,
 // which Stop alone ends.
-type Follower struct {
-	FollowerOptions
+type Controller struct {
+	ControllerOptions
 	part.Readiness
 	wake chan struct{} // after Leave
 
@@ -61,14 +61,14 @@ type Follower struct {
 	changed chan struct{}
 }
 
-// NewFollower returns a Follower.
-func NewFollower(o FollowerOptions) *Follower {
-	return &Follower{FollowerOptions: o, status: Status{State: Off}, changed: make(chan struct{}),
+// NewController returns a Controller.
+func NewController(o ControllerOptions) *Controller {
+	return &Controller{ControllerOptions: o, status: Status{State: Off}, changed: make(chan struct{}),
 		wake: make(chan struct{}, 1)}
 }
 
 // Name is the part's name.
-func (f *Follower) Name() string { return "capture" }
+func (c *Controller) Name() string { return "capture" }
 
 const (
 	firstRetry = 200 * time.Millisecond
@@ -77,27 +77,27 @@ const (
 	dnsGrace   = 2 * time.Second // for the DNS proxy of an agent that has just started
 )
 
-// Run follows Envoy until ctx ends. The rules stay then: only Stop ends them.
-func (f *Follower) Run(ctx context.Context) error {
-	f.MarkReady()
-	if f.Settings == nil {
-		f.Stop(ctx) // what an earlier configuration set up
+// Run sends settings to the helper until ctx ends. The rules stay then: only Stop ends them.
+func (c *Controller) Run(ctx context.Context) error {
+	c.MarkReady()
+	if c.Settings == nil {
+		c.Stop(ctx) // what an earlier configuration set up
 		<-ctx.Done()
 		return nil
 	}
 	retries := backoff.Backoff{Min: firstRetry, Max: maxRetry}
 	for ctx.Err() == nil {
-		changed := f.Envoy.Changed()
-		if live, _ := f.Envoy.Serves(); !live && !f.hasState() && !f.Settings.ClosesInbound() {
+		changed := c.Envoy.Changed()
+		if live, _ := c.Envoy.Serves(); !live && !c.hasState() && !c.Settings.ClosesInbound() {
 			select {
 			case <-ctx.Done():
 			case <-changed:
 			}
 			continue
 		}
-		if err := f.follow(ctx, &retries); err != nil && ctx.Err() == nil {
-			f.set(nil, f.lost(err))
-			f.Board.Raise(ConditionUnavailable, condition.Error,
+		if err := c.runConnection(ctx, &retries); err != nil && ctx.Err() == nil {
+			c.set(nil, c.lost(err))
+			c.Board.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
 		}
 		_ = retries.Wait(ctx)
@@ -105,11 +105,12 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow keeps one connection, until it is lost, and resets retries once it is in use.
-func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
+// runConnection sends settings to the helper until the connection is lost. It resets retries once
+// the connection is in use.
+func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff) error {
 	dialing, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	client, err := Dial(dialing, f.Socket)
+	client, err := Dial(dialing, c.Socket)
 	if err != nil {
 		return err
 	}
@@ -120,21 +121,21 @@ func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
 	}
 	applied, first, wasLive := staying, true, false
 	for {
-		changed := f.Envoy.Changed()
-		live, now, ended := f.phase()
+		changed := c.Envoy.Changed()
+		live, now, ended := c.phase()
 		if !live && status.State == Off {
 			now = leaving // nothing was captured yet: outbound connections go on
 		}
 		if now != applied && live ||
-			first && (live || status.Closed || f.Settings.ClosesInbound()) {
-			request := f.request(now)
+			first && (live || status.Closed || c.Settings.ClosesInbound()) {
+			request := c.request(now)
 			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
 				(now != left || errors.Is(err, ErrClosed)) {
 				return err
 			}
 			applied, first = now, false
-			f.Board.Clear(ConditionUnavailable)
+			c.Board.Clear(ConditionUnavailable)
 		} else if live != wasLive { // the helper checks Envoy at each request
 			if status, err = limited(ctx, client.Status); err != nil {
 				return err
@@ -142,7 +143,7 @@ func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
 		}
 		wasLive = live
 		retries.Reset()
-		f.set(client, status)
+		c.set(client, status)
 		var late <-chan time.Time
 		dns := status.DNS
 		if dns.State == Withdrawn {
@@ -154,11 +155,11 @@ func (f *Follower) follow(ctx context.Context, retries *backoff.Backoff) error {
 		case <-client.Done():
 			return ErrClosed
 		case <-late:
-			f.Board.Raise(ConditionDNS, condition.Warning,
+			c.Board.Raise(ConditionDNS, condition.Warning,
 				"queries of this host are not redirected to the DNS proxy: "+dns.Reason)
 		case status = <-client.Changes():
 		case <-changed:
-		case <-f.wake:
+		case <-c.wake:
 		case <-ended:
 		}
 	}
@@ -171,33 +172,33 @@ func limited[T any](ctx context.Context, call func(context.Context) (T, error)) 
 }
 
 // set stores the status and raises what people must know.
-func (f *Follower) set(client *Client, status Status) {
-	f.mu.Lock()
-	was := f.status
-	f.client, f.status = client, status
-	close(f.changed)
-	f.changed = make(chan struct{})
-	f.mu.Unlock()
+func (c *Controller) set(client *Client, status Status) {
+	c.mu.Lock()
+	was := c.status
+	c.client, c.status = client, status
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.mu.Unlock()
 	if was.State != status.State && status.State != "" {
-		f.Logger.Info("interception is " + string(status.State) + because(status.Reason))
+		c.Logger.Info("interception has changed", "state", status.State, "reason", status.Reason)
 	}
 	raise := func(code string, severity condition.Severity, holds bool, sentence string) {
 		if holds {
-			f.Board.Raise(code, severity, sentence)
+			c.Board.Raise(code, severity, sentence)
 		} else {
-			f.Board.Clear(code)
+			c.Board.Clear(code)
 		}
 	}
 	severity := condition.Warning
-	if f.Settings != nil && (f.Settings.FailClosed || f.Settings.ClosesInbound()) {
+	if c.Settings != nil && (c.Settings.FailClosed || c.Settings.ClosesInbound()) {
 		severity = condition.Error
 	}
 	raise(ConditionWithdrawn, severity,
 		client != nil && (status.State == Withdrawn || status.State == Closed),
-		fmt.Sprintf("nothing is captured, %s: %s", f.instead(status), status.Reason))
+		fmt.Sprintf("nothing is captured, %s: %s", c.instead(status), status.Reason))
 	partial := status.Partial()
 	raise(ConditionFamily, condition.Warning,
-		partial != "" && f.inbound() && !status.ClosedInbound, partial)
+		partial != "" && c.inbound() && !status.ClosedInbound, partial)
 	raise(ConditionTrial, condition.Info, status.State == Trial,
 		fmt.Sprintf("connections are captured until %s, unless \"outrider capture confirm\" makes "+
 			"it permanent", status.Until.Local().Format(time.TimeOnly)))
@@ -205,14 +206,14 @@ func (f *Follower) set(client *Client, status Status) {
 		"this kernel (before 5.12) does not remove the rules when outrider-capture dies; "+
 			"\"outrider cleanup\" does")
 	if client == nil || status.DNS.State != Withdrawn {
-		f.Board.Clear(ConditionDNS)
+		c.Board.Clear(ConditionDNS)
 	}
 }
 
 // instead says what happens to connections that are not captured.
-func (f *Follower) instead(status Status) string {
+func (c *Controller) instead(status Status) string {
 	switch {
-	case status.Closed && (status.ClosedInbound || !f.inbound()):
+	case status.Closed && (status.ClosedInbound || !c.inbound()):
 		return "new connections are refused"
 	case status.Closed:
 		return "new outbound connections are refused, inbound ones go direct"
@@ -224,9 +225,9 @@ func (f *Follower) instead(status Status) string {
 
 // lost returns the status without a connection to the helper. The table that rejects connections
 // outlives the helper; that inbound ones are closed is only claimed if the helper said so.
-func (f *Follower) lost(err error) Status {
-	was := f.State()
-	status := Status{State: Withdrawn, Reason: err.Error(), Closed: f.Settings.FailClosed,
+func (c *Controller) lost(err error) Status {
+	was := c.State()
+	status := Status{State: Withdrawn, Reason: err.Error(), Closed: c.Settings.FailClosed,
 		ClosedInbound: was.ClosedInbound}
 	if was.ClosedInbound {
 		status.State = Closed
@@ -235,35 +236,35 @@ func (f *Follower) lost(err error) Status {
 }
 
 // State returns the last known status, without counters.
-func (f *Follower) State() Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.status
+func (c *Controller) State() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
 }
 
 // Changed returns a channel that is closed at the next change of State.
-func (f *Follower) Changed() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.changed
+func (c *Controller) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
 }
 
 // inbound reports whether inbound connections are to be captured.
-func (f *Follower) inbound() bool {
-	return f.Settings != nil && f.Settings.Inbound.any()
+func (c *Controller) inbound() bool {
+	return c.Settings != nil && c.Settings.Inbound.any()
 }
 
 // AwaitInbound waits until the rules are in force, but not longer than limit, if inbound
 // connections are to be captured.
-func (f *Follower) AwaitInbound(ctx context.Context, limit time.Duration) {
-	if !f.inbound() {
+func (c *Controller) AwaitInbound(ctx context.Context, limit time.Duration) {
+	if !c.inbound() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for ctx.Err() == nil {
-		changed := f.Changed()
-		if f.State().State.InForce() {
+		changed := c.Changed()
+		if c.State().State.InForce() {
 			return
 		}
 		select {
@@ -274,14 +275,14 @@ func (f *Follower) AwaitInbound(ctx context.Context, limit time.Duration) {
 }
 
 // Call calls the helper over the current connection and stores the status.
-func (f *Follower) Call(
+func (c *Controller) Call(
 	ctx context.Context, call func(*Client, context.Context) (Status, error),
 ) (Status, error) {
-	f.mu.Lock()
-	client, reason := f.client, f.status.Reason
-	f.mu.Unlock()
+	c.mu.Lock()
+	client, reason := c.client, c.status.Reason
+	c.mu.Unlock()
 	switch {
-	case f.Settings == nil:
+	case c.Settings == nil:
 		return Status{}, errors.New("nothing is captured: capture.mode is \"none\"")
 	case client == nil && reason == "":
 		return Status{}, errNoSettings
@@ -292,17 +293,17 @@ func (f *Follower) Call(
 }
 
 // Stop ends the helper if it has settings. It may be called after Run.
-func (f *Follower) Stop(ctx context.Context) {
-	if !f.hasState() {
+func (c *Controller) Stop(ctx context.Context) {
+	if !c.hasState() {
 		return
 	}
-	if err := Stop(ctx, f.Socket); err != nil {
-		f.Logger.Error("cannot end the interception", "error", err)
+	if err := Stop(ctx, c.Socket); err != nil {
+		c.Logger.Error("cannot end the interception", "error", err)
 	}
 }
 
-func (f *Follower) hasState() bool {
-	_, err := os.Stat(f.FollowerOptions.State)
+func (c *Controller) hasState() bool {
+	_, err := os.Stat(c.ControllerOptions.State)
 	return err == nil
 }
 

@@ -6,31 +6,31 @@ import "slices"
 // long as these are captured. If connections are rejected, these are the tables that are in force;
 // otherwise the address families and resolvers are as installed, else all of them. It returns none
 // if nothing is captured.
-func (f *Follower) Tables() []*Table { return f.tablesWith(nil) }
+func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
 // TablesWith is Tables, as if a unit ran, and returns the unit's control group.
-func (f *Follower) TablesWith(unit string) ([]*Table, string) {
+func (c *Controller) TablesWith(unit string) ([]*Table, string) {
 	var units []Unit
-	if root, err := cgroupMount(); err == nil && f.Settings != nil {
+	if root, err := cgroupMount(); err == nil && c.Settings != nil {
 		// Without inotify it leaves nothing open. After an error the unit is in system.slice.
-		units, _ = (&unitWatch{root: root}).find(slices.Concat([]string{unit}, f.Settings.Units,
-			f.Settings.ExcludeUnits))
+		units, _ = (&unitWatch{root: root}).find(slices.Concat([]string{unit}, c.Settings.Units,
+			c.Settings.ExcludeUnits))
 	}
 	at := slices.IndexFunc(units, func(u Unit) bool { return u.Name == unit })
 	if at < 0 {
 		units = slices.Insert(units, 0, Unit{Name: unit, Path: "system.slice/" + unit, Level: 2})
 		at = 0
 	}
-	return f.tablesWith(units), units[at].Path
+	return c.tablesWith(units), units[at].Path
 }
 
-func (f *Follower) tablesWith(more []Unit) (tables []*Table) {
-	if f.Settings == nil {
+func (c *Controller) tablesWith(more []Unit) (tables []*Table) {
+	if c.Settings == nil {
 		return nil
 	}
-	_, phase, _ := f.phase()
-	settings, now := f.settings(phase), f.State()
-	users, families := f.Users, Families{true, true}
+	_, phase, _ := c.phase()
+	settings, now := c.settings(phase), c.State()
+	users, families := c.Users, Families{true, true}
 	if now.Families.any() {
 		users, families = now.Users, now.Families
 	}
