@@ -97,9 +97,9 @@ func TestCache_RefusesDamagedFiles(t *testing.T) {
 		"changed":   {changed, "its checksum is wrong"},
 		"truncated": {good[:len(good)-1], "its checksum is wrong"},
 		"header":    {good[:len(fileHeader)+3], "it is truncated"},
-		"empty":     {nil, "not a cache of this version"},
+		"empty":     {nil, "not a file of this version"},
 		"another version": {bytes.Replace(good, []byte("cache 1"), []byte("cache 2"), 1),
-			"not a cache of this version"},
+			"not a file of this version"},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -227,6 +227,14 @@ func sealed(records []byte) []byte {
 	text := append([]byte(fileHeader), records...)
 	sum := sha256.Sum256(text)
 	return append(text, sum[:]...)
+}
+
+func decodeFile(text []byte) ([]*snapshot, error) {
+	records, err := fileFormat.Decode(text)
+	if err != nil {
+		return nil, err
+	}
+	return decodeNodes(records)
 }
 
 func FuzzDecodeFile(f *testing.F) {
