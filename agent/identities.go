@@ -5,12 +5,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -20,6 +16,7 @@ import (
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
@@ -55,7 +52,7 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 	w.sds, err = xds.NewServer(xds.ForHost(xds.Options{
 		Source: w.Manager, Subscriber: w.Manager, Logger: log, Words: envoy.RedactMessage,
 		Observer: acknowledged{
-			&secretObserver{board: b.board, refused: map[refusedSecret]string{}}, w.acknowledged},
+			&secretObserver{board: b.board, refused: xds.NewRefusals()}, w.acknowledged},
 		ControlPlane: "outriderd " + b.options.Version,
 	}))
 	return w, err
@@ -117,58 +114,39 @@ const conditionSecretRefused = "secret-refused"
 
 // secretObserver reports secrets that an Envoy refuses (xds.Observer).
 type secretObserver struct {
-	board *condition.Board
-
-	mu      sync.Mutex
-	refused map[refusedSecret]string // Envoy's error
-}
-
-// refusedSecret identifies a secret on one stream.
-type refusedSecret struct {
-	stream uint64
-	name   string
+	board   *condition.Board
+	refused *xds.Refusals
 }
 
 // Refused implements xds.Observer.
 func (o *secretObserver) Refused(from xds.Stream, refusal xds.Refusal) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	for _, name := range refusal.Resources {
-		o.refused[refusedSecret{from.ID, name}] = refusal.Error
+		one := refusal
+		one.Resources = []string{name}
+		o.refused.Add(from, one, "Envoy refuses the secret "+name+": "+refusal.Error)
 	}
 	o.report()
 }
 
 // Cured implements xds.Observer.
-func (o *secretObserver) Cured(from xds.Stream, _ string, names []string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, name := range names {
-		delete(o.refused, refusedSecret{from.ID, name})
-	}
+func (o *secretObserver) Cured(from xds.Stream, typeURL string, names []string) {
+	o.refused.Cured(from, typeURL, names)
 	o.report()
 }
 
 // Disconnected implements xds.Observer.
 func (o *secretObserver) Disconnected(from xds.Stream, _ error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	maps.DeleteFunc(o.refused, func(s refusedSecret, _ string) bool { return s.stream == from.ID })
+	o.refused.Ended(from)
 	o.report()
 }
 
-// report raises or clears the condition. Callers hold mu.
+// report raises or clears the condition.
 func (o *secretObserver) report() {
-	sentences := map[string]bool{}
-	for secret, why := range o.refused {
-		sentences["Envoy refuses the secret "+secret.name+": "+why] = true
-	}
-	if len(sentences) == 0 {
+	if sentence := o.refused.Sentence(resource.SecretType); sentence != "" {
+		o.board.Raise(conditionSecretRefused, condition.Error, sentence)
+	} else {
 		o.board.Clear(conditionSecretRefused)
-		return
 	}
-	o.board.Raise(conditionSecretRefused, condition.Error,
-		strings.Join(slices.Sorted(maps.Keys(sentences)), "; "))
 }
 
 // Connected, Pushed and Accepted implement xds.Observer.

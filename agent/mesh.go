@@ -22,6 +22,9 @@ const lastGoodName = "mesh-last-good.json"
 // overlapping epochs and of applications.
 const maxViews = 8
 
+// refusalsName is the file in the state directory with the resources that Envoys refused.
+const refusalsName = "mesh-refusals"
+
 // newDiscovery returns the embedded discovery server. pushed is called after each change; nil: nothing
 // is.
 func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
@@ -36,7 +39,8 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 		Denied:     func(path string) string { return envoyReader(e.link).Denied(path) },
 		DeniedHere: unreadable,
 		Namespaces: func() []string { return namespaces(e.supervisor) }, TrustBundle: w.trust,
-		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: b.board,
+		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName),
+		Refusals: filepath.Join(c.Paths.StateDir, refusalsName), Board: b.board,
 		Logger: b.logOf("discovery"), Pushed: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()

@@ -1,20 +1,69 @@
 package discovery
 
 import (
+	"slices"
+	"time"
+
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
 
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
 )
 
-// guilty returns the objects to blame for a refused resource, the likeliest first. For a route
-// configuration, these are the objects of the virtual host that contains the text quoted by Envoy:
-// a domain, a cluster, a regular expression. If an EnvoyFilter is the first origin, all origins of
-// the resource are returned.
-func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin {
+// maxEdits bounds the changes of the files that a server remembers.
+const maxEdits = 64
+
+// edit is a change of the files that was published.
+type edit struct {
+	at      time.Time
+	objects map[object.Key]bool
+	mesh    bool // MeshConfig changed
+}
+
+// edited records a change of the files. Callers hold mu.
+func (s *Server) edited(e edit) {
+	e.at = time.Now()
+	if s.edits = append(s.edits, e); len(s.edits) > maxEdits {
+		s.edits = slices.Delete(s.edits, 0, 1)
+	}
+}
+
+// likeliest returns the object that is the likeliest cause of a refusal, zero if none is known: one
+// that changed since the last accepted version; else the first that candidates returns. Callers hold
+// mu.
+func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
+	likely := candidates(v, of.Resource, of.Reason)
+	mesh := false
+	for _, origins := range [][]resource.Origin{likely, of.Resource.Origins} {
+		for _, o := range origins {
+			key := object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}
+			for _, e := range s.edits {
+				if since := !e.at.Before(of.Since) && !of.Since.IsZero(); since && e.objects[key] {
+					return o
+				} else if since && e.mesh {
+					mesh = true
+				}
+			}
+		}
+	}
+	switch {
+	case mesh:
+		return resource.Origin{File: s.settings.MeshConfigFile, Line: 1}
+	case len(likely) > 0:
+		return likely[0]
+	}
+	return resource.Origin{}
+}
+
+// candidates returns the objects that may be the cause of a refusal, the likeliest first. For a
+// route configuration, these are the objects of the virtual host that contains the text quoted by
+// Envoy: a domain, a cluster, a regular expression. If an EnvoyFilter is the first origin, all
+// origins of the resource are returned.
+func candidates(v *view.View, r *resource.Resource, reason string) []resource.Origin {
 	if r.Type != resource.RouteType || len(r.Origins) > 0 && r.Origins[0].Kind == "EnvoyFilter" {
 		return r.Origins
 	}

@@ -1,7 +1,6 @@
 package discovery_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -9,9 +8,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestGuilty_VirtualHostThatEnvoyQuotes refuses a route configuration that several objects
+// TestRefusal_BlamesVirtualHostThatEnvoyQuotes refuses a route configuration that several objects
 // contribute to.
-func TestGuilty_VirtualHostThatEnvoyQuotes(t *testing.T) {
+func TestRefusal_BlamesVirtualHostThatEnvoyQuotes(t *testing.T) {
 	service := func(name string) string {
 		return "ServiceEntry shop/" + name + ": {hosts: [" + name + ".test], addresses: [10.3.0." +
 			name[1:] + "], resolution: STATIC, " +
@@ -35,16 +34,15 @@ func TestGuilty_VirtualHostThatEnvoyQuotes(t *testing.T) {
 		{"no argument for repetition operator in 'https://.*'", "VirtualService shop/cors"},
 		{"route: unknown cluster 'outbound|80|v1|s1.test'", "VirtualService shop/cors"},
 	} {
-		server.Refused(resource.RouteType, []discovery.RefusedResource{{Name: "80"}},
-			errors.New(test.reason))
-		got := ""
-		for _, p := range server.Problems() {
-			if strings.Contains(p.Message, test.reason) {
-				got = p.Object
+		refuse(t, feedOf(t, server, "sidecar"), resource.RouteType, "80", test.reason)
+		eventually(t, test.reason, func() (bool, string) {
+			got := ""
+			for _, p := range server.Problems() {
+				if strings.Contains(p.Message, test.reason) {
+					got = p.Object
+				}
 			}
-		}
-		if got != test.object {
-			t.Errorf("%s: blames %q, want %q", test.reason, got, test.object)
-		}
+			return got == test.object, got
+		})
 	}
 }

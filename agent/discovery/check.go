@@ -88,5 +88,5 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	refs.update(world, touched)
 	problems = slices.Concat(problems, refs.problems(), unselected(world, views),
 		v.Exposed(options.Listening))
-	return checked{world, v, gather(s.Problems(), problems, views, nil)}, nil
+	return checked{world, v, gather(s.Problems(), problems, views)}, nil
 }

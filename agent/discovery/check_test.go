@@ -129,12 +129,17 @@ func TestExplain_NamesObjects(t *testing.T) {
 		!strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
-	server.Refused(resource.ClusterType,
-		[]discovery.RefusedResource{{Name: "outbound|80|v1|web.test"}}, errors.New("no such thing"))
-	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
-		explain.State{}); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
-		t.Errorf("of a refused cluster: %q %v %v", said.Unknown, said.Problems, err)
+	feed, err := server.Feed(proxy)
+	if err != nil {
+		t.Fatal(err)
 	}
+	refuse(t, feed, resource.ClusterType, "outbound|80|v1|web.test", "no such thing")
+	eventually(t, "a refused cluster", func() (bool, string) {
+		said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
+			explain.State{})
+		return err == nil && len(said.Unknown) == 1 && len(said.Problems) > 0,
+			fmt.Sprintf("%q %v %v", said.Unknown, said.Problems, err)
+	})
 
 	origins, err := server.Origins(proxy)
 	if err != nil {

@@ -44,11 +44,11 @@ type ResourceChange struct {
 type proposed struct {
 	before, after map[object.Key]*object.Object
 	problems      []Problem
-	refused       []Problem // of objects of after that Envoy refused; the versions before are used
 	domain        string
 	mesh          *mesh.Config
 	served        *resource.Snapshot
 	hosts         []view.HostOrigin
+	overrides     []view.Override
 }
 
 // Compare returns what files would change for a proxy, without publishing anything.
@@ -81,6 +81,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		return Comparison{}, err
 	}
 	touched := world.Apply(changes)
+	made.Restore(p.overrides)
 	made.Update(touched)
 	next, _ := made.Feed().Current()
 	refs, views := references{}, map[string]*served{"": {View: made}}
@@ -89,9 +90,15 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropCertificates()
-	for key, r := range s.refusals {
-		if now := next.Get(key); now != nil && now.Version == r.version {
-			p.refused = append(p.refused, r.problem)
+	var refused []Problem
+	for key, of := range p.served.AllRefused() {
+		if now := next.Get(key); now != nil && now.Version == of.Resource.Version {
+			refused = append(refused, refusedProblem(now, s.likeliest(made, of), of))
+		}
+	}
+	for _, o := range made.Overrides() {
+		for _, filter := range made.Suspects(o) {
+			refused = append(refused, refusedFilter(o, filter))
 		}
 	}
 	known := map[Problem]bool{}
@@ -99,12 +106,12 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		known[problem] = true
 	}
 	problems := gather(p.problems, slices.Concat(refs.problems(), unselected(world, views),
-		made.Exposed(listening)), views, nil)
+		made.Exposed(listening)), views)
 	problems = slices.DeleteFunc(slices.Clone(problems), func(problem Problem) bool {
 		return known[problem] && !proposal.Has(problem.File)
 	})
 	return Comparison{Changes: p.changes(next, made.Hosts()),
-		Problems: gather(problems, p.refused, nil, nil)}, nil
+		Problems: gather(problems, refused, nil)}, nil
 }
 
 // propose returns the state of a view's realm with other files. Only Run may call it.
@@ -130,22 +137,13 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	}
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
 		problems: next.Problems(), domain: s.options.Domain, mesh: r.world.Mesh(),
-		hosts: v.Hosts()}
+		hosts: v.Hosts(), overrides: v.Overrides()}
 	p.served, _ = v.Feed().Current()
 	for _, o := range r.inForce() {
 		p.before[o.Key] = o
 	}
 	for _, o := range next.Objects() {
 		p.after[o.Key] = o
-	}
-	for key, refused := range r.refused {
-		if !object.Equal(refused.Version, p.after[key]) {
-			continue
-		}
-		p.refused = append(p.refused, refusedObject(refused))
-		if p.after[key] = refused.InForce; refused.InForce == nil {
-			delete(p.after, key)
-		}
 	}
 	return p, nil
 }
@@ -171,7 +169,7 @@ func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []Re
 	}
 	for _, kind := range p.served.Types() {
 		for name, r := range p.served.Set(kind) {
-			if next.Set(kind)[name] == nil {
+			if next.Set(kind)[name] == nil && !p.served.Retained(r.Key()) {
 				add("removed", r, then.of(r))
 			}
 		}

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -37,7 +36,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return Explanation{}, err
 	}
 	s.mu.Lock()
-	proxy, refusals := proxyOf(v.View), maps.Clone(s.refusals)
+	proxy := proxyOf(v.View)
 	request = addressed(request, v.Node(), v.realm.world)
 	proxy.Idle, proxy.IdleFix = idleGateway(v.realm.world, v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.realm.world, v.Node())
@@ -54,7 +53,13 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		defer s.mu.Unlock()
 		return v.FilterOrigins(listener, filter)
 	}
-	proxy.Refused = func(key resource.Key) string { return refusals[key].reason }
+	snapshot, _ := v.Feed().Current()
+	proxy.Refused = func(key resource.Key) string {
+		if of := snapshot.Refused(key); of != nil {
+			return of.Reason
+		}
+		return ""
+	}
 	proxy.Peer = func(cluster, endpoint string) explain.Peer {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -61,16 +61,21 @@ func TestRescan_TriesRefusedVersionsOnlyAfterAChange(t *testing.T) {
 	if got := l.timeout(); got != "2s" {
 		t.Fatalf("timeout %q", got)
 	}
-	l.refuse(resource.ClusterType, clusterOfA, "too long")
-	l.serves("refused", "1s", "too long")
+	feed := feedOf(t, l.server, "sidecar")
+	feed.Refuse(resource.Client{}, resource.Nack{Resource: l.newest(resource.ClusterType, clusterOfA),
+		Reason: "too long"})
+	attempt := func() int {
+		snapshot, _ := feed.Current()
+		return snapshot.Refused(resource.Key{Type: resource.ClusterType, Name: clusterOfA}).Attempt
+	}
 	for range 3 {
 		rescan()
-		l.serves("after a scan", "1s", "too long")
+		if n := attempt(); n > 0 {
+			t.Errorf("tried again after a scan: %d", n)
+		}
 	}
 	certificate, key := newAuthority(t).issue(t, 2, "door")
 	writePair(t, certificates, certificate, key)
 	rescan()
-	eventually(t, "the refused version", func() (bool, string) {
-		return l.timeout() == "2s", l.timeout()
-	})
+	eventually(t, "another attempt", func() (bool, string) { return attempt() == 1, "" })
 }

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ type persisted struct {
 }
 
 // readLastGood reads the versions that the previous server had in force although their files were
-// invalid or refused. stale reports whether some of them are unusable.
+// invalid. stale reports whether some of them are unusable.
 func readLastGood(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
@@ -54,10 +55,9 @@ func (s *Server) logRestored() {
 	here := s.here
 	s.mu.Unlock()
 	now, waiting := s.inForce(), here.store.Waiting()
-	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.Refused) > 0 {
+	if objects := len(now.Objects) - waiting; objects+len(now.Mesh) > 0 {
 		s.options.Logger.Info("last good versions of the previous run stay in force",
-			"objects", objects, "mesh_config", len(now.Mesh) > 0, "refused_objects",
-			len(now.Refused))
+			"objects", objects, "mesh_config", len(now.Mesh) > 0)
 	}
 	if waiting > 0 {
 		s.options.Logger.Warn("last good versions wait for their files, which are missing",
@@ -65,7 +65,7 @@ func (s *Server) logRestored() {
 	}
 }
 
-// inForce returns the versions in force whose files are invalid, refused or missing; in a
+// inForce returns the versions in force whose files are invalid or missing; in a
 // restricted realm, all objects in force. Only Run may call it.
 func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *Server) inForce() lastgood.State {
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}
-	state.Refused, state.RefusedMesh = s.here.refusedObjects(), s.refusedMesh
+	state.Refused, state.RefusedMesh = s.here.revertedObjects(), s.refusedMesh
 	return state
 }
 
@@ -92,18 +92,24 @@ func (s *Server) persistSoon() {
 
 // persist stores the state for the next server if it has changed. Only Run may call it.
 func (s *Server) persist() {
-	if s.options.LastGood == "" {
-		return
+	err := s.persistRefusals()
+	if s.options.LastGood != "" {
+		err = errors.Join(err, s.persistLastGood())
 	}
-	now, last := s.inForce(), s.persisted.state
-	if !s.persisted.stale && now.Complete == last.Complete && now.Checked == last.Checked &&
-		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Refused, last.Refused) &&
-		now.RefusedMesh == last.RefusedMesh && bytes.Equal(now.Mesh, last.Mesh) {
-		return
-	}
-	err := lastgood.Write(s.options.LastGood, now)
 	if err != nil && s.persisted.again == nil {
 		s.options.Logger.Warn("cannot persist last-good mesh config", "error", err)
 	}
-	s.persisted = persisted{state: now, stale: err != nil, again: part.Retry(err)}
+	s.persisted.again = part.Retry(err)
+}
+
+func (s *Server) persistLastGood() error {
+	now, last := s.inForce(), s.persisted.state
+	if !s.persisted.stale && now.Complete == last.Complete && now.Checked == last.Checked &&
+		slices.Equal(now.Objects, last.Objects) && bytes.Equal(now.Mesh, last.Mesh) &&
+		slices.Equal(now.Refused, last.Refused) && now.RefusedMesh == last.RefusedMesh {
+		return nil
+	}
+	err := lastgood.Write(s.options.LastGood, now)
+	s.persisted.state, s.persisted.stale = now, err != nil
+	return err
 }

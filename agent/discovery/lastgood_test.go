@@ -25,6 +25,7 @@ import (
 type runs struct {
 	t                       *testing.T
 	objects, mesh, lastGood string
+	refusals                string
 	log                     bytes.Buffer
 	server                  *discovery.Server
 	changes                 chan []string
@@ -34,7 +35,7 @@ type runs struct {
 func newRuns(t *testing.T) *runs {
 	directory := t.TempDir()
 	l := &runs{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory,
-		"mesh.yml"), lastGood: filepath.Join(directory, "last-good.json"), end: func() {}}
+		"mesh.yml"), lastGood: filepath.Join(directory, "last-good.json"), refusals: filepath.Join(directory, "refusals"), end: func() {}}
 	if err := os.Mkdir(l.objects, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func (l *runs) next() {
 	l.changes = make(chan []string)
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
-		Settings: l.settings(), LastGood: l.lastGood,
+		Settings: l.settings(), LastGood: l.lastGood, Refusals: l.refusals,
 		Namespaces: func() []string { return []string{"bank"} }, Changes: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {

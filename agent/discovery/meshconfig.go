@@ -1,11 +1,9 @@
 package discovery
 
 import (
-	"bytes"
 	"path/filepath"
 	"slices"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
@@ -27,26 +25,16 @@ func (s *Server) readMesh(file string) meshRead {
 }
 
 // takeMesh makes the newest read of the file of the settings the MeshConfig in force. If it is
-// invalid, or Envoy refused it, the previous one stays in force. Callers hold mu.
+// invalid, the previous one stays in force. Callers hold mu.
 func (s *Server) takeMesh(r meshRead) {
 	if r.file == s.settings.MeshConfigFile && (r.file != s.meshRead.file ||
 		r.sequence > s.meshRead.sequence) {
 		s.meshRead = r
 	}
-	r = s.meshRead
-	if refused := s.refusedMesh; refused != nil && r.config != nil {
-		if bytes.Equal(r.text, refused.Text) && r.config.SameMutualTLS(s.mesh) {
-			r.config = nil
-			r.problems = append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
-				Severity: condition.Error, Message: refused.Message,
-				Fix: "correct it; the text before stays in use until it changes, or a reload " +
-					"tries it again"})
-		} else {
-			s.refusedMesh = nil
-		}
-	}
+	r = s.withRevertedMesh(s.meshRead)
 	s.meshProblems, s.meshBad = r.problems, r.config == nil
 	if r.config != nil {
+		s.mutualChanged = s.mutualChanged || !r.config.SameMutualTLS(s.mesh)
 		s.mesh, s.meshText = r.config, r.text
 	}
 }
@@ -104,12 +92,10 @@ func (s *Server) remesh(paths []string) {
 // applyMesh applies what was read of MeshConfig with the settings, and reports whether it changed.
 // Callers hold mu.
 func (s *Server) applyMesh(read meshRead) bool {
-	change := &meshChange{before: s.mesh, beforeText: s.meshText}
 	s.takeMesh(read)
-	change.afterText = s.meshText
 	changed := s.reconfigure()
 	if changed {
-		s.applied(&applied{mesh: change})
+		s.edited(edit{mesh: true})
 	}
 	return changed
 }

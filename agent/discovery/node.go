@@ -48,6 +48,7 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	}
 	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(),
 		fields["ISTIO_VERSION"].GetStringValue()
+	n.EnvoyVersion = envoyVersion(node)
 	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
 	n.Identity = fields[model.IdentityKey].GetStringValue() == "true"
 	for key, value := range fields {
@@ -65,6 +66,15 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 			"/"))
 	}
 	return n, nil
+}
+
+// envoyVersion returns the version of a proxy, "" if the node does not say.
+func envoyVersion(node *corev3.Node) string {
+	build := node.GetUserAgentBuildVersion()
+	if v := build.GetVersion(); v != nil {
+		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
+	}
+	return node.GetUserAgentVersion()
 }
 
 func interception(mode string) (model.Interception, error) {
@@ -123,7 +133,8 @@ func proxyName(node *corev3.Node) string {
 	return strings.Join(append(parts[min(2, len(parts)):], generator), "~")
 }
 
-// nodeKey returns a key that is equal for proxies with the same resources.
+// nodeKey returns a key that is equal for proxies with the same resources, whatever the version of
+// Envoy.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
 	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality,

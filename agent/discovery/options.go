@@ -34,10 +34,13 @@ type Options struct {
 	// start, until Proceed is called: it may have access policies.
 	Await bool
 
-	// LastGood is the file (0600) that stores versions in force whose files are invalid now, or
-	// refused by Envoy. If it is "", a server that starts with an invalid file does not serve its
+	// LastGood is the file (0600) that stores versions in force whose files are invalid now. If it is "", a server that starts with an invalid file does not serve its
 	// objects.
 	LastGood string
+
+	// Refusals is the file (0600) that stores the resources that proxies refused, with those that they
+	// accepted last. "": a server does not know what proxies refused of an earlier one.
+	Refusals string
 
 	// TypedConfigs checks typed_configs in EnvoyFilters whose types this program does not link. nil:
 	// Envoy alone checks them.

@@ -59,7 +59,7 @@ func (s *Server) viewOf(node *corev3.Node) (*served, error) {
 	if !n.Captured() && !s.options.OwnAddresses {
 		n.Addresses = nil
 	}
-	v, err := s.viewFor(n)
+	v, err := s.viewFor(n, proxyName(node))
 	if err != nil {
 		return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/resource"
 )
 
 // ConditionProblems is the condition of a mesh configuration with errors or warnings. Each of them
@@ -30,14 +29,18 @@ func (s *Server) Problems() []Problem {
 // Callers hold mu.
 func (s *Server) reportProblems() {
 	before := s.reported
-	s.forgetRefusals()
 	views := maps.Clone(s.views)
 	// views of other realms would report the same problems twice
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
 	dropOutdated(views)
-	s.closed.Store(cmp.Or(s.here.whyClosed(), s.unenforced()))
-	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
-		s.here.refs.problems(), unselected(s.here.world, views)), views, s.refusals)
+	var refused []Problem
+	for _, v := range views {
+		refused = append(refused, s.refusedProblems(v)...)
+	}
+	s.closed.Store(cmp.Or(s.here.whyClosed(), notInForce(refused)))
+	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, refused,
+		s.here.revertedProblems(),
+		s.here.refs.problems(), unselected(s.here.world, views)), views)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil
 	}
@@ -99,17 +102,13 @@ func (s *Server) raise() {
 }
 
 // gather returns all problems without duplicates, sorted by file and line: of the store, ofMesh
-// (MeshConfig, refused objects, references), of the views, and of resources that Envoy refused.
-func gather(stored, ofMesh []Problem, views map[string]*served,
-	refusals map[resource.Key]refusal) []Problem {
+// (MeshConfig, refused resources, references), and of the views.
+func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 	more := slices.Clone(ofMesh)
 	for _, v := range views {
 		for _, problems := range v.Problems() {
 			more = append(more, problems...)
 		}
-	}
-	for _, r := range refusals {
-		more = append(more, r.problem)
 	}
 	if len(more) == 0 {
 		return stored // avoids a copy on each push, as there may be thousands of notes

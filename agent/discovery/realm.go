@@ -25,9 +25,7 @@ type realm struct {
 	objects map[object.Kind]int
 	refs    references
 
-	refused map[object.Key]lastgood.Refused // by Envoy; the previous version is in force
-	// waiting has refused versions of the previous run whose objects are not read yet.
-	waiting map[object.Key]lastgood.Refused
+	reverted map[object.Key]lastgood.Refused // by an earlier agent; see withReverted
 
 	// restricted is set while the files have an unsupported access policy; see admit.
 	restricted bool
@@ -65,8 +63,7 @@ func (s *Server) need(namespace string) {
 func (s *Server) newRealm(namespace string) *realm {
 	return &realm{namespace: namespace, cache: view.NewCache(),
 		world:   model.NewWorld(s.options.Domain, s.effectiveMesh()),
-		objects: map[object.Kind]int{}, refs: references{},
-		refused: map[object.Key]lastgood.Refused{}}
+		objects: map[object.Kind]int{}, refs: references{}}
 }
 
 // settle makes the realm of the settings the current one, once it is filled.
@@ -121,4 +118,13 @@ func (s *Server) join() {
 		r.inherit(from)
 		s.push(map[*realm][]object.Change{r: append(changes, r.store.Load()...)}, nil)
 	}
+}
+
+// apply applies object changes to the realm's world, cache, references and counters.
+func (r *realm) apply(changes []object.Change) model.Touched {
+	r.count(changes)
+	touched := r.world.Apply(changes)
+	r.cache.Drop(touched)
+	r.refs.update(r.world, touched)
+	return touched
 }

@@ -18,7 +18,7 @@ import (
 // files restrict nothing. Callers hold the server's mu.
 func (r *realm) admit(changes []object.Change) []object.Change {
 	first := !r.loaded
-	changes = r.override(changes)
+	changes = r.withReverted(changes)
 	r.restricted = r.store.Restricted(r.restricted)
 	if !r.restricted && len(r.withheld) == 0 {
 		r.good, r.closed = nil, false
@@ -77,14 +77,14 @@ func (r *realm) inForce() []*object.Object {
 		if _, withheld := r.withheld[o.Key]; withheld {
 			continue
 		}
-		if refused, ok := r.refused[o.Key]; ok {
+		if refused, ok := r.reverted[o.Key]; ok {
 			o = refused.InForce
 		}
 		if o != nil {
 			all = append(all, o)
 		}
 	}
-	for _, refused := range r.refused {
+	for _, refused := range r.reverted {
 		if refused.Version == nil {
 			all = append(all, refused.InForce)
 		}
@@ -98,9 +98,13 @@ func (r *realm) inForce() []*object.Object {
 	return all
 }
 
-// inherit initializes a new realm with the last good state and the refused versions of another one.
+// inherit initializes a new realm with the last good state and the reverted objects of another one.
 func (r *realm) inherit(from *realm) {
-	r.expectRefused(from.refusedObjects())
+	var reverted []lastgood.Refused
+	for _, refused := range from.reverted {
+		reverted = append(reverted, refused.In(r.namespace))
+	}
+	r.setReverted(reverted)
 	if !from.restricted || from.closed {
 		return
 	}
@@ -112,18 +116,6 @@ func (r *realm) setLastGood(objects []*object.Object) {
 	r.restricted, r.good = true, []*object.Object{}
 	for _, o := range objects {
 		r.good = append(r.good, o.In(r.namespace))
-	}
-}
-
-// expectRefused keeps versions that Envoy refused out of force when they are read, except those
-// that revertible leaves out.
-func (r *realm) expectRefused(all []lastgood.Refused) {
-	r.waiting = map[object.Key]lastgood.Refused{}
-	for _, refused := range all {
-		refused = refused.In(r.namespace)
-		if key := refused.Newest().Key; key.Kind != object.PeerAuthentication {
-			r.waiting[key] = refused
-		}
 	}
 }
 

@@ -57,9 +57,8 @@ type envoy struct {
 	nacks *refusals
 }
 
-// refusals passes Envoy's refusals to the discovery server, as the agent does, and records them.
+// refusals records Envoy's refusals.
 type refusals struct {
-	*discovery.Server
 	mu  sync.Mutex
 	all []string
 }
@@ -68,21 +67,11 @@ func (*refusals) Connected(xds.Stream)                {}
 func (*refusals) Disconnected(xds.Stream, error)      {}
 func (*refusals) Pushed(xds.Stream, xds.Push)         {}
 func (*refusals) Accepted(xds.Stream, string, string) {}
+func (*refusals) Cured(xds.Stream, string, []string)  {}
 func (r *refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.all = append(r.all, fmt.Sprintf("%s %v: %s", refusal.Type, refusal.Resources, refusal.Error))
-	r.mu.Unlock()
-	all := make([]discovery.RefusedResource, len(refusal.Resources))
-	for i, name := range refusal.Resources {
-		all[i].Name = name
-		if refusal.Kept != nil {
-			all[i].Version, all[i].Held = refusal.Versions[i], refusal.Kept[i] != ""
-		}
-	}
-	r.Server.Refused(refusal.Type, all, fmt.Errorf("%s", refusal.Error))
-}
-func (r *refusals) Cured(_ xds.Stream, typeURL string, names []string) {
-	r.Server.Cured(typeURL, names)
 }
 
 // Addresses of the host of proxies with interception.
@@ -118,7 +107,7 @@ func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
 	with func(bootstrap string) string) *envoy {
 	t.Helper()
 	directory := parts.ShortDir(t)
-	nacks := &refusals{Server: server}
+	nacks := &refusals{}
 	ads, err := xds.NewServer(xds.Options{Source: server, Observer: nacks})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,8 @@
 //	store (files → objects) → model (resolves references between objects)
 //	→ view (per kind of proxy: translate, publish) → resource.Feed
 //
-// If an object is invalid, or Envoy refuses it, its previous version stays in force.
+// If an object is invalid, its previous version stays in force. If a client refuses a resource, the
+// last accepted version of that resource stays in use.
 package discovery
 
 import (
@@ -33,15 +34,17 @@ type Problem = object.Problem
 // for concurrent use.
 type Server struct {
 	part.Readiness
-	options      Options
-	certificates *certificates
-	persisted    persisted
-	rescan       chan chan struct{} // closed once it is done
-	calls        chan func()        // see inRun
-	joining      chan struct{}      // a realm is to be filled
-	reconsider   chan struct{}      // newer has changed
-	newer        atomic.Bool        // see filterCheck
-	proceed      chan struct{}      // see Proceed
+	options         Options
+	certificates    *certificates
+	persisted       persisted
+	refusalsWritten [][]byte           // records of Options.Refusals; of Run
+	rescan          chan chan struct{} // closed once it is done
+	calls           chan func()        // see inRun
+	joining         chan struct{}      // a realm is to be filled
+	reconsider      chan struct{}      // newer has changed
+	newer           atomic.Bool        // see filterCheck
+	proceed         chan struct{}      // see Proceed
+	nacked          chan struct{}      // the refusals of a feed have changed
 
 	newestStream atomic.Uint64 // that accepted resources
 	meshReads    atomic.Uint64 // begun
@@ -53,21 +56,22 @@ type Server struct {
 
 	closed atomic.Pointer[string] // see Closed
 
-	mu           sync.Mutex         // guards the following fields
-	realms       map[string]*realm  // by namespace
-	here         *realm             // realm of the settings, once it is filled
-	views        map[string]*served // by kind of proxy
-	settings     Settings
-	recent       []*applied   // changes that Envoy may still refuse, the oldest first
-	mesh         *mesh.Config // of the last valid text
-	meshText     []byte       // of mesh
-	meshBad      bool         // the file is invalid or refused
-	meshProblems []Problem
-	meshRead     meshRead              // newest
-	refusedMesh  *lastgood.RefusedMesh // nil: none
-	refusals     map[resource.Key]refusal
-	problems     []Problem // all
-	reported     []Problem // those in the condition and in events
+	mu            sync.Mutex         // guards the following fields
+	realms        map[string]*realm  // by namespace
+	here          *realm             // realm of the settings, once it is filled
+	views         map[string]*served // by kind of proxy
+	settings      Settings
+	mesh          *mesh.Config // of the last valid text
+	meshText      []byte       // of mesh
+	meshBad       bool         // the file is invalid
+	meshProblems  []Problem
+	mutualChanged bool                  // MeshConfig changed mutual TLS, and what it changed may be refused
+	meshRead      meshRead              // newest
+	refusedMesh   *lastgood.RefusedMesh // of an earlier agent, see withRevertedMesh; nil: none
+	edits         []edit                // the newest last
+	refusals      []refusedState        // of earlier views and servers, whose proxies have no view now
+	problems      []Problem             // all
+	reported      []Problem             // those in the condition and in events
 }
 
 // New returns a server. It reads MeshConfig and Options.LastGood; Run reads the other files.
@@ -86,10 +90,10 @@ func New(options Options) (*Server, error) {
 		proceed: make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
-		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
+		nacked: make(chan struct{}, 1), mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
 		realms: map[string]*realm{}, views: map[string]*served{},
-		refusals: map[resource.Key]refusal{},
 	}
+	s.refusals = s.readRefusals()
 	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
 	if options.Here {
 		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait,
@@ -100,7 +104,7 @@ func New(options Options) (*Server, error) {
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, s.check(), lastGood), lastGood.Objects
-	s.here.expectRefused(lastGood.Refused)
+	s.here.setReverted(lastGood.Refused)
 	if lastGood.Complete {
 		s.here.setLastGood(lastGood.Objects)
 	}
@@ -156,6 +160,8 @@ func (s *Server) Run(ctx context.Context) error {
 			s.read((*store.Store).Load, nil)
 		case <-s.proceed:
 			s.proceedNow()
+		case <-s.nacked:
+			s.refused()
 		case <-s.awaited():
 			if s.appeared() {
 				s.read((*store.Store).Load, nil)
@@ -236,15 +242,15 @@ func (s *Server) push(changes map[*realm][]object.Change, paths []string) {
 	if s.reread(paths) {
 		s.retry() // a listener with one may be valid now
 	}
-	touched, now := map[*realm]model.Touched{}, &applied{}
+	touched, now := map[*realm]model.Touched{}, edit{objects: map[object.Key]bool{}}
 	for r, of := range changes {
 		of = r.admit(of)
 		if r == s.here && r.loaded { // the first load is logged as a whole
 			s.logChanges(of)
 		}
-		if r.loaded { // else the state before is unknown
-			for _, c := range of {
-				now.objects = append(now.objects, objectChange{r, c})
+		for _, c := range of {
+			if r.loaded { // else the state before is unknown
+				now.objects[c.Newest().Key] = true
 			}
 		}
 		r.loaded = true
@@ -258,7 +264,7 @@ func (s *Server) push(changes map[*realm][]object.Change, paths []string) {
 			v.update(of)
 		}
 	}
-	s.applied(now)
+	s.edited(now)
 	s.dropCertificates()
 	s.reportProblems()
 }
@@ -274,7 +280,7 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return v.Feed(), nil
 }
 
-// Configure applies new settings, and retries versions that Envoy refused. After an error, the
+// Configure applies new settings, and retries resources that clients refused. After an error, the
 // previous settings stay in force.
 func (s *Server) Configure(settings Settings) error {
 	if err := settings.AccessLog.Validate(); err != nil {
@@ -294,7 +300,7 @@ func (s *Server) Configure(settings Settings) error {
 	s.settings = settings
 	s.need(settings.Namespace)
 	s.settle()
-	if s.viewed(s.here) {
+	if len(s.views) > 0 {
 		s.refusedMesh = nil // Envoy may accept it now
 	}
 	s.applyMesh(read)

@@ -24,17 +24,27 @@ type served struct {
 	proxy     string    // the first that accepted it, see proxyName; "": none yet
 	stream    uint64    // the newest of those that accepted it
 	shared    bool      // more than one proxy has accepted it
+	kind      kind
+	created   time.Time
+}
 
-	publications []publication // the newest last
+// kind identifies the proxies of a view. Views that differ in the version of Envoy alone have equal
+// resources: one version may refuse what another accepts.
+type kind struct {
+	Node    string `json:"node"`    // see nodeKey
+	Version string `json:"version"` // of Envoy
+	Proxy   string `json:"proxy"`   // the first one's, see proxyName
 }
 
 // viewFor returns the view of a proxy's kind, and creates it if there is none. It returns an error
 // if MaxViews is reached. Callers hold mu.
-func (s *Server) viewFor(n model.Node) (*served, error) {
-	r, key, now := s.realmOf(n.Namespace), nodeKey(n), time.Now()
+func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
+	r, now := s.realmOf(n.Namespace), time.Now()
+	of := kind{Node: nodeKey(n), Version: n.EnvoyVersion, Proxy: proxy}
 	if r.namespace != n.Namespace {
-		key += "\n" + r.namespace
+		of.Node += "\n" + r.namespace
 	}
+	key := of.Node + "\n" + of.Version
 	if v := s.views[key]; v != nil {
 		v.requested = now
 		return v, nil
@@ -53,7 +63,15 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 		return nil, err
 	}
 	s.realms[r.namespace] = r // dropIdle may have deleted it
-	v := &served{View: made, realm: r, namespace: n.Namespace, requested: now}
+	v := &served{View: made, realm: r, namespace: n.Namespace, requested: now, kind: of,
+		created: now}
+	made.Feed().OnRefusal(func() {
+		select {
+		case s.nacked <- struct{}{}:
+		default: // a signal is pending
+		}
+	})
+	s.inheritRefusals(v)
 	s.views[key] = v
 	if r.loaded {
 		v.update(r.world.Everything())
@@ -77,6 +95,7 @@ func (s *Server) evict(now time.Time) bool {
 	if oldest == "" {
 		return false
 	}
+	s.retainRefusals(s.views[oldest])
 	delete(s.views, oldest)
 	s.freeDropped()
 	return true
@@ -100,9 +119,11 @@ func (s *Server) dropIdle(now time.Time) bool {
 			last = v.requested
 		}
 	}
+	s.forgetRefusals(now)
 	dropped := false
 	for key, v := range s.views {
 		if v.unusedFor(now) > idleAfter && v.requested.Before(last) {
+			s.retainRefusals(v)
 			delete(s.views, key)
 			dropped = true
 		}

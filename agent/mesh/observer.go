@@ -3,7 +3,6 @@ package mesh
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -24,7 +22,7 @@ type Observer struct {
 	board   *condition.Board
 	log     *slog.Logger
 	mesh    Server
-	refused *refusals
+	refused *xds.Refusals
 	ports   *ports.Tracker // may be nil
 	unbound *ports.Unbound // may be nil
 }
@@ -34,18 +32,18 @@ func NewObserver(
 	board *condition.Board, log *slog.Logger, server Server, tracker *ports.Tracker,
 	unbound *ports.Unbound,
 ) Observer {
-	return Observer{board, log, server, newRefusals(), tracker, unbound}
+	return Observer{board, log, server, xds.NewRefusals(), tracker, unbound}
 }
 
-// Server is the discovery server, which maps resources to their objects. Refused returns the
-// resources that it cannot revert to their previous version.
+// Server is the discovery server, which reports problems of what proxies use.
 type Server interface {
 	Accepted(stream uint64, node *corev3.Node)
 	Ended(stream uint64)
-	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string,
-		placed bool)
-	Cured(typeURL string, names []string)
 }
+
+// maxShown bounds the versions and listeners in a message: one mistake can invalidate hundreds of
+// resources.
+const maxShown = 3
 
 // ConditionRefused returns the condition code for refused resources of a type.
 func ConditionRefused(typeURL string) string {
@@ -60,8 +58,8 @@ func (o Observer) Connected(stream xds.Stream) {
 
 // Disconnected logs the end of a stream and removes its refusals.
 func (o Observer) Disconnected(stream xds.Stream, err error) {
-	for typeURL, names := range o.refused.ended(stream) {
-		o.report(typeURL, names)
+	for typeURL := range o.refused.Ended(stream) {
+		o.report(typeURL)
 	}
 	if o.unbound != nil {
 		o.unbound.Ended(stream)
@@ -136,33 +134,14 @@ func describe(refusal xds.Refusal, origins []string) string {
 	return sentence
 }
 
-// refuse reports refused resources to the discovery server, and those that it cannot revert as a
-// condition.
+// refuse records refused resources. Without objects that they came from they are a condition, else
+// problems of the mesh configuration.
 func (o Observer) refuse(stream xds.Stream, refusal xds.Refusal, sentence string) {
-	standing, placed := o.mesh.Refused(refusal.Type, refusedResources(refusal),
-		errors.New(refusal.Error))
-	if len(standing) == 0 && len(refusal.Resources) > 0 {
-		return
+	if len(refusal.Resources) > 0 && len(refusal.Origins) > 0 {
+		sentence = ""
 	}
-	refusal.Resources = standing
-	if placed {
-		sentence = "" // part of the mesh configuration's condition
-	}
-	o.refused.add(stream, refusal, sentence)
-	o.report(refusal.Type, nil)
-}
-
-// refusedResources returns the resources of a refusal, without their versions if Envoy may have
-// refused others.
-func refusedResources(refusal xds.Refusal) []discovery.RefusedResource {
-	all := make([]discovery.RefusedResource, len(refusal.Resources))
-	for i, name := range refusal.Resources {
-		all[i].Name = name
-		if refusal.Kept != nil {
-			all[i].Version, all[i].Held = refusal.Versions[i], refusal.Kept[i] != ""
-		}
-	}
-	return all
+	o.refused.Add(stream, refusal, sentence)
+	o.report(refusal.Type)
 }
 
 // inUse describes what Envoy uses in place of the refused resources.
@@ -175,10 +154,10 @@ func inUse(refusal xds.Refusal) string {
 		return "the previous version stays in use (" + kept[0] + ")"
 	case len(kept) < len(refusal.Kept):
 		return fmt.Sprintf("of %d resources the previous version stays in use (%s), "+
-			"the others have none", len(kept), strings.Join(kept[:min(len(kept), shownRefusals)], ", "))
+			"the others have none", len(kept), strings.Join(kept[:min(len(kept), maxShown)], ", "))
 	case len(kept) > 0:
 		return "the previous versions stay in use (" +
-			strings.Join(kept[:min(len(kept), shownRefusals)], ", ") + ")"
+			strings.Join(kept[:min(len(kept), maxShown)], ", ") + ")"
 	}
 	return "the previous version stays in use"
 }
@@ -188,22 +167,18 @@ func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	if o.unbound != nil {
 		o.unbound.Recovered(stream, typeURL, names)
 	}
-	cured := o.refused.cured(stream, typeURL, names)
-	if len(cured) > 0 { // otherwise the discovery server reverted the resource
+	if cured := o.refused.Cured(stream, typeURL, names); len(cured) > 0 {
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
 			"type", resource.TypeName(typeURL), "resources", strings.Join(cured, ", "))
 	}
-	o.report(typeURL, cured)
+	o.report(typeURL)
 }
 
-// report updates the condition of a type. cured are the resources that no stream refuses any more.
-func (o Observer) report(typeURL string, cured []string) {
-	if sentence := o.refused.sentence(typeURL); sentence != "" {
+// report updates the condition of a type.
+func (o Observer) report(typeURL string) {
+	if sentence := o.refused.Sentence(typeURL); sentence != "" {
 		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)
 	} else {
 		o.board.Clear(ConditionRefused(typeURL))
-	}
-	if len(cured) > 0 {
-		o.mesh.Cured(typeURL, cured)
 	}
 }

@@ -122,15 +122,12 @@ func (u *Unbound) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refu
 }
 
 // bindError returns why Envoy cannot bind a refused listener, "" if it refused another resource or
-// for another reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each.
+// for another reason.
 func bindError(refusal xds.Refusal, name string) string {
 	if refusal.Type != resource.ListenerType {
 		return ""
 	}
-	_, after, _ := strings.Cut(refusal.Error, name+": cannot bind '")
-	line, _, _ := strings.Cut(after, "\n")
-	_, reason, _ := strings.Cut(line, "': ")
-	return reason
+	return xds.BindError(refusal.Error, name)
 }
 
 // without returns Envoy's message without the line about a listener that cannot be bound.

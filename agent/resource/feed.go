@@ -21,7 +21,21 @@ type Snapshot struct {
 	changed map[string]uint64
 	// keys that are known not to exist, on a feed of resources on demand; nil on others
 	absent map[Key]bool
+	// newest versions that clients refused; nil: none
+	refused map[Key]*Refused
+	// removed resources that stay for refused ones
+	retained map[Key]bool
 }
+
+// Retained reports whether the publisher removed a resource, which stays because clients refused
+// another one.
+func (s *Snapshot) Retained(key Key) bool { return s.retained[key] }
+
+// Refused returns the refusal of the newest version of a resource, nil if there is none.
+func (s *Snapshot) Refused(key Key) *Refused { return s.refused[key] }
+
+// AllRefused returns all refusals. Callers must not modify it.
+func (s *Snapshot) AllRefused() map[Key]*Refused { return s.refused }
 
 // Get returns a resource, or nil.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
@@ -60,6 +74,7 @@ type Feed struct {
 	next     chan struct{}
 	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
 	complete bool
+	acceptance
 
 	followers int
 	left      time.Time // when the last follower left, or the creation time
@@ -68,7 +83,8 @@ type Feed struct {
 // NewFeed returns a feed whose snapshot is empty and not yet complete.
 func NewFeed() *Feed {
 	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{},
-		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now()}
+		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now(),
+		acceptance: newAcceptance()}
 }
 
 // NewFeedOnDemand returns a feed that learns whether a resource exists once a client wants it: a
@@ -83,70 +99,124 @@ func NewFeedOnDemand() *Feed {
 // first call completes the feed even if it is empty.
 func (f *Feed) Publish(change Change) *Snapshot {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	sets := maps.Clone(f.current.sets)
-	cloned := map[string]bool{}
-	writable := func(typeURL string) map[string]*Resource {
-		if !cloned[typeURL] {
-			cloned[typeURL] = true
-			if sets[typeURL] == nil {
-				sets[typeURL] = map[string]*Resource{}
-			} else {
-				sets[typeURL] = maps.Clone(sets[typeURL])
-			}
-		}
-		return sets[typeURL]
+	snapshot, refusals := f.publish(change)
+	f.mu.Unlock()
+	if refusals {
+		f.notify()
 	}
-	var keys []Key
-	absent := maps.Clone(f.current.absent)
+	return snapshot
+}
+
+// publish implements Publish. refusals reports whether there were or are refusals. Callers hold mu.
+func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
+	refusals = len(f.refusals) > 0
+	e := f.edit()
 	for _, r := range change.Set {
-		delete(absent, Key{r.Type, r.Name})
-		if old := sets[r.Type][r.Name]; old != nil && old.Version == r.Version {
+		key := r.Key()
+		delete(e.absent, key)
+		old := e.sets[r.Type][r.Name]
+		if old != nil && old.Version == r.Version && !f.retained[key] {
 			if !slices.Equal(old.Origins, r.Origins) {
-				if old.Accepted() {
-					r.Accept()
-				}
-				writable(r.Type)[r.Name] = r // same bytes, other origins: nothing to send
+				e.writable(r.Type)[r.Name] = r // same bytes, other origins: nothing to send
 			}
 			continue
 		}
-		writable(r.Type)[r.Name] = r
-		keys = append(keys, Key{r.Type, r.Name})
+		f.replaced(old, r)
+		e.put(r)
 	}
 	for _, k := range change.Remove {
-		if absent[k] {
-			delete(absent, k)
-			keys = append(keys, k)
+		if e.absent[k] {
+			delete(e.absent, k)
+			e.keys = append(e.keys, k)
 		}
 	}
 	for _, k := range change.Absent {
-		if !absent[k] && sets[k.Type][k.Name] == nil {
-			keys = append(keys, k)
+		if !e.absent[k] && e.sets[k.Type][k.Name] == nil {
+			e.keys = append(e.keys, k)
 		}
-		absent[k] = true
+		e.absent[k] = true
 	}
 	for _, k := range slices.Concat(change.Remove, change.Absent) {
-		if sets[k.Type][k.Name] != nil {
-			delete(writable(k.Type), k.Name)
-			keys = append(keys, k)
+		if old := e.sets[k.Type][k.Name]; old != nil && !f.retained[k] {
+			f.dropped(old)
+			e.remove(k)
 		}
 	}
-	if len(keys) == 0 && f.complete {
-		if len(cloned) > 0 {
+	if len(change.Set) > 0 {
+		f.restored = nil
+	}
+	f.count()
+	if len(e.keys) == 0 && f.complete {
+		if len(e.cloned) > 0 {
 			f.current = &Snapshot{Sequence: f.current.Sequence, Published: f.current.Published,
-				sets: sets, changed: f.current.changed, absent: absent}
+				sets: e.sets, changed: f.current.changed, absent: e.absent, refused: f.current.refused,
+				retained: f.current.retained}
 		}
-		return f.current
+		return f.current, false
 	}
 	f.complete = true
+	return e.commit(), refusals || len(f.refusals) > 0
+}
+
+// edit is a change of a feed's snapshot that is being made.
+type edit struct {
+	feed   *Feed
+	sets   map[string]map[string]*Resource
+	cloned map[string]bool // types whose set is a copy
+	absent map[Key]bool
+	keys   []Key // what changes
+}
+
+// edit begins a change. Callers hold mu until commit.
+func (f *Feed) edit() *edit {
+	return &edit{feed: f, sets: maps.Clone(f.current.sets), cloned: map[string]bool{},
+		absent: maps.Clone(f.current.absent)}
+}
+
+// writable returns the set of a type, which may be modified.
+func (e *edit) writable(typeURL string) map[string]*Resource {
+	if !e.cloned[typeURL] {
+		e.cloned[typeURL] = true
+		if e.sets[typeURL] == nil {
+			e.sets[typeURL] = map[string]*Resource{}
+		} else {
+			e.sets[typeURL] = maps.Clone(e.sets[typeURL])
+		}
+	}
+	return e.sets[typeURL]
+}
+
+func (e *edit) put(r *Resource) {
+	e.writable(r.Type)[r.Name] = r
+	e.keys = append(e.keys, r.Key())
+}
+
+func (e *edit) remove(key Key) {
+	delete(e.writable(key.Type), key.Name)
+	e.keys = append(e.keys, key)
+}
+
+// commit publishes the change and returns the new snapshot.
+func (e *edit) commit() *Snapshot {
+	f := e.feed
+	f.retain(e)
 	sequence := f.current.Sequence + 1
 	changed := maps.Clone(f.current.changed)
-	for _, k := range keys {
+	for _, k := range e.keys {
 		changed[k.Type] = sequence
 	}
-	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: sets, changed: changed,
-		absent: absent}
-	f.changed[f.current.Sequence%history] = keys
+	var refused map[Key]*Refused
+	if len(f.refusals) > 0 {
+		refused = make(map[Key]*Refused, len(f.refusals))
+	}
+	for key, m := range f.refusals {
+		one := m.Refused
+		one.Offered = m.local || m.accepted || m.Retrying
+		refused[key] = &one
+	}
+	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: e.sets, changed: changed,
+		absent: e.absent, refused: refused, retained: maps.Clone(f.retained)}
+	f.changed[sequence%history] = e.keys
 	close(f.next)
 	f.next = make(chan struct{})
 	return f.current
@@ -181,20 +251,6 @@ func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 		}
 	}
 	return keys, true
-}
-
-// LastChange returns the sequence of the snapshot that last changed a key; ok is false if the
-// history does not reach that far.
-func (f *Feed) LastChange(key Key) (sequence uint64, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.current.Sequence
-	for s := now; s > 0 && now-s < history; s-- {
-		if slices.Contains(f.changed[s%history], key) {
-			return s, true
-		}
-	}
-	return 0, false
 }
 
 // Follow counts a reader until it calls leave, once.

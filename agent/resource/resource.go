@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -30,7 +29,7 @@ func (o Origin) String() string { return fmt.Sprintf("%s:%d %s", o.File, o.Line,
 // Object returns "Kind namespace/name".
 func (o Origin) Object() string { return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name) }
 
-// Resource is one encoded xDS resource. It is shared, and immutable except for Accept.
+// Resource is one encoded xDS resource. It is immutable and shared.
 type Resource struct {
 	Type    string // type URL
 	Name    string
@@ -46,8 +45,6 @@ type Resource struct {
 	state   int // offset of the Any, with tag and length
 	any     int // offset of the Any, after tag and length
 	value   int // offset of the message itself
-
-	accepted atomic.Bool
 }
 
 // Field numbers of envoy.service.discovery.v3.Resource, of google.protobuf.Any, and of "resources"
@@ -112,16 +109,6 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 	r.encoded = b
 	return r
 }
-
-// Accept records that a client accepted the resource. A nil Resource ignores it.
-func (r *Resource) Accept() {
-	if r != nil && !r.accepted.Load() { // written once, as many clients share it
-		r.accepted.Store(true)
-	}
-}
-
-// Accepted reports whether any client accepted the resource.
-func (r *Resource) Accepted() bool { return r.accepted.Load() }
 
 // Key returns the resource's key.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }

@@ -39,15 +39,18 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 		return
 	}
 	now := s.get(w, name)
-	switch r := w.refused[name]; {
-	case r == nil:
-	case same(r.held, now): // the refused version was withdrawn
-		now.Accept() // Accept ignores nil
-		delete(w.refused, name)
-		s.reportCured(w, []string{name})
-	case w.typeURL != resource.SecretType && same(r.resource, now):
-		// it was withdrawn and published again: the publisher may have missed the refusal
-		r.again = true
+	if r := w.refused[name]; r != nil {
+		feed := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+		switch {
+		case r.inherited && (!same(r.resource, now) || feed == nil || feed.Offered):
+			delete(w.refused, name)
+		case same(r.resource, now) && !r.inherited && (feed == nil || feed.Attempt > r.attempt):
+			// the publisher retries it, or withdrew and published it again
+			r.again = true
+		case !same(r.resource, now) && same(r.instead, now): // the refused version was withdrawn
+			delete(w.refused, name)
+			s.reportCured(w, []string{name})
+		}
 	}
 	w.note(name, from.Set(w.typeURL)[name], now, false)
 }

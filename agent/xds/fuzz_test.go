@@ -83,7 +83,7 @@ func FuzzSession(f *testing.F) {
 			p.session.settle(w, w.inflight, nil)
 		}
 		listeners := p.session.watches[lds]
-		withheld := listeners != nil && p.session.withholdsAny(listeners)
+		withheld := listeners != nil && p.session.awaitsListeners(listeners)
 		for _, w := range p.session.order {
 			if w.inflight != nil || w.trial != nil || w.answer {
 				t.Errorf("%s is not at rest: %+v", short(w.typeURL), w)

@@ -122,7 +122,7 @@ func TestOrder_WaitsASecondForClusters(t *testing.T) {
 	p.saw("refused CDS [a]")
 	p.sends("CDS b=1") // it may not have been taken with the rest
 	p.ack(cds)
-	if r := p.session.watches[cds].refused["a"]; r == nil || !same(r.held, cluster("a=1")) {
+	if r := p.session.watches[cds].refused["a"]; r == nil || !same(r.instead, cluster("a=1")) {
 		t.Errorf("held after the late refusal: %+v", r)
 	}
 	p.publish(cluster("a=3"))

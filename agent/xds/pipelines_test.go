@@ -117,8 +117,8 @@ func (c *randomClient) answer() {
 func (c *randomClient) check() {
 	c.t.Helper()
 	for name, r := range c.session.watches[c.typeURL].refused {
-		if c.isBad(r.held) || !c.isBad(r.resource) {
-			c.t.Fatalf("%s: %s is held and %s refused", name, r.held.Value(), r.resource.Value())
+		if c.isBad(r.instead) || !c.isBad(r.resource) {
+			c.t.Fatalf("%s: %s is held and %s refused", name, r.instead.Value(), r.resource.Value())
 		}
 	}
 }

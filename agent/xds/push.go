@@ -53,7 +53,7 @@ func (s *session) next(now time.Time) *response {
 				return s.sending(w, r, now)
 			}
 		}
-		if s.withholdsAny(w) {
+		if s.awaitsListeners(w) {
 			return nil // those listeners refer to the rest
 		}
 	}
@@ -103,6 +103,7 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10),
 		strconv.FormatUint(s.snapshot.Sequence, 10)
+	r.sequence = s.snapshot.Sequence
 	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false
 	w.answerUntil = now.Add(s.patience)
@@ -177,7 +178,7 @@ func (s *session) build(w *watch, last bool) *response {
 			}
 			w.hold(name, nil, now, false)
 		case target == nil: // later
-		case !sendable(target):
+		case !target.Known():
 			w.hold(name, d.held, now, false) // the client has it from an earlier stream; we do not
 		default:
 			if target == now {
@@ -221,20 +222,41 @@ func (s *session) buildFirst(w *watch) *response {
 	set := s.snapshot.Set(w.typeURL)
 	r := &response{first: true}
 	w.blank = false
+	s.inheritAll(w)
+	pending := 0
 	for name := range w.names {
 		switch now := set[name]; {
 		case now == nil && s.pending(w, name):
 			w.hold(name, nil, nil, true)
+			pending++
 		case now == nil:
 			r.removed = append(r.removed, name)
-		case !w.wildcard:
+		case !w.wildcard && w.refused[name] == nil:
 			r.resources = append(r.resources, now)
 		}
 	}
-	if !w.wildcard && len(w.differs) == len(w.names) {
-		return nil // all are pending
+	if !w.wildcard && pending == len(w.names) {
+		return nil
 	}
-	s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
+	if len(w.refused) == 0 {
+		s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
+		return r
+	}
+	for name, now := range set {
+		if w.wildcard && w.refused[name] == nil {
+			r.resources = append(r.resources, now)
+		}
+	}
+	for name := range w.refused {
+		target := w.target(name, nil, set[name])
+		w.hold(name, target, set[name], false)
+		if target != nil {
+			r.resources = append(r.resources, target)
+		} else if _, named := w.names[name]; named {
+			r.removed = append(r.removed, name)
+		}
+	}
+	s.pack(w, r, false)
 	return r
 }
 
@@ -273,7 +295,7 @@ func (s *session) buildFull(w *watch, last bool) *response {
 		w.hold(name, target, now, false)
 		if target != now {
 			instead++
-			if target != nil && sendable(target) {
+			if target.Known() {
 				r.resources = append(r.resources, target)
 			}
 		}

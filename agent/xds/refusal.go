@@ -37,12 +37,14 @@ func (r Refusal) OneLine() string {
 // the secrets that it may have been refused for.
 type refused struct {
 	resource *resource.Resource
-	held     *resource.Resource // what the client has instead; nil: nothing
-	message  string
-	since    time.Time
-	again    bool // retry once
-	// listeners whose removal waits, as the refused one may be their replacement
-	replaces []string
+	// instead is what the client has, or gets if it has nothing; nil: nothing
+	instead *resource.Resource
+	message string
+	since   time.Time
+	again   bool // retry once
+	attempt int  // of the feed
+	// inherited: other clients refused it, and this one, which connected later, did not get it
+	inherited bool
 }
 
 // has reports whether a resource is the refused one, and is not to be sent again.
@@ -50,13 +52,17 @@ func (r *refused) has(one *resource.Resource) bool {
 	return r != nil && !r.again && one != nil && same(r.resource, one)
 }
 
-// target returns what the client should have under a name: now, the snapshot's, or what it holds if
-// it refused exactly that.
+// target returns what the client should have under a name: now, the snapshot's, or if that is
+// refused, what it holds; if it holds nothing, the last accepted version.
 func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
-	if w.refused[name].has(now) {
+	r := w.refused[name]
+	switch {
+	case !r.has(now):
+		return now
+	case held != nil:
 		return held
 	}
-	return now
+	return r.instead
 }
 
 // trial finds the refused resources if the client's error does not name them. The suspects are sent
@@ -112,9 +118,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
-		for _, one := range r.resources {
-			one.Accept()
-		}
+		s.feed.Accept(s.client, r.sequence, r.resources)
 		s.report.accepted(r)
 		cured := w.cured(r)
 		s.reportCured(w, cured)
@@ -123,6 +127,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		if onTrial {
 			if charge := w.trial.pass(w); charge != nil {
+				s.feed.Refuse(s.client, s.uncertain(w, charge.Resources, charge.Error)...)
 				s.report.refused(*charge)
 			}
 		}
@@ -196,11 +201,9 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	report.Versions = make([]string, len(report.Resources))
-	var replaces []string
-	if w.typeURL == resource.ListenerType {
-		replaces = s.pendingRemovals(w)
-	}
 	var over []string // names whose refused version was replaced meanwhile
+	var nacks []resource.Nack
+	nacked := map[string]bool{}
 	for i, name := range report.Resources {
 		now := s.get(w, name)
 		// the last one: a suspect of an earlier round
@@ -220,22 +223,48 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		case !w.wants(name) || w.changing(name) == nil && same(held, now):
 			delete(w.refused, name)
 			over = append(over, name)
+		case w.refused[name].has(now) && !same(one, now): // it refuses the last accepted one, too
+			w.refused[name].instead = nil
 		default:
-			w.refused[name] = &refused{resource: one, held: held, message: report.Error,
-				since: time.Now(), replaces: replaces}
+			w.refused[name] = &refused{resource: one, instead: held, message: report.Error,
+				since: time.Now()}
+			if same(one, now) {
+				nacks = append(nacks, s.nack(w, one, held, message, report.Error))
+				nacked[name] = true
+			}
 		}
 	}
-	if len(names) > 0 {
+	if len(names) == 0 {
+		nacks = s.uncertain(w, report.Resources, report.Error)
+	} else {
 		report.Kept = make([]string, len(report.Resources))
 	}
-	for i := range report.Kept {
-		name := report.Resources[i]
-		if before := w.acknowledged(name, s.get(w, name)); before != nil {
-			report.Kept[i] = before.Version
+	snapshot, known := s.feed.Refuse(s.client, nacks...), false
+	for i, name := range report.Resources {
+		refused := w.refused[name]
+		if len(names) == 0 {
+			continue
+		}
+		if refused == nil {
+			if held := w.acknowledged(name, s.get(w, name)); held != nil {
+				report.Kept[i] = held.Version
+			}
+			continue
+		}
+		of := snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+		if nacked[name] && of != nil && same(of.Resource, refused.resource) {
+			refused.instead, refused.attempt = cmp.Or(refused.instead, of.Accepted), of.Attempt
+			known = true
+		}
+		if refused.instead != nil {
+			report.Kept[i] = refused.instead.Version
 		}
 	}
 	report.First = s.holdsNothing(w)
 	s.report.refused(report)
+	if known { // what the client uses instead needs may have been removed
+		s.advance(snapshot)
+	}
 	s.reportCured(w, over)
 }
 
@@ -261,7 +290,7 @@ func (s *session) holdsNothing(w *watch) bool {
 func (w *watch) cured(r *response) (names []string) {
 	for name, was := range w.refused {
 		c, ok := r.changes[name]
-		if ok && (was.again || !same(c.after, was.resource)) && !same(c.after, was.held) {
+		if ok && (was.again || !same(c.after, was.resource)) && !same(c.after, was.instead) {
 			delete(w.refused, name)
 			names = append(names, name)
 		}

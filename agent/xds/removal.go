@@ -35,25 +35,13 @@ func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
 		})
 	})
 	return func(name string) bool {
-		return slices.Contains(replaced, name) || last && !s.withholds(w, name)
+		return slices.Contains(replaced, name) || last && w.oldest() == nil
 	}
 }
 
-// withholds reports whether the removal of a listener must wait: Envoy has not answered all
-// responses, or refuses a listener that may be the replacement.
-func (s *session) withholds(w *watch, name string) bool {
-	for other, r := range w.refused {
-		if slices.Contains(r.replaces, name) && s.get(w, other) != nil {
-			return true
-		}
-	}
-	return w.oldest() != nil
-}
-
-// withholdsAny reports whether the removal of any listener must wait.
-func (s *session) withholdsAny(w *watch) bool {
-	return w.typeURL == resource.ListenerType && slices.ContainsFunc(s.pendingRemovals(w),
-		func(name string) bool { return s.withholds(w, name) })
+// awaitsListeners reports whether removals of listeners wait: Envoy has not answered all responses.
+func (s *session) awaitsListeners(w *watch) bool {
+	return w.typeURL == resource.ListenerType && w.oldest() != nil && len(s.pendingRemovals(w)) > 0
 }
 
 // pendingRemovals returns the resources that the client has and that no longer exist.
@@ -69,7 +57,7 @@ func (s *session) pendingRemovals(w *watch) (names []string) {
 // addresses returns the addresses of a listener; none if its content is unknown.
 func addresses(r *resource.Resource) []*corev3.Address {
 	var l listenerv3.Listener
-	if r == nil || !sendable(r) || proto.Unmarshal(r.Value(), &l) != nil {
+	if !r.Known() || proto.Unmarshal(r.Value(), &l) != nil {
 		return nil
 	}
 	all := []*corev3.Address{l.GetAddress()}

@@ -29,15 +29,15 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 		}
 		start := func(t *testing.T) *table {
 			p := newTable(t, delta)
-			p.publish(made(lds, "old=1"), made(lds, "other=1"), cluster("c=1"))
+			p.publish(made(lds, "old=\x01c"), made(lds, "other=1"), cluster("c=1"))
 			p.ask(&request{typeURL: cds})
 			p.ask(&request{typeURL: lds})
 			p.sends("CDS c=1")
 			p.ack(cds)
-			p.sends("LDS old=1 other=1")
+			p.sends("LDS old=\x01c other=1")
 			p.ack(lds)
 			p.replace("old", made(lds, "new=1"))
-			sends(p, "LDS new=1", "LDS new=1 old=1 other=1")
+			sends(p, "LDS new=1", "LDS new=1 old=\x01c other=1")
 			return p
 		}
 		t.Run("accepted", func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 			p.remove(cds, "c")
 			p.sends() // the old listener may refer to it
 			p.publish(made(lds, "new=2"))
-			sends(p, "LDS new=2", "LDS new=2 old=1 other=1")
+			sends(p, "LDS new=2", "LDS new=2 old=\x01c other=1")
 			p.ack(lds)
 			sends(p, "LDS -old", "LDS new=2 other=1 -old")
 			p.ack(lds)
@@ -77,14 +77,14 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 		t.Run("refused and reverted", func(t *testing.T) {
 			p := start(t)
 			p.nack(lds, taken)
-			p.replace("new", made(lds, "old=1"))
+			p.replace("new", made(lds, "old=\x01c"))
 			p.sends()
 		})
 		t.Run("another one removed later", func(t *testing.T) {
 			p := start(t)
 			p.nack(lds, taken)
 			p.remove(lds, "other")
-			sends(p, "LDS -other", "LDS old=1 -other")
+			sends(p, "LDS -other", "LDS old=\x01c -other")
 		})
 	})
 }

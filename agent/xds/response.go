@@ -26,6 +26,8 @@ type response struct {
 	typeURL string
 	nonce   string
 	version string // of the snapshot it was made from
+	// of that snapshot
+	sequence uint64
 	// possibly shared between streams; must not be modified
 	resources []*resource.Resource
 	removed   []string  // what it says does not exist (delta)

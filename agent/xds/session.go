@@ -22,6 +22,7 @@ type session struct {
 	patience time.Duration // how long an answer to a response is awaited
 	snapshot *resource.Snapshot
 	feed     *resource.Feed // source of snapshot; may have a newer one
+	client   resource.Client
 	shared   *bodies
 	report   reporter
 	words    func(message string) string // Options.Words; nil: all
@@ -105,6 +106,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	}
 	if len(versions) > 0 {
 		w.blank = false
+		s.acceptHeld(w, versions)
 	}
 	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) {
 		s.startWildcard(w, versions)
@@ -122,7 +124,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			continue
 		}
 		now := s.get(w, name)
-		held, forced := priorVersion(w.typeURL, name, versions, now), true
+		held, forced := s.priorVersion(w, name, versions), true
 		if held != nil {
 			forced = false
 		} else if w.wants(name) {
@@ -138,7 +140,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
 				return s.tooManyNames()
 			}
-			w.note(name, priorVersion(w.typeURL, name, versions, nil), nil, false)
+			w.note(name, s.priorVersion(w, name, versions), nil, false)
 		}
 	}
 	for _, name := range r.unsubscribe {
@@ -156,16 +158,32 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 }
 
 // priorVersion returns what a client has from an earlier stream, nil if nothing.
-func priorVersion(typeURL, name string, versions map[string]string,
-	now *resource.Resource) *resource.Resource {
+func (s *session) priorVersion(w *watch, name string, versions map[string]string) *resource.Resource {
 	version, ok := versions[name]
 	if !ok {
 		return nil
 	}
-	if now != nil && now.Version == version {
-		return now
+	known := []*resource.Resource{s.get(w, name)}
+	if of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name}); of != nil {
+		known = append(known, of.Accepted)
 	}
-	return &resource.Resource{Type: typeURL, Name: name, Version: version}
+	for _, one := range known {
+		if one != nil && one.Version == version {
+			return one
+		}
+	}
+	return &resource.Resource{Type: w.typeURL, Name: name, Version: version}
+}
+
+// acceptHeld records that the client accepted, on an earlier stream, what it has of the snapshot.
+func (s *session) acceptHeld(w *watch, versions map[string]string) {
+	var held []*resource.Resource
+	for name, version := range versions {
+		if now := s.get(w, name); now != nil && now.Version == version {
+			held = append(held, now)
+		}
+	}
+	s.feed.Accept(s.client, s.snapshot.Sequence, held)
 }
 
 // setNames applies the names of a state-of-the-world request, which replace those before.
@@ -222,13 +240,16 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 		set = nil
 	}
 	for name, now := range set {
-		held := priorVersion(w.typeURL, name, versions, now)
+		held := s.priorVersion(w, name, versions)
 		if held == nil && w.wants(name) && !w.wildcard {
 			held = now
 		}
 		w.note(name, held, now, false)
 	}
 	w.wildcard = true
+	if !w.blank {
+		s.inheritAll(w)
+	}
 	// An empty answer, too, tells by its ACK that the client has the listeners of an earlier stream.
 	w.answer = w.answer || len(versions) == 0 || w.typeURL == resource.ListenerType
 }
@@ -274,6 +295,9 @@ func (s *session) addName(w *watch, name string) error {
 		}
 		if w.typeURL == resource.SecretType {
 			s.subscribed = append(s.subscribed, name)
+		}
+		if !w.blank {
+			s.inherit(w, name)
 		}
 	}
 	w.names[name] = s.requests

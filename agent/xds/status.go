@@ -94,8 +94,8 @@ func (w *watch) status() TypeStatus {
 	for name, r := range w.refused {
 		refused := RefusedResource{Name: name, Version: r.resource.Version, Error: r.message,
 			Since: r.since, Origins: r.resource.Origins}
-		if r.held != nil {
-			refused.Accepted = r.held.Version
+		if r.instead != nil {
+			refused.Accepted = r.instead.Version
 		}
 		status.Refused = append(status.Refused, refused)
 	}

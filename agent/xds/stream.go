@@ -103,10 +103,13 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	defer unfollow()
 	shared := s.share(feed)
 	st.feed = feed // leave releases it
+	client := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
+	feed.Join(client)
+	defer feed.Leave(client)
 	snapshot, newer := feed.Current()
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
-		feed: feed,
+		feed: feed, client: client,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
 		shared: shared, report: st, words: s.options.Words, watches: map[string]*watch{},

@@ -95,6 +95,3 @@ func same(x, y *resource.Resource) bool {
 	}
 	return x.Version == y.Version
 }
-
-// sendable reports whether the content of a resource is known, not only its version.
-func sendable(r *resource.Resource) bool { return len(r.DeltaField()) > 0 }

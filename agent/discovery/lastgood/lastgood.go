@@ -1,5 +1,5 @@
 // Package lastgood persists the mesh configuration that is in force although its files are invalid
-// now, or Envoy refused it. Without it, a restarted agent would see only the invalid files and
+// now. Without it, a restarted agent would see only the invalid files and
 // withdraw what the previous run served.
 package lastgood
 
@@ -51,7 +51,7 @@ const (
 // written is the content of the file, encoded as JSON.
 type written struct {
 	Version int      `json:"version"`
-	Objects []record `json:"objects,omitempty"`
+	Objects []Record `json:"objects,omitempty"`
 	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
 	Complete bool `json:"complete,omitempty"`
@@ -61,8 +61,8 @@ type written struct {
 	RefusedMesh *RefusedMesh `json:"refusedMesh,omitempty"`
 }
 
-// record is an object in the file.
-type record struct {
+// Record is an object in a file.
+type Record struct {
 	File       string      `json:"file"`
 	Line       int         `json:"line"`
 	Routes     []int       `json:"routes,omitempty"`
@@ -103,7 +103,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		RefusedMesh: in.RefusedMesh}
 	var wrong []error
 	for _, r := range in.Objects {
-		o, err := r.object(namespace, validate)
+		o, err := r.Object(namespace, validate)
 		if err != nil {
 			wrong = append(wrong,
 				fmt.Errorf("the last good version of %s %s/%s, of %s:%d, is not valid any more: %w",
@@ -145,10 +145,9 @@ func Write(path string, state State) error {
 		return remove(path)
 	}
 	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
-		Checked:     state.Checked,
-		RefusedMesh: state.RefusedMesh, Objects: make([]record, len(state.Objects))}
+		Checked: state.Checked, RefusedMesh: state.RefusedMesh, Objects: make([]Record, len(state.Objects))}
 	for i, o := range state.Objects {
-		r, err := recordOf(o)
+		r, err := RecordOf(o)
 		if err != nil {
 			return err
 		}
@@ -184,20 +183,21 @@ func remove(path string) error {
 	return nil
 }
 
-func recordOf(o *object.Object) (record, error) {
+// RecordOf returns the record of an object.
+func RecordOf(o *object.Object) (Record, error) {
 	spec, err := protojson.Marshal(o.Spec)
 	if err != nil {
-		return record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
+		return Record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return record{File: o.File, Line: o.Line, Index: o.Index, Routes: o.Routes,
+	return Record{File: o.File, Line: o.Line, Index: o.Index, Routes: o.Routes,
 		APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace,
 		Named: new(!o.Defaulted), Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created,
 		Spec: spec}, nil
 }
 
-// object returns the object of a record, or an error if it is not valid.
-func (r record) object(namespace string,
+// Object returns the object of a record, or an error if it is not valid.
+func (r Record) Object(namespace string,
 	validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := object.NewSpec(r.Kind)
 	if spec == nil {

@@ -70,10 +70,6 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	all := objects(t)
 	want := lastgood.State{
 		Objects: all, Mesh: []byte("connectTimeout: 1s\n"),
-		Refused: []lastgood.Refused{
-			{Version: all[0], InForce: all[1], Message: "Envoy refused the Listener a: bad"},
-			{Version: all[2], Message: "a new one"}, {InForce: all[3], Message: "its removal"}},
-		RefusedMesh: &lastgood.RefusedMesh{Text: []byte("connectTimeout: 2s\n"), Message: "bad"},
 	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {

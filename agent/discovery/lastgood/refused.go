@@ -6,7 +6,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Refused is a version of an object that Envoy refused.
+// Refused is a version of an object that Envoy refused. Agents before 0054 (docs/decisions) reverted
+// objects; what they wrote stays in force until it changes or a reload tries it again.
 type Refused struct {
 	Version *object.Object // nil: Envoy refused a resource that the object's removal changed
 	InForce *object.Object // the previous version, which is in force instead; nil: none
@@ -40,19 +41,19 @@ func (r Refused) In(namespace string) Refused {
 
 // refused is the encoding of a Refused in the file.
 type refused struct {
-	Version *record `json:"version,omitempty"`
-	InForce *record `json:"inForce,omitempty"`
+	Version *Record `json:"version,omitempty"`
+	InForce *Record `json:"inForce,omitempty"`
 	Message string  `json:"message"`
 }
 
 func refusedOf(r Refused) (refused, error) {
 	out := refused{Message: r.Message}
-	for o, into := range map[*object.Object]**record{r.Version: &out.Version,
+	for o, into := range map[*object.Object]**Record{r.Version: &out.Version,
 		r.InForce: &out.InForce} {
 		if o == nil {
 			continue
 		}
-		made, err := recordOf(o)
+		made, err := RecordOf(o)
 		if err != nil {
 			return refused{}, err
 		}
@@ -65,12 +66,12 @@ func refusedOf(r Refused) (refused, error) {
 func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (
 	Refused, error) {
 	out := Refused{Message: r.Message}
-	for from, into := range map[*record]**object.Object{r.Version: &out.Version,
+	for from, into := range map[*Record]**object.Object{r.Version: &out.Version,
 		r.InForce: &out.InForce} {
 		if from == nil {
 			continue
 		}
-		o, err := from.object(namespace, validate)
+		o, err := from.Object(namespace, validate)
 		if err != nil {
 			return Refused{}, fmt.Errorf("%s %s/%s: %w", from.Kind, from.Namespace, from.Name, err)
 		}

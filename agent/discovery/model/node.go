@@ -19,6 +19,7 @@ type Node struct {
 	Labels       map[string]string
 	Locality     Locality
 	IstioVersion string            // "" if not set
+	EnvoyVersion string            // "" if unknown; resources do not depend on it
 	Metadata     map[string]string // other metadata
 	Network      string            // "" is the default network
 	Identity     bool              // it gets a certificate of the mesh over SDS

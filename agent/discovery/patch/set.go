@@ -45,6 +45,16 @@ func NewSet(filters []*Filter, node model.Node) *Set {
 // Empty reports whether there is nothing to apply.
 func (s *Set) Empty() bool { return len(s.patches) == 0 }
 
+// Objects returns the EnvoyFilters with patches in the set, in order of application.
+func (s *Set) Objects() (all []*object.Object) {
+	for _, p := range s.patches {
+		if len(all) == 0 || all[len(all)-1] != p.object {
+			all = append(all, p.object)
+		}
+	}
+	return all
+}
+
 // Equal reports whether two sets have the same effect and problems.
 func (s *Set) Equal(t *Set) bool {
 	same := func(p, q *patch) bool { return p.entry() == q.entry() }

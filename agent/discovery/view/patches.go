@@ -17,11 +17,18 @@ type patches struct {
 	added     map[resource.Key]*resource.Resource
 	published map[resource.Key]bool // resources added by patches
 	used      map[resource.Key][]patch.Entry
+
+	eras      []era // of set and former ones, the newest last
+	overrides map[resource.Key]*override
+	former    map[resource.Key]era // the last override, and the last snapshot that had it
+	stored    map[resource.Key]Override
 }
 
 func newPatches() patches {
 	return patches{set: &patch.Set{}, originals: map[resource.Key]*resource.Resource{},
-		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{}}
+		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{},
+		overrides: map[resource.Key]*override{}, former: map[resource.Key]era{},
+		stored: map[resource.Key]Override{}, eras: []era{{0, &patch.Set{}}}}
 }
 
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
@@ -30,8 +37,8 @@ func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key
 func (v *View) emit(r *resource.Resource) {
 	key, out := r.Key(), r
 	delete(v.patches.used, key)
-	if !v.patches.set.Empty() {
-		result := v.patches.set.Apply(r)
+	if set := v.setOf(r); !set.Empty() {
+		result := set.Apply(r)
 		v.report(patchUnit(key), dedupe(result.Problems))
 		if out = result.Resource; len(result.Used) > 0 {
 			v.patches.used[key] = result.Used
@@ -52,6 +59,8 @@ func (v *View) retract(key resource.Key) {
 	}
 	delete(v.patches.originals, key)
 	delete(v.patches.used, key)
+	delete(v.patches.overrides, key)
+	delete(v.patches.former, key)
 	v.change[key] = nil
 }
 
@@ -66,18 +75,10 @@ func (v *View) repatch() {
 			delete(v.problems, unit)
 		}
 	}
-	v.patches.set = set
-	current, _ := v.feed.Current()
+	v.beginEra(set)
 	for _, keys := range v.units {
 		for _, key := range keys {
-			original := v.patches.originals[key]
-			if original == nil {
-				original = v.change[key]
-			}
-			if original == nil {
-				original = current.Get(key)
-			}
-			if original != nil {
+			if original := v.original(key); original != nil {
 				v.emit(original)
 			}
 		}
@@ -131,6 +132,11 @@ func (v *View) unused() {
 	used := map[patch.Entry]bool{}
 	for _, entries := range v.patches.used {
 		for _, entry := range entries {
+			used[entry] = true
+		}
+	}
+	for _, o := range v.patches.overrides {
+		for _, entry := range o.used {
 			used[entry] = true
 		}
 	}

@@ -1,4 +1,4 @@
-package mesh
+package xds
 
 import (
 	"fmt"
@@ -6,13 +6,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"outrider.org/outrider/agent/xds"
 )
 
-// refusals tracks the resources that Envoys refuse, by stream: two epochs may differ, and the
-// refusals of an epoch end with it.
-type refusals struct {
+// Refusals tracks the resources that clients refuse, by stream, for an Observer: two epochs may
+// differ, and the refusals of an epoch end with it. It is safe for concurrent use.
+type Refusals struct {
 	mu  sync.Mutex
 	all map[refusedBy]string // sentence; "" if reported elsewhere
 }
@@ -23,10 +21,11 @@ type refusedBy struct {
 	stream        uint64
 }
 
-func newRefusals() *refusals { return &refusals{all: map[refusedBy]string{}} }
+// NewRefusals returns an empty Refusals.
+func NewRefusals() *Refusals { return &Refusals{all: map[refusedBy]string{}} }
 
-// add records a refusal.
-func (r *refusals) add(stream xds.Stream, refusal xds.Refusal, sentence string) {
+// Add records a refusal. The sentence is for people; "": it is reported elsewhere.
+func (r *Refusals) Add(stream Stream, refusal Refusal, sentence string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range refusal.Resources {
@@ -37,22 +36,22 @@ func (r *refusals) add(stream xds.Stream, refusal xds.Refusal, sentence string) 
 	}
 }
 
-// cured records that a stream accepts resources again. It returns those that no stream refuses any
+// Cured records that a stream accepts resources again. It returns those that no stream refuses any
 // longer.
-func (r *refusals) cured(stream xds.Stream, typeURL string, names []string) []string {
+func (r *Refusals) Cured(stream Stream, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
 		return by.stream == stream.ID && by.typeURL == typeURL &&
 			(by.name == "" || slices.Contains(names, by.name))
 	})[typeURL]
 }
 
-// ended removes the refusals of a stream. It returns, by type, the resources that no stream refuses
+// Ended removes the refusals of a stream. It returns, by type, the resources that no stream refuses
 // any longer.
-func (r *refusals) ended(stream xds.Stream) map[string][]string {
+func (r *Refusals) Ended(stream Stream) map[string][]string {
 	return r.remove(func(by refusedBy) bool { return by.stream == stream.ID })
 }
 
-func (r *refusals) remove(gone func(refusedBy) bool) map[string][]string {
+func (r *Refusals) remove(gone func(refusedBy) bool) map[string][]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	removed := map[string][]string{}
@@ -72,12 +71,12 @@ func (r *refusals) remove(gone func(refusedBy) bool) map[string][]string {
 	return removed
 }
 
-// shownRefusals bounds the sentences and versions in a message: one mistake can invalidate hundreds
+// maxSentences bounds the sentences in a message: one mistake can invalidate hundreds
 // of resources.
-const shownRefusals = 3
+const maxSentences = 3
 
-// sentence describes the refused resources of a type; "" if there are none.
-func (r *refusals) sentence(typeURL string) string {
+// Sentence describes the refused resources of a type; "" if there are none.
+func (r *Refusals) Sentence(typeURL string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// several resources and streams may share one sentence
@@ -89,9 +88,9 @@ func (r *refusals) sentence(typeURL string) string {
 	}
 	sorted := slices.Sorted(maps.Keys(sentences))
 	more := ""
-	if len(sorted) > shownRefusals {
-		more = fmt.Sprintf("; and %d more", len(sorted)-shownRefusals)
-		sorted = sorted[:shownRefusals]
+	if len(sorted) > maxSentences {
+		more = fmt.Sprintf("; and %d more", len(sorted)-maxSentences)
+		sorted = sorted[:maxSentences]
 	}
 	return strings.Join(sorted, "; ") + more
 }

@@ -10,10 +10,10 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestFallback_Envoy has a real Envoy refuse an EnvoyFilter's patch of routes that other objects
+// TestRefusal_EnvoyOfEnvoyFilter has a real Envoy refuse an EnvoyFilter's patch of routes that other objects
 // changed at the same time. The other changes take effect. An Envoy that starts later gets the same
 // resources, also from the next server.
-func TestFallback_Envoy(t *testing.T) {
+func TestRefusal_EnvoyOfEnvoyFilter(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "accessLogFile: /dev/stdout")
 	port, two := parts.FreePort(t), &backend{name: "one"}
@@ -77,7 +77,7 @@ spec:
 		}
 		l.put("routes.yaml", routesTo("a", "/a2")+"---\n"+routesTo("b", "/b2"))
 		expect("a later change", "/a2", "/b2")
-		l.persists(true)
+		l.persists()
 	})
 	t.Run("another Envoy", func(t *testing.T) {
 		e := startEnvoy(t, "sidecar", l.server)

@@ -1,0 +1,178 @@
+package discovery_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// headers returns an EnvoyFilter that puts a Lua filter into the listener of port 8081.
+func luaFilter(code string) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: lua, namespace: shop}
+spec:
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match: {context: SIDECAR_INBOUND, listener: {portNumber: 8081, filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}
+    patch: {operation: INSERT_FIRST, value: {name: lua, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {inline_string: %s}}}}
+`, code)
+}
+
+// plain reports whether a listener accepts plain text.
+func plain(t *testing.T, r *resource.Resource) bool {
+	t.Helper()
+	var listener listenerv3.Listener
+	if err := proto.Unmarshal(r.Value(), &listener); err != nil {
+		t.Fatal(err)
+	}
+	for _, chain := range listener.FilterChains {
+		if chain.TransportSocket == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// identityNode is a sidecar with an identity.
+func identityNode(minor uint32) *corev3.Node {
+	n := node("sidecar", "shop", map[string]any{"app": "edge"})
+	n.Metadata.Fields["OUTRIDER_IDENTITY"] = textValue("true")
+	return withVersion(n, minor)
+}
+
+const inboundListener = "127.0.0.1_8081"
+
+// TestRefusal_BadFilterHoldsBackNoPolicy adds or changes an EnvoyFilter that Envoy refuses, together
+// with a PeerAuthentication that makes the same listener STRICT, or before it. Mutual TLS is in
+// force for the running proxy, after a reload, for a new epoch, and for the next agent.
+func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
+	good, bad := luaFilter("good"), luaFilter("bad")
+	for name, test := range map[string]struct {
+		first, second, third string
+		code                 string // in use; "": no filter
+	}{
+		"a new one, in one edit":      {"", bad + strict, "", ""},
+		"a new one, in two edits":     {"", bad, bad + strict, ""},
+		"a changed one, in one edit":  {good, bad + strict, "", "good"},
+		"a changed one, in two edits": {good, bad, bad + strict, "good"},
+		"another bad one with STRICT": {good, luaFilter("bad first"), bad + strict, "good"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newRuns(t)
+			ports := fmt.Sprintf(twoPorts, "HTTP")
+			l.put("", "")
+			l.put("mesh.yaml", ports+test.first)
+			l.next()
+			refuses := func(r *resource.Resource) bool {
+				return r.Type == resource.ListenerType && strings.Contains(string(r.Value()), "bad")
+			}
+			f := serveFleet(t, l.server)
+			p := f.connect(identityNode(40), refuses)
+			eventually(t, "the first listener", func() (bool, string) {
+				r := p.get(resource.ListenerType, inboundListener)
+				return r != nil && plain(t, r), ""
+			})
+			l.put("mesh.yaml", ports+test.second)
+			if test.third != "" {
+				l.reported("the bad filter", "EnvoyFilter shop/lua: Envoy refused the Listener")
+				l.put("mesh.yaml", ports+test.third)
+			}
+			strictly := func(what string, p *proxy) {
+				t.Helper()
+				eventually(t, what, func() (bool, string) {
+					r := p.get(resource.ListenerType, inboundListener)
+					if r == nil || plain(t, r) {
+						return false, fmt.Sprint("plain text; ", l.server.Problems())
+					}
+					return strings.Contains(string(r.Value()), "lua") == (test.code != "") &&
+						strings.Contains(string(r.Value()), test.code), "another EnvoyFilter"
+				})
+				l.reported(what, "EnvoyFilter shop/lua: Envoy refused the Listener")
+				if why := l.server.Closed(); why != "" {
+					t.Errorf("%s: not ready: %s", what, why)
+				}
+			}
+			strictly("the running proxy", p)
+			before := p.refused()
+			fresh := f.connect(identityNode(40), refuses)
+			strictly("a new epoch", fresh)
+			strictly("a new version of Envoy", f.connect(identityNode(41), refuses))
+			if fresh.refused() > 0 {
+				t.Errorf("a new epoch gets what was refused")
+			}
+			must(t, l.server.Configure(l.settings()))
+			eventually(t, "it is tried again", func() (bool, string) {
+				return p.refused()+fresh.refused() > before, ""
+			})
+			strictly("after a reload", p)
+			l.persists()
+			l.next()
+			f = serveFleet(t, l.server)
+			again := f.connect(identityNode(40), refuses)
+			strictly("the next agent", again)
+			if again.refused() > 0 {
+				t.Error("the next agent sends what was refused")
+			}
+			l.put("mesh.yaml", ports+luaFilter("corrected")+strict)
+			l.reported("corrected")
+			eventually(t, "corrected", func() (bool, string) {
+				r := again.get(resource.ListenerType, inboundListener)
+				return strings.Contains(string(r.Value()), "corrected"), ""
+			})
+		})
+	}
+}
+
+// TestRefusal_PolicyNotInForce has a proxy refuse a listener that becomes STRICT: that is an error
+// of the policy, and the proxy is not ready.
+func TestRefusal_PolicyNotInForce(t *testing.T) {
+	l := newRuns(t)
+	l.put("", "")
+	l.put("mesh.yaml", fmt.Sprintf(twoPorts, "HTTP"))
+	l.put("strict.yaml", "")
+	l.next()
+	f := serveFleet(t, l.server)
+	refuses := func(r *resource.Resource) bool {
+		return r.Name == inboundListener && !plain(t, r)
+	}
+	p := f.connect(identityNode(40), refuses)
+	eventually(t, "the first listener", func() (bool, string) {
+		return p.get(resource.ListenerType, inboundListener) != nil, ""
+	})
+	other := f.connect(identityNode(41), func(*resource.Resource) bool { return false })
+	l.put("strict.yaml", strict)
+	const problem = "strict.yaml:2: PeerAuthentication shop/default: the policy is not in force: " +
+		"Envoy refused the Listener " + inboundListener + " from "
+	closed := func(what string) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) {
+			why := l.server.Closed()
+			return strings.Contains(why, problem) && strings.Contains(why, "mesh.yaml:1 Sidecar"), why
+		})
+	}
+	closed("the policy")
+	eventually(t, "the other version is STRICT", func() (bool, string) {
+		r := other.get(resource.ListenerType, inboundListener)
+		return r != nil && !plain(t, r), ""
+	})
+	l.persists()
+	l.next()
+	f = serveFleet(t, l.server)
+	p = f.connect(identityNode(40), refuses)
+	closed("the next agent")
+	if r := p.get(resource.ListenerType, "127.0.0.1_8082"); r != nil && plain(t, r) {
+		t.Error("the other listener accepts plain text")
+	}
+	l.put("strict.yaml", "")
+	eventually(t, "without the policy", func() (bool, string) {
+		return l.server.Closed() == "", l.server.Closed()
+	})
+}

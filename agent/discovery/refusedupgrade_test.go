@@ -1,0 +1,61 @@
+package discovery_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// TestRefusal_ObjectsThatAnOlderAgentReverted starts with the file of an agent that reverted a
+// DestinationRule and MeshConfig. They stay in force until a reload, after which Envoy refuses the
+// resources and keeps what it has.
+func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
+	l := newRuns(t)
+	l.put("", "connectTimeout: 7s\n")
+	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1")+"---\n"+
+		fmt.Sprintf(webEntry, "b", "10.0.0.2"))
+	l.put("rule.yaml", rule("3s"))
+	stored, err := os.ReadFile("testdata/upgrade/mesh-last-good.json")
+	must(t, err)
+	write(t, l.lastGood, strings.ReplaceAll(string(stored), "DIR", l.objects))
+	const clusterOfB = "outbound|80||b.test"
+	refuses := func(r *resource.Resource) bool {
+		return r.Name == clusterOfA && timeoutOf(t, r) == "3s" ||
+			r.Name == clusterOfB && timeoutOf(t, r) == "7s"
+	}
+	has := func(what string, p *proxy) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) {
+			a, b := timeoutOf(t, p.get(resource.ClusterType, clusterOfA)),
+				timeoutOf(t, p.get(resource.ClusterType, clusterOfB))
+			return a == "2s" && b == "1s", fmt.Sprintf("a %q, b %q", a, b)
+		})
+	}
+	problems := []string{"mesh.yml:1: Envoy refused the Cluster outbound|80||b.test",
+		"rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster"}
+	n := node("sidecar", "shop", map[string]any{"app": "edge"})
+	for _, when := range []string{"after the upgrade", "after another restart"} {
+		l.next()
+		p := serveFleet(t, l.server).connect(n, refuses)
+		has(when, p)
+		l.reported(when, problems[1], problems[0])
+		if p.refused() > 0 {
+			t.Errorf("%s: what was refused is sent", when)
+		}
+	}
+	l.next()
+	f := serveFleet(t, l.server)
+	p := f.connect(n, refuses)
+	has("before a reload", p)
+	must(t, l.server.Configure(l.settings()))
+	l.reported("after a reload", "rule.yaml:1: DestinationRule shop/a: Envoy refused",
+		"mesh.yml:1: Envoy refused")
+	has("after a reload", p)
+	has("a new epoch", f.connect(n, refuses))
+	l.put("", "")
+	l.put("rule.yaml", rule("2s"))
+	l.reported("corrected")
+}

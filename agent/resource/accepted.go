@@ -1,0 +1,300 @@
+package resource
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Client is one stream of one proxy.
+type Client struct {
+	Proxy  string // equal for all epochs of an agent
+	Stream uint64 // later ones have higher numbers
+}
+
+// Refused is the newest version of a resource that a client refused. It is immutable.
+type Refused struct {
+	Resource *Resource // the refused version
+	Accepted *Resource // the last accepted version, which stays in use; nil: none
+	Sequence uint64    // of the last snapshot with the accepted version; 0: unknown
+	Since    time.Time // when another version replaced the accepted one; zero: unknown
+	Reason   string    // of the client
+	Attempt  int       // grows with each Retry: clients that refused it try it once more
+	// Offered means that clients that connect get the refused version first: another client accepted
+	// it, the cause was on the host of the client that refused it, or it is tried again.
+	Offered bool
+	// Retrying means that a Retry has no answer yet.
+	Retrying bool
+	// Held means that a client that refused it has another version, whose content may be unknown.
+	Held bool
+	// Unbound means that all clients that refused it could not bind the listener.
+	Unbound bool
+}
+
+// Nack is a client's refusal of one resource.
+type Nack struct {
+	Resource *Resource
+	Held     *Resource   // what the client has instead, maybe only its version; nil: nothing
+	Replaced []*Resource // listeners removed since, which the refused one may replace
+	Reason   string
+	Local    bool // only this client may refuse it, for example as it has the resource nevertheless
+	Unbound  bool // Envoy cannot bind the listener: a state of its host
+}
+
+// acceptance is what clients accepted and refused of a feed's resources.
+type acceptance struct {
+	// open is the size of unaccepted and refusals: while it is 0, Accept needs no lock
+	open       atomic.Int64
+	unaccepted map[Key]bool    // the newest version was accepted by no client
+	accepted   map[Key]version // the last accepted version where it is not the newest
+	removed    map[Key]version // last accepted versions of resources that were removed lately
+	retained   map[Key]bool    // removed resources that are in the snapshot for refused ones
+	refusals   map[Key]*refusal
+	restored   map[Key]Refusal // until the first publication
+	notify     func()          // called without the lock when refusals change
+	// streams of proxies, in order. An Envoy that drains accepts listeners without looking at them:
+	// the newest stream counts.
+	streams map[string][]uint64
+}
+
+// version is a resource, the sequence of a snapshot that had it, and when it was replaced.
+type version struct {
+	resource *Resource
+	sequence uint64
+	replaced time.Time
+}
+
+// refusal is the refusal of the newest version of a resource.
+type refusal struct {
+	Refused
+	by       map[Client]bool // clients
+	local    bool
+	accepted bool  // by another client
+	replaced []Key // listeners that stay
+}
+
+func newAcceptance() acceptance {
+	return acceptance{unaccepted: map[Key]bool{}, accepted: map[Key]version{},
+		removed: map[Key]version{}, retained: map[Key]bool{}, refusals: map[Key]*refusal{},
+		streams: map[string][]uint64{}, notify: func() {}}
+}
+
+// Join makes a client known. It must call Leave in the end.
+func (f *Feed) Join(client Client) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.streams[client.Proxy] = append(f.streams[client.Proxy], client.Stream)
+}
+
+// outdated reports whether the proxy of a client has a later one. Callers hold mu.
+func (f *Feed) outdated(client Client) bool {
+	all := f.streams[client.Proxy]
+	return len(all) > 0 && slices.Max(all) > client.Stream
+}
+
+// OnRefusal sets a function that is called after the refusals of the feed have changed. It must not
+// block, nor call the feed.
+func (f *Feed) OnRefusal(notify func()) { f.notify = notify }
+
+// count updates open. Callers hold mu.
+func (f *Feed) count() { f.open.Store(int64(len(f.unaccepted) + len(f.refusals))) }
+
+// lastAccepted returns the last accepted version of a key. Callers hold mu.
+func (f *Feed) lastAccepted(key Key, newest *Resource) version {
+	if newest != nil && !f.unaccepted[key] {
+		return version{newest, f.current.Sequence, time.Now()}
+	}
+	return f.accepted[key]
+}
+
+// replaced records that a version replaces another one, nil if there was none. Callers hold mu.
+func (f *Feed) replaced(old, by *Resource) {
+	key := by.Key()
+	last := f.lastAccepted(key, old)
+	if gone, ok := f.removed[key]; ok {
+		last = gone
+		delete(f.removed, key)
+		delete(f.retained, key)
+	}
+	delete(f.refusals, key)
+	delete(f.accepted, key)
+	if by.Type != ProxyConfigType { // no Envoy requests it
+		f.unaccepted[key] = true
+	}
+	switch {
+	case last.resource == nil:
+	case last.resource.Version == by.Version:
+		delete(f.unaccepted, key)
+	default:
+		f.accepted[key] = last
+	}
+	stored, ok := f.restored[key]
+	if !ok {
+		return
+	}
+	delete(f.restored, key)
+	if stored.Accepted != nil {
+		f.accepted[key] = version{resource: stored.Accepted}
+	}
+	if stored.Version == by.Version {
+		f.refusals[key] = &refusal{by: map[Client]bool{}, local: stored.Local, replaced: stored.Replaced,
+			Refused: Refused{Resource: by, Accepted: stored.Accepted, Reason: stored.Reason,
+				Held: stored.Held, Unbound: stored.Unbound}}
+	}
+}
+
+// dropped records that a resource was removed. Callers hold mu.
+func (f *Feed) dropped(old *Resource) {
+	key := old.Key()
+	if last := f.lastAccepted(key, old); last.resource != nil {
+		f.removed[key] = version{resource: last.resource, sequence: f.current.Sequence}
+	}
+	delete(f.unaccepted, key)
+	delete(f.accepted, key)
+	delete(f.refusals, key)
+}
+
+// Accept records that a client accepted resources of the snapshot with a sequence. It has no effect
+// if the proxy has a later client.
+func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
+	if f.open.Load() == 0 {
+		return
+	}
+	f.mu.Lock()
+	if f.outdated(client) {
+		f.mu.Unlock()
+		return
+	}
+	e := f.edit()
+	changed := false
+	for _, r := range resources {
+		key := r.Key()
+		newest := e.sets[r.Type][r.Name]
+		if newest == nil || newest.Version != r.Version {
+			if f.unaccepted[key] && f.accepted[key].sequence < sequence {
+				f.accepted[key] = version{r, sequence, time.Now()}
+			}
+			continue
+		}
+		delete(f.unaccepted, key)
+		if m := f.refusals[key]; m == nil {
+			delete(f.accepted, key)
+		} else if m.by[client] || !m.accepted || m.Retrying {
+			delete(m.by, client)
+			m.accepted, m.Retrying = true, false
+			f.settle(e, key)
+			changed = true
+		}
+	}
+	f.count()
+	if changed {
+		e.commit()
+	}
+	f.mu.Unlock()
+	if changed {
+		f.notify()
+	}
+}
+
+// settle ends a refusal if all clients accept the resource. Callers hold mu.
+func (f *Feed) settle(e *edit, key Key) {
+	if m := f.refusals[key]; m.accepted && len(m.by) == 0 {
+		delete(f.refusals, key)
+		delete(f.accepted, key)
+	}
+	e.keys = append(e.keys, key)
+}
+
+// Refuse records that a client refused resources, and returns the snapshot after it. Refusals of
+// versions that are not the newest have no effect.
+func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
+	f.mu.Lock()
+	e := f.edit()
+	for _, n := range nacks {
+		key := n.Resource.Key()
+		newest := e.sets[key.Type][key.Name]
+		if newest == nil || newest.Version != n.Resource.Version || f.retained[key] {
+			continue
+		}
+		if _, ok := f.accepted[key]; !ok && n.Held.Known() {
+			f.accepted[key] = version{resource: n.Held}
+		}
+		m := f.refusals[key]
+		if m == nil {
+			m = &refusal{by: map[Client]bool{}, local: true, accepted: !f.unaccepted[key],
+				Refused: Refused{Resource: newest, Unbound: true}}
+			f.refusals[key] = m
+		} else if m.by[client] && !m.Retrying && m.Reason == n.Reason {
+			continue
+		}
+		m.by[client] = true
+		m.Held = m.Held || n.Held != nil
+		m.Unbound = m.Unbound && n.Unbound
+		m.local = m.local && (n.Local || n.Unbound)
+		m.Accepted, m.Sequence = f.accepted[key].resource, f.accepted[key].sequence
+		m.Since = f.accepted[key].replaced
+		m.Reason, m.Retrying = n.Reason, false
+		for _, r := range n.Replaced {
+			if _, ok := f.removed[r.Key()]; !ok && r.Known() {
+				f.removed[r.Key()] = version{resource: r, sequence: f.current.Sequence}
+			}
+			if !slices.Contains(m.replaced, r.Key()) {
+				m.replaced = append(m.replaced, r.Key())
+			}
+		}
+		e.keys = append(e.keys, key)
+	}
+	f.count()
+	changed := len(e.keys) > 0
+	snapshot := f.current
+	if changed {
+		snapshot = e.commit()
+	}
+	f.mu.Unlock()
+	if changed {
+		f.notify()
+	}
+	return snapshot
+}
+
+// Leave ends the refusals of a client that is gone. What no client accepted stays refused.
+func (f *Feed) Leave(client Client) {
+	f.mu.Lock()
+	f.streams[client.Proxy] = slices.DeleteFunc(f.streams[client.Proxy],
+		func(stream uint64) bool { return stream == client.Stream })
+	if len(f.streams[client.Proxy]) == 0 {
+		delete(f.streams, client.Proxy)
+	}
+	e := f.edit()
+	for key, m := range f.refusals {
+		if m.by[client] {
+			delete(m.by, client)
+			f.settle(e, key)
+		}
+	}
+	f.count()
+	changed := len(e.keys) > 0
+	if changed {
+		e.commit()
+	}
+	f.mu.Unlock()
+	if changed {
+		f.notify()
+	}
+}
+
+// Retry has refused resources sent again, once, to the clients that refused them, and to those that
+// connect meanwhile.
+func (f *Feed) Retry() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.edit()
+	for key, m := range f.refusals {
+		m.Attempt++
+		m.Retrying = true
+		e.keys = append(e.keys, key)
+	}
+	if len(e.keys) > 0 {
+		e.commit()
+	}
+}

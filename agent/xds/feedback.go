@@ -1,0 +1,60 @@
+package xds
+
+import (
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// inherit makes a new subscription start with the last accepted version of a resource whose newest
+// one was refused by all clients that have answered.
+func (s *session) inherit(w *watch, name string) {
+	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+	if of != nil && !of.Offered && w.refused[name] == nil {
+		w.refused[name] = &refused{resource: of.Resource, instead: of.Accepted, message: of.Reason,
+			since: time.Now(), attempt: of.Attempt, inherited: true}
+	}
+}
+
+// inheritAll inherits the refusals of all names that the client subscribes to.
+func (s *session) inheritAll(w *watch) {
+	for key := range s.snapshot.AllRefused() {
+		if key.Type == w.typeURL && w.wants(key.Name) {
+			s.inherit(w, key.Name)
+		}
+	}
+}
+
+// nack returns what the feed must know of a refusal. held is what the client has instead.
+func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
+	n := resource.Nack{Resource: one, Held: held, Reason: reason,
+		Local:   w.typeURL == resource.SecretType,
+		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
+	if held == nil && w.typeURL == resource.ListenerType {
+		for _, name := range s.pendingRemovals(w) {
+			n.Replaced = append(n.Replaced, w.differs[name].held)
+		}
+	}
+	return n
+}
+
+// uncertain returns the refusals of resources that the client may have, although its error is about
+// at least one of them.
+func (s *session) uncertain(w *watch, names []string, reason string) (nacks []resource.Nack) {
+	for _, name := range names {
+		if now := s.get(w, name); now != nil {
+			nacks = append(nacks, resource.Nack{Resource: now, Reason: reason, Local: true})
+		}
+	}
+	return nacks
+}
+
+// BindError returns why Envoy cannot bind a refused listener, "" if the message gives another
+// reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each.
+func BindError(message, name string) string {
+	_, after, _ := strings.Cut(message, name+": cannot bind '")
+	line, _, _ := strings.Cut(after, "\n")
+	_, reason, _ := strings.Cut(line, "': ")
+	return reason
+}
