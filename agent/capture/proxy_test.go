@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -47,7 +48,7 @@ var meshAddress = netip.MustParseAddr("10.9.9.9")
 func serveDNS() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	proxy := dns.New(dns.Options{Listen: fmt.Sprint("127.0.0.1:", DNSPort), Logger: log,
-		Board: condition.NewBoard(), Settings: dns.Settings{Upstream: []string{"192.0.2.1"}}})
+		Board: condition.NewBoard(), Settings: config.DNS{Upstream: []string{"192.0.2.1"}}})
 	proxy.SetNames([]dns.Name{{Host: "mesh.test", Addresses: []netip.Addr{meshAddress}}})
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
