@@ -155,12 +155,12 @@ func (c *Client) Admin(ctx context.Context, path string, query url.Values) (Admi
 		Body:        response.Body}, nil
 }
 
-// Events calls each for every event after the given sequence number, oldest first. With follow it
+// Events calls each for every event after the given sequence number, oldest first. With stream it
 // continues with new events until ctx ends, each returns an error or the agent exits.
-func (c *Client) Events(ctx context.Context, after uint64, follow bool,
+func (c *Client) Events(ctx context.Context, after uint64, stream bool,
 	each func(condition.Event) error) error {
 	response, err := c.do(ctx, http.MethodGet,
-		fmt.Sprintf("/events?after=%d&follow=%t", after, follow), nil)
+		fmt.Sprintf("/events?after=%d&follow=%t", after, stream), nil)
 	if err != nil {
 		return err
 	}

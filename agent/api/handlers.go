@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// ask decodes a request, calls the backend and sends the answer.
-func ask[In, Out any](call func(context.Context, In) (Out, error)) http.HandlerFunc {
-	return askUpTo(maximumBody, call)
+// handle decodes a request, calls the backend and sends the answer.
+func handle[In, Out any](call func(context.Context, In) (Out, error)) http.HandlerFunc {
+	return handleUpTo(maximumBody, call)
 }
 
-// askUpTo is ask with another limit of the request in bytes.
-func askUpTo[In, Out any](limit int64,
+// handleUpTo is handle with another limit of the request in bytes.
+func handleUpTo[In, Out any](limit int64,
 	call func(context.Context, In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var request In

@@ -84,13 +84,13 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET "+Prefix+"/config/diff", s.entitled(shows, read(backend.ConfigDiff)))
 	mux.Handle("GET "+Prefix+"/log-level", read(backend.LogLevels))
 	mux.Handle("GET "+Prefix+"/resource-types", read(backend.ResourceTypes))
-	mux.Handle("POST "+Prefix+"/upstream-debug", s.entitled(shows, ask(backend.UpstreamDebug)))
+	mux.Handle("POST "+Prefix+"/upstream-debug", s.entitled(shows, handle(backend.UpstreamDebug)))
 	mux.Handle("GET "+Prefix+"/mesh-problems", read(backend.MeshProblems))
 	mux.Handle("GET "+Prefix+"/mesh/origins", read(backend.MeshOrigins))
 	// a request to explain does not fit into a URL
-	mux.HandleFunc("POST "+Prefix+"/mesh/explain", ask(backend.MeshExplain))
+	mux.HandleFunc("POST "+Prefix+"/mesh/explain", handle(backend.MeshExplain))
 	mux.Handle("POST "+Prefix+"/mesh/compare", s.entitled(shows,
-		s.one(askUpTo(maximumFiles, backend.MeshCompare))))
+		s.one(handleUpTo(maximumFiles, backend.MeshCompare))))
 	mux.Handle("GET "+Prefix+"/report", read(backend.Report))
 	mux.HandleFunc("GET "+Prefix+"/admin/{path...}", s.admin)
 	mux.HandleFunc("GET "+Prefix+"/events", s.events)
@@ -98,11 +98,11 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST "+Prefix+"/reload", s.change(begin(s, backend.Reload)))
 	mux.Handle("POST "+Prefix+"/drain", s.change(begin(s, backend.Drain)))
 	mux.Handle("POST "+Prefix+"/undrain", s.change(s.undrain))
-	mux.Handle("POST "+Prefix+"/log-level", s.change(ask(backend.SetLogLevels)))
+	mux.Handle("POST "+Prefix+"/log-level", s.change(handle(backend.SetLogLevels)))
 	mux.Handle("GET "+Prefix+"/capture", read(backend.Capture))
-	mux.HandleFunc("POST "+Prefix+"/capture/explain", ask(backend.CaptureExplain))
-	mux.Handle("POST "+Prefix+"/capture/try", s.change(ask(backend.CaptureTry)))
-	mux.Handle("POST "+Prefix+"/capture/confirm", s.change(ask(
+	mux.HandleFunc("POST "+Prefix+"/capture/explain", handle(backend.CaptureExplain))
+	mux.Handle("POST "+Prefix+"/capture/try", s.change(handle(backend.CaptureTry)))
+	mux.Handle("POST "+Prefix+"/capture/confirm", s.change(handle(
 		func(ctx context.Context, _ struct{}) (Capture, error) {
 			return backend.CaptureConfirm(ctx)
 		})))

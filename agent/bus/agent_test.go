@@ -206,8 +206,8 @@ func await[T any](t *testing.T, channel <-chan T, what string) T {
 	}
 }
 
-// follow returns a channel with all signals of the agent, in order.
-func follow(t *testing.T, d *daemon) <-chan *dbus.Signal {
+// serveChanges returns a channel with all signals of the agent, in order.
+func serveChanges(t *testing.T, d *daemon) <-chan *dbus.Signal {
 	t.Helper()
 	conn := d.connect()
 	signals := make(chan *dbus.Signal, 1000)

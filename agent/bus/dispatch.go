@@ -93,16 +93,16 @@ func (s *session) serve(ctx context.Context, c *call) {
 		s.answer(c, nil, notAuthorized("not authorised: the bus does not say who the caller is"))
 		return
 	}
-	places := s.changes
+	slots := s.changes
 	if uid == 0 {
-		places = s.rootChanges // root has its own limit, so other users cannot block it
+		slots = s.rootChanges // root has its own limit, so other users cannot block it
 	}
-	if !places.enter(uid) {
+	if !slots.enter(uid) {
 		s.answer(c, nil, Busy("too many requests of this user wait for an answer; try again later"))
 		return
 	}
 	s.running.Go(func() {
-		defer places.leave(uid)
+		defer slots.leave(uid)
 		s.change(ctx, c, uid, action, run)
 	})
 }

@@ -42,7 +42,7 @@ func TestTheBusMayComeLateAndRestart(t *testing.T) {
 				epochInterface, "PID")
 			return err == nil
 		})
-		signals := follow(t, d)
+		signals := serveChanges(t, d)
 		a.board.Publish(condition.Event{Kind: condition.KindDraining})
 		next(t, signals, managerInterface+".Draining")
 	}
@@ -57,7 +57,7 @@ func TestASecondAgentWaitsForTheName(t *testing.T) {
 	second.state.Version = "second"
 	waiting, _ := second.start(t, d)
 	eventually(t, "the second tells that the name is taken",
-		func() bool { _, ok := second.condition(conditionTaken); return ok })
+		func() bool { _, ok := second.condition(conditionNameOwned); return ok })
 	if got := d.must(0, "get-property", wellKnownName, manager, managerInterface,
 		"Version"); got != `s "1.2.3"` {
 		t.Errorf("the first was thrown out: %s", got)
@@ -65,7 +65,7 @@ func TestASecondAgentWaitsForTheName(t *testing.T) {
 	stop()
 	await(t, waiting.Ready(), "the second has the name")
 	eventually(t, "its condition ends",
-		func() bool { _, ok := second.condition(conditionTaken); return !ok })
+		func() bool { _, ok := second.condition(conditionNameOwned); return !ok })
 	if got := d.must(0, "get-property", wellKnownName, manager, managerInterface,
 		"Version"); got != `s "second"` {
 		t.Errorf("the second answers %s", got)
@@ -77,7 +77,7 @@ func TestTheEndIsStillTold(t *testing.T) {
 	d, a := startDaemon(t), newAgent()
 	server, stop := a.start(t, d)
 	await(t, server.Ready(), "the name is taken")
-	signals := follow(t, d)
+	signals := serveChanges(t, d)
 	a.board.Publish(condition.Event{Kind: condition.KindEpochExited, Epoch: number(0),
 		Fields: map[string]string{"cause": "stopped", "status": "0"}})
 	stop()

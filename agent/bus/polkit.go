@@ -74,17 +74,17 @@ func (a *authority) allow(ctx context.Context, sender, action string, interactiv
 	asking, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
 	begun := time.Now()
-	result, err := a.ask(asking, sender, action, "")
+	result, err := a.check(asking, sender, action, "")
 	if err == nil && !result.Authorized && !result.Challenge && time.Since(begun) > a.rules {
-		result, err = a.ask(asking, sender, action, "")
+		result, err = a.check(asking, sender, action, "")
 	}
-	limit, given := a.limit, asking
+	limit, deadline := a.limit, asking
 	if err == nil && result.Challenge && interactive {
 		limit = a.interactive
 		var cancel context.CancelFunc
-		given, cancel = context.WithTimeout(ctx, limit)
+		deadline, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
-		result, err = a.ask(given, sender, action,
+		result, err = a.check(deadline, sender, action,
 			"outrider-"+strconv.FormatUint(a.counter.Add(1), 10))
 	}
 	switch {
@@ -95,7 +95,7 @@ func (a *authority) allow(ctx context.Context, sender, action string, interactiv
 			" needs a password, and the caller did not allow a prompt for it"}
 	case err == nil:
 		return notAuthorized("not authorised: polkit does not allow " + action)
-	case given.Err() != nil:
+	case deadline.Err() != nil:
 		return notAuthorized(fmt.Sprintf("not authorised: polkit did not answer within %s", limit))
 	case isNamed(err, "org.freedesktop.DBus.Error.ServiceUnknown",
 		"org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.Spawn."):
@@ -105,9 +105,9 @@ func (a *authority) allow(ctx context.Context, sender, action string, interactiv
 	}
 }
 
-// ask calls CheckAuthorization. A non-empty ticket allows a prompt; it is the cancellation ID with
-// which ask cancels the check when ctx ends.
-func (a *authority) ask(ctx context.Context, sender, action, ticket string) (polkitResult, error) {
+// check calls CheckAuthorization. A non-empty ticket allows a prompt; it is the cancellation ID with
+// which check cancels it when ctx ends.
+func (a *authority) check(ctx context.Context, sender, action, ticket string) (polkitResult, error) {
 	flags := uint32(0)
 	if ticket != "" {
 		flags = polkitInteraction

@@ -117,7 +117,7 @@ func TestPolkitIsAskedForEachMethod(t *testing.T) {
 	d, a := running(t)
 	p := startPolkit(t, d, polkitResult{Authorized: true})
 	var want []question
-	ask := func(interactive string, flags ...uint32) {
+	check := func(interactive string, flags ...uint32) {
 		t.Helper()
 		for _, c := range changing {
 			d.must(nobody, append([]string{"--allow-interactive-authorization=" + interactive,
@@ -128,10 +128,10 @@ func TestPolkitIsAskedForEachMethod(t *testing.T) {
 			}
 		}
 	}
-	ask("no", 0)
-	ask("yes", 0)
+	check("no", 0)
+	check("yes", 0)
 	p.set(func() { p.answer, p.password = polkitResult{Challenge: true}, true })
-	ask("yes", 0, polkitInteraction)
+	check("yes", 0, polkitInteraction)
 	if diff := cmp.Diff(want, p.questions()); diff != "" {
 		t.Errorf("questions:\n%s", diff)
 	}
@@ -183,9 +183,9 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 	d := startDaemon(t)
 	p := startPolkit(t, d, polkitResult{})
 	conn := d.connect()
-	ask := newAuthority(conn)
+	check := newAuthority(conn)
 	allow := func(interactive bool) error {
-		return ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload", interactive)
+		return check.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload", interactive)
 	}
 	want := func(err error, name string) {
 		t.Helper()
@@ -200,20 +200,20 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 
 	hold := make(chan struct{})
 	p.set(func() { p.person = hold })
-	ask.interactive = 50 * time.Millisecond // set late, so that it does not limit the replies above
+	check.interactive = 50 * time.Millisecond // set late, so that it does not limit the replies above
 	want(allow(true), errorPrefix+"NotAuthorized")
 	eventually(t, "the question is taken back", func() (so bool) {
 		p.set(func() { so = len(p.canceled) == 1 })
 		return so
 	})
 	p.set(func() { p.hold = hold })
-	ask.limit = 50 * time.Millisecond
+	check.limit = 50 * time.Millisecond
 	want(allow(false), errorPrefix+"NotAuthorized")
 	want(allow(true), errorPrefix+"NotAuthorized")
 	close(hold)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	want(ask.allow(ctx, conn.Names()[0], "org.outrider.agent1.reload", false),
+	want(check.allow(ctx, conn.Names()[0], "org.outrider.agent1.reload", false),
 		errorPrefix+"NotAuthorized")
 }
 
@@ -223,12 +223,12 @@ func TestPolkitIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	conn := d.connect()
-	ask := newAuthority(conn)
-	ask.rules = 50 * time.Millisecond
+	check := newAuthority(conn)
+	check.rules = 50 * time.Millisecond
 	p := startPolkit(t, d, polkitResult{Authorized: true})
 	for _, interactive := range []bool{false, true} {
-		p.set(func() { p.missed = 2 * ask.rules })
-		if err := ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload",
+		p.set(func() { p.missed = 2 * check.rules })
+		if err := check.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload",
 			interactive); err != nil {
 			t.Errorf("interactive %v: %v", interactive, err)
 		}

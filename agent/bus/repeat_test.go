@@ -14,7 +14,7 @@ import (
 // at most three times a minute, also while clients read, who get the current text.
 func TestConditionsThatRepeatAreFewSignals(t *testing.T) {
 	d, a := running(t)
-	signals := follow(t, d)
+	signals := serveChanges(t, d)
 	manager := d.connect().Object(wellKnownName, managerPath)
 	const failures = 10_000
 	read := func() string {

@@ -14,7 +14,7 @@ import (
 // Conditions that this package raises.
 const (
 	conditionUnavailable = "bus-unavailable"
-	conditionTaken       = "bus-name-taken"
+	conditionNameOwned   = "bus-name-taken"
 )
 
 // The delay between attempts to connect doubles from shortestWait to longestWait. It is reset after
@@ -62,12 +62,12 @@ func (s *Server) Name() string { return "bus" }
 // Run connects to the bus and reconnects until ctx ends. An unavailable bus is reported as a
 // condition, not an error. Run must be called only once.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.options.Conditions.Clear(conditionTaken)
+	defer s.options.Conditions.Clear(conditionNameOwned)
 	defer s.options.Conditions.Clear(conditionUnavailable)
 	retries := backoff.Backoff{Min: shortestWait, Max: longestWait}
 	for {
 		began := time.Now()
-		err := newSession(s.options, s.interfaces).run(ctx, s.taken)
+		err := newSession(s.options, s.interfaces).run(ctx, s.nameChanged)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -81,18 +81,18 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// taken updates the conditions when the agent gains or loses its name.
-func (s *Server) taken(ours bool) {
+// nameChanged updates the conditions when the agent gains or loses its name.
+func (s *Server) nameChanged(ours bool) {
 	name := Name(s.options.Instance)
 	s.options.Conditions.Clear(conditionUnavailable)
 	if !ours {
-		s.options.Conditions.Raise(conditionTaken, condition.Warning,
+		s.options.Conditions.Raise(conditionNameOwned, condition.Warning,
 			fmt.Sprintf(
 				"another program owns the name %s on D-Bus; the agent takes it once that program exits",
 				name))
 		return
 	}
-	s.options.Conditions.Clear(conditionTaken)
+	s.options.Conditions.Clear(conditionNameOwned)
 	s.options.Logger.Info("connected to D-Bus", "name", name)
 	s.MarkReady()
 }
@@ -106,7 +106,7 @@ func (s *Server) unavailable(err error) {
 		fix = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as " +
 			"the user outrider or as root?"
 	}
-	s.options.Conditions.Clear(conditionTaken)
+	s.options.Conditions.Clear(conditionNameOwned)
 	s.options.Conditions.Raise(conditionUnavailable, severity,
 		fmt.Sprintf(
 			"D-Bus is unavailable: %v%s; retrying, nothing else is affected",

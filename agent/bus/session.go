@@ -16,8 +16,8 @@ import (
 // Timing of a session.
 const (
 	stateTime = 5 * time.Second // limit of reading the agent's state, which may query Envoy
-	// settleTime coalesces related changes: an epoch exits, another is live, readiness follows.
-	settleTime = 10 * time.Millisecond
+	// coalesce is how long related changes are collected: an epoch exits, another is live.
+	coalesce = 10 * time.Millisecond
 	// stateAge is the age up to which clients read a cached state. It bounds the cost of reads.
 	stateAge   = 50 * time.Millisecond
 	figuresAge = time.Second            // the same for resource usage
@@ -82,7 +82,7 @@ var errLost = errors.New("the bus ended the connection")
 
 // run serves one connection until ctx or the connection ends. It calls taken whenever the agent
 // gains or loses its name.
-func (s *session) run(ctx context.Context, taken func(bool)) error {
+func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 	wire, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -137,14 +137,14 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	if err != nil {
 		return err
 	}
-	taken(ours)
-	return s.follow(ctx, changed, woken, ours, taken)
+	nameChanged(ours)
+	return s.serveChanges(ctx, changed, woken, ours, nameChanged)
 }
 
-// follow refreshes the state after changes and on request, and sends the signals for the
+// serveChanges refreshes the state after changes and on request, and sends the signals for the
 // differences.
-func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event,
-	ours bool, taken func(bool)) error {
+func (s *session) serveChanges(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event,
+	ours bool, nameChanged func(bool)) error {
 	looks := backoff.Backoff{Min: firstLook, Max: longestLook}
 	for {
 		var again <-chan time.Time
@@ -156,15 +156,15 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 		}
 		select {
 		case <-changed:
-			_ = backoff.Sleep(ctx, settleTime)
+			_ = backoff.Sleep(ctx, coalesce)
 		case <-woken:
-			_ = backoff.Sleep(ctx, settleTime)
+			_ = backoff.Sleep(ctx, coalesce)
 		case <-s.state.refresh:
 		case <-again:
 		case now := <-s.owned:
 			if now != ours {
 				ours = now
-				taken(ours)
+				nameChanged(ours)
 			}
 			continue
 		case <-ctx.Done():

@@ -17,7 +17,7 @@ const propertiesChanged = propertiesName + ".PropertiesChanged"
 
 func TestChangedPropertiesAreTold(t *testing.T) {
 	d, a := running(t)
-	signals := follow(t, d)
+	signals := serveChanges(t, d)
 	a.change(
 		func(s *api.Status) { s.State, s.Ready, s.ReadyReason = "draining", false, "epoch 0 drains" })
 	changed := next(t, signals, propertiesChanged)
@@ -69,7 +69,7 @@ func TestFiguresAreMeasuredOnlyWhenTheyAreRead(t *testing.T) {
 
 func TestEpochsComeAndGo(t *testing.T) {
 	d, a := running(t)
-	signals := follow(t, d)
+	signals := serveChanges(t, d)
 	a.change(func(s *api.Status) {
 		s.Epochs = append(s.Epochs,
 			Epoch{ID: "b", Number: 1, State: "starting", PID: 1, Started: someTime})
@@ -153,7 +153,7 @@ func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 // TestAProxyThatIsNotReadyIsAskedAgain checks the polling of readiness, for which no event exists.
 func TestAProxyThatIsNotReadyIsAskedAgain(t *testing.T) {
 	d, a := running(t)
-	signals := follow(t, d)
+	signals := serveChanges(t, d)
 	a.change(func(s *api.Status) { s.Ready = false })
 	next(t, signals, propertiesChanged)
 	a.set(func() { a.state.Ready = true }) // without signalling Changed
@@ -181,7 +181,7 @@ func TestAnIdleAgentIsNotLookedAt(t *testing.T) {
 // TestManyChangesAreFewSignals checks that intermediate values are not sent.
 func TestManyChangesAreFewSignals(t *testing.T) {
 	d, a := running(t)
-	signals := follow(t, d)
+	signals := serveChanges(t, d)
 	for i := range 2000 {
 		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{fmt.Sprint("error ", i)}} })
 	}

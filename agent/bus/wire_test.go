@@ -25,14 +25,14 @@ func encode(to io.Writer, message *dbus.Message) error {
 // readAllFrames passes data through a wire and returns the resulting calls.
 func readAllFrames(t testing.TB, data []byte) []*dbus.Message {
 	t.Helper()
-	var taken []*dbus.Message
-	w := newWire(nil, func(message *dbus.Message) { taken = append(taken, message) })
+	var nameChanged []*dbus.Message
+	w := newWire(nil, func(message *dbus.Message) { nameChanged = append(nameChanged, message) })
 	w.reader = bufio.NewReader(bytes.NewReader(data))
 	w.framed = true
 	if _, err := io.Copy(io.Discard, struct{ io.Reader }{w}); err != nil && len(data) == 0 {
 		t.Fatal(err)
 	}
-	return taken
+	return nameChanged
 }
 
 func TestOnlyAnswersAndTheBusItselfReachTheLibrary(t *testing.T) {

@@ -40,8 +40,8 @@ const (
 	openPeriod = 10 * time.Second
 	// blindPeriod is the time between two looks for failures that nobody reports.
 	blindPeriod = time.Minute
-	// forgetAfter ends a problem without a failure, because nothing was sent to the endpoint or
-	// because all of it was answered, if only with errors.
+	// forgetAfter ends a problem after this time without a further failure: nothing was sent to
+	// the endpoint, or it answered, if only with errors.
 	forgetAfter = 5 * time.Minute
 	// costFactor bounds the share of time that Envoy spends on the counters of a large mesh.
 	costFactor = 50

@@ -120,7 +120,8 @@ type ServerState struct {
 // that only the epoch in question can answer.
 const OwnAddress = -1
 
-// Live reports whether Envoy serves. One whose health check was failed says DRAINING, and serves.
+// Live reports whether Envoy serves. DRAINING means that /healthcheck/fail was called: Envoy still
+// serves.
 func (s ServerState) Live() bool {
 	return (s.Server == "LIVE" || s.Server == "DRAINING") && s.WorkersStarted
 }

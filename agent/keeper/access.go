@@ -29,7 +29,7 @@ func (c *Client) Access(ctx context.Context, path string) (access.Result, error)
 	case <-ctx.Done():
 		return access.Result{}, ctx.Err()
 	}
-	r, err := c.ask(ctx, request{Operation: operationAccess, Path: path})
+	r, err := c.call(ctx, request{Operation: operationAccess, Path: path})
 	if IsCode(err, CodeInvalid) && checkable(path) == nil {
 		return access.Result{}, fmt.Errorf("the keeper is older than the agent; "+
 			"reload outrider-envoy: %w", err)

@@ -42,7 +42,7 @@ func TestAccess(t *testing.T) {
 func TestAccess_UnknownOperation(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	if _, err := l.client.ask(l.context(), request{Operation: "of-a-later-version"}); !IsCode(err,
+	if _, err := l.client.call(l.context(), request{Operation: "of-a-later-version"}); !IsCode(err,
 		CodeInvalid) {
 		t.Error(err)
 	}

@@ -122,7 +122,7 @@ func (c *Client) Close() {
 
 // Start starts an Envoy.
 func (c *Client) Start(ctx context.Context, spec StartSpec) (Process, error) {
-	r, err := c.ask(ctx, request{Operation: operationStart, Start: &spec})
+	r, err := c.call(ctx, request{Operation: operationStart, Start: &spec})
 	if err != nil {
 		return Process{}, err
 	}
@@ -134,7 +134,7 @@ func (c *Client) Start(ctx context.Context, spec StartSpec) (Process, error) {
 
 // Signal sends a signal to a living process.
 func (c *Client) Signal(ctx context.Context, id string, signal unix.Signal) error {
-	_, err := c.ask(ctx, request{Operation: operationSignal, ID: id, Signal: int(signal)})
+	_, err := c.call(ctx, request{Operation: operationSignal, ID: id, Signal: int(signal)})
 	return err
 }
 
@@ -161,13 +161,13 @@ func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, 
 // Annotate replaces the agent's note on a process, at most MaxNote bytes. The keeper stores it
 // until the process is forgotten.
 func (c *Client) Annotate(ctx context.Context, id string, note json.RawMessage) error {
-	_, err := c.ask(ctx, request{Operation: operationAnnotate, ID: id, Note: note})
+	_, err := c.call(ctx, request{Operation: operationAnnotate, ID: id, Note: note})
 	return err
 }
 
 // Forget removes a process that has exited from the list.
 func (c *Client) Forget(ctx context.Context, id string) error {
-	_, err := c.ask(ctx, request{Operation: operationForget, ID: id})
+	_, err := c.call(ctx, request{Operation: operationForget, ID: id})
 	return err
 }
 
@@ -181,7 +181,7 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}
-	r, err := c.ask(ctx, request{Operation: operationRun, Run: &runSpec{Path: path, Args: args,
+	r, err := c.call(ctx, request{Operation: operationRun, Run: &runSpec{Path: path, Args: args,
 		Env: []string{}, Timeout: timeout}})
 	if err != nil {
 		return RunResult{}, err
@@ -195,7 +195,7 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 // ClearInitializing resets the flag that a failed epoch leaves in the shared memory of its lineage,
 // and reports whether it was set. The error has CodeLayout if the layout of the memory is unknown.
 func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, error) {
-	r, err := c.ask(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
+	r, err := c.call(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
 	return r.Done, err
 }
 
@@ -203,7 +203,7 @@ func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, erro
 // these have accepted the waiting ones, within about a second. Closing the listeners then resets
 // nobody. It cannot be undone.
 func (c *Client) StopAccepting(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Operation: operationStopAccepting})
+	_, err := c.call(ctx, request{Operation: operationStopAccepting})
 	return err
 }
 
@@ -211,20 +211,20 @@ func (c *Client) StopAccepting(ctx context.Context) error {
 // (to) until from exits. from closes its listeners after the given time. Ports in the error are
 // left as they were.
 func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
-	_, err := c.ask(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
+	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
 	return err
 }
 
 // Cleanup removes the sockets and the shared memory of Envoys. It fails while one lives.
 func (c *Client) Cleanup(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Operation: operationCleanup})
+	_, err := c.call(ctx, request{Operation: operationCleanup})
 	return err
 }
 
 // Shutdown terminates all Envoys (SIGTERM, after 5 s SIGKILL), removes their files and ends the
 // keeper.
 func (c *Client) Shutdown(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Operation: operationShutdown})
+	_, err := c.call(ctx, request{Operation: operationShutdown})
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 // Reexecute makes the keeper replace itself by the installed program, which ends all connections.
 // An error means that the keeper continues unchanged.
 func (c *Client) Reexecute(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Operation: operationReexecute})
+	_, err := c.call(ctx, request{Operation: operationReexecute})
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// ask sends a request and waits for its answer.
-func (c *Client) ask(ctx context.Context, r request) (response, error) {
-	answers, err := c.call(ctx, r)
+// call sends a request and waits for its answer.
+func (c *Client) call(ctx context.Context, r request) (response, error) {
+	answers, err := c.callAll(ctx, r)
 	if err != nil {
 		return response{}, err
 	}
@@ -17,7 +17,7 @@ func (c *Client) ask(ctx context.Context, r request) (response, error) {
 
 // list sends a request whose answer has several messages.
 func (c *Client) list(ctx context.Context, operation string) ([]Process, error) {
-	answers, err := c.call(ctx, request{Operation: operation})
+	answers, err := c.callAll(ctx, request{Operation: operation})
 	if err != nil {
 		return nil, err
 	}
@@ -30,8 +30,8 @@ func (c *Client) list(ctx context.Context, operation string) ([]Process, error) 
 	return processes, nil
 }
 
-// call returns the messages that answer a request, or the keeper's refusal as an error.
-func (c *Client) call(ctx context.Context, r request) ([]response, error) {
+// callAll returns the messages that answer a request, or the keeper's refusal as an error.
+func (c *Client) callAll(ctx context.Context, r request) ([]response, error) {
 	number := uint64(0)
 	answers, err := c.calls.Call(ctx, func(n uint64) any {
 		number, r.Number = n, n
@@ -54,7 +54,7 @@ func (c *Client) call(ctx context.Context, r request) ([]response, error) {
 
 // stop cancels a request whose caller has given up: the keeper need not finish it.
 func (c *Client) stop(number uint64) {
-	_, _ = c.ask(context.Background(), request{Operation: operationCancel, Cancel: number})
+	_, _ = c.call(context.Background(), request{Operation: operationCancel, Cancel: number})
 }
 
 // deliver passes events to the reader of Events.

@@ -129,8 +129,8 @@ func (c *connection) holdLines(wait time.Duration) (release func()) {
 func (c *connection) begin(number uint64) (ctx context.Context, end func(), refusal *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch _, taken := c.calls[number]; {
-	case taken:
+	switch _, used := c.calls[number]; {
+	case used:
 		return nil, nil, refuse(CodeInvalid, "request %d is still running", number)
 	case len(c.calls) >= MaxCalls:
 		return nil, nil, refuse(CodeLimit, "%d calls of this connection are running", len(c.calls))

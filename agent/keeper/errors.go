@@ -92,9 +92,9 @@ func asRefusal(err error) *Error {
 
 // codeOfFork distinguishes a program that cannot be executed from a temporary lack of resources.
 func codeOfFork(err error) Code {
-	for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE,
+	for _, transient := range []error{unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE,
 		unix.ETXTBSY, errShutDown} {
-		if errors.Is(err, passing) {
+		if errors.Is(err, transient) {
 			return CodeInternal
 		}
 	}

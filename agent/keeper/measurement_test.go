@@ -123,11 +123,11 @@ func isRefused(address string) bool {
 
 func TestMeasurement_IsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var taken atomic.Int32
+		var used atomic.Int32
 		failure := errors.New("no answer")
 		m := measurement{take: func() ([]Process, error) {
 			time.Sleep(time.Second)
-			if number := taken.Add(1); number != 4 {
+			if number := used.Add(1); number != 4 {
 				return []Process{{PID: int(number)}}, nil
 			}
 			return nil, failure

@@ -54,11 +54,11 @@ func (p *logPipe) start() {
 	p.mu.Lock()
 	p.paused = make(chan struct{})
 	p.mu.Unlock()
-	go p.follow(p.paused)
+	go p.readLines(p.paused)
 }
 
-// follow reads until every writer has closed its end, or until pause.
-func (p *logPipe) follow(paused chan<- struct{}) {
+// readLines reads until every writer has closed its end, or until pause.
+func (p *logPipe) readLines(paused chan<- struct{}) {
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := p.file.Read(buffer)

@@ -88,10 +88,10 @@ func (d *dumps) roundTrip(
 		err = body.fill(response)
 	}
 	if err != nil {
-		body.place.Leave()
+		body.slot.Leave()
 		return nil, err
 	}
-	body.timer = time.AfterFunc(d.slow, body.place.SetIdle)
+	body.timer = time.AfterFunc(d.slow, body.slot.SetIdle)
 	return response, nil
 }
 
@@ -103,7 +103,7 @@ func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, d.waitFor)
 	defer cancel()
-	body.place, err = pool.Wait(waiting, key, func() {
+	body.slot, err = pool.Wait(waiting, key, func() {
 		body.evicted.Store(true)
 		if conn != nil {
 			_ = conn.Close()
@@ -118,7 +118,7 @@ func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 
 // dumpBody is the body of a large answer, held in memory.
 type dumpBody struct {
-	place   *admission.Slot
+	slot    *admission.Slot
 	evicted atomic.Bool
 	timer   *time.Timer
 	text    io.ReadCloser
@@ -159,7 +159,7 @@ func (b *dumpBody) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (b *dumpBody) Close() error {
 	b.timer.Stop()
-	b.place.Leave()
+	b.slot.Leave()
 	return b.text.Close()
 }
 

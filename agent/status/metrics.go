@@ -51,7 +51,7 @@ type merger struct {
 	proxy       Proxy
 	application func() string // URL
 	client      *http.Client
-	places      *admission.Pool
+	slots       *admission.Pool
 
 	// metrics about scrapes, gathered last so that they include this one
 	own     *prometheus.Registry
@@ -64,8 +64,8 @@ func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string
 		agent: agent, proxy: proxy, application: application,
 		client: &http.Client{CheckRedirect: probe.SameHost,
 			Transport: &http.Transport{DisableKeepAlives: true}},
-		places: admission.NewPool(admission.Limits{Total: scrapesAtATime, PerKey: scrapesOfOne}),
-		own:    prometheus.NewPedanticRegistry(),
+		slots: admission.NewPool(admission.Limits{Total: scrapesAtATime, PerKey: scrapesOfOne}),
+		own:   prometheus.NewPedanticRegistry(),
 		failed: prometheus.NewCounterVec(
 			prometheus.CounterOpts{Name: "outrider_scrape_errors_total",
 				Help: "Scrapes in which a source of the merged metrics could not be read, or only in part."},
@@ -91,15 +91,15 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeFor(r))
 	defer cancel()
-	place, err := m.places.Wait(ctx, admission.KeyFrom(ctx), func() {})
+	slot, err := m.slots.Wait(ctx, admission.KeyFrom(ctx), func() {})
 	if err != nil {
 		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already",
 			scrapesAtATime))
 		return
 	}
 	// Envoy completes its answer even if the scraper disconnects; hold the place until then.
-	var asked sync.WaitGroup
-	defer func() { go func() { asked.Wait(); place.Leave() }() }()
+	var envoyDone sync.WaitGroup
+	defer func() { go func() { envoyDone.Wait(); slot.Leave() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(
@@ -115,16 +115,16 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out = compressed
 	}
 	buffered := bufio.NewWriterSize(out, 64<<10)
-	if m.write(ctx, &asked, newMerged(buffered, format, m.drop)) == nil {
+	if m.write(ctx, &envoyDone, newMerged(buffered, format, m.drop)) == nil {
 		_ = buffered.Flush()
 	}
 }
 
 // write merges all sources. It returns only errors of the connection to the scraper.
-func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merged) error {
+func (m *merger) write(ctx context.Context, envoyDone *sync.WaitGroup, merged *merged) error {
 	application := make(chan heldSource, 1)
 	go func() { application <- m.scrapeApplication(ctx, merged) }()
-	envoy := m.openEnvoy(ctx, asked)
+	envoy := m.openEnvoy(ctx, envoyDone)
 	if envoy != nil {
 		defer envoy.Close()
 	}
@@ -166,14 +166,14 @@ func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merge
 
 // openEnvoy requests the live epoch's metrics. It returns nil if the request fails or there is no
 // proxy. The request runs in asked, and its body ends with ctx.
-func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCloser {
+func (m *merger) openEnvoy(ctx context.Context, envoyDone *sync.WaitGroup) io.ReadCloser {
 	if m.proxy == nil {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), scrapeTime)
 	answered := make(chan io.ReadCloser, 1)
-	asked.Go(func() {
-		answered <- m.askEnvoy(asking)
+	envoyDone.Go(func() {
+		answered <- m.queryEnvoy(asking)
 		context.AfterFunc(ctx, cancel) // the body ends with the scrape
 	})
 	var body io.ReadCloser
@@ -187,8 +187,8 @@ func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCl
 	return body
 }
 
-// askEnvoy returns the body of Envoy's answer, or nil.
-func (m *merger) askEnvoy(ctx context.Context) io.ReadCloser {
+// queryEnvoy returns the body of Envoy's answer, or nil.
+func (m *merger) queryEnvoy(ctx context.Context) io.ReadCloser {
 	request, err := http.NewRequestWithContext(
 		ctx, http.MethodGet, "http://admin/stats/prometheus", nil)
 	if err != nil {
@@ -273,8 +273,8 @@ func timeFor(r *http.Request) time.Duration {
 	if err != nil || seconds <= 0 || seconds > scrapeTime.Seconds() {
 		return scrapeTime
 	}
-	asked := time.Duration(seconds * float64(time.Second))
-	return max(asked-scrapeMargin, asked/2)
+	requested := time.Duration(seconds * float64(time.Second))
+	return max(requested-scrapeMargin, requested/2)
 }
 
 func acceptsGzip(r *http.Request) bool {

@@ -37,7 +37,7 @@ type redactor struct {
 	hidden   bool // the string is a credential
 	text     []byte
 	withheld bool   // the string is written at its end if it holds no private key
-	kept     []byte // the withheld string
+	pending  []byte // the withheld string
 	bare     bool   // inside a number or literal that has been replaced
 	last     []byte // tail of the string, longer than any of marks
 }
@@ -182,7 +182,7 @@ func (r *redactor) begin() {
 	r.hidden = top.secret || secretMember.MatchString(top.key) || holds &&
 		(top.hide || secretHeader.MatchString(top.label))
 	if r.hidden && holds && top.public && !top.secret {
-		r.hidden, r.withheld, r.kept = false, true, r.kept[:0]
+		r.hidden, r.withheld, r.pending = false, true, r.pending[:0]
 	}
 }
 
@@ -199,8 +199,8 @@ func (r *redactor) stringByte(c byte) {
 	case r.hidden:
 		return
 	case r.withheld:
-		r.kept = append(r.kept, c)
-		r.hidden = len(r.kept) > certificatesAtMost
+		r.pending = append(r.pending, c)
+		r.hidden = len(r.pending) > certificatesAtMost
 		return
 	}
 	_ = r.out.WriteByte(c)
@@ -225,8 +225,8 @@ func (r *redactor) quotes(c byte) bool {
 func (r *redactor) end() {
 	r.inString = false
 	if r.withheld && !r.hidden {
-		if r.hidden = holdsKey(r.kept); !r.hidden {
-			_, _ = r.out.Write(r.kept)
+		if r.hidden = holdsKey(r.pending); !r.hidden {
+			_, _ = r.out.Write(r.pending)
 		}
 	}
 	if r.hidden {

@@ -110,21 +110,21 @@ func TestControlFollowsTheConfiguration(t *testing.T) {
 }
 
 func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
-	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
+	reserved, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	board := condition.NewBoard()
-	server := NewServer(Options{Address: taken.Addr().String(), Readiness: readiness(""),
+	server := NewServer(Options{Address: reserved.Addr().String(), Readiness: readiness(""),
 		Board: board, Logger: discard()})
 	runPart(t, server.Run)
 	<-server.Ready()
 	all := board.Conditions()
 	if len(all) != 1 || all[0].Code != conditionStatus || !strings.Contains(all[0].Sentence,
-		taken.Addr().String()) {
+		reserved.Addr().String()) {
 		t.Fatalf("conditions: %+v", all)
 	}
-	_ = taken.Close()
+	_ = reserved.Close()
 	eventually(t, "it listens", func() bool { return server.Address() != "" })
 	if code, _, _ := ask(t, http.MethodGet,
 		"http://"+server.Address()+"/healthz/ready"); code != 200 {

@@ -47,10 +47,10 @@ type View struct {
 	lost    chan struct{} // buffered: the listener failed
 	wake    chan struct{} // buffered: the port may be bound again
 
-	mu    sync.Mutex
-	port  int               // configured
-	held  map[uint64]string // admin address of the requested epoch, by reload ID
-	taken []string          // addresses (host:port) that Envoy listens on or is about to
+	mu       sync.Mutex
+	port     int               // configured
+	held     map[uint64]string // admin address of the requested epoch, by reload ID
+	reserved []string          // addresses (host:port) that Envoy listens on or is about to
 	// last is the admin address of the live epoch, or of the last or next one if none is live.
 	last     string
 	listener net.Listener // nil if none is open

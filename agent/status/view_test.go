@@ -157,12 +157,12 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 	if at(first) != 0 || at(second) != 200 {
 		t.Errorf("first port %d, second port %d", at(first), at(second))
 	}
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	reserved, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
-	busy := taken.Addr().(*net.TCPAddr).Port
+	defer reserved.Close()
+	busy := reserved.Addr().(*net.TCPAddr).Port
 	if err := view.Configure(ViewConfig{Port: busy}); err == nil || at(second) != 200 {
 		t.Errorf("a port that is taken: %v; second port %d", err, at(second))
 	}
@@ -178,17 +178,17 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 }
 
 func TestViewWaitsForAPortThatIsTaken(t *testing.T) {
-	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
+	reserved, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats": "x"}), 0, "")
-	view, board := startView(t, ViewConfig{Port: taken.Addr().(*net.TCPAddr).Port}, envoy)
+	view, board := startView(t, ViewConfig{Port: reserved.Addr().(*net.TCPAddr).Port}, envoy)
 	if all := board.Conditions(); len(all) != 1 || all[0].Code != conditionView {
 		t.Errorf("conditions: %+v", all)
 	}
-	_ = taken.Close()
+	_ = reserved.Close()
 	eventually(t, "the view listens", func() bool { return view.Address() != "" })
 	if all := board.Conditions(); len(all) != 0 {
 		t.Errorf("conditions: %+v", all)

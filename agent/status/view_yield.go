@@ -54,12 +54,12 @@ func (v *View) update() {
 	case starting != nil:
 		v.last = starting.AdminAddress
 	}
-	v.taken = []string{v.last}
+	v.reserved = []string{v.last}
 	if starting != nil {
-		v.taken = append(v.taken, starting.AdminAddress)
+		v.reserved = append(v.reserved, starting.AdminAddress)
 	}
 	for _, address := range v.held {
-		v.taken = append(v.taken, address)
+		v.reserved = append(v.reserved, address)
 	}
 	switch to := v.yieldsTo(v.port); to {
 	case "":
@@ -86,7 +86,7 @@ func (v *View) wakeUp() {
 // yieldsTo returns the address of Envoy's that conflicts with a port of the view, or "". Callers
 // hold mu.
 func (v *View) yieldsTo(port int) string {
-	if own := viewAddress(port); port != 0 && slices.Contains(v.taken, own) {
+	if own := viewAddress(port); port != 0 && slices.Contains(v.reserved, own) {
 		return own
 	}
 	return ""

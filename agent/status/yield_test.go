@@ -14,7 +14,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 	view, board := startView(t, ViewConfig{Port: port}, &proxy{})
 	address := view.Address()
 	view.Hold(1, address)
-	taken, err := net.Listen("tcp", address) // at once
+	reserved, err := net.Listen("tcp", address) // at once
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 	view.Release(1)
 	eventually(t, "a condition that the port is not free",
 		func() bool { return len(board.Conditions()) == 1 })
-	_ = taken.Close()
+	_ = reserved.Close()
 	eventually(t, "the view listens again",
 		func() bool { return view.Address() == address && len(board.Conditions()) == 0 })
 }

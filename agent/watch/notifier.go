@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Notifier tells many users, each of a few files, that these may have changed. All share a Watcher.
+// Notifier notifies users when one of their files may have changed. They share one Watcher.
 // Its methods may be called by any goroutine; call Run once.
 type Notifier struct {
 	watcher *Watcher

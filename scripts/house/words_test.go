@@ -15,12 +15,8 @@ const mostTerms = 40 // of the glossary
 // unclean are the packages whose identifiers still contain words to avoid. The list only shrinks.
 var unclean = []string{
 	"agent",
-	"agent/api",
-	"agent/bus",
 	"agent/discovery",
 	"agent/discovery/mesh",
-	"agent/identity",
-	"agent/keeper",
 	"agent/mesh",
 	"agent/resource",
 	"agent/status",

@@ -61,7 +61,7 @@ func (o Epochs) Abort(ctx context.Context, number int) error {
 	return api.Refuse(err.Error())
 }
 
-// clients implements drained with the numbers that the status shows.
+// clients implements drained. It counts connections as the status does.
 type clients struct {
 	*epoch.Proxy
 	keeper *epoch.Link

@@ -19,7 +19,7 @@ type port struct {
 	number      uint32
 	members     map[string]member                 // by host
 	connections map[string]*translate.Connections // of members without HTTP
-	// of HTTP members, and of hosts without a service
+	// hosts has the virtual hosts of HTTP members, and of hosts without a service.
 	hosts map[string]*translate.VirtualHost
 	order []string // sorted hosts; nil: must be rebuilt
 

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Result is a valid configuration file.
+// Result is the configuration that replaces Istio's files of a virtual machine. It is valid.
 type Result struct {
 	Config string   // TOML
 	Notes  []string // what has no equivalent, or differs; also in Config as comments
