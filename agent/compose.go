@@ -35,8 +35,8 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {
 	c, state := loaded.Config, newReloadState(loaded)
-	reachable := make(chan struct{}) // closed once other agents can query this one
-	e, connected, err := newEpochs(ctx, b, c, state, hostconflict.NewPresence(reachable))
+	reachable := &part.Readiness{} // of the private socket: other agents can query this one
+	e, connected, err := newEpochs(ctx, b, c, state, hostconflict.NewPresence(reachable.Ready()))
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 			endpoints: m.endpoints, diskSpace: disk},
 		b.board, b.logOf("reload"), state)
 	backend := newBackend(b, state, life, e, w, m, proxy, checker, v, maker, reloads)
-	socket := newAPI(b, c, backend)
+	socket := newAPI(b, c, backend, reachable)
 	v.connections["socket"] = socket
 	optional, err := optionalParts(b, c, m, v, watched, reloads, backend)
 	if err != nil {
@@ -99,11 +99,10 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 				then:  func(ctx context.Context) error { return awaitKeeper(ctx, b, c, e.link, connected) },
 			},
 			{ // the reloader stops before the private socket, whose requests wait for it
-				parts: []part.Part{notifier, handler, e.link, socket, reloads},
+				parts: []part.Part{notifier, handler, e.link, socket, reloads, newEvents(b, proxy)},
 				await: socket,
-				then:  func(context.Context) error { close(reachable); return nil },
 			},
-			{parts: []part.Part{newEvents(b, proxy), supervisor}, await: supervisor},
+			{parts: []part.Part{supervisor}, await: supervisor},
 			{ // these depend on the epochs of an earlier agent
 				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,

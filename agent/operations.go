@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/ports"
 )
 
-// backend implements api.Backend, bus.Backend, status.Control and systemd.Agent.
+// backend implements api.Backend, bus.Backend and systemd.Agent.
 type backend struct {
 	*overview
 	configuration

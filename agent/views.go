@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
+	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
@@ -103,10 +104,13 @@ func newBackend(b *base, state *reloadState, life *lifecycle, e *epochParts, w *
 	}
 }
 
-func newAPI(b *base, c *config.Config, operations *backend) *api.Server {
+func newAPI(
+	b *base, c *config.Config, operations *backend, readiness *part.Readiness,
+) *api.Server {
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	return api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
-		Rule: rule, Backend: operations, Events: b.board, Logger: b.logOf("api")})
+		Rule: rule, Backend: operations, Events: b.board, Logger: b.logOf("api"),
+		Readiness: readiness})
 }
 
 // newBus returns the D-Bus server.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,11 +33,14 @@ type Options struct {
 	Backend Backend
 	Events  Events
 	Logger  *slog.Logger
+	// Readiness is that of the Server; nil: it has a new one.
+	Readiness *part.Readiness
 }
 
-// Server serves the private socket. It is ready once the socket accepts connections.
+// Server serves the private socket. It is ready once the socket accepts connections, before it
+// answers any.
 type Server struct {
-	part.Readiness
+	*part.Readiness
 	options Options
 	handler http.Handler
 	gate    *gate
@@ -46,8 +50,8 @@ type Server struct {
 
 // NewServer returns a server. Call Run to serve.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, gate: newGate(options.Rule), ending: make(chan struct{}),
-		files: make(chan struct{}, 1)}
+	s := &Server{Readiness: cmp.Or(options.Readiness, &part.Readiness{}), options: options,
+		gate: newGate(options.Rule), ending: make(chan struct{}), files: make(chan struct{}, 1)}
 	s.handler = s.routes()
 	return s
 }

@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/hostconflict"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// An agent that answers others has its time of presence. Without it, each of two agents that start
+// together would yield to the other.
+func TestAPI_PresentBeforeItAnswers(t *testing.T) {
+	reachable := &part.Readiness{}
+	presence := hostconflict.NewPresence(reachable.Ready())
+	b := &base{log: slog.New(slog.DiscardHandler), board: condition.NewBoard()}
+	c := &config.Config{}
+	c.Paths.RuntimeDir = parts.ShortDir(t)
+	socket := newAPI(b, c, &backend{}, reachable)
+	if !presence.Since().IsZero() {
+		t.Error("present before the socket is bound")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- socket.Run(ctx) }()
+	<-socket.Ready()
+	if presence.Since().IsZero() {
+		t.Error("not present, though others can ask")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
