@@ -46,7 +46,7 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 			strings.Join(missing, ", "))
 		s.proxy.SetWaiting(sentence)
 		s.board.Raise(conditionFilesMissing, condition.Warning, sentence)
-		s.logOf("watch").Info(sentence)
+		s.logOf("watch").Info("waiting for files", "until", until, "missing", missing)
 	})
 	s.proxy.SetWaiting("")
 	if err != nil {
@@ -56,7 +56,8 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait,
 			strings.Join(missing, ", "))
 		s.board.Raise(conditionFilesMissing, condition.Error, sentence)
-		s.logOf("watch").Error(sentence)
+		s.logOf("watch").Error("files are missing; Envoy starts without", "waited", c.Identity.Wait,
+			"missing", missing)
 		return nil
 	}
 	s.board.Clear(conditionFilesMissing)

@@ -15,7 +15,7 @@ var (
 		"agent/journal/events.go", // logs the sentences of conditions and events
 	}
 	// Not yet clean: to become constant.
-	variable = []string{"agent/configwatch.go",
+	variable = []string{
 		"agent/reload_report.go"}
 )
 
