@@ -26,7 +26,8 @@ func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
 	}
 	sentence := fmt.Sprintf("reload refused (%s): %s; %s", request.reason,
 		strings.Join(why, "; "), remaining)
-	r.log.Error(sentence, "event", condition.KindReloadRefused)
+	r.log.Error("reload refused", "event", condition.KindReloadRefused, "request", request.reason,
+		"error", strings.Join(why, "; "), "outcome", remaining)
 	r.board.Raise(conditionRefused, condition.Error, sentence)
 	r.board.Publish(condition.Event{
 		Kind: condition.KindReloadRefused, Epoch: result.Epoch, Sentence: sentence,

@@ -113,7 +113,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 	if reload := r.Outrider("reload"); reload.Exit != 1 {
 		t.Fatalf("a broken configuration: %+v", reload)
 	}
-	if log := daemon.Output(); !strings.Contains(log, `reload refused (`) ||
+	if log := daemon.Output(); !strings.Contains(log, `reload refused`) ||
 		strings.Contains(log, "\\\\") {
 		t.Errorf("a refused reload logs:\n%s", log)
 	}
