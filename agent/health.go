@@ -49,9 +49,5 @@ func execProbes(inUnit bool) func(ctx context.Context, arguments []string) error
 
 // healthSettings returns the settings of the health that is reported to the upstream server.
 func healthSettings(c *config.Config) health.Settings {
-	h := c.Health
-	return health.Settings{Enabled: c.ReportsHealth(), HTTP: h.HTTP, TCP: h.TCP, GRPC: h.GRPC,
-		Exec: h.Exec, Unit: h.Unit, InitialDelay: h.InitialDelay, Period: h.Period,
-		Timeout: h.Timeout, SuccessThreshold: h.SuccessThreshold,
-		FailureThreshold: h.FailureThreshold}
+	return health.Settings{Enabled: c.ReportsHealth(), Health: c.Health}
 }

@@ -177,9 +177,9 @@ type Probe struct {
 
 // Health is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set.
 type Health struct {
-	HTTP             string
-	TCP              string
-	GRPC             string
+	HTTP             string // URL
+	TCP              string // host:port
+	GRPC             string // host:port or host:port/service
 	Exec             []string
 	Unit             string
 	InitialDelay     time.Duration

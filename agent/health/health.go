@@ -14,22 +14,14 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/part"
 )
 
-// Settings is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set; without, the health
-// is that of the proxy.
+// Settings is [health], at most one of whose probes is set; without, the health is that of the proxy.
 type Settings struct {
 	Enabled bool
-
-	HTTP string // URL
-	TCP  string // host:port
-	GRPC string // host:port or host:port/service
-	Exec []string
-	Unit string
-
-	InitialDelay, Period, Timeout      time.Duration
-	SuccessThreshold, FailureThreshold int
+	config.Health
 }
 
 // Proxy is the proxy beside the workload.

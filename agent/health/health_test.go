@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
 
 // proxy is a Proxy whose state a test sets.
@@ -130,8 +131,9 @@ func (w *world) expect(t *testing.T, reports ...string) {
 }
 
 func unit() Settings {
-	return Settings{Enabled: true, Unit: "app.service", InitialDelay: 2 * time.Second,
-		Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 2, FailureThreshold: 3}
+	return Settings{Enabled: true, Health: config.Health{Unit: "app.service",
+		InitialDelay: 2 * time.Second, Period: 10 * time.Second, Timeout: time.Second,
+		SuccessThreshold: 2, FailureThreshold: 3}}
 }
 
 func TestHealth_Thresholds(t *testing.T) {
@@ -269,19 +271,21 @@ func TestHealth_ProbesOfServers(t *testing.T) {
 			return fmt.Errorf("run %q", arguments)
 		}})
 	for _, test := range []struct {
-		settings Settings
-		want     string
+		probe config.Health
+		want  string
 	}{
-		{Settings{HTTP: server.URL + "/ok"}, ""}, {Settings{HTTP: server.URL + "/moved"}, ""},
-		{Settings{HTTP: server.URL + "/broken"}, "the application answered 503"},
-		{Settings{TCP: server.Listener.Addr().String()}, ""},
-		{Settings{GRPC: "127.0.0.1:1"}, "refused"}, {Settings{Exec: []string{"false"}}, `run ["false"]`},
-		{Settings{Unit: "a.service"}, "no bus"}, {Settings{}, ""},
+		{config.Health{HTTP: server.URL + "/ok"}, ""},
+		{config.Health{HTTP: server.URL + "/moved"}, ""},
+		{config.Health{HTTP: server.URL + "/broken"}, "the application answered 503"},
+		{config.Health{TCP: server.Listener.Addr().String()}, ""},
+		{config.Health{GRPC: "127.0.0.1:1"}, "refused"},
+		{config.Health{Exec: []string{"false"}}, `run ["false"]`},
+		{config.Health{Unit: "a.service"}, "no bus"}, {config.Health{}, ""},
 	} {
-		err := c.probe(t.Context(), test.settings)
+		err := c.probe(t.Context(), test.probe)
 		if (err == nil) != (test.want == "") ||
 			err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%+v: %v", test.settings, err)
+			t.Errorf("%+v: %v", test.probe, err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/probe"
 )
 
@@ -116,14 +117,14 @@ func (c *Checker) check(ctx context.Context, s Settings) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	err := c.probe(ctx, s)
+	err := c.probe(ctx, s.Health)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("the probe has no answer within %s", s.Timeout)
 	}
 	return err
 }
 
-func (c *Checker) probe(ctx context.Context, s Settings) error {
+func (c *Checker) probe(ctx context.Context, s config.Health) error {
 	switch {
 	case s.HTTP != "":
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.HTTP, nil)
