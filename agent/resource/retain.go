@@ -1,10 +1,6 @@
 package resource
 
-import (
-	"bytes"
-
-	"google.golang.org/protobuf/encoding/protowire"
-)
+import "encoding/binary"
 
 // While the newest version of a resource is refused, clients use the last accepted one. The removed
 // resources that it refers to stay in the snapshots meanwhile, as do removed listeners that the
@@ -16,6 +12,14 @@ func (f *Feed) retain(e *edit) {
 		return
 	}
 	needed := map[Key]bool{}
+	names := map[string][]Key{} // of what was removed
+	lengths := map[uint64]bool{}
+	for key := range f.removed {
+		if key.Type != ListenerType {
+			names[key.Name] = append(names[key.Name], key)
+			lengths[uint64(len(key.Name))] = true
+		}
+	}
 	var roots []*Resource
 	need := func(key Key) {
 		if gone, ok := f.removed[key]; ok && !needed[key] {
@@ -31,14 +35,10 @@ func (f *Feed) retain(e *edit) {
 			need(key)
 		}
 	}
-	for len(roots) > 0 {
+	for len(roots) > 0 && len(needed) < len(f.removed) {
 		root := roots[0]
 		roots = roots[1:]
-		for key := range f.removed {
-			if key.Type != ListenerType && root.refersTo(key.Name) {
-				need(key)
-			}
-		}
+		root.references(names, lengths, need)
 	}
 	for key := range needed {
 		if !f.retained[key] {
@@ -61,9 +61,19 @@ func (f *Feed) retain(e *edit) {
 	}
 }
 
-// refersTo reports whether a field of the message is a name. Messages within Any count.
-func (r *Resource) refersTo(name string) bool {
-	return bytes.Contains(r.Value(), protowire.AppendString(nil, name))
+// references calls found with the keys of the names that fields of the message have. Messages within
+// Any count. It takes time in proportion to the message, not to the names.
+func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, found func(Key)) {
+	value := r.Value()
+	for len(value) > 0 && len(names) > 0 {
+		if length, n := binary.Uvarint(value); n > 0 && lengths[length] &&
+			length <= uint64(len(value)-n) {
+			for _, key := range names[string(value[n:n+int(length)])] {
+				found(key)
+			}
+		}
+		value = value[1:]
+	}
 }
 
 // Known reports whether the content is known, not only the version.

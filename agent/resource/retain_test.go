@@ -1,0 +1,50 @@
+package resource
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// message returns a resource with a field for each name.
+func message(typeURL, name string, refersTo ...string) *Resource {
+	var value []byte
+	for _, other := range refersTo {
+		value = append(binary.AppendUvarint(append(value, 0x0a), uint64(len(other))), other...)
+	}
+	return FromEncoded(typeURL, name, value)
+}
+
+// TestFeed_RetainsInLinearTime has a client refuse 5,000 clusters and a route with 5,000 clusters, all
+// of which are removed: the feed's lock must not be held for seconds.
+func TestFeed_RetainsInLinearTime(t *testing.T) {
+	f, client := NewFeed(), Client{"a", 1}
+	var names []string
+	var all []*Resource
+	var removed []Key
+	for i := range 5000 {
+		names = append(names, fmt.Sprintf("outbound|80||service-%d.shop.svc.cluster.local", i))
+		all = append(all, message(ClusterType, names[i]))
+		removed = append(removed, all[i].Key())
+	}
+	route := func(extra string) *Resource {
+		return message(RouteType, "80", append(names, extra)...)
+	}
+	f.Publish(Change{Set: append(all, route("a"))})
+	f.Accept(client, 1, append(all, route("a")))
+	f.Publish(Change{Set: []*Resource{route("b")}})
+	f.Publish(Change{Remove: removed})
+	began := time.Now()
+	s := f.Refuse(client, Nack{Resource: route("b"), Held: route("a"), Reason: "bad"})
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("a refusal takes %v", took)
+	}
+	if got := len(s.Set(ClusterType)); got != len(names) {
+		t.Errorf("%d clusters stay for the refused route, want %d", got, len(names))
+	}
+	f.Publish(Change{Set: []*Resource{route("c")}})
+	if s, _ := f.Current(); len(s.Set(ClusterType)) > 0 {
+		t.Errorf("%d clusters stay after the correction", len(s.Set(ClusterType)))
+	}
+}
