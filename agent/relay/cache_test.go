@@ -315,3 +315,26 @@ func FuzzParseRequest(f *testing.F) {
 		}
 	})
 }
+
+// The file was written by an agent from before agent/recordfile.
+func TestCache_OfAnEarlierAgent(t *testing.T) {
+	board := condition.NewBoard()
+	c := OpenCache("testdata/cache-1", board)
+	for _, want := range []struct {
+		of               identity
+		typeURL, version string
+		held             map[string]resource
+	}{
+		{"node", clusterType, "v1", held("a", "b")},
+		{"node", endpointType, "v2", held()},
+		{"other", clusterType, "v4", held("c")},
+	} {
+		got, version := c.get(want.of, want.typeURL)
+		if version != want.version || !reflect.DeepEqual(got, want.held) {
+			t.Errorf("%s of %s: %q %v", want.typeURL, want.of, version, got)
+		}
+	}
+	if len(board.Conditions()) > 0 {
+		t.Errorf("%v", board.Conditions())
+	}
+}
