@@ -146,7 +146,7 @@ func (f *Feed) replaced(old, by *Resource) {
 // dropped records that a resource was removed. Callers hold mu.
 func (f *Feed) dropped(old *Resource) {
 	key := old.Key()
-	if last := f.lastAccepted(key, old); last.resource != nil {
+	if last := f.lastAccepted(key, old); last.resource != nil && key.Type != SecretType {
 		f.removed[key] = version{resource: last.resource, sequence: f.current.Sequence}
 	}
 	delete(f.unaccepted, key)
@@ -154,21 +154,20 @@ func (f *Feed) dropped(old *Resource) {
 	delete(f.refusals, key)
 }
 
-// Accept records that a client accepted resources of the snapshot with a sequence. It has no effect
-// if the proxy has a later client.
+// Accept records that a client accepted resources of the snapshot with a sequence. Listeners do not
+// count if the proxy has a later client.
 func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	if f.open.Load() == 0 {
 		return
 	}
 	f.mu.Lock()
-	if f.outdated(client) {
-		f.mu.Unlock()
-		return
-	}
-	e := f.edit()
+	e, outdated := f.edit(), f.outdated(client)
 	changed := false
 	for _, r := range resources {
 		key := r.Key()
+		if outdated && key.Type == ListenerType {
+			continue
+		}
 		newest := e.sets[r.Type][r.Name]
 		if newest == nil || newest.Version != r.Version {
 			if f.unaccepted[key] && f.accepted[key].sequence < sequence {

@@ -48,3 +48,36 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 		t.Errorf("%d clusters stay after the correction", len(s.Set(ClusterType)))
 	}
 }
+
+// An Envoy that does not start must not take from the live one what that accepts: a client that
+// connects after a refusal gets nothing older. Of listeners only the newest client is believed.
+func TestFeed_OlderClientsAccept(t *testing.T) {
+	for typeURL, want := range map[string]string{ClusterType: "2", ListenerType: "1"} {
+		f := NewFeed()
+		version := func(content string) *Resource { return FromEncoded(typeURL, "a", []byte(content)) }
+		live, starting := Client{"a", 1}, Client{"a", 2}
+		f.Join(live)
+		f.Accept(live, f.Publish(Change{Set: []*Resource{version("1")}}).Sequence,
+			[]*Resource{version("1")})
+		f.Join(starting)
+		f.Accept(live, f.Publish(Change{Set: []*Resource{version("2")}}).Sequence,
+			[]*Resource{version("2")})
+		f.Publish(Change{Set: []*Resource{version("3")}})
+		s := f.Refuse(live, Nack{Resource: version("3"), Held: version("2"), Reason: "bad"})
+		if got := s.Refused(Key{typeURL, "a"}); got == nil || string(got.Accepted.Value()) != want {
+			t.Errorf("%s: last accepted: %+v, want version %s", TypeName(typeURL), got, want)
+		}
+	}
+}
+
+// A private key does not stay in memory once its secret was removed.
+func TestFeed_ForgetsSecrets(t *testing.T) {
+	f := NewFeed()
+	secret := FromEncoded(SecretType, "a", []byte("key"))
+	f.Publish(Change{Set: []*Resource{secret}})
+	f.Accept(Client{"a", 1}, 1, []*Resource{secret})
+	f.Publish(Change{Remove: []Key{secret.Key()}})
+	if len(f.removed) > 0 {
+		t.Errorf("stays: %v", f.removed)
+	}
+}
