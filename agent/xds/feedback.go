@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -33,10 +34,26 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
 	if held == nil && w.typeURL == resource.ListenerType {
 		for _, name := range s.pendingRemovals(w) {
-			n.Replaced = append(n.Replaced, w.differs[name].held)
+			if old := w.differs[name].held; mayReplace(one, old) {
+				n.Replaced = append(n.Replaced, old)
+			}
 		}
 	}
 	return n
+}
+
+// mayReplace reports whether a listener may replace a removed one: an object that one of them comes
+// from in the first place is an origin of the other, too, or is not known.
+func mayReplace(one, removed *resource.Resource) bool {
+	if len(one.Origins) == 0 || len(removed.Origins) == 0 {
+		return true
+	}
+	has := func(r *resource.Resource, main resource.Origin) bool {
+		return slices.ContainsFunc(r.Origins, func(o resource.Origin) bool {
+			return o.Object() == main.Object()
+		})
+	}
+	return has(one, removed.Origins[0]) || has(removed, one.Origins[0])
 }
 
 // uncertain returns the refusals of resources that the client may have, although its error is about

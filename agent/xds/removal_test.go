@@ -89,6 +89,32 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 	})
 }
 
+// TestRemoval_ListenerOfAnotherObject removes a listener at once although Envoy refuses one that is
+// new in the same edit and comes from another object. One that the same object made stays.
+func TestRemoval_ListenerOfAnotherObject(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		listener := func(name string, line int, gateway string) *resource.Resource {
+			return resource.FromEncoded(lds, name, []byte("1"), resource.Origin{File: "gateways.yaml",
+				Line: line, Kind: "Gateway", Namespace: "shop", Name: gateway})
+		}
+		p := newTable(t, delta)
+		p.publish(listener("closed", 1, "a"), listener("moved", 9, "b"))
+		p.ask(&request{typeURL: lds})
+		p.sends("LDS closed=1 moved=1")
+		p.ack(lds)
+		p.feed.Publish(resource.Change{Set: []*resource.Resource{listener("new", 1, "b")},
+			Remove: []resource.Key{{Type: lds, Name: "closed"}, {Type: lds, Name: "moved"}}})
+		p.follow()
+		p.sends(map[bool]string{true: "LDS new=1", false: "LDS closed=1 moved=1 new=1"}[delta])
+		p.nack(lds, taken)
+		p.sends(map[bool]string{true: "LDS -closed", false: "LDS moved=1 -closed"}[delta])
+		if s, _ := p.feed.Current(); len(s.Set(lds)) != 2 || !s.Retained(resource.Key{
+			Type: lds, Name: "moved"}) {
+			t.Errorf("new clients get %v", s.Set(lds))
+		}
+	})
+}
+
 // TestRemoval_ListenerWithSameAddress removes the old listener in the response with the
 // new one: Envoy accepts no two listeners with one address.
 func TestRemoval_ListenerWithSameAddress(t *testing.T) {

@@ -274,7 +274,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			origins = append(origins, origin)
 			continue
 		}
-		r, err = d.Listener(v.world.Mesh(), append(mode.Origins(), origin)...)
+		r, err = d.Listener(v.world.Mesh(), append([]resource.Origin{origin}, mode.Origins()...)...)
 		if publish(d, r, err) {
 			in.own[d.Port] = d
 		}
