@@ -11,6 +11,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -71,24 +72,27 @@ func notInForce(refused []Problem) *string {
 	return nil
 }
 
-// admitsWithoutMutualTLS reports whether a listener has a filter chain with a transport socket, or
-// without one, that a newer version has not for the same destination port.
+// admitsWithoutMutualTLS reports whether a listener admits connections to a port with a transport
+// socket, or without one, with which a newer version does not.
 func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 	before, after := transports(accepted), transports(newest)
-	return slices.ContainsFunc(before, func(t transport) bool {
-		return !slices.ContainsFunc(after, func(u transport) bool {
-			return u.port == t.port && bytes.Equal(u.socket, t.socket)
-		}) && slices.ContainsFunc(after, func(u transport) bool { return u.port == t.port })
-	})
+	for port, now := range after {
+		sockets, own := before[port]
+		if !own { // the filter chains of any port
+			sockets = before[0]
+		}
+		for socket := range sockets {
+			if !now[socket] && (own || socket == "") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
-// transport is how a filter chain receives connections.
-type transport struct {
-	port   uint32 // destination; 0: any
-	socket []byte // encoded transport socket; nil: plain text
-}
-
-func transports(r *resource.Resource) (all []transport) {
+// transports returns the encoded transport sockets with which a listener admits connections ("": plain
+// text), by destination port (0: any). A port that it closes has none.
+func transports(r *resource.Resource) map[uint32]map[string]bool {
 	var listener listenerv3.Listener
 	if proto.Unmarshal(r.Value(), &listener) != nil {
 		return nil
@@ -97,12 +101,22 @@ func transports(r *resource.Resource) (all []transport) {
 	if listener.GetDefaultFilterChain() != nil {
 		chains = append(chains, listener.GetDefaultFilterChain())
 	}
+	all := map[uint32]map[string]bool{}
 	for _, chain := range chains {
-		t := transport{port: chain.GetFilterChainMatch().GetDestinationPort().GetValue()}
-		if socket := chain.GetTransportSocket(); socket != nil {
-			t.socket = append([]byte{1}, socket.GetTypedConfig().GetValue()...)
+		port := chain.GetFilterChainMatch().GetDestinationPort().GetValue()
+		if all[port] == nil {
+			all[port] = map[string]bool{}
 		}
-		all = append(all, t)
+		if !closes(chain) {
+			all[port][string(chain.GetTransportSocket().GetTypedConfig().GetValue())] = true
+		}
 	}
 	return all
+}
+
+// closes reports whether a filter chain closes all connections.
+func closes(chain *listenerv3.FilterChain) bool {
+	return slices.ContainsFunc(chain.GetFilters(), func(f *listenerv3.Filter) bool {
+		return bytes.Contains(f.GetTypedConfig().GetValue(), []byte(translate.BlackHoleCluster))
+	})
 }
