@@ -251,6 +251,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 	}
 	if err != nil {
 		s.options.Logger.Warn("cannot use stored refusals of resources", "error", err)
+		s.refusalsWritten = [][]byte{nil} // replaces the file
 	}
 	return all[:min(len(all), maxRefusedStates)]
 }
@@ -272,14 +273,33 @@ func (s *Server) persistRefusals() error {
 		records = append(records, text)
 	}
 	slices.SortFunc(records, slices.Compare[[]byte])
+	all := len(records)
+	records = fitting(records, refusalFormat.Most)
 	if slices.EqualFunc(records, s.refusalsWritten, slices.Equal[[]byte]) {
 		return nil
+	}
+	if without := all - len(records); without > 0 {
+		s.options.Logger.Warn("refusals of resources are too large to be stored", "kinds", without)
 	}
 	if err := refusalFormat.Write(s.options.Refusals, each(records)); err != nil {
 		return err
 	}
 	s.refusalsWritten = records
 	return nil
+}
+
+// fitting leaves out records that make a file larger than most bytes. To write nothing would leave an
+// older file, with versions older than those that clients accepted since.
+func fitting(records [][]byte, most int) [][]byte {
+	const overhead = 16 // at most, of a record
+	total := len(refusalFormat.Header)
+	return slices.DeleteFunc(records, func(text []byte) bool {
+		if total+len(text)+overhead > most {
+			return true
+		}
+		total += len(text) + overhead
+		return false
+	})
 }
 
 func each(records [][]byte) iter.Seq2[byte, []byte] {
