@@ -131,6 +131,36 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 	}
 }
 
+// TestRefusal_OfAResourceThatIsGone removes, while no agent runs, the port whose listener Envoy refused
+// with an EnvoyFilter: the next agent reports nothing of it.
+func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
+	l := newRuns(t)
+	l.put("", "")
+	l.put("mesh.yaml", fmt.Sprintf(twoPorts, "HTTP"))
+	l.put("filter.yaml", "")
+	l.next()
+	refuses := func(r *resource.Resource) bool {
+		return r.Type == resource.ListenerType && strings.Contains(string(r.Value()), "bad")
+	}
+	p := serveFleet(t, l.server).connect(identityNode(40), refuses)
+	eventually(t, "the first listener", func() (bool, string) {
+		return p.get(resource.ListenerType, inboundListener) != nil, ""
+	})
+	l.put("filter.yaml", luaFilter("bad"))
+	l.reported("the bad filter", "EnvoyFilter shop/lua: Envoy refused the Listener")
+	l.persists()
+	l.end()
+	l.end, l.server = func() {}, nil
+	l.put("mesh.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
+	l.put("filter.yaml", "")
+	l.next()
+	p = serveFleet(t, l.server).connect(identityNode(40), refuses)
+	eventually(t, "the cluster", func() (bool, string) {
+		return p.get(resource.ClusterType, clusterOfA) != nil, ""
+	})
+	l.reported("the next agent")
+}
+
 // TestRefusal_PolicyNotInForce has a proxy refuse a listener that becomes STRICT: that is an error
 // of the policy, and the proxy is not ready.
 func TestRefusal_PolicyNotInForce(t *testing.T) {

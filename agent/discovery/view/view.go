@@ -117,6 +117,9 @@ func (v *View) publish() {
 		}
 	}
 	v.feed.Publish(change)
+	if len(change.Set) > 0 {
+		clear(v.patches.stored) // of resources that are gone
+	}
 	v.change = map[resource.Key]*resource.Resource{}
 }
 
