@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 func TestDirectories(t *testing.T) {
@@ -160,6 +160,12 @@ func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 	if got := reads(watcher); got > 2*files {
 		t.Errorf("%d files looked at for a start with %d", got, files)
 	}
+	watcher.mu.Lock()
+	late := len(watcher.tree.pending) > 0
+	watcher.mu.Unlock()
+	if late { // a slow machine takes longer than scanWait for the first scan
+		next(t, watcher)
+	}
 	quiet(t, watcher)
 	for i := range 3 {
 		before := reads(watcher)
@@ -197,9 +203,9 @@ func TestSet_ForgetsDroppedPaths(t *testing.T) {
 	watcher.mu.Lock()
 	defer watcher.mu.Unlock()
 	tree := watcher.tree
-	for path, found := range tree.folders.watched {
-		if strings.HasPrefix(path, dir+"/") || path == dir && found.mask != watchEntries {
-			t.Errorf("%s is still watched for %#x", path, found.mask)
+	for path := range tree.folders.watched {
+		if strings.HasPrefix(path, dir+"/") {
+			t.Errorf("%s is still watched", path)
 		}
 	}
 	if len(tree.roots) != 1 || len(tree.pending) != 0 {
@@ -238,27 +244,27 @@ func TestEvent_WrittenFileIsTheOnlyOneRead(t *testing.T) {
 		watcher.tree.reads = 0
 	}
 	for name, row := range map[string]struct {
-		mask   uint32
+		op     fsnotify.Op
 		change func()
 		reads  int
 	}{
-		"written": {unix.IN_MODIFY, func() { write(t, a, "two") }, 1},
-		"renamed over": {unix.IN_MOVED_TO, func() {
+		"written": {fsnotify.Write, func() { write(t, a, "two") }, 1},
+		"renamed over": {fsnotify.Create, func() {
 			write(t, filepath.Join(other, "a"), "two")
 			rename(t, filepath.Join(other, "a"), a)
 		}, 1},
-		"a link now": {unix.IN_MOVED_TO, func() {
+		"a link now": {fsnotify.Create, func() {
 			write(t, filepath.Join(other, "a"), "two")
 			remove(t, a)
 			link(t, filepath.Join(other, "a"), a)
 		}, 2},
-		"removed": {unix.IN_DELETE, func() { remove(t, a) }, 1},
+		"removed": {fsnotify.Remove, func() { remove(t, a) }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_ = os.Remove(a)
 			fresh()
 			row.change()
-			if !watcher.tree.event(event{a, row.mask}) {
+			if !watcher.tree.event(event{a, row.op}) {
 				t.Error("the event is not noticed")
 			}
 			watcher.await(watcher.begin([]*root{watcher.tree.roots[directory]}))

@@ -5,68 +5,108 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
 // folders are the paths that inotify watches. Its methods may be called by any goroutine.
+// fsnotify holds a lock during system calls, so that mu, which is held meanwhile, delays no more.
 type folders struct {
 	logger *slog.Logger
 
-	mu      sync.Mutex                           // not held during I/O
-	inner   *inotify                             // nil before Run and without inotify
-	add     func(path string, mask uint32) error // of inner; replaced in tests
-	watched map[string]watched
+	mu      sync.Mutex
+	inner   *fsnotify.Watcher       // nil before Run and without inotify
+	add     func(path string) error // of inner; replaced in tests
+	watched map[string]stamp        // with the identity at the time of the watch
+	// shared has the paths of each identity. fsnotify knows the first alone: it has one path per
+	// inode, and panics when a path is added again that has become another name of a watched inode.
+	shared map[stamp][]string
 	// folders that cannot be watched; with "/..." paths that hold too much; "": the limit of watches
 	// is reached
 	warned map[string]bool
 }
 
-// watched is a path that inotify watches.
-type watched struct {
-	identity stamp // at the time of the watch
-	mask     uint32
-}
-
 // watch watches what has this path now. It returns false if that must be polled instead. It may
-// block.
-func (f *folders) watch(path string, mask uint32) bool {
+// block. One that may not be listed is warned of if its entries matter.
+func (f *folders) watch(path string, entries bool) bool {
+	now := lstat(path).identity()
 	f.mu.Lock()
-	inner, add, before := f.inner, f.add, f.watched[path]
+	inner, before := f.inner, f.watched[path]
 	f.mu.Unlock()
-	if inner == nil {
+	switch {
+	case inner == nil:
+		return false
+	case before == now:
+		return true
+	case silent(path):
 		return false
 	}
-	for {
-		now := lstat(path).identity()
-		if before.identity == now && before.mask&mask == mask {
-			return true
+	switch err := f.start(path, now); {
+	case err == nil:
+	case absence(err): // removed or replaced, which is an event of the folder before
+	default:
+		if entries || !errors.Is(err, fs.ErrPermission) {
+			f.warn(path, err)
 		}
-		if silent(path) {
-			return false
-		}
-		switch err := add(path, mask); {
-		case err == nil:
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-			return true // removed, which is an event of the folder before
-		default:
-			if mask != watchWay || !errors.Is(err, fs.ErrPermission) {
-				f.warn(path, err)
-			}
-			return false
-		}
-		if before.identity == now {
-			mask |= before.mask
-		}
-		before = watched{now, mask}
-		f.mu.Lock()
-		f.watched[path] = before
-		delete(f.warned, path)
-		f.mu.Unlock()
-		// Loop: it may have been replaced before it was watched.
+		return false
 	}
+	return true
+}
+
+// start begins the watch of path.
+func (f *folders) start(path string, identity stamp) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop(path)
+	if len(f.shared[identity]) == 0 {
+		if err := f.addOnly(path, identity); err != nil {
+			return err
+		}
+	}
+	f.watched[path] = identity
+	f.shared[identity] = append(f.shared[identity], path)
+	delete(f.warned, path)
+	return nil
+}
+
+// addOnly has fsnotify watch path, or fails if that is not what had this identity.
+func (f *folders) addOnly(path string, identity stamp) error {
+	err := f.add(path)
+	if err == nil && lstat(path).identity() != identity {
+		_ = f.inner.Remove(path) // not known if it has other paths
+		err = fs.ErrNotExist
+	}
+	return err
+}
+
+// names returns the paths of an event's path: what is watched may have several.
+func (f *folders) names(path string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := []string{path}
+	if identity, ok := f.watched[path]; ok {
+		all = append(all, f.shared[identity]...)
+	}
+	if identity, ok := f.watched[filepath.Dir(path)]; ok {
+		for _, folder := range f.shared[identity] {
+			all = append(all, join(folder, filepath.Base(path)))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// join is filepath.Join for a clean folder.
+func join(folder, name string) string {
+	if folder == "/" {
+		return folder + name
+	}
+	return folder + "/" + name
 }
 
 // silentTypes are the file systems that report no changes, or only those of this host.
@@ -87,13 +127,13 @@ func silent(path string) bool {
 
 // warn reports a folder that cannot be watched, once, and the limit of watches once for all.
 func (f *folders) warn(path string, err error) {
-	key, remedy := path, "name a folder that the user of this process may read"
+	key, fix := path, "name a folder that the user of this process may read"
 	if errors.Is(err, unix.ENOSPC) {
-		key, remedy = "", "raise fs.inotify.max_user_watches (sysctl)"
+		key, fix = "", "raise fs.inotify.max_user_watches (sysctl)"
 	}
 	if f.first(key) {
 		f.logger.Warn("cannot watch folder, polling its files", "folder", path,
-			"interval", pollInterval, "remedy", remedy, "error", err)
+			"interval", pollInterval, "fix", fix, "error", err)
 	}
 }
 
@@ -101,7 +141,7 @@ func (f *folders) warn(path string, err error) {
 func (f *folders) warnIncomplete(path string) {
 	if f.first(path + "/...") {
 		f.logger.Warn("too many files, folders or links below watched path, missing some changes",
-			"path", path, "limit", maxSteps, "remedy", "remove some")
+			"path", path, "limit", maxSteps, "fix", "remove some")
 	}
 }
 
@@ -115,14 +155,15 @@ func (f *folders) first(key string) bool {
 }
 
 // attach makes watch use an instance; nil: none.
-func (f *folders) attach(inner *inotify) {
+func (f *folders) attach(inner *fsnotify.Watcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.inner = inner
 	if inner != nil && f.add == nil {
-		f.add = inner.add
+		f.add = inner.Add
 	}
 	clear(f.watched)
+	clear(f.shared)
 }
 
 // forget ends the watch of path, if there is one.
@@ -134,9 +175,36 @@ func (f *folders) forget(path string) {
 
 // drop is forget for callers that hold mu.
 func (f *folders) drop(path string) {
-	if _, ok := f.watched[path]; ok && f.inner != nil {
-		delete(f.watched, path)
-		f.inner.remove(path)
+	identity, ok := f.watched[path]
+	if !ok || f.inner == nil {
+		return
+	}
+	delete(f.watched, path)
+	others := f.shared[identity]
+	known := others[0] == path
+	others = slices.DeleteFunc(others, func(other string) bool { return other == path })
+	if known {
+		_ = f.inner.Remove(path) // fails if the kernel has ended the watch
+		for len(others) > 0 && f.addOnly(others[0], identity) != nil {
+			delete(f.watched, others[0]) // gone, which is an event of its folder
+			others = others[1:]
+		}
+	}
+	if f.shared[identity] = others; len(others) == 0 {
+		delete(f.shared, identity)
+	}
+}
+
+// remounted ends the watches at and below points: fsnotify does not say that the kernel has.
+func (f *folders) remounted(points []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for path := range f.watched {
+		if slices.ContainsFunc(points, func(point string) bool {
+			return path == point || strings.HasPrefix(path, join(point, ""))
+		}) {
+			f.drop(path)
+		}
 	}
 }
 

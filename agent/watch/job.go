@@ -100,8 +100,8 @@ func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) readi
 		at.content = content{kind: directory, looks: before.looks}
 	default:
 		info, err := os.Lstat(path)
-		if err == nil && hardLinks(info) > 1 && s.nodes[path].mask == 0 {
-			at.linked, at.polled = true, !f.watch(path, watchFile)
+		if err == nil && hardLinks(info) > 1 {
+			at.linked, at.polled = true, !f.watch(path, true)
 		}
 		at.content, at.stamp = readContent(path, before, e.stamp, unread)
 	}
@@ -130,7 +130,7 @@ func (t *tree) apply(j *job, found result) {
 			e.reported = e.current
 		}
 		if at.linked {
-			r.nodes[at.path] = node{mask: watchFile}
+			r.nodes[at.path] = node{watched: true}
 			r.polled = r.polled || at.polled
 		}
 		if t.roots[r.key] != r {

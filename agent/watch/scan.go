@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/readfile"
@@ -31,8 +32,9 @@ type scan struct {
 
 // node is what a scan found a path to be.
 type node struct {
-	mask   uint32 // of the events that matter; 0: those of its folder
-	listed bool   // a folder whose files count
+	watched bool // itself; else its folder is
+	entries bool // a folder in which a link, a file or a missing name was found
+	listed  bool // a folder whose files count
 }
 
 // scanner scans a root. It has each folder watched before it looks into it, so that a later change
@@ -58,7 +60,7 @@ func scanRoot(r *root, f *folders) scan {
 	case info.IsDir():
 		s.direct = []folder{{end, r.name}}
 	default:
-		s.watch(end, watchFile) // it may be a mount, or have other names
+		s.watch(end, true) // it may be a mount, or have other names
 		s.files[end] = []string{r.name}
 	}
 	for len(s.direct)+len(s.linked) > 0 && s.left >= 0 {
@@ -88,11 +90,11 @@ func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 			folder = filepath.Dir(folder) // correct because folder has no symbolic links
 			continue
 		}
-		s.watch(folder, watchWay)
+		s.watch(folder, false)
 		next := join(folder, name)
 		info, err := os.Lstat(next)
-		if (err != nil || !info.IsDir()) && s.watch(folder, watchEntries) {
-			info, err = os.Lstat(next) // it may have changed before it was watched
+		if err != nil || !info.IsDir() {
+			s.watch(folder, true)
 		}
 		if _, known := s.nodes[next]; !known {
 			s.nodes[next] = node{}
@@ -118,7 +120,7 @@ func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 			return next, info
 		}
 	}
-	s.watch(folder, watchWay)
+	s.watch(folder, false)
 	info, err := os.Lstat(folder)
 	if err != nil {
 		return "", nil
@@ -138,16 +140,15 @@ func components(path string) []string {
 	})
 }
 
-// watch has events of path watched, and reports whether this scan had not done so before.
-func (s *scanner) watch(path string, mask uint32) bool {
+// watch has path watched, once per scan.
+func (s *scanner) watch(path string, entries bool) {
 	n := s.nodes[path]
-	if n.mask&mask == mask {
-		return false
+	if n.watched && (n.entries || !entries) {
+		return
 	}
-	s.polled = !s.folders.watch(path, mask) || s.polled
-	n.mask |= mask
+	s.polled = !s.folders.watch(path, entries) || s.polled
+	n.watched, n.entries = true, n.entries || entries
 	s.nodes[path] = n
-	return true
 }
 
 // list adds the files of a folder, and the folders in it to those to be listed.
@@ -157,8 +158,8 @@ func (s *scanner) list(f folder) {
 		return
 	}
 	s.seen[self] = true
-	s.watch(f.path, watchEntries)
-	s.nodes[f.path] = node{mask: s.nodes[f.path].mask, listed: true}
+	s.watch(f.path, true)
+	s.nodes[f.path] = node{watched: true, entries: true, listed: true}
 	entries, err := readfile.Entries(f.path, s.left)
 	if err != nil {
 		s.folders.warn(f.path, err)
@@ -202,7 +203,7 @@ func (r *root) depends(of event) bool {
 	_, on := r.nodes[of.path]
 	folder, name := filepath.Dir(of.path), filepath.Base(of.path)
 	return on || r.nodes[folder].listed && r.mayLead(name) &&
-		(r.hasSuffix(name) || of.mask&created != 0 && leads(of.path))
+		(r.hasSuffix(name) || of.op.Has(fsnotify.Create) && leads(of.path))
 }
 
 // leads reports whether files may count below a new path: a folder or a link. Renaming a file over

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/fsnotify/fsnotify"
 )
 
 // tree holds the watched paths, their content and the changes to report. The Watcher's lock
@@ -52,7 +52,7 @@ type entry struct {
 func newTree(suffixes []string, logger *slog.Logger) *tree {
 	return &tree{
 		suffixes: suffixes,
-		folders: &folders{logger: logger, watched: map[string]watched{},
+		folders: &folders{logger: logger, watched: map[string]stamp{}, shared: map[stamp][]string{},
 			warned: map[string]bool{}},
 		roots:   map[string]*root{},
 		pending: map[*entry]struct{}{},
@@ -106,6 +106,12 @@ func (t *tree) invalidate() {
 	}
 }
 
+// event is an event of a path. A path "" means that events were lost.
+type event struct {
+	path string
+	op   fsnotify.Op
+}
+
 // event records what the next scan must look at, and reports whether that is anything.
 func (t *tree) event(of event) (concerns bool) {
 	if of.path == "" { // events were lost
@@ -113,23 +119,23 @@ func (t *tree) event(of event) (concerns bool) {
 		t.invalidate()
 		return len(t.roots) > 0
 	}
-	removed := of.mask&gone != 0
-	if removed {
-		t.folders.forget(of.path) // the watch ended, or is another folder's by now
+	removed := of.op.Has(fsnotify.Remove) || of.op.Has(fsnotify.Rename)
+	if removed || of.op.Has(fsnotify.Create) {
+		t.folders.forget(of.path) // the watch ended, or is that of what had this path before
 	}
 	for _, r := range t.roots {
 		names := r.files[of.path]
 		switch {
 		case r.job != nil && r.job.scan: // the event may concern what it finds
 			r.stale = true
-			r.access = r.access || of.mask&unix.IN_ATTRIB != 0
-		case names != nil && !removed && (of.mask&created == 0 || !leads(of.path)):
+			r.access = r.access || of.op.Has(fsnotify.Chmod)
+		case names != nil && !removed && (!of.op.Has(fsnotify.Create) || !leads(of.path)):
 			for _, name := range names {
 				r.written[r.entries[name]] = struct{}{}
 			}
 		case names != nil || r.depends(of):
 			r.stale = true
-			r.access = r.access || of.mask&unix.IN_ATTRIB != 0
+			r.access = r.access || of.op.Has(fsnotify.Chmod)
 		default:
 			continue
 		}
@@ -140,6 +146,7 @@ func (t *tree) event(of event) (concerns bool) {
 
 // mounted records that mounts at points were added or removed, and reports whether that matters.
 func (t *tree) mounted(points []string) (concerns bool) {
+	t.folders.remounted(points)
 	for _, r := range t.roots {
 		onWay := func(point string) bool { _, on := r.nodes[point]; return on }
 		if r.job != nil && r.job.scan || slices.ContainsFunc(points, onWay) {
@@ -188,7 +195,7 @@ func (t *tree) sweep() {
 			return
 		}
 		for path, n := range r.nodes {
-			if n.mask != 0 {
+			if n.watched {
 				needed[path] = true
 			}
 		}

@@ -24,13 +24,16 @@ package watch
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/part"
 )
@@ -75,8 +78,8 @@ type Options struct {
 type Watcher struct {
 	part.Readiness
 	options  Options
-	open     func() (*inotify, error) // replaced in tests
-	interval time.Duration            // of polls; shorter in tests
+	open     func() (*fsnotify.Watcher, error) // replaced in tests
+	interval time.Duration                     // of polls; shorter in tests
 	delays   atomic.Pointer[Delays]
 	changes  chan []string
 	wake     chan struct{} // the batch on offer may be outdated, or a scan due
@@ -92,7 +95,7 @@ func New(options Options) *Watcher {
 	}
 	w := &Watcher{
 		options:  options,
-		open:     openInotify,
+		open:     fsnotify.NewWatcher,
 		interval: pollInterval,
 		changes:  make(chan []string),
 		wake:     make(chan struct{}, 1),
@@ -191,21 +194,35 @@ func (w *Watcher) Run(ctx context.Context) error {
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer cancel()
-	events, ended := make(chan event), make(chan error, 1)
+	events, lost := make(chan event), make(chan error, 1)
 	inner, err := w.open()
 	if err != nil {
 		w.options.Logger.Warn("cannot use inotify, polling all watched files", "interval",
-			pollInterval, "remedy", "raise fs.inotify.max_user_instances (sysctl)", "error", err)
+			pollInterval, "fix", "raise fs.inotify.max_user_instances (sysctl)", "error", err)
 	} else {
 		reading.Go(func() {
-			ended <- inner.read(func(of event) {
-				select {
-				case events <- of:
-				case <-ctx.Done():
+			for of := range inner.Events {
+				for _, path := range w.tree.folders.names(of.Name) {
+					select {
+					case events <- event{path, of.Op}:
+					case <-ctx.Done():
+					}
 				}
-			})
+			}
 		})
-		defer func() { _ = inner.file.Close() }() // nothing to lose
+		// fsnotify may hold its lock until an error is received: the receiver must not call it.
+		reading.Go(func() {
+			for err := range inner.Errors {
+				if errors.Is(err, unix.EINVAL) {
+					continue // a file that was moved is gone already, and with it its watch
+				}
+				select {
+				case lost <- err:
+				default: // one is enough: each causes a scan of everything
+				}
+			}
+		})
+		defer func() { _ = inner.Close() }() // nothing to lose
 	}
 	points := make(chan []string)
 	if table, err := openMounts(); err != nil {
@@ -225,12 +242,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer w.tree.folders.attach(nil)
 	w.locked((*tree).invalidate)
 	w.MarkReady()
-	return w.loop(ctx, events, points, ended)
+	return w.loop(ctx, events, points, lost)
 }
 
 // loop owns the debouncer and the batch on offer.
 func (w *Watcher) loop(
-	ctx context.Context, events <-chan event, mounts <-chan []string, ended <-chan error,
+	ctx context.Context, events <-chan event, mounts <-chan []string, lost <-chan error,
 ) error {
 	debounce := debouncer{delays: &w.delays}
 	quiet := time.NewTimer(debounce.touch(time.Now()))
@@ -267,12 +284,10 @@ func (w *Watcher) loop(
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-ended:
-			return fmt.Errorf("read file events: %w", err)
+		case err := <-lost:
+			w.options.Logger.Info("file events were lost, scanning all watched files", "error", err)
+			w.locked(func(t *tree) { touched = t.event(event{}) })
 		case of := <-events:
-			if of.path == "" {
-				w.options.Logger.Info("file events were lost, scanning all watched files")
-			}
 			w.locked(func(t *tree) { touched = t.event(of) })
 		case points := <-mounts:
 			w.locked(func(t *tree) { touched = t.mounted(points) })

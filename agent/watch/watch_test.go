@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -175,9 +176,9 @@ func TestWithoutInotify_FilesArePolled(t *testing.T) {
 			})
 			watcher.interval = testInterval
 			if limit == "instances" {
-				watcher.open = func() (*inotify, error) { return nil, unix.EMFILE }
+				watcher.open = func() (*fsnotify.Watcher, error) { return nil, unix.EMFILE }
 			} else {
-				watcher.tree.folders.add = func(string, uint32) error { return unix.ENOSPC }
+				watcher.tree.folders.add = func(string) error { return unix.ENOSPC }
 			}
 			start(t, watcher, dir+"/f", dir+"/d/...")
 			for _, name := range []string{dir + "/f", dir + "/d/sub/f.yaml"} {

@@ -1,0 +1,105 @@
+package watch
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// TestSharedInode_IsWatchedByAllPaths writes a file through a name that is not watched, after each
+// change of the names that are.
+func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
+	dir := tempDir(t)
+	a, b, c, other := dir+"/a/f", dir+"/b/f", dir+"/c/f", dir+"/other"
+	hardLink := func(path string) { must(t, os.Link(other, path)) }
+	for _, folder := range []string{"a", "b", "c"} {
+		mkdir(t, dir+"/"+folder)
+	}
+	write(t, other, "old")
+	hardLink(a)
+	hardLink(b)
+	write(t, c, "another")
+	watcher := run(t, testOptions(), a, b, c)
+	changes := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		for len(got) < len(want) { // a slow machine reports them one by one
+			got = append(got, next(t, watcher)...)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: changes (-want +got):\n%s", what, diff)
+		}
+	}
+	write(t, other, "written")
+	changes("written", a, b)
+	for _, gone := range []string{a, b} {
+		rest := slices.DeleteFunc([]string{a, b}, func(path string) bool { return path == gone })
+		rename(t, gone, dir+"/away")
+		changes("moved away", gone)
+		write(t, other, "after "+gone)
+		changes("written after a name was moved", rest...)
+		remove(t, dir+"/away")
+		hardLink(gone)
+		changes("back", gone)
+		write(t, other, "back "+gone)
+		changes("written after it is back", a, b)
+	}
+	hardLink(dir + "/more")
+	rename(t, dir+"/more", c) // its inode is watched already
+	changes("one more name", c)
+	write(t, other, "three names")
+	changes("three names", a, b, c)
+	remove(t, c)
+	changes("removed", c)
+	must(t, watcher.Set([]string{b}))
+	write(t, other, "one name")
+	changes("one name", b)
+}
+
+// TestSharedFolder_IsWatchedByAllPaths has a folder be mounted elsewhere as well.
+func TestSharedFolder_IsWatchedByAllPaths(t *testing.T) {
+	dir := tempDir(t)
+	mkdir(t, dir+"/one")
+	mkdir(t, dir+"/two")
+	must(t, unix.Mount(dir+"/one", dir+"/two", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(dir+"/two", unix.MNT_DETACH)) })
+	watcher := run(t, testOptions(), dir+"/one", dir+"/two/f")
+	for _, text := range []string{"1", "2"} {
+		replace(t, dir+"/one/f", text)
+		if diff := cmp.Diff([]string{dir + "/one/f", dir + "/two/f"}, next(t, watcher)); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestRemount_IsWatchedAnew replaces a mounted file system by one with the same numbers of device
+// and inodes, and ends with it the watches of the kernel.
+func TestRemount_IsWatchedAnew(t *testing.T) {
+	dir := tempDir(t)
+	file := dir + "/conf/sub/f"
+	mkdir(t, dir+"/conf")
+	mount := func(text string) {
+		must(t, unix.Mount("none", dir+"/conf", "tmpfs", 0, ""))
+		mkdir(t, dir+"/conf/sub")
+		write(t, file, text)
+	}
+	mount("first")
+	t.Cleanup(func() { must(t, unix.Unmount(dir+"/conf", unix.MNT_DETACH)) })
+	watcher := run(t, testOptions(), file)
+	watcher.mu.Lock()
+	must(t, unix.Unmount(dir+"/conf", 0))
+	mount("second")
+	watcher.mu.Unlock()
+	for _, text := range []string{"second", "third", "fourth"} {
+		if text != "second" {
+			write(t, file, text)
+		}
+		if diff := cmp.Diff([]string{file}, next(t, watcher)); diff != "" {
+			t.Errorf("%s: changes (-want +got):\n%s", text, diff)
+		}
+	}
+}
