@@ -282,13 +282,16 @@ func (f *Feed) Leave(client Client) {
 	}
 }
 
-// Retry has refused resources sent again, once, to the clients that refused them, and to those that
-// connect meanwhile.
+// Retry has refused resources other than secrets sent again, once, to the clients that refused them,
+// and to those that connect meanwhile.
 func (f *Feed) Retry() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.edit()
 	for key, m := range f.refusals {
+		if key.Type == SecretType {
+			continue // Envoy accepts one that equals the refused one without looking at it
+		}
 		m.Attempt++
 		m.Retrying = true
 		e.keys = append(e.keys, key)

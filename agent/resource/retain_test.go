@@ -81,3 +81,18 @@ func TestFeed_ForgetsSecrets(t *testing.T) {
 		t.Errorf("stays: %v", f.removed)
 	}
 }
+
+// Envoy accepts a secret that equals the refused one without looking at it.
+func TestFeed_RetriesNoSecret(t *testing.T) {
+	for typeURL, want := range map[string]int{ClusterType: 1, SecretType: 0} {
+		f := NewFeed()
+		r := FromEncoded(typeURL, "a", []byte("1"))
+		f.Publish(Change{Set: []*Resource{r}})
+		f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
+		f.Retry()
+		s, _ := f.Current()
+		if got := s.Refused(r.Key()); got == nil || got.Attempt != want {
+			t.Errorf("%s: %+v after a retry, want attempt %d", TypeName(typeURL), got, want)
+		}
+	}
+}

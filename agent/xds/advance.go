@@ -44,7 +44,8 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 		switch {
 		case r.inherited && (!same(r.resource, now) || feed == nil || feed.Offered):
 			delete(w.refused, name)
-		case same(r.resource, now) && !r.inherited && (feed == nil || feed.Attempt > r.attempt):
+		case same(r.resource, now) && !r.inherited && w.typeURL != resource.SecretType &&
+			(feed == nil || feed.Attempt > r.attempt):
 			// the publisher retries it, or withdrew and published it again
 			r.again = true
 		case !same(r.resource, now) && same(r.instead, now): // the refused version was withdrawn

@@ -138,7 +138,7 @@ func TestManPage(t *testing.T) {
 
 // TestManPage_HasEveryKind compares the page's kinds with those of the discovery server.
 func TestManPage_HasEveryKind(t *testing.T) {
-	source, err := os.ReadFile(filepath.Join(parts.Root(), "agent/discovery/object/object.go"))
+	source, err := os.ReadFile(filepath.Join(parts.Root(), "agent/discovery/object/kinds.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestManPage_HasEveryKind(t *testing.T) {
 		described[kind.name] = true
 	}
 	if diff := cmp.Diff(known, described); diff != "" {
-		t.Errorf("-object.go +page:\n%s", diff)
+		t.Errorf("-kinds.go +page:\n%s", diff)
 	}
 }
 
