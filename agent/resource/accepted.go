@@ -133,7 +133,11 @@ func (f *Feed) replaced(old, by *Resource) {
 		return
 	}
 	delete(f.restored, key)
-	if stored.Accepted != nil {
+	switch {
+	case stored.Accepted == nil:
+	case stored.Accepted.Version == by.Version:
+		delete(f.unaccepted, key)
+	default:
 		f.accepted[key] = version{resource: stored.Accepted}
 	}
 	if stored.Version == by.Version {

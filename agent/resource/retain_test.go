@@ -96,3 +96,16 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 		}
 	}
 }
+
+// An edit is undone while no agent runs, and the next Envoy refuses what the former one accepted: it
+// must not get that in place of itself, again and again.
+func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
+	f := NewFeed()
+	r := FromEncoded(ClusterType, "a", []byte("1"))
+	f.Restore(State{Refusals: []Refusal{{Key: r.Key(), Version: "2", Accepted: r}}})
+	f.Publish(Change{Set: []*Resource{r}})
+	s := f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
+	if got := s.Refused(r.Key()); got == nil || got.Accepted != nil {
+		t.Errorf("refused: %+v", got)
+	}
+}
