@@ -153,7 +153,11 @@ func (e reloadEffects) Enact(
 	step("mesh configuration")
 	settings := discoverySettings(c)
 	settings.EnvoyVersion = won.wanted.binary.Version
-	if err := e.discovery.Configure(settings); err != nil {
+	apply := e.discovery.Reload
+	if won.first {
+		apply = e.discovery.Configure
+	}
+	if err := apply(settings); err != nil {
 		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)
 	}
 	if e.dns != nil {

@@ -92,6 +92,7 @@ type prepared struct {
 	wanted  *wanted
 	loses   error // what the live epoch serves and a new one would not, or nil
 	epoch   bool  // an epoch was requested; accessed by the owner only
+	first   bool  // of the start of the agent
 }
 
 // reload is one request.

@@ -73,7 +73,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	if err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
-	read := &prepared{id: request.id, loaded: loaded}
+	read := &prepared{id: request.id, loaded: loaded, first: request.first}
 	if !request.first {
 		read.pending = pendingKeys(r.started, loaded.Config)
 		loaded.Config = config.Keep(r.started, loaded.Config)

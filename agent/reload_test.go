@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,14 @@ import (
 
 func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 	r := newReloads(t)
+	var starts []bool // by application; discovery retries what Envoy refused at all others
+	enact := r.enact
+	r.enact = func(won *prepared, step func(string)) {
+		r.mu.Lock()
+		starts = append(starts, won.first)
+		r.mu.Unlock()
+		enact(won, step)
+	}
 	r.run(t)
 	if got := r.ask(t, reload{reason: "start", first: true,
 		ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 0 {
@@ -58,6 +67,11 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 			r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
 			t.Errorf("%s: conditions %+v", c.name, r.board.Conditions())
 		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(starts) < 2 || !starts[0] || slices.Contains(starts[1:], true) {
+		t.Errorf("the start is among %v", starts)
 	}
 }
 

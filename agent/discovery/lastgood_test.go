@@ -149,7 +149,7 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	if err := l.server.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.server.Configure(l.settings()); err != nil {
+	if err := l.server.Reload(l.settings()); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := os.Stat(l.lastGood); err != nil || !os.SameFile(now, written) {
@@ -166,10 +166,10 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 
 	l.put("", "connectTimeout: two\n")
 	l.expect("bad once more", "b 3s", true, "connectTimeout")
-	if err := l.server.Configure(discovery.Settings{}); err != nil {
+	if err := l.server.Reload(discovery.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	// asynchronously to Configure
+	// asynchronously to Reload
 	eventually(t, "nothing is persisted", func() (bool, string) {
 		_, err := os.Stat(l.lastGood)
 		return os.IsNotExist(err), fmt.Sprint(err)

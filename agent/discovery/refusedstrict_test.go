@@ -108,7 +108,7 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 			if fresh.refused() > 0 {
 				t.Errorf("a new epoch gets what was refused")
 			}
-			must(t, l.server.Configure(l.settings()))
+			must(t, l.server.Reload(l.settings()))
 			eventually(t, "it is tried again", func() (bool, string) {
 				return p.refused()+fresh.refused() > before, ""
 			})
@@ -178,6 +178,9 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 		return p.get(resource.ListenerType, inboundListener) != nil, ""
 	})
 	other := f.connect(identityNode(41), func(*resource.Resource) bool { return false })
+	eventually(t, "the first listener of the other version", func() (bool, string) {
+		return other.get(resource.ListenerType, inboundListener) != nil, ""
+	})
 	l.put("strict.yaml", strict)
 	const problem = "strict.yaml:2: PeerAuthentication shop/default: the policy is not in force: " +
 		"Envoy refused the Listener " + inboundListener + " from "

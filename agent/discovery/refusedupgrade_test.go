@@ -37,11 +37,17 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 	problems := []string{"mesh.yml:1: Envoy refused the Cluster outbound|80||b.test",
 		"rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster"}
 	n := node("sidecar", "shop", map[string]any{"app": "edge"})
-	for _, when := range []string{"after the upgrade", "after another restart"} {
+	for i, when := range []string{"after the upgrade", "after another restart"} {
 		l.next()
 		p := serveFleet(t, l.server).connect(n, refuses)
 		has(when, p)
+		must(t, l.server.Configure(l.settings())) // the agent's start, which Envoy may precede
 		l.reported(when, problems[1], problems[0])
+		next := fmt.Sprint("next", i)
+		l.put(next+".yaml", fmt.Sprintf(webEntry, next, "10.0.0.3"))
+		eventually(t, "the next change arrives", func() (bool, string) {
+			return p.get(resource.ClusterType, "outbound|80||"+next+".test") != nil, when
+		})
 		if p.refused() > 0 {
 			t.Errorf("%s: what was refused is sent", when)
 		}
@@ -50,7 +56,7 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 	f := serveFleet(t, l.server)
 	p := f.connect(n, refuses)
 	has("before a reload", p)
-	must(t, l.server.Configure(l.settings()))
+	must(t, l.server.Reload(l.settings()))
 	l.reported("after a reload", "rule.yaml:1: DestinationRule shop/a: Envoy refused",
 		"mesh.yml:1: Envoy refused")
 	has("after a reload", p)

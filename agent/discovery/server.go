@@ -280,9 +280,14 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return v.Feed(), nil
 }
 
-// Configure applies new settings, and retries resources that clients refused. After an error, the
+// Reload applies new settings, and retries resources that clients refused. After an error, the
 // previous settings stay in force.
-func (s *Server) Configure(settings Settings) error {
+func (s *Server) Reload(settings Settings) error { return s.configure(settings, true) }
+
+// Configure is Reload that retries nothing: the agent has started, nobody requested a reload.
+func (s *Server) Configure(settings Settings) error { return s.configure(settings, false) }
+
+func (s *Server) configure(settings Settings, retry bool) error {
 	if err := settings.AccessLog.Validate(); err != nil {
 		return err
 	}
@@ -300,11 +305,13 @@ func (s *Server) Configure(settings Settings) error {
 	s.settings = settings
 	s.need(settings.Namespace)
 	s.settle()
-	if len(s.views) > 0 {
+	if retry && len(s.views) > 0 {
 		s.refusedMesh = nil // Envoy may accept it now
 	}
 	s.applyMesh(read)
-	s.retry()
+	if retry {
+		s.retry()
+	}
 	s.reportProblems()
 	s.mu.Unlock()
 	s.persistSoon() // the caller must not wait for the disk

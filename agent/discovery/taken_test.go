@@ -122,7 +122,7 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 		if len(problems) != len(test.reported) {
 			t.Errorf("%s %.20s: reported %v", test.kind, test.objects[0], problems)
 		}
-		if err := server.Configure(discovery.Settings{}); err != nil ||
+		if err := server.Reload(discovery.Settings{}); err != nil ||
 			len(server.Problems()) != 0 {
 			t.Errorf("once the ports are free: %v, %v", err, server.Problems())
 		}
