@@ -35,7 +35,7 @@ type Refused struct {
 type Nack struct {
 	Resource *Resource
 	Held     *Resource   // what the client has instead, maybe only its version; nil: nothing
-	Replaced []*Resource // listeners removed since, which the refused one may replace
+	Replaces []*Resource // listeners of the client which the refused one may replace, if removed
 	Reason   string
 	Local    bool // only this client may refuse it, for example as it has the resource nevertheless
 	Unbound  bool // Envoy cannot bind the listener: a state of its host
@@ -237,7 +237,10 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		m.Accepted, m.Sequence = f.accepted[key].resource, f.accepted[key].sequence
 		m.Since = f.accepted[key].replaced
 		m.Reason, m.Retrying = n.Reason, false
-		for _, r := range n.Replaced {
+		for _, r := range n.Replaces {
+			if e.sets[r.Type][r.Name] != nil && !f.retained[r.Key()] {
+				continue
+			}
 			if _, ok := f.removed[r.Key()]; !ok && r.Known() {
 				f.removed[r.Key()] = version{resource: r, sequence: f.current.Sequence}
 			}

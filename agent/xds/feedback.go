@@ -35,7 +35,12 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 	if held == nil && w.typeURL == resource.ListenerType {
 		for _, name := range s.pendingRemovals(w) {
 			if old := w.differs[name].held; mayReplace(one, old) {
-				n.Replaced = append(n.Replaced, old)
+				n.Replaces = append(n.Replaces, old)
+			}
+		}
+		for name, now := range s.snapshot.Set(w.typeURL) { // the feed may have removed it since
+			if old := w.acknowledged(name, now); name != one.Name && old != nil && mayReplace(one, old) {
+				n.Replaces = append(n.Replaces, old)
 			}
 		}
 	}

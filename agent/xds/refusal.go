@@ -239,7 +239,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	} else {
 		report.Kept = make([]string, len(report.Resources))
 	}
-	snapshot, known := s.feed.Refuse(s.client, nacks...), false
+	snapshot := s.feed.Refuse(s.client, nacks...)
 	for i, name := range report.Resources {
 		refused := w.refused[name]
 		if len(names) == 0 {
@@ -254,7 +254,6 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		of := snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
 		if nacked[name] && of != nil && same(of.Resource, refused.resource) {
 			refused.instead, refused.attempt = cmp.Or(refused.instead, of.Accepted), of.Attempt
-			known = true
 		}
 		if refused.instead != nil {
 			report.Kept[i] = refused.instead.Version
@@ -262,7 +261,8 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	}
 	report.First = s.holdsNothing(w)
 	s.report.refused(report)
-	if known { // what the client uses instead needs may have been removed
+	// In it stays what the client uses instead, or the removal that the refused one came with is undone.
+	if snapshot.Sequence > s.snapshot.Sequence {
 		s.advance(snapshot)
 	}
 	s.reportCured(w, over)

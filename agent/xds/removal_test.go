@@ -10,10 +10,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
+// moved is a change that adds resources and removes a listener.
+func moved(old string, resources ...*resource.Resource) resource.Change {
+	return resource.Change{Set: resources, Remove: []resource.Key{{Type: lds, Name: old}}}
+}
+
 // replace publishes a change that adds resources and removes a listener.
 func (p *table) replace(old string, resources ...*resource.Resource) {
-	p.feed.Publish(resource.Change{Set: resources,
-		Remove: []resource.Key{{Type: lds, Name: old}}})
+	p.feed.Publish(moved(old, resources...))
 	p.follow()
 }
 
@@ -78,6 +82,25 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 			p := start(t)
 			p.nack(lds, taken)
 			p.replace("new", made(lds, "old=\x01c"))
+			p.sends()
+		})
+		t.Run("reverted before it is refused", func(t *testing.T) {
+			p := start(t)
+			p.feed.Publish(moved("new", made(lds, "old=\x01c")))
+			p.nack(lds, taken)
+			p.sends()
+		})
+		t.Run("reverted and replaced again before it is refused", func(t *testing.T) {
+			p := start(t)
+			back := moved("new", made(lds, "old=\x01c"))
+			p.feed.Publish(back)
+			p.follow()
+			p.feed.Publish(moved("old", made(lds, "new=1")))
+			p.nack(lds, taken)
+			sends(p, "LDS new=1", "LDS new=1 old=\x01c other=1")
+			p.feed.Publish(back)
+			p.feed.Publish(moved("old", made(lds, "new=1")))
+			p.nack(lds, taken)
 			p.sends()
 		})
 		t.Run("another one removed later", func(t *testing.T) {
