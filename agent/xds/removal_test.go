@@ -180,7 +180,7 @@ func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 		Remove: []resource.Key{{Type: lds, Name: "new"}}}
 	p.feed.Publish(withdraw)
 	p.nack(lds, taken)
-	p.saw("accepted LDS", "refused LDS [new]")
+	p.saw("accepted LDS", "refused LDS [new]", "cured LDS [new]")
 	p.replace("old", made(lds, "new=1"))
 	p.sends("LDS new=1")
 	p.nack(lds, taken)
