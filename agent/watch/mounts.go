@@ -23,10 +23,11 @@ func openMounts() (*mounts, error) {
 	return m, err
 }
 
-// await calls handle with the mount points that changed, until the file is closed.
+// await calls handle with the mount points that changed, until the file is closed. A mount that took
+// the ID of another at the same point in the meantime cannot be told: the point is then "/".
 func (m *mounts) await(handle func(points []string)) {
 	raw, err := m.file.SyscallConn()
-	for err == nil {
+	for first := true; err == nil; first = false {
 		woken := false
 		// The file is always readable; the poller wakes up when mounts change, and once at first.
 		err = raw.Read(func(uintptr) bool { defer func() { woken = true }(); return woken })
@@ -34,7 +35,10 @@ func (m *mounts) await(handle func(points []string)) {
 			return
 		}
 		var points []string
-		if points, err = m.changed(); len(points) > 0 {
+		if points, err = m.changed(); err == nil && len(points) == 0 && !first {
+			points = []string{"/"}
+		}
+		if len(points) > 0 {
 			handle(points)
 		}
 	}
