@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// base is what the constructors of all parts get: the options of the run, its log and its conditions.
+// base is what the constructors of all parts get: the options of the run, its log and its
+// conditions.
 type base struct {
 	options Options
 	started time.Time
@@ -29,8 +30,8 @@ type base struct {
 // journal). Package agent itself logs as "agent".
 func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
 
-// compose creates all parts, each from those before it; none of them runs yet. The sockets are bound:
-// the lock of the runtime directory and xds.Listen keep them from another agent.
+// compose creates all parts, each from those before it; none of them runs yet. The sockets are
+// bound: the lock of the runtime directory and xds.Listen keep them from another agent.
 func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loaded,
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {

@@ -41,9 +41,8 @@ func envoyUser(c *config.Config) (*keeper.User, error) {
 	return &keeper.User{UID: found.Uid, GID: found.Gid}, nil
 }
 
-// prepare creates the directories and acquires the lock, which the end of the process or closing the
-// file releases. Under systemd the directories exist
-// already.
+// prepare creates the directories and acquires the lock, which the end of the process or closing
+// the file releases. Under systemd the directories exist already.
 func prepare(c *config.Config) (locked *os.File, err error) {
 	if err := os.MkdirAll(c.Paths.RuntimeDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the runtime folder: %w", err)

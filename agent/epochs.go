@@ -22,8 +22,8 @@ type epochParts struct {
 	own        func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
 }
 
-// newEpochs creates the supervisor and connects to the keeper, which takes its time in parallel: the
-// result is received from opened.
+// newEpochs creates the supervisor and connects to the keeper, which takes its time in parallel:
+// the result is received from opened.
 func newEpochs(
 	ctx context.Context, b *base, c *config.Config, state *reloadState,
 	presence *hostconflict.Presence,

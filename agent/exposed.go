@@ -66,8 +66,8 @@ func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
 	return policy
 }
 
-// ofOutrider reports whether a socket is one of Envoy or of an agent: by its user, in the foreground,
-// where applications may have the same one, by the addresses of the mesh's listeners.
+// ofOutrider reports whether a socket is one of Envoy or of an agent: by its user, in the
+// foreground, where applications may have the same one, by the addresses of the mesh's listeners.
 func ofOutrider(
 	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.Tracker,
 ) bool {

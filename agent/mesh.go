@@ -18,15 +18,15 @@ import (
 // lastGoodName is the file in the state directory with the last-good versions of invalid objects.
 const lastGoodName = "mesh-last-good.json"
 
-// maxViews is the number of nodes with different resources that are served at the same time: those of
-// overlapping epochs and of applications.
+// maxViews is the number of nodes with different resources that are served at the same time: those
+// of overlapping epochs and of applications.
 const maxViews = 8
 
 // refusalsName is the file in the state directory with the resources that Envoys refused.
 const refusalsName = "mesh-refusals"
 
-// newDiscovery returns the embedded discovery server. pushed is called after each change; nil: nothing
-// is.
+// newDiscovery returns the embedded discovery server. pushed is called after each change; nil:
+// nothing is.
 func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
 	w *workloadIdentity, pushed func(),
 ) (*discovery.Server, error) {

@@ -79,8 +79,8 @@ func newMeshWatch(c *config.Config, log *slog.Logger) (*watch.Watcher, error) {
 	return watcher, nil
 }
 
-// meshPaths returns the files of the mesh configuration: the MeshConfig, files, and directories with
-// everything below them.
+// meshPaths returns the files of the mesh configuration: the MeshConfig, files, and directories
+// with everything below them.
 func meshPaths(c *config.Config) []string {
 	var paths []string
 	for _, path := range c.Discovery.Files {

@@ -75,8 +75,8 @@ type grpcBootstrap struct {
 	node  atomic.Pointer[corev3.Node] // of applications; nil: none are served
 }
 
-// write writes [xds] grpc_bootstrap_file, which every user may read. Its node is that of applications
-// from now on.
+// write writes [xds] grpc_bootstrap_file, which every user may read. Its node is that of
+// applications from now on.
 func (g *grpcBootstrap) write(path string, content []byte) {
 	if content == nil {
 		g.node.Store(nil)

@@ -119,7 +119,8 @@ func newReloader(
 	board *condition.Board, log *slog.Logger, state *reloadState,
 ) *reloader {
 	return &reloader{
-		reloadState: state, source: source, supervisor: supervisor, effects: effects, board: board, log: log,
+		reloadState: state, source: source, supervisor: supervisor, effects: effects, board: board,
+		log:      log,
 		requests: make(chan *reload), posted: make(chan func()), ended: make(chan struct{}),
 	}
 }

@@ -161,8 +161,8 @@ const (
 	bootstrapCacheName = "bootstrap.json"    // see bootstrap.Program
 )
 
-// newSpecMaker returns the maker of this host. It caches the output of outrider-bootstrap in the state
-// directory.
+// newSpecMaker returns the maker of this host. It caches the output of outrider-bootstrap in the
+// state directory.
 func newSpecMaker(b *base, c *config.Config, link *epoch.Link, boots *bootstraps) *specMaker {
 	program := &bootstrap.Program{Cache: filepath.Join(c.Paths.StateDir, bootstrapCacheName),
 		Version: b.options.Version, Log: b.logOf("reload")}

@@ -66,8 +66,8 @@ func LookupReader(name string, groups ...string) *Reader {
 	return r
 }
 
-// RunningReader returns the user of a process that has these groups. check checks paths for it; nil:
-// nothing can.
+// RunningReader returns the user of a process that has these groups. check checks paths for it;
+// nil: nothing can.
 func RunningReader(check AccessCheck, uid int, groups ...int) *Reader {
 	number := strconv.Itoa(uid)
 	r := LookupReader(number)
@@ -148,8 +148,8 @@ func isFile(file *os.File, checked access.Result) error {
 	return nil
 }
 
-// explain returns why the user cannot read a path, with the fix; "" if the user can. open means that
-// the agent has opened the file for the user.
+// explain returns why the user cannot read a path, with the fix; "" if the user can. open means
+// that the agent has opened the file for the user.
 func (r *Reader) explain(path string, found access.Result, open bool) string {
 	switch {
 	case found.Closed != "":

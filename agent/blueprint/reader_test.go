@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// newReader returns a user of this host, whose access is that of a thread of this process. Its first
-// group has the number of the user.
+// newReader returns a user of this host, whose access is that of a thread of this process. Its
+// first group has the number of the user.
 func newReader(name, group string, uid uint32, groups ...uint32) *Reader {
 	as := access.User{UID: uid, GID: uid, Groups: groups}
 	return &Reader{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),

@@ -105,8 +105,8 @@ func (a *authority) allow(ctx context.Context, sender, action string, interactiv
 	}
 }
 
-// check calls CheckAuthorization. A non-empty ticket allows a prompt; it is the cancellation ID with
-// which check cancels it when ctx ends.
+// check calls CheckAuthorization. A non-empty ticket allows a prompt; it is the cancellation ID
+// with which check cancels it when ctx ends.
 func (a *authority) check(ctx context.Context, sender, action, ticket string) (polkitResult, error) {
 	flags := uint32(0)
 	if ticket != "" {

@@ -143,8 +143,10 @@ func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 
 // serveChanges refreshes the state after changes and on request, and sends the signals for the
 // differences.
-func (s *session) serveChanges(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event,
-	ours bool, nameChanged func(bool)) error {
+func (s *session) serveChanges(
+	ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event,
+	ours bool, nameChanged func(bool),
+) error {
 	looks := backoff.Backoff{Min: firstLook, Max: longestLook}
 	for {
 		var again <-chan time.Time

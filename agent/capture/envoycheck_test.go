@@ -95,8 +95,8 @@ func (e *slowEnvoy) accept(port uint16) (c net.Conn) {
 	return c
 }
 
-// serves calls step and looks, each checkEvery of a simulated time, and reports whether Envoy served
-// in all of its second half.
+// serves calls step and looks, each checkEvery of a simulated time, and reports whether Envoy
+// served in all of its second half.
 func (e *slowEnvoy) serves(limit time.Duration, step func()) bool {
 	e.t.Helper()
 	serves := true

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleUnanswered is the name of the rule that drops a SYN whose connection the kernel knows already.
+// ruleUnanswered is the name of the rule that drops a SYN whose connection the kernel knows
+// already.
 const ruleUnanswered = "direct connection without an answer before"
 
 // untranslated returns the chain that drops what Rules redirects and the kernel did not, since it
@@ -33,7 +34,8 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 // counterUnanswered counts the packets that the chain untranslated drops.
 const counterUnanswered = "unanswered"
 
-// ruleUnredirected is the name of the rule that drops inbound SYNs that the kernel did not redirect.
+// ruleUnredirected is the name of the rule that drops inbound SYNs that the kernel did not
+// redirect.
 const ruleUnredirected = "inbound connection that was not redirected"
 
 // unredirected returns the chain that drops inbound SYNs that Rules redirects and the kernel did

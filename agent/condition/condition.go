@@ -131,9 +131,9 @@ var limits = map[string]repeat.Limits{
 	KindReloadRefused:    {Class: most, All: 20},
 }
 
-// Publish stores an event and sends it to watchers. It sets Sequence and Time. Mesh problems, refused
-// resources and refused reloads that repeat are omitted, and counted in the field "omitted" of the
-// next one of the kind.
+// Publish stores an event and sends it to watchers. It sets Sequence and Time. Mesh problems,
+// refused resources and refused reloads that repeat are omitted, and counted in the field "omitted"
+// of the next one of the kind.
 func (b *Board) Publish(event Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -30,8 +30,8 @@ func (c *Condition) class() string {
 	return string(c.Severity) + " " + repeat.Class(c.Sentence)
 }
 
-// publishChange publishes the difference between s.now and s.said, at once or as soon as the limits allow.
-// Callers hold mu.
+// publishChange publishes the difference between s.now and s.said, at once or as soon as the limits
+// allow. Callers hold mu.
 func (b *Board) publishChange(code string, s *entry) {
 	if s.late != nil {
 		s.late.Stop()

@@ -104,7 +104,8 @@ func (f Files) Authorities() string {
 	return f.Roots[0]
 }
 
-// Required returns lists of paths; of each list, one file must exist. The last is the usual location.
+// Required returns lists of paths; of each list, one file must exist. The last is the usual
+// location.
 func (f Files) Required() [][]string {
 	if f.Cert != "" {
 		return [][]string{{f.Cert}, {f.Key}}

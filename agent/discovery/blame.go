@@ -33,8 +33,8 @@ func (s *Server) edited(e edit) {
 }
 
 // likeliest returns the object that is the likeliest cause of a refusal, zero if none is known: one
-// that changed since the last accepted version; else the first that candidates returns. Callers hold
-// mu.
+// that changed since the last accepted version; else the first that candidates returns. Callers
+// hold mu.
 func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
 	likely := candidates(v, of.Resource, of.Reason)
 	mesh := false

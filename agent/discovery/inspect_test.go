@@ -42,8 +42,9 @@ func TestCertificates_ConcurrentInspectionsAllEnd(t *testing.T) {
 	callers.Wait()
 }
 
-// TestRescan_TriesRefusedVersionsOnlyAfterAChange has a check of the mesh configuration, which scans
-// all files, send Envoy no version that it has refused, unless a certificate changed meanwhile.
+// TestRescan_TriesRefusedVersionsOnlyAfterAChange has a check of the mesh configuration, which
+// scans all files, send Envoy no version that it has refused, unless a certificate changed
+// meanwhile.
 func TestRescan_TriesRefusedVersionsOnlyAfterAChange(t *testing.T) {
 	mesh, certificates := doorFiles(t)
 	write(t, filepath.Join(mesh, "a.yaml"), fmt.Sprintf(webEntry, "a", "10.0.0.1"))

@@ -35,7 +35,8 @@ type runs struct {
 func newRuns(t *testing.T) *runs {
 	directory := t.TempDir()
 	l := &runs{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory,
-		"mesh.yml"), lastGood: filepath.Join(directory, "last-good.json"), refusals: filepath.Join(directory, "refusals"), end: func() {}}
+		"mesh.yml"), lastGood: filepath.Join(directory, "last-good.json"),
+		refusals: filepath.Join(directory, "refusals"), end: func() {}}
 	if err := os.Mkdir(l.objects, 0o755); err != nil {
 		t.Fatal(err)
 	}

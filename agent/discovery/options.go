@@ -34,8 +34,8 @@ type Options struct {
 	// start, until Proceed is called: it may have access policies.
 	Await bool
 
-	// LastGood is the file (0600) that stores versions in force whose files are invalid now. If it is "", a server that starts with an invalid file does not serve its
-	// objects.
+	// LastGood is the file (0600) that stores versions in force whose files are invalid now. If it is
+	// "", a server that starts with an invalid file does not serve its objects.
 	LastGood string
 
 	// Refusals is the file (0600) that stores the resources that proxies refused, with those that they

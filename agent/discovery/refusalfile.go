@@ -83,7 +83,8 @@ func (s *Server) forgetRefusals(now time.Time) {
 }
 
 // refusedStates returns what all kinds of proxies refuse; none if nobody refuses anything. A kind
-// that refuses nothing is listed, too, or it would inherit what another one refuses. Callers hold mu.
+// that refuses nothing is listed, too, or it would inherit what another one refuses. Callers hold
+// mu.
 func (s *Server) refusedStates() (all []refusedState) {
 	nothing := true
 	for _, v := range s.views {
@@ -288,8 +289,8 @@ func (s *Server) persistRefusals() error {
 	return nil
 }
 
-// fitting leaves out records that make a file larger than most bytes. To write nothing would leave an
-// older file, with versions older than those that clients accepted since.
+// fitting leaves out records that make a file larger than most bytes. To write nothing would leave
+// an older file, with versions older than those that clients accepted since.
 func fitting(records [][]byte, most int) [][]byte {
 	const overhead = 16 // at most, of a record
 	total := len(refusalFormat.Header)

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestRefusal_EnvoyOfEnvoyFilter has a real Envoy refuse an EnvoyFilter's patch of routes that other objects
-// changed at the same time. The other changes take effect. An Envoy that starts later gets the same
-// resources, also from the next server.
+// TestRefusal_EnvoyOfEnvoyFilter has a real Envoy refuse an EnvoyFilter's patch of routes that
+// other objects changed at the same time. The other changes take effect. An Envoy that starts later
+// gets the same resources, also from the next server.
 func TestRefusal_EnvoyOfEnvoyFilter(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "accessLogFile: /dev/stdout")

@@ -21,8 +21,18 @@ metadata: {name: lua, namespace: shop}
 spec:
   configPatches:
   - applyTo: HTTP_FILTER
-    match: {context: SIDECAR_INBOUND, listener: {portNumber: 8081, filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}
-    patch: {operation: INSERT_FIRST, value: {name: lua, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {inline_string: %s}}}}
+    match:
+      context: SIDECAR_INBOUND
+      listener:
+        portNumber: 8081
+        filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: lua
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+          default_source_code: {inline_string: %s}
 `, code)
 }
 
@@ -50,9 +60,9 @@ func identityNode(minor uint32) *corev3.Node {
 
 const inboundListener = "127.0.0.1_8081"
 
-// TestRefusal_BadFilterHoldsBackNoPolicy adds or changes an EnvoyFilter that Envoy refuses, together
-// with a PeerAuthentication that makes the same listener STRICT, or before it. Mutual TLS is in
-// force for the running proxy, after a reload, for a new epoch, and for the next agent.
+// TestRefusal_BadFilterHoldsBackNoPolicy adds or changes an EnvoyFilter that Envoy refuses,
+// together with a PeerAuthentication that makes the same listener STRICT, or before it. Mutual TLS
+// is in force for the running proxy, after a reload, for a new epoch, and for the next agent.
 func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 	good, bad := luaFilter("good"), luaFilter("bad")
 	for name, test := range map[string]struct {
@@ -131,8 +141,8 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 	}
 }
 
-// TestRefusal_OfAResourceThatIsGone removes, while no agent runs, the port whose listener Envoy refused
-// with an EnvoyFilter: the next agent reports nothing of it.
+// TestRefusal_OfAResourceThatIsGone removes, while no agent runs, the port whose listener Envoy
+// refused with an EnvoyFilter: the next agent reports nothing of it.
 func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

@@ -20,24 +20,27 @@ var refusedEdits = []struct {
 	types            string // of the resources that it refuses
 }{
 	{"VirtualService", "routes.yaml", routesTo("a", "/next"), "RouteConfiguration"},
-	{"VirtualService without a rewrite", "routes.yaml", virtualService("route: [{destination: {host: a.test}}]"),
-		"RouteConfiguration"},
-	{"retries", "routes.yaml", virtualService("route: [{destination: {host: a.test}}], retries: {attempts: 5}"),
-		"RouteConfiguration"},
+	{"VirtualService without a rewrite", "routes.yaml",
+		virtualService("route: [{destination: {host: a.test}}]"), "RouteConfiguration"},
+	{"retries", "routes.yaml", virtualService("route: [{destination: {host: a.test}}], " +
+		"retries: {attempts: 5}"), "RouteConfiguration"},
 	{"fault", "routes.yaml", virtualService("route: [{destination: {host: a.test}}], " +
 		"fault: {abort: {httpStatus: 418, percentage: {value: 1}}}"), "RouteConfiguration"},
-	{"mirror", "routes.yaml", virtualService("route: [{destination: {host: a.test}}], mirror: {host: b.test}"),
+	{"mirror", "routes.yaml", virtualService("route: [{destination: {host: a.test}}], " +
+		"mirror: {host: b.test}"), "RouteConfiguration"},
+	{"direct response", "routes.yaml", virtualService("directResponse: {status: 418}"),
 		"RouteConfiguration"},
-	{"direct response", "routes.yaml", virtualService("directResponse: {status: 418}"), "RouteConfiguration"},
 	{"headers", "routes.yaml", virtualService("route: [{destination: {host: a.test}}], " +
 		"headers: {request: {set: {x: y}}}"), "RouteConfiguration"},
 	{"connect timeout", "rule.yaml", rule("9s"), "Cluster"},
-	{"outlier detection", "rule.yaml", destinationRule("outlierDetection: {consecutive5xxErrors: 3}"), "Cluster"},
+	{"outlier detection", "rule.yaml", destinationRule("outlierDetection: {consecutive5xxErrors: 3}"),
+		"Cluster"},
 	{"load balancer", "rule.yaml", destinationRule("loadBalancer: {simple: RANDOM}"), "Cluster"},
 	{"origination of TLS", "rule.yaml", destinationRule("tls: {mode: SIMPLE}"), "Cluster"},
 	{"subsets", "rule.yaml", strings.Replace(rule("1s"), "host: a.test,",
 		"host: a.test, subsets: [{name: v1, labels: {version: v1}}],", 1), "Cluster"},
-	{"DNS", "a.yaml", strings.ReplaceAll(fmt.Sprintf(webEntry, "a", "a.example"), "STATIC", "DNS"), "Cluster"},
+	{"DNS", "a.yaml", strings.ReplaceAll(fmt.Sprintf(webEntry, "a", "a.example"), "STATIC", "DNS"),
+		"Cluster"},
 	{"endpoint", "a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.9"), "ClusterLoadAssignment"},
 	{"another service", "c.yaml", fmt.Sprintf(webEntry, "c", "10.0.0.3"), "Cluster"},
 	{"another service, whose routes are refused", "c.yaml", fmt.Sprintf(webEntry, "c", "10.0.0.3"),
@@ -67,8 +70,8 @@ spec: {host: a.test, trafficPolicy: {%s}}
 }
 
 // TestRefusal_ConcernsNoOtherVersion has two versions of Envoy on one server. One refuses what each
-// edit changes. The other has it at once. The refusing one has what it had, and what that refers to;
-// new epochs of either have the same, also from the next server.
+// edit changes. The other has it at once. The refusing one has what it had, and what that refers
+// to; new epochs of either have the same, also from the next server.
 func TestRefusal_ConcernsNoOtherVersion(t *testing.T) {
 	for _, test := range refusedEdits {
 		t.Run(test.name, func(t *testing.T) {
@@ -175,7 +178,8 @@ func TestRefusal_WhatTheAcceptedVersionNeedsStays(t *testing.T) {
 	l.put("", "")
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
-	l.put("c.yaml", strings.ReplaceAll(fmt.Sprintf(webEntry, "c", "10.0.0.3"), "number: 80", "number: 81"))
+	l.put("c.yaml", strings.ReplaceAll(fmt.Sprintf(webEntry, "c", "10.0.0.3"), "number: 80",
+		"number: 81"))
 	l.put("routes.yaml", strings.ReplaceAll(routesTo("a", "/old"), "host: a.test}}", "host: b.test}}"))
 	l.next()
 	f := serveFleet(t, l.server)

@@ -65,7 +65,7 @@ type Server struct {
 	meshText      []byte       // of mesh
 	meshBad       bool         // the file is invalid
 	meshProblems  []Problem
-	mutualChanged bool                  // MeshConfig changed mutual TLS, and what it changed may be refused
+	mutualChanged bool                  // MeshConfig changed mutual TLS; clients may refuse it
 	meshRead      meshRead              // newest
 	refusedMesh   *lastgood.RefusedMesh // of an earlier agent, see withRevertedMesh; nil: none
 	edits         []edit                // the newest last

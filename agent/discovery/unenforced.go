@@ -90,8 +90,8 @@ func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 	return false
 }
 
-// transports returns the encoded transport sockets with which a listener admits connections ("": plain
-// text), by destination port (0: any). A port that it closes has none.
+// transports returns the encoded transport sockets with which a listener admits connections ("":
+// plain text), by destination port (0: any). A port that it closes has none.
 func transports(r *resource.Resource) map[uint32]map[string]bool {
 	var listener listenerv3.Listener
 	if proto.Unmarshal(r.Value(), &listener) != nil {

@@ -116,8 +116,8 @@ func lastWith(lines []string, text string) string {
 	return ""
 }
 
-// relevantMessage returns the message of the last critical line, or else of the last error. If there is
-// none and anyLine is set, it returns the last message.
+// relevantMessage returns the message of the last critical line, or else of the last error. If
+// there is none and anyLine is set, it returns the last message.
 func relevantMessage(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {

@@ -38,7 +38,8 @@ type logReader struct {
 	pid      int // 0 if unknown
 }
 
-// NewLogForwarder returns a LogForwarder that logs Envoy's lines to lines, and what it omits to log.
+// NewLogForwarder returns a LogForwarder that logs Envoy's lines to lines, and what it omits to
+// log.
 func NewLogForwarder(lines, log *slog.Logger) *LogForwarder {
 	return &LogForwarder{lines: lines, log: log, readers: map[string]*logReader{}}
 }

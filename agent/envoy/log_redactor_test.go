@@ -125,11 +125,11 @@ func TestAQuoteIsBounded(t *testing.T) {
 					t.Error(diff)
 				}
 				if number := redactor.LeftOut(false); number != quoted || redactor.LeftOut(true) != 0 {
-					t.Errorf("%d lines are told as left out, want %d", number, quoted)
+					t.Errorf("%d lines are reported as left out, want %d", number, quoted)
 				}
 				redactor.Take([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
 				if number := redactor.LeftOut(true); number != 1 {
-					t.Errorf("%d lines are told at the end", number)
+					t.Errorf("%d lines are reported at the end", number)
 				}
 			})
 		})

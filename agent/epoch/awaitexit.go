@@ -12,8 +12,8 @@ import (
 // reapPause is the pause between two checks that a process which has exited was reaped.
 const reapPause = 20 * time.Millisecond
 
-// awaitExit blocks until a process, which need not be a child, has been reaped. It reports false if ctx
-// ends first, also where a process cannot be watched.
+// awaitExit blocks until a process, which need not be a child, has been reaped. It reports false if
+// ctx ends first, also where a process cannot be watched.
 func awaitExit(ctx context.Context, pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

@@ -18,7 +18,8 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Settings is [health], at most one of whose probes is set; without, the health is that of the proxy.
+// Settings is [health], at most one of whose probes is set; without, the health is that of the
+// proxy.
 type Settings struct {
 	Enabled bool
 	config.Health

@@ -57,8 +57,8 @@ func (n otherAgent) String() string {
 // queryTimeout bounds all requests to other agents together.
 const queryTimeout = 2 * time.Second
 
-// otherAgents returns the other agents, also those that are configured but do not run. An agent with
-// the same runtime folder is this one: the lock there excludes a second.
+// otherAgents returns the other agents, also those that are configured but do not run. An agent
+// with the same runtime folder is this one: the lock there excludes a second.
 func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 	names, err := config.Instances(h.Directory)
 	if err != nil {

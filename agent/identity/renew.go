@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// The pause after a failed attempt doubles from firstPause to maxPause; of a certificate's remaining
-// lifetime it is at most a quarter, but at least minPause.
+// The pause after a failed attempt doubles from firstPause to maxPause; of a certificate's
+// remaining lifetime it is at most a quarter, but at least minPause.
 const (
 	minPause   = 500 * time.Millisecond
 	firstPause = time.Second

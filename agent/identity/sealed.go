@@ -42,9 +42,9 @@ type sealedContent struct {
 	Obtained          time.Time
 }
 
-// NewSealed returns a store in the file at path under the content of the credential "seal": one key,
-// or several of sealKey bytes, the newest first. owner names identity and authority: a certificate
-// of another owner is not used.
+// NewSealed returns a store in the file at path under the content of the credential "seal": one
+// key, or several of sealKey bytes, the newest first. owner names identity and authority: a
+// certificate of another owner is not used.
 func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 	if len(credential) < minSealKey {
 		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",

@@ -67,7 +67,8 @@ func (m *Manager) startWaiting() {
 	}
 }
 
-// sourceOf returns what a worker has to read for a secret, and records it in the entry's definition.
+// sourceOf returns what a worker has to read for a secret, and records it in the entry's
+// definition.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
 	case credential.Is(name) && m.settings.Credentials != "":

@@ -21,7 +21,8 @@ const (
 )
 
 // Access checks whether Envoy's user can read an absolute path, in its sandbox. The answer is a
-// reason to refuse or to report a file, and may be outdated at once. The error is why it is unknown.
+// reason to refuse or to report a file, and may be outdated at once. The error is why it is
+// unknown.
 func (c *Client) Access(ctx context.Context, path string) (access.Result, error) {
 	select {
 	case c.checks <- struct{}{}:

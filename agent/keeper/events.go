@@ -2,8 +2,8 @@ package keeper
 
 import "sync"
 
-// eventQueue holds the events that the agent has not received yet. The client reads answers meanwhile,
-// so the queue is bounded: the oldest log lines are dropped, never an exit.
+// eventQueue holds the events that the agent has not received yet. The client reads answers
+// meanwhile, so the queue is bounded: the oldest log lines are dropped, never an exit.
 type eventQueue struct {
 	lines *backlog // its token is for exits too
 

@@ -89,8 +89,8 @@ func (s *server) handle(c *connection, r request) {
 	}
 }
 
-// call runs work in the background. Its context ends when the request is cancelled or the connection
-// is lost. A connection may have MaxCalls of these at the same time.
+// call runs work in the background. Its context ends when the request is cancelled or the
+// connection is lost. A connection may have MaxCalls of these at the same time.
 func (s *server) call(c *connection, number uint64, work func(ctx context.Context)) {
 	ctx, end, refusal := c.begin(number)
 	if refusal != nil {
@@ -111,8 +111,8 @@ func (s *server) answerDone(c *connection, number uint64, done bool, err error) 
 	c.answer(r)
 }
 
-// answerList sends one message for each process, so that none exceeds rpc.MaxFrame, and an empty one
-// at the end.
+// answerList sends one message for each process, so that none exceeds rpc.MaxFrame, and an empty
+// one at the end.
 func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	for i := range processes {
 		c.answer(response{Number: number, More: true, Process: &processes[i]})

@@ -85,7 +85,8 @@ func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 	if o.unbound != nil {
 		o.unbound.Accepted(stream, typeURL)
 	}
-	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version", version)
+	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version",
+		version)
 }
 
 // Refused reports a NACK with its resources and the objects behind them.

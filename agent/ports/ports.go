@@ -28,9 +28,9 @@ const conditionPortShared = "port-shared"
 // sharedAgain is the polling interval while a port is shared.
 const sharedAgain = 30 * time.Second
 
-// Tracker tracks the ports of mesh listeners and raises a condition while another agent's Envoy uses
-// the same port. Such a mesh configuration is not refused: the faulty one of the two is not always
-// the newer one.
+// Tracker tracks the ports of mesh listeners and raises a condition while another agent's Envoy
+// uses the same port. Such a mesh configuration is not refused: the faulty one of the two is not
+// always the newer one.
 type Tracker struct {
 	part.Readiness
 	host     hostconflict.Host
@@ -47,8 +47,9 @@ type Tracker struct {
 	claims []config.Claim
 }
 
-// NewTracker returns the Tracker of the mesh configuration that source serves. folder is the agent's
-// runtime directory. notify is called after Envoy has accepted listeners, and must not block.
+// NewTracker returns the Tracker of the mesh configuration that source serves. folder is the
+// agent's runtime directory. notify is called after Envoy has accepted listeners, and must not
+// block.
 func NewTracker(host hostconflict.Host, source xds.Source, folder string, board *condition.Board,
 	notify func(),
 ) *Tracker {

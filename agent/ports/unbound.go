@@ -88,8 +88,8 @@ func NewUnbound(o UnboundOptions) *Unbound {
 		programs: map[uint64]string{}, streams: map[uint64]*answers{}}
 }
 
-// Refused records the listeners of a refusal that Envoy cannot bind, and returns the refusal without
-// them. fresh reports whether there is anything that was not known.
+// Refused records the listeners of a refusal that Envoy cannot bind, and returns the refusal
+// without them. fresh reports whether there is anything that was not known.
 func (u *Unbound) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal, fresh bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

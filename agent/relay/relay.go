@@ -136,8 +136,8 @@ func (s *Server) Configure(upstream Upstream) {
 	}
 }
 
-// SetCacheMaxAge sets the age beyond which resources of the cache are not served after a start; 0: no
-// limit.
+// SetCacheMaxAge sets the age beyond which resources of the cache are not served after a start; 0:
+// no limit.
 func (s *Server) SetCacheMaxAge(age time.Duration) {
 	if s.options.Cache != nil {
 		s.options.Cache.setMaxAge(age)

@@ -88,8 +88,8 @@ func (s *Server) report(session *session, now state) {
 }
 
 // show derives Status and the condition from all sessions. A session that is served from the cache
-// decides, else one that is not connected, of these the one for longest; Status is Connected only if
-// all are. Callers hold mu.
+// decides, else one that is not connected, of these the one for longest; Status is Connected only
+// if all are. Callers hold mu.
 func (s *Server) show() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {

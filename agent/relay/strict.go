@@ -77,7 +77,8 @@ func strictOf(body []byte) *strictPorts {
 	return p
 }
 
-// demandsCertificate reports whether a filter chain terminates TLS and demands a client certificate.
+// demandsCertificate reports whether a filter chain terminates TLS and demands a client
+// certificate.
 func demandsCertificate(chain *listenerv3.FilterChain) bool {
 	var tls tlsv3.DownstreamTlsContext
 	config := chain.GetTransportSocket().GetTypedConfig()

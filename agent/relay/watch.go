@@ -113,8 +113,8 @@ func (w *watch) sent(r *response, bytes int, from *link) {
 // forget drops the oldest unanswered response.
 func (w *watch) forget() { w.pending = slices.Delete(w.pending, 0, 1) }
 
-// acknowledge returns the response that a request answers; ok is false if there is none. An accepted
-// response changes what is held.
+// acknowledge returns the response that a request answers; ok is false if there is none. An
+// accepted response changes what is held.
 func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 	i := slices.IndexFunc(w.pending, func(p pending) bool { return p.nonce == r.nonce })
 	if i < 0 || r.nonce == "" {

@@ -185,7 +185,7 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 		} else if m.by[client] || !m.accepted || m.Retrying {
 			delete(m.by, client)
 			m.accepted, m.Retrying = true, false
-			f.settle(e, key)
+			f.reconcile(e, key)
 			changed = true
 		}
 	}
@@ -199,8 +199,8 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	}
 }
 
-// settle ends a refusal if all clients accept the resource. Callers hold mu.
-func (f *Feed) settle(e *edit, key Key) {
+// reconcile ends a refusal if all clients accept the resource. Callers hold mu.
+func (f *Feed) reconcile(e *edit, key Key) {
 	if m := f.refusals[key]; m.accepted && len(m.by) == 0 {
 		delete(f.refusals, key)
 		delete(f.accepted, key)
@@ -275,7 +275,7 @@ func (f *Feed) Leave(client Client) {
 	for key, m := range f.refusals {
 		if m.by[client] {
 			delete(m.by, client)
-			f.settle(e, key)
+			f.reconcile(e, key)
 		}
 	}
 	f.count()
@@ -289,8 +289,8 @@ func (f *Feed) Leave(client Client) {
 	}
 }
 
-// Retry has refused resources other than secrets sent again, once, to the clients that refused them,
-// and to those that connect meanwhile.
+// Retry has refused resources other than secrets sent again, once, to the clients that refused
+// them, and to those that connect meanwhile.
 func (f *Feed) Retry() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

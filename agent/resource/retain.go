@@ -61,8 +61,8 @@ func (f *Feed) retain(e *edit) {
 	}
 }
 
-// references calls found with the keys of the names that fields of the message have. Messages within
-// Any count. It takes time in proportion to the message, not to the names.
+// references calls found with the keys of the names that fields of the message have. Messages
+// within Any count. It takes time in proportion to the message, not to the names.
 func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, found func(Key)) {
 	value := r.Value()
 	for len(value) > 0 && len(names) > 0 {

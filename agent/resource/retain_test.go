@@ -16,8 +16,8 @@ func message(typeURL, name string, refersTo ...string) *Resource {
 	return FromEncoded(typeURL, name, value)
 }
 
-// TestFeed_RetainsInLinearTime has a client refuse 5,000 clusters and a route with 5,000 clusters, all
-// of which are removed: the feed's lock must not be held for seconds.
+// TestFeed_RetainsInLinearTime has a client refuse 5,000 clusters and a route with 5,000 clusters,
+// all of which are removed: the feed's lock must not be held for seconds.
 func TestFeed_RetainsInLinearTime(t *testing.T) {
 	f, client := NewFeed(), Client{"a", 1}
 	var names []string
@@ -97,8 +97,8 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 	}
 }
 
-// An edit is undone while no agent runs, and the next Envoy refuses what the former one accepted: it
-// must not get that in place of itself, again and again.
+// An edit is undone while no agent runs, and the next Envoy refuses what the former one accepted:
+// it must not get that in place of itself, again and again.
 func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	f := NewFeed()
 	r := FromEncoded(ClusterType, "a", []byte("1"))

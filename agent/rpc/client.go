@@ -15,11 +15,12 @@ type Response interface {
 	Request() (number uint64, more bool)
 }
 
-// maxMessages bounds the messages that answer one request, so that a faulty helper does not make the
-// agent grow without end. The keeper sends one for each process, of which it has less than 100.
+// maxMessages bounds the messages that answer one request, so that a faulty helper does not make
+// the agent grow without end. The keeper sends one for each process, of which it has less than 100.
 const maxMessages = 256
 
-// Client sends requests to a helper and returns its answers. Its methods may be called concurrently.
+// Client sends requests to a helper and returns its answers. Its methods may be called
+// concurrently.
 type Client[R Response] struct {
 	conn  *Conn
 	lost  error

@@ -36,8 +36,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return nil
 }
 
-// checkLoop checks the control loop periodically and notifies the manager after each response. With a
-// watchdog, a check starts every quarter of its interval and may take half of it, so successive
+// checkLoop checks the control loop periodically and notifies the manager after each response. With
+// a watchdog, a check starts every quarter of its interval and may take half of it, so successive
 // notifications are at most three quarters apart.
 func (n *Notifier) checkLoop(ctx context.Context) {
 	every, wait := extendEvery, patience

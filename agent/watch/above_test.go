@@ -49,7 +49,8 @@ func TestBusyParent_CausesNoScan(t *testing.T) {
 	unconcerned()
 }
 
-// inotify reports on a watched folder that it was removed only when no process has it open any more.
+// inotify reports on a watched folder that it was removed only when no process has it open any
+// more.
 func TestReplacedFolder_IsSeenWhileInUse(t *testing.T) {
 	for _, test := range []struct {
 		name            string

@@ -23,8 +23,8 @@ func openMounts() (*mounts, error) {
 	return m, err
 }
 
-// await calls handle with the mount points that changed, until the file is closed. A mount that took
-// the ID of another at the same point in the meantime cannot be told: the point is then "/".
+// await calls handle with the mount points that changed, until the file is closed. A mount that
+// took the ID of another at the same point in the meantime cannot be told: the point is then "/".
 func (m *mounts) await(handle func(points []string)) {
 	raw, err := m.file.SyscallConn()
 	for first := true; err == nil; first = false {

@@ -105,8 +105,8 @@ func TestMount_OfAFileIsFollowed(t *testing.T) {
 	}
 }
 
-// TestUnread_ReportsAccessOfFolders has a folder above a file change its mode: who may read the file
-// changes, too.
+// TestUnread_ReportsAccessOfFolders has a folder above a file change its mode: who may read the
+// file changes, too.
 func TestUnread_ReportsAccessOfFolders(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/a/b")

@@ -6,10 +6,10 @@
 //
 // Paths need not exist. A scan follows each path link by link, watches the folders on its way and
 // in the listed directories with inotify, and reads the files whose inode, size or change time
-// differs from the last scan. An event that concerns a path causes a scan of it, which reads only the
-// written files if nothing else changed. So does a mount on its way. Only where inotify does not
-// report changes (network file systems, folders that may not be listed, exhausted limits) a path is
-// scanned every pollInterval.
+// differs from the last scan. An event that concerns a path causes a scan of it, which reads only
+// the written files if nothing else changed. So does a mount on its way. Only where inotify does
+// not report changes (network file systems, folders that may not be listed, exhausted limits) a
+// path is scanned every pollInterval.
 //
 //	inotify, mounts, poll ──► debouncer ──► scan, a goroutine per path ──► Changes
 //

@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Metrics implements prometheus.Collector for a Server. Metrics that istiod has, too, use its names,
-// so that its dashboards work.
+// Metrics implements prometheus.Collector for a Server. Metrics that istiod has, too, use its
+// names, so that its dashboards work.
 type Metrics struct{ Server *Server }
 
 // shortTypes maps type URLs to istiod's names.

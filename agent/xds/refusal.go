@@ -261,7 +261,8 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	}
 	report.First = s.holdsNothing(w)
 	s.report.refused(report)
-	// In it stays what the client uses instead, or the removal that the refused one came with is undone.
+	// In it stays what the client uses instead, or the removal that the refused one came with is
+	// undone.
 	if snapshot.Sequence > s.snapshot.Sequence {
 		s.advance(snapshot)
 	}

@@ -218,7 +218,8 @@ func TestRefusal_EndsWithRevert(t *testing.T) {
 }
 
 // TestRefusal_RandomClients connects and disconnects clients that refuse at random. In the end each
-// has the newest version that it does not refuse, or the last accepted one, and no resource that it had is missing.
+// has the newest version that it does not refuse, or the last accepted one, and no resource that it
+// had is missing.
 func TestRefusal_RandomClients(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -127,9 +127,9 @@ func (s *Sockets) Hold(reload uint64, path string) error {
 	return nil
 }
 
-// Configure records the socket of the configuration in force, and closes those that nobody needs any
-// more. That of a refused reload stays until then: without a live epoch the supervisor may start what
-// was refused again.
+// Configure records the socket of the configuration in force, and closes those that nobody needs
+// any more. That of a refused reload stays until then: without a live epoch the supervisor may
+// start what was refused again.
 func (s *Sockets) Configure(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,8 @@ func edge(name string, port int, address string) string {
 		name), "- directResponse: {status: 204}")
 }
 
-// healthCheck returns a filter that changes all listeners of Gateways. Envoy refuses it with a cache
-// time unless it passes requests through.
+// healthCheck returns a filter that changes all listeners of Gateways. Envoy refuses it with a
+// cache time unless it passes requests through.
 func healthCheck(settings string) string {
 	return parts.GatewayFilter("alive", `{name: envoy.filters.http.health_check, typed_config: {`+
 		`"@type": type.googleapis.com/envoy.extensions.filters.http.health_check.v3.HealthCheck, `+
@@ -87,7 +87,8 @@ func TestGateway_PortTaken(t *testing.T) {
 	reports("web.yaml", "first", first)
 	reports("second.yaml", "second", second)
 	r.WaitReady(time.Minute)
-	r.Write("mesh.d/second.yaml", strings.ReplaceAll(edge("second", second, "0.0.0.0"), "status: 204", "status: 204, body: {string: x}"))
+	r.Write("mesh.d/second.yaml", strings.ReplaceAll(edge("second", second, "0.0.0.0"), "status: 204",
+		"status: 204, body: {string: x}"))
 	reports("second.yaml", "second", second)
 
 	r.Write("mesh.d/other.yaml", edge("free", third, "0.0.0.0"))

@@ -137,7 +137,8 @@ func TestDocuments_PathsExist(t *testing.T) {
 	}
 }
 
-// TestWhereToLook_NamesExist checks docs/where-to-look.md: each function exists in the file before it.
+// TestWhereToLook_NamesExist checks docs/where-to-look.md: each function exists in the file before
+// it.
 func TestWhereToLook_NamesExist(t *testing.T) {
 	table := documents(t)["docs/where-to-look.md"]
 	quoted := regexp.MustCompile("`([^`]+)`")

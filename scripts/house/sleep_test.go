@@ -16,10 +16,10 @@ import (
 // what is varied. Nothing is waited for.
 const sleepExcuse = "//house:sleep "
 
-// TestTests_DoNotSleep refuses time.Sleep in tests, except in the bubbles of testing/synctest and in
-// functions that are only called there: a test that waits for a time instead of an event is slow on
-// an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.During looks
-// at what must not change for a while.
+// TestTests_DoNotSleep refuses time.Sleep in tests, except in the bubbles of testing/synctest and
+// in functions that are only called there: a test that waits for a time instead of an event is slow
+// on an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.During
+// looks at what must not change for a while.
 func TestTests_DoNotSleep(t *testing.T) {
 	for folder, files := range parseTests(t) {
 		if folder == "scripts/parts" {
@@ -97,8 +97,8 @@ func parseTests(t *testing.T) map[string]*testFiles {
 	return all
 }
 
-// realSleeps returns FILE:LINE of each time.Sleep that may run outside a bubble. A function is taken
-// to run in bubbles alone if all that name it do, or are in one; methods are known by name.
+// realSleeps returns FILE:LINE of each time.Sleep that may run outside a bubble. A function is
+// taken to run in bubbles alone if all that name it do, or are in one; methods are known by name.
 func realSleeps(files *token.FileSet, parsed []*ast.File) []string {
 	excused, bubblers := excuses(files, parsed), bubblersOf(parsed)
 	uses := map[string][]string{}      // functions by name, with those that name them outside bubbles

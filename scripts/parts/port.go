@@ -20,7 +20,8 @@ const (
 	agentPort = 15000
 )
 
-// OccupiedPort returns a TCP port that the test listens on at all IPv4 addresses until it is released.
+// OccupiedPort returns a TCP port that the test listens on at all IPv4 addresses until it is
+// released.
 func OccupiedPort(t testing.TB) (port int, release func()) {
 	t.Helper()
 	port = FreePort(t)

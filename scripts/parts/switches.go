@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Switches returns the context switches so far of all threads of a process, of its own accord and
-// others.
+// Switches returns the number of voluntary and involuntary context switches of all threads of a
+// process since they started.
 func Switches(t testing.TB, pid int) (n int) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))

@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Refused is a version of an object that Envoy refused. Agents before 0054 (docs/decisions) reverted
-// objects; what they wrote stays in force until it changes or a reload tries it again.
+// Refused is a version of an object that Envoy refused. Agents before 0054 (docs/decisions)
+// reverted objects; what they wrote stays in force until it changes or a reload tries it again.
 type Refused struct {
 	Version *object.Object // nil: Envoy refused a resource that the object's removal changed
 	InForce *object.Object // the previous version, which is in force instead; nil: none

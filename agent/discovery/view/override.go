@@ -9,8 +9,8 @@ import (
 )
 
 // An EnvoyFilter must not hold back other objects. If a client refuses a resource that EnvoyFilters
-// changed, it is first made with the EnvoyFilters that were in force when a client accepted it last.
-// That ends when the applicable EnvoyFilters change, or with Retry.
+// changed, it is first made with the EnvoyFilters that were in force when a client accepted it
+// last. That ends when the applicable EnvoyFilters change, or with Retry.
 
 // Override has the EnvoyFilters in force for one resource in place of the newest ones.
 type Override struct {
@@ -130,8 +130,9 @@ func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Overr
 	return all
 }
 
-// Suspects returns the EnvoyFilters with which the resource of an override was refused: those that it
-// had and that differ from the ones in force, if there are any; else all that differ, or were removed.
+// Suspects returns the EnvoyFilters with which the resource of an override was refused: those that
+// it had and that differ from the ones in force, if there are any; else all that differ, or were
+// removed.
 func (v *View) Suspects(o Override) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {

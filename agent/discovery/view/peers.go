@@ -65,9 +65,9 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 	return problems
 }
 
-// Strict returns a function that reports whether mutual TLS is required of a TCP port of the proxy's
-// host, by which object, and whether the port is one of the node: of its Sidecar's ingress or of a
-// service with an endpoint there. It returns nil if mutual TLS is required of no port.
+// Strict returns a function that reports whether mutual TLS is required of a TCP port of the
+// proxy's host, by which object, and whether the port is one of the node: of its Sidecar's ingress
+// or of a service with an endpoint there. It returns nil if mutual TLS is required of no port.
 func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool) {
 	s, ok := v.kind.(*sidecar)
 	if !ok || s.scope == nil {

@@ -5,7 +5,8 @@
 //	agent (Runner) --- /run/outrider/probe.sock --- outrider-probe (Serve) --- command
 //
 // The end of the agent's part of the connection ends outrider-probe, and systemd then kills what is
-// left in the control group of the service. In the foreground, the agent runs commands itself (Exec).
+// left in the control group of the service. In the foreground, the agent runs commands itself
+// (Exec).
 package execprobe
 
 import (
@@ -49,8 +50,8 @@ func NewRunner(socket string) *Runner {
 	return &Runner{socket: socket, running: make(chan struct{}, 1)}
 }
 
-// Run runs a command. At the end of ctx the command is killed. While one cannot be killed, because it
-// waits for a file system, no other starts: the services that a host can run are limited.
+// Run runs a command. At the end of ctx the command is killed. While one cannot be killed, because
+// it waits for a file system, no other starts: the services that a host can run are limited.
 func (r *Runner) Run(ctx context.Context, arguments []string) error {
 	select {
 	case r.running <- struct{}{}:
