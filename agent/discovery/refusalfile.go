@@ -162,18 +162,16 @@ func encodeRefusals(state refusedState) ([]byte, error) {
 	}
 	slices.SortFunc(out.Retained, slices.Compare[writtenResource])
 	for _, o := range state.overrides {
-		one := writtenOverride{Type: o.Key.Type, Name: o.Key.Name, Reason: o.Reason}
-		for from, into := range map[*[]*object.Object]*[]lastgood.Record{&o.Filters: &one.Filters,
-			&o.Refused: &one.Refused} {
-			for _, object := range *from {
-				r, err := lastgood.RecordOf(object)
-				if err != nil {
-					return nil, err
-				}
-				*into = append(*into, r)
-			}
+		filters, err := lastgood.RecordsOf(o.Filters)
+		if err != nil {
+			return nil, err
 		}
-		out.Overrides = append(out.Overrides, one)
+		refused, err := lastgood.RecordsOf(o.Refused)
+		if err != nil {
+			return nil, err
+		}
+		out.Overrides = append(out.Overrides, writtenOverride{Type: o.Key.Type, Name: o.Key.Name,
+			Reason: o.Reason, Filters: filters, Refused: refused})
 	}
 	slices.SortFunc(out.Overrides, func(a, b writtenOverride) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
@@ -210,19 +208,26 @@ func decodeRefusals(text []byte, namespace string) (state refusedState, err erro
 	}
 	for _, o := range in.Overrides {
 		one := view.Override{Key: resource.Key{Type: o.Type, Name: o.Name}, Reason: o.Reason}
-		for from, into := range map[*[]lastgood.Record]*[]*object.Object{&o.Filters: &one.Filters,
-			&o.Refused: &one.Refused} {
-			for _, r := range *from {
-				object, err := r.Object(namespace, validate.Object)
-				if err != nil {
-					return state, err
-				}
-				*into = append(*into, object)
-			}
+		if one.Filters, err = objectsOf(o.Filters, namespace); err != nil {
+			return state, err
+		}
+		if one.Refused, err = objectsOf(o.Refused, namespace); err != nil {
+			return state, err
 		}
 		state.overrides = append(state.overrides, one)
 	}
 	return state, nil
+}
+
+func objectsOf(records []lastgood.Record, namespace string) (all []*object.Object, err error) {
+	for _, r := range records {
+		o, err := r.Object(namespace, validate.Object)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	return all, nil
 }
 
 func decodeResource(text []byte) (*resource.Resource, error) {

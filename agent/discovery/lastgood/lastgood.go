@@ -144,15 +144,12 @@ func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
 	}
-	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
-		Checked: state.Checked, RefusedMesh: state.RefusedMesh, Objects: make([]Record, len(state.Objects))}
-	for i, o := range state.Objects {
-		r, err := RecordOf(o)
-		if err != nil {
-			return err
-		}
-		out.Objects[i] = r
+	objects, err := RecordsOf(state.Objects)
+	if err != nil {
+		return err
 	}
+	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
+		Checked: state.Checked, RefusedMesh: state.RefusedMesh, Objects: objects}
 	for _, in := range state.Refused {
 		r, err := refusedOf(in)
 		if err != nil {
@@ -183,8 +180,19 @@ func remove(path string) error {
 	return nil
 }
 
-// RecordOf returns the record of an object.
-func RecordOf(o *object.Object) (Record, error) {
+// RecordsOf returns the records of objects.
+func RecordsOf(objects []*object.Object) (all []Record, err error) {
+	for _, o := range objects {
+		r, err := recordOf(o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func recordOf(o *object.Object) (Record, error) {
 	spec, err := protojson.Marshal(o.Spec)
 	if err != nil {
 		return Record{}, fmt.Errorf("write the last good version of %s: %w", o, err)

@@ -53,7 +53,7 @@ func refusedOf(r Refused) (refused, error) {
 		if o == nil {
 			continue
 		}
-		made, err := RecordOf(o)
+		made, err := recordOf(o)
 		if err != nil {
 			return refused{}, err
 		}
