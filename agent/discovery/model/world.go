@@ -22,6 +22,7 @@ type World struct {
 	entries   map[string][]*object.Object // ServiceEntries by host, oldest first
 	workloads workloads
 	peers     *peerPolicies
+	policies  policies
 	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
@@ -50,6 +51,7 @@ type World struct {
 func NewWorld(domain string, m *mesh.Config) *World {
 	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{},
 		workloads: newWorkloads(), peers: &peerPolicies{root: m.RootNamespace},
+		policies:  policies{},
 		addresses: map[string][]*object.Object{}, services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{},
 		byObject:   map[*object.Object]*Routing{},
@@ -80,7 +82,9 @@ type Touched struct {
 	Gateways bool
 	Sidecars bool
 	Filters  bool
-	Peers    bool                // PeerAuthentications
+	Peers    bool // PeerAuthentications
+	// AuthorizationPolicies and RequestAuthentications before and after the change
+	Policies []*object.Object
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
@@ -151,6 +155,13 @@ func (w *World) Apply(changes []object.Change) Touched {
 		case object.PeerAuthentication:
 			touched.Peers = true
 			w.changePeers(c, services)
+		case object.AuthorizationPolicy, object.RequestAuthentication:
+			w.policies.change(c)
+			for _, o := range []*object.Object{c.Old, c.New} {
+				if o != nil {
+					touched.Policies = append(touched.Policies, o)
+				}
+			}
 		case object.EnvoyFilter:
 			touched.Filters = true
 			w.filters = replace(w.filters, c)

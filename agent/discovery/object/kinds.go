@@ -25,7 +25,9 @@ const (
 	WorkloadGroup   Kind = "WorkloadGroup"
 	ProxyConfig     Kind = "ProxyConfig"
 
-	PeerAuthentication Kind = "PeerAuthentication"
+	PeerAuthentication    Kind = "PeerAuthentication"
+	AuthorizationPolicy   Kind = "AuthorizationPolicy"
+	RequestAuthentication Kind = "RequestAuthentication"
 )
 
 // The API groups of the kinds.
@@ -64,6 +66,10 @@ var definitions = map[Kind]definition{
 
 	PeerAuthentication: {SecurityGroup,
 		func() proto.Message { return &security.PeerAuthentication{} }, true},
+	AuthorizationPolicy: {SecurityGroup,
+		func() proto.Message { return &security.AuthorizationPolicy{} }, true},
+	RequestAuthentication: {SecurityGroup,
+		func() proto.Message { return &security.RequestAuthentication{} }, true},
 }
 
 // NewSpec returns an empty spec of a kind, nil if the kind is not supported.

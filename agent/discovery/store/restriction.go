@@ -49,10 +49,11 @@ var restrictions = withSupported(map[string]restriction{
 		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts, ""},
 })
 
-// withSupported adds the supported kinds that restrict access, without a spec.
+// withSupported adds the kinds of package object that restrict access, without a spec. Those that
+// are among all are not supported yet.
 func withSupported(all map[string]restriction) map[string]restriction {
 	for _, name := range object.Kinds(securityGroup) {
-		if object.Kind(name).Restricts() {
+		if _, unsupported := all[name]; object.Kind(name).Restricts() && !unsupported {
 			all[name] = restriction{group: securityGroup}
 		}
 	}

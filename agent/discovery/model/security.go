@@ -1,0 +1,126 @@
+package model
+
+import (
+	"maps"
+	"slices"
+
+	types "istio.io/api/type/v1beta1"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// GatewayNameLabel is the label of proxies that are an instance of a Gateway of Kubernetes' Gateway
+// API.
+const GatewayNameLabel = "gateway.networking.k8s.io/gateway-name"
+
+// GatewayTarget is the API group and kind of targets that name such a Gateway.
+const (
+	GatewayTargetGroup = "gateway.networking.k8s.io"
+	GatewayTargetKind  = "Gateway"
+)
+
+// policies indexes AuthorizationPolicies and RequestAuthentications by a label that every proxy has
+// that they select.
+type policies map[pair][]*object.Object
+
+// targeted is the part that these kinds have in common.
+type targeted interface {
+	GetSelector() *types.WorkloadSelector
+	GetTargetRef() *types.PolicyTargetReference
+	GetTargetRefs() []*types.PolicyTargetReference
+}
+
+// Targets returns the targets of a security policy.
+func Targets(o *object.Object) []*types.PolicyTargetReference {
+	spec := o.Spec.(targeted)
+	if one := spec.GetTargetRef(); len(spec.GetTargetRefs()) == 0 && one != nil {
+		return []*types.PolicyTargetReference{one}
+	}
+	return spec.GetTargetRefs()
+}
+
+// change applies a change of a policy.
+func (p policies) change(c object.Change) {
+	if c.Old != nil {
+		for _, key := range policyPairs(c.Old) {
+			remove(p, key, c.Old)
+		}
+	}
+	if c.New != nil {
+		for _, key := range policyPairs(c.New) {
+			insert(p, key, c.New, object.Age)
+		}
+	}
+}
+
+// policyPairs returns the labels under which a policy is indexed, each once.
+func policyPairs(o *object.Object) []pair {
+	targets := Targets(o)
+	selector := o.Spec.(targeted).GetSelector().GetMatchLabels()
+	switch {
+	case len(targets) > 0:
+		var all []pair
+		for _, t := range targets {
+			key := pair{o.Namespace, GatewayNameLabel, t.GetName()}
+			if isGateway(o, t) && !slices.Contains(all, key) {
+				all = append(all, key)
+			}
+		}
+		return all
+	case len(selector) == 0:
+		return []pair{{namespace: o.Namespace}}
+	}
+	key := slices.Min(slices.Collect(maps.Keys(selector)))
+	return []pair{{o.Namespace, key, selector[key]}}
+}
+
+// isGateway reports whether a policy's target is a Gateway of its own namespace, the only target
+// that a proxy of this server can be.
+func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
+	return t.GetGroup() == GatewayTargetGroup && t.GetKind() == GatewayTargetKind &&
+		(t.GetNamespace() == "" || t.GetNamespace() == o.Namespace)
+}
+
+// SecurityPolicies returns the AuthorizationPolicies or RequestAuthentications that apply to a
+// proxy: those of the root namespace, then those of its own namespace, both oldest first.
+func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
+	namespaces := []string{w.mesh.RootNamespace}
+	if node.Namespace != w.mesh.RootNamespace {
+		namespaces = append(namespaces, node.Namespace)
+	}
+	var all []*object.Object
+	for _, namespace := range namespaces {
+		first := len(all)
+		for _, key := range pairs(namespace, node.Labels) {
+			for _, o := range w.policies[key] {
+				if o.Kind == kind && w.Selected(o, node) {
+					all = append(all, o)
+				}
+			}
+		}
+		slices.SortFunc(all[first:], object.Age)
+	}
+	return all
+}
+
+// Selected reports whether an AuthorizationPolicy or RequestAuthentication applies to a proxy. One
+// of the root namespace applies to the proxies of all namespaces, unless it has targets.
+func (w *World) Selected(o *object.Object, node Node) bool {
+	if targets := Targets(o); len(targets) > 0 {
+		gateway, ok := node.Labels[GatewayNameLabel]
+		return ok && o.Namespace == node.Namespace &&
+			slices.ContainsFunc(targets, func(t *types.PolicyTargetReference) bool {
+				return isGateway(o, t) && t.GetName() == gateway
+			})
+	}
+	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace) &&
+		Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
+}
+
+// Secured reports whether a change affects the AuthorizationPolicies or RequestAuthentications of a
+// proxy.
+func (w *World) Secured(touched Touched, node Node) bool {
+	return slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
+		return w.Selected(o, node)
+	})
+}
