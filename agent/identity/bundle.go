@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -15,6 +13,7 @@ import (
 
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/fetch"
 	"outrider.org/outrider/agent/identity/pki"
 )
 
@@ -24,13 +23,12 @@ const CodeBundle = "trust-bundle-unavailable"
 // A bundle is fetched again after the time that it names, between minBundleRefresh and
 // maxBundleRefresh; after a failure sooner, with the pause doubling.
 const (
-	bundleRefresh     = 5 * time.Minute // if it names none, as SPIFFE recommends
-	minBundleRefresh  = time.Minute
-	maxBundleRefresh  = time.Hour
-	firstBundleRetry  = time.Second
-	bundleFetchTime   = 10 * time.Second
-	maxBundleBytes    = 1 << 20
-	maxBundleRedirect = 3
+	bundleRefresh    = 5 * time.Minute // if it names none, as SPIFFE recommends
+	minBundleRefresh = time.Minute
+	maxBundleRefresh = time.Hour
+	firstBundleRetry = time.Second
+	bundleFetchTime  = 10 * time.Second
+	maxBundleBytes   = 1 << 20
 )
 
 // fetcher is a goroutine that fetches a SPIFFE bundle.
@@ -115,41 +113,15 @@ func (m *Manager) repeatFetch(ctx context.Context, url string, f *fetcher) {
 	}
 }
 
-// newBundleClient returns a client that trusts the system's roots and follows no redirect to
-// plaintext.
-func newBundleClient() *http.Client {
-	return &http.Client{CheckRedirect: func(next *http.Request, via []*http.Request) error {
-		if next.URL.Scheme != "https" || len(via) > maxBundleRedirect {
-			return errors.New("it redirects to http, or too often")
-		}
-		return nil
-	}}
-}
-
 // fetchBundle returns the X.509 authorities of a SPIFFE bundle, and when to fetch it again.
 func fetchBundle(
 	ctx context.Context, client *http.Client, url string,
 ) ([]*x509.Certificate, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, bundleFetchTime)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	text, err := fetch.Get(ctx, client, url, maxBundleBytes)
 	if err != nil {
 		return nil, 0, err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return nil, 0, errors.Unwrap(err) // without the URL
-	}
-	defer func() { _ = answer.Body.Close() }() // only read
-	if answer.StatusCode != http.StatusOK {
-		return nil, 0, fmt.Errorf("it answers %s", answer.Status)
-	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxBundleBytes+1))
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(text) > maxBundleBytes {
-		return nil, 0, errors.New("it is larger than 1 MiB")
 	}
 	var bundle struct {
 		Keys []struct {

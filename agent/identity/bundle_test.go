@@ -99,8 +99,8 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 			t.Errorf("after the cure: %v", condition)
 		}
 		for problem, text := range map[string]string{
-			"its content":               strings.Replace(bundleOf(second), "x509-svid", "other", 1),
-			"it is larger than 1 MiB; ": bundleOf(second) + strings.Repeat(" ", 1<<20),
+			"its content":                  strings.Replace(bundleOf(second), "x509-svid", "other", 1),
+			"it is larger than 1024 KiB; ": bundleOf(second) + strings.Repeat(" ", 1<<20),
 		} {
 			server.text.Store(text)
 			wait(6 * time.Minute)

@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/fetch"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
@@ -73,7 +74,7 @@ func New(options Options) *Manager {
 		options.Now = time.Now
 	}
 	if options.HTTP == nil {
-		options.HTTP = newBundleClient()
+		options.HTTP = fetch.NewClient(nil)
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)

@@ -1,0 +1,59 @@
+// Package fetch gets documents over HTTP from servers that are not trusted: they cannot send more
+// than a limit, redirect to plaintext, or make a program read what answers on its own host.
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// maxRedirects is the number of redirects that a document may need.
+const maxRedirects = 3
+
+// NewClient returns a client that trusts the system's roots and accepts redirects to https:// only.
+// transport is http.DefaultTransport if nil.
+func NewClient(transport http.RoundTripper) *http.Client {
+	return &http.Client{Transport: transport,
+		CheckRedirect: func(next *http.Request, via []*http.Request) error {
+			if next.URL.Scheme != "https" || len(via) > maxRedirects {
+				return errors.New("it redirects to http, or too often")
+			}
+			return nil
+		}}
+}
+
+// Get returns the body of a successful answer, of at most size bytes. No error contains the URL.
+func Get(ctx context.Context, client *http.Client, url string, size int64) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, unwrap(err)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, unwrap(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // only read
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %d %s", answer.StatusCode,
+			http.StatusText(answer.StatusCode))
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, size+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(body)) > size {
+		return nil, fmt.Errorf("it is larger than %d KiB", size>>10)
+	}
+	return body, nil
+}
+
+// unwrap returns the cause of an error of net/http, which begins with the URL.
+func unwrap(err error) error {
+	if cause := errors.Unwrap(err); cause != nil {
+		return cause
+	}
+	return err
+}

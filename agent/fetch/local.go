@@ -1,0 +1,119 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	dialTimeout    = 10 * time.Second
+	maxHeaderBytes = 64 << 10
+)
+
+// local are the addresses of a host itself, of its links, and of metadata services of clouds.
+var local = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("::/128"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
+	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon
+	netip.MustParsePrefix("fd20:ce::254/128"),   // Google
+}
+
+// translated is the prefix of IPv6 addresses that a NAT64 translates to IPv4.
+var translated = netip.MustParsePrefix("64:ff9b::/96")
+
+// IsLocal reports whether an address is loopback, link-local, multicast, unspecified, or that of a
+// cloud's metadata service.
+func IsLocal(ip netip.Addr) bool {
+	ip = ip.Unmap().WithZone("")
+	if translated.Contains(ip) {
+		bytes := ip.As16()
+		ip = netip.AddrFrom4([4]byte(bytes[12:]))
+	}
+	return slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// guard is a transport that refuses local addresses, by the address to which it connects.
+type guard struct {
+	allowed func(host string) bool
+	direct  http.RoundTripper
+	proxy   http.RoundTripper // for requests that an HTTP proxy of the environment forwards
+}
+
+// NewTransport returns a transport that connects to local addresses (IsLocal) only for hosts that
+// are allowed: lower case, without a final dot. It compares the address after each resolution. Of a
+// host behind an HTTP proxy of the environment it resolves the name itself.
+func NewTransport(allowed func(host string) bool) http.RoundTripper {
+	g := guard{allowed: allowed}
+	base := func() *http.Transport {
+		return &http.Transport{DisableKeepAlives: true, ForceAttemptHTTP2: true,
+			DisableCompression: true, TLSHandshakeTimeout: dialTimeout,
+			MaxResponseHeaderBytes: maxHeaderBytes}
+	}
+	direct, proxy := base(), base()
+	direct.DialContext = g.dial
+	proxy.Proxy = http.ProxyFromEnvironment
+	g.direct, g.proxy = direct, proxy
+	return g
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
+	proxy, err := http.ProxyFromEnvironment(request)
+	if err != nil {
+		return nil, err
+	}
+	if proxy == nil {
+		return g.direct.RoundTrip(request)
+	}
+	if host := request.URL.Hostname(); !g.allowed(normalize(host)) &&
+		ResolvesToLocal(request.Context(), host) {
+		return nil, fmt.Errorf("%s is a local address", request.URL.Host)
+	}
+	return g.proxy.RoundTrip(request)
+}
+
+func (g guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	if !g.allowed(normalize(host)) {
+		dialer.Control = refuseLocal
+	}
+	return dialer.DialContext(ctx, network, address)
+}
+
+func normalize(host string) string { return strings.TrimSuffix(strings.ToLower(host), ".") }
+
+// refuseLocal refuses a connection to a local address, for net.Dialer.Control.
+func refuseLocal(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if IsLocal(to.Addr()) {
+		return fmt.Errorf("%s is a local address", to.Addr())
+	}
+	return nil
+}
+
+// ResolvesToLocal reports whether a host has a local address. One that this host cannot resolve, as
+// behind an HTTP proxy, has none.
+func ResolvesToLocal(ctx context.Context, host string) bool {
+	found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	return slices.ContainsFunc(found, IsLocal)
+}
