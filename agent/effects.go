@@ -135,7 +135,7 @@ func (e reloadEffects) Enact(
 	step("Envoy's log levels")
 	e.levels.Configure(ctx, c.Envoy.LogLevel, c.Envoy.ComponentLogLevel, won.wanted.spec)
 	e.keeper.Configure(c.Log.Envoy)
-	e.supervisor.Configure(epochSettings(c))
+	e.supervisor.Configure(c.Envoy)
 	step("status address and admin view")
 	if e.status != nil {
 		e.status.Configure(statusConfig(c))

@@ -38,10 +38,9 @@ func newEpochs(
 	claims := &hostClaims{options: b.options.Config, state: state, link: link, presence: presence}
 	supervisor := epoch.New(epoch.Options{
 		Admin: func(address string) epoch.Admin { return link.Admin(address) },
-		Board: b.board, Logger: b.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir,
+		Board: b.board, Logger: b.logOf("epoch"), Config: c.Envoy,
 		Explain:  envoy.ExplainExit,
 		Obstacle: claims.taken,
-		Settings: epochSettings(c),
 	})
 	link.Supervise(supervisor)
 	return &epochParts{link: link, supervisor: supervisor, claims: claims, user: user,
@@ -86,16 +85,4 @@ func openKeeper(ctx context.Context, link *epoch.Link) error {
 		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
 	}
 	return err
-}
-
-func epochSettings(c *config.Config) epoch.Settings {
-	return epoch.Settings{BackoffMin: c.Envoy.RestartBackoffMin,
-		BackoffMax: c.Envoy.RestartBackoffMax, Limit: c.Envoy.RestartLimit,
-		Window: c.Envoy.RestartWindow}
-}
-
-func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
-	return epoch.StopOptions{TerminationDrain: c.TerminationDrainDuration,
-		ExitOnZero: c.ExitOnZeroActiveConnections,
-		Minimum:    c.MinimumDrainDuration, Maximum: c.MaximumDrainDuration, Now: now}
 }

@@ -86,7 +86,7 @@ func (s *stopper) stop(ctx context.Context, why string) {
 		}
 		s.capture.Leave(ctx, accepts/2)
 	}
-	if err := s.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
+	if err := s.supervisor.Stop(ctx, settings, again); err != nil && ctx.Err() == nil {
 		s.log.Error("stop", "error", err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // The short actions on callers, board and log.
@@ -83,7 +85,7 @@ func (a logLine) run(x *executor) { x.logs(a.level, a.message, a.args...) }
 type (
 	// launch makes the keeper create a process.
 	launch struct {
-		spec StartSpec
+		spec keeper.StartSpec
 		hot  bool
 	}
 	sendSignal struct {
@@ -105,16 +107,16 @@ type (
 
 func (a launch) run(x *executor) {
 	x.ledger.add(func(ctx context.Context) {
-		pid := 0
+		var process keeper.Process
 		err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) (err error) {
-			pid, err = k.Start(ctx, a.spec)
+			process, err = k.Start(ctx, a.spec)
 			return err
 		})
 		x.job(startJob(a.spec.ID), func(ctx context.Context) {
 			if err != nil && a.hot {
 				sleep(ctx, parentNews) // the exit of its parent, if that is the cause, comes first
 			}
-			x.post(launched{a.spec.ID, pid, err})
+			x.post(launched{a.spec.ID, process.PID, err})
 		})
 	})
 }
@@ -139,7 +141,10 @@ func (a forget) run(x *executor) {
 
 func (a clearInitializing) run(x *executor) {
 	x.requestKeeper("cannot clear the flag of a failed start", []any{"epoch", a.number},
-		func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, a.lineage) })
+		func(ctx context.Context, k Keeper) error {
+			_, err := k.ClearInitializing(ctx, a.lineage)
+			return err
+		})
 }
 
 func (cleanUp) run(x *executor) {
@@ -181,7 +186,7 @@ type (
 
 func (a listProcesses) run(x *executor) {
 	x.job("list", func(ctx context.Context) {
-		var found []Process
+		var found []keeper.Process
 		err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) (err error) {
 			found, err = k.Processes(ctx)
 			return err
@@ -195,10 +200,10 @@ func (a listProcesses) run(x *executor) {
 }
 
 // exitOf returns the event of a process that ended, or lives if its exit is nil.
-func (x *executor) exitOf(p Process) processExited {
-	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit}
+func (x *executor) exitOf(p keeper.Process) processExited {
+	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit, lastLines: envoy.RedactLines(p.LastLines)}
 	if e.exit != nil {
-		e.cause = x.options.Explain(e.exit.Code, e.exit.Signal, e.exit.CoreDump, e.exit.LastLines)
+		e.cause = x.options.Explain(e.exit.Code, e.exit.Signal, e.exit.CoreDump, e.lastLines)
 	}
 	return e
 }
@@ -206,18 +211,18 @@ func (x *executor) exitOf(p Process) processExited {
 // run reports exits until the connection to the keeper is lost.
 func (a watchKeeper) run(x *executor) {
 	x.mu.Lock()
-	keeper := x.keeper
+	current := x.keeper
 	x.mu.Unlock()
 	x.job("watch", func(ctx context.Context) {
 		for {
 			select {
-			case p, open := <-keeper.Exits():
+			case p, open := <-current.Exits():
 				if !open {
 					x.post(keeperGone(a))
 					return
 				}
 				x.post(x.exitOf(p))
-			case <-keeper.Done():
+			case <-current.Done():
 				x.post(keeperGone(a))
 				return
 			case <-ctx.Done():

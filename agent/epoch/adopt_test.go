@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/keeper"
 )
 
 // unchanged asks as an agent does that has just started.
@@ -182,7 +184,7 @@ func TestAdoption_EndsForeignProcesses(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.leave()
 		h.do(func() {
-			h.w.start(StartSpec{ID: "x", Command: Command{Args: []string{"x", "1s", "1s"}},
+			h.w.start(keeper.StartSpec{ID: "x", Args: []string{"x", "1s", "1s"},
 				Note: []byte("?")})
 		})
 		h.begin()
@@ -203,7 +205,7 @@ func TestStop_InterruptedIsFollowedByANewEpoch(t *testing.T) {
 				first := h.newest()
 				h.do(func() { first.requests = 1 })
 				s := h.s
-				go func() { _ = s.Stop(context.Background(), stopDefaults) }()
+				go func() { _ = s.Stop(context.Background(), h.config, false) }()
 				h.wait(after)
 				h.leave()
 				h.begin()

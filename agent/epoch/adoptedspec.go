@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"outrider.org/outrider/agent/keeper"
 )
 
 // adoptedSpec is what is known of the spec of an adopted epoch: the file and the command line it
@@ -20,7 +22,7 @@ var errAdoptedSpec = errors.New(
 	"it was started by an agent before this one, and its configuration is not known yet")
 
 // foundProcess reads the note of a process that the keeper has.
-func (x *executor) foundProcess(p Process) foundProcess {
+func (x *executor) foundProcess(p keeper.Process) foundProcess {
 	found := foundProcess{processExited: x.exitOf(p)}
 	var n note
 	if err := json.Unmarshal(p.Note, &n); err != nil || n.BootstrapPath == "" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // stage names how far an attempt is.
@@ -121,9 +122,9 @@ func (m *machine) launch(a *attempt) {
 		a.liveBy = m.now.Add(a.spec.LiveTimeout)
 	}
 	m.processes = append(m.processes, p)
-	m.do(launch{StartSpec{ID: p.ID, Number: p.Number, RestartEpoch: p.RestartEpoch,
-		Lineage: p.Lineage, HotRestart: p.hot, Command: p.command, Note: noteOf(p),
-		Own: a.spec.Own}, a.mode == Hot})
+	m.do(launch{keeper.StartSpec{ID: p.ID, Number: p.Number, Epoch: p.RestartEpoch,
+		Lineage: p.Lineage, HotRestart: p.hot, Path: p.command.Path, Args: p.command.Args,
+		Env: p.command.Env, Note: noteOf(p), Own: a.spec.Own}, a.mode == Hot})
 }
 
 // launched is the event of a process that the keeper has created or could not create.

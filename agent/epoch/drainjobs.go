@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // probe checks whether the admin interface of an epoch answers.
@@ -162,13 +164,13 @@ func (a countConnections) run(x *executor) {
 		for quiet := 0; ; {
 			all, err := x.measure(ctx)
 			p, ok := all[a.id]
-			left := int(p.Connections)
+			left := int(p.Downstream)
 			switch {
 			case err != nil: // the keeper is busy, or replaces itself
 				quiet, left = 0, -1
 			case !ok || p.Exit != nil:
 				return
-			case p.Connections == 0 && !p.Listening:
+			case p.Downstream == 0 && !p.Listening:
 				quiet++
 			default:
 				quiet = 0
@@ -182,10 +184,10 @@ func (a countConnections) run(x *executor) {
 }
 
 // measure returns the keeper's processes with their connections, by ID.
-func (x *executor) measure(ctx context.Context) (map[string]Process, error) {
-	found := map[string]Process{}
+func (x *executor) measure(ctx context.Context) (map[string]keeper.Process, error) {
+	found := map[string]keeper.Process{}
 	err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
-		processes, err := k.Measure(ctx)
+		processes, err := k.Measure(ctx, 0)
 		for _, p := range processes {
 			found[p.ID] = p
 		}
@@ -198,8 +200,8 @@ func (x *executor) measure(ctx context.Context) (map[string]Process, error) {
 type drainToStop struct {
 	id, admin string
 	number    int
-	options   StopOptions
-	until     time.Time
+	config    config.Envoy
+	until     time.Time // maximum_drain_duration is over
 	older     []leaving
 }
 
@@ -238,15 +240,15 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	if failing != nil {
 		x.logs(slog.LevelWarn, "cannot fail the health check", "error", failing)
 	}
-	if a.options.ExitOnZero && failing == nil {
-		if !sleep(ctx, a.options.Minimum) {
+	if a.config.ExitOnZeroActiveConnections && failing == nil {
+		if !sleep(ctx, a.config.MinimumDrainDuration) {
 			return nil
 		}
 		err := x.awaitActivity(ctx, admin, 0, func(a envoy.Activity) bool { return a.Connections == 0 })
 		if err != nil {
 			x.logs(slog.LevelWarn, "connections are not known: the listeners close", "error", err)
 		}
-	} else if !sleep(ctx, a.options.TerminationDrain) {
+	} else if !sleep(ctx, a.config.TerminationDrainDuration) {
 		return nil
 	}
 	// Not ?graceful: that closes the listeners at the end of Envoy's drain time only.
@@ -291,7 +293,7 @@ func (x *executor) awaitConnections(ctx context.Context, epochs []leaving) {
 		all, err := x.measure(ctx)
 		waits := slices.ContainsFunc(epochs, func(e leaving) bool {
 			p, ok := all[e.id]
-			connected := err != nil || ok && p.Exit == nil && p.Connections > 0
+			connected := err != nil || ok && p.Exit == nil && p.Downstream > 0
 			return connected && time.Now().Before(e.ends) // an error says nothing of Envoy
 		})
 		quiet++

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // unreplaced is an epoch that served, exited and has no live successor yet. Its file and its note
@@ -22,10 +23,11 @@ const remembered = 16
 
 // processExited is the event of a process that ended.
 type processExited struct {
-	id    string
-	pid   int
-	exit  *Exit  // nil: not known
-	cause string // in words
+	id        string
+	pid       int
+	exit      *keeper.Exit // nil: not known
+	lastLines []string     // of its log, oldest first
+	cause     string       // for people
 }
 
 func (e processExited) apply(m *machine) { m.exited(e) }
@@ -43,12 +45,13 @@ func (m *machine) exited(e processExited) {
 	}
 	exit := e.exit
 	if exit == nil {
-		exit = &Exit{Code: -1, At: m.now}
+		exit = &keeper.Exit{Code: -1, At: m.now}
 	}
 	served := p.State.Serves() && m.stop == nil
 	if served {
 		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
 	}
+	p.lastLines = e.lastLines
 	m.recordExit(p, exit, cmp.Or(e.cause, "has ended, it is not known how"))
 	if !served {
 		m.do(forget{e.id})
@@ -77,7 +80,7 @@ func (m *machine) removeUnreplaced() {
 }
 
 // recordExit moves a process that ended into the history and decides what its end means.
-func (m *machine) recordExit(p *process, exit *Exit, cause string) {
+func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	phase := p.State
 	p.State, p.exit, p.ExitCause, p.Exited = Exited, exit, cause, m.now
 	p.ExitStatus, p.ExitSignal = exit.Code, exit.Signal
@@ -148,7 +151,7 @@ func (m *machine) vanish(gone func(*process) bool) (served bool) {
 		}
 		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
 		served = served || p.State.Serves()
-		m.recordExit(p, &Exit{Code: -1, At: m.now, WithKeeper: true}, "ended with its keeper")
+		m.recordExit(p, &keeper.Exit{Code: -1, At: m.now, WithKeeper: true}, "ended with its keeper")
 	}
 	return served
 }

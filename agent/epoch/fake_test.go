@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/agent/keeper"
 )
 
 // world is a model of Envoys on one host, as measured with Envoy 1.40: what shared memory, hot
@@ -55,10 +57,11 @@ type behaviour struct {
 type memory struct{ initializing, stale bool }
 
 type fakeEnvoy struct {
-	StartSpec
+	keeper.StartSpec
 	pid         int
 	started     time.Time
-	exit        *Exit
+	exit        *keeper.Exit
+	lastLines   []string
 	hash        string
 	drain       time.Duration
 	shutdown    time.Duration
@@ -136,7 +139,7 @@ func (w *world) look() {
 
 func (w *world) find(lineage, restart int) *fakeEnvoy {
 	for _, e := range w.all {
-		if e.exit == nil && e.HotRestart && e.Lineage == lineage && e.RestartEpoch == restart {
+		if e.exit == nil && e.HotRestart && e.Lineage == lineage && e.Epoch == restart {
 			return e
 		}
 	}
@@ -144,12 +147,12 @@ func (w *world) find(lineage, restart int) *fakeEnvoy {
 }
 
 // start is what exec of an Envoy leads to.
-func (w *world) start(spec StartSpec) *fakeEnvoy {
+func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 	w.pid++
 	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note,
-		hash: spec.Command.Args[0], idle: w.clients}
-	e.drain, _ = time.ParseDuration(spec.Command.Args[1])
-	e.shutdown, _ = time.ParseDuration(spec.Command.Args[2])
+		hash: spec.Args[0], idle: w.clients}
+	e.drain, _ = time.ParseDuration(spec.Args[1])
+	e.shutdown, _ = time.ParseDuration(spec.Args[2])
 	for _, other := range w.all {
 		if other.exit == nil && other.Number == e.Number {
 			w.fault("epoch %d was started while one of this number lives", e.Number)
@@ -161,12 +164,12 @@ func (w *world) start(spec StartSpec) *fakeEnvoy {
 		b.sick(e)
 	}
 	if e.HotRestart {
-		if other := w.find(e.Lineage, e.RestartEpoch); other != e || w.find(e.Lineage, e.RestartEpoch+3) != nil {
+		if other := w.find(e.Lineage, e.Epoch); other != e || w.find(e.Lineage, e.Epoch+3) != nil {
 			w.later(e, 5*time.Millisecond,
 				func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
 			return e
 		}
-		if e.RestartEpoch == 0 {
+		if e.Epoch == 0 {
 			w.memory[e.Lineage] = &memory{}
 		}
 		m := w.memory[e.Lineage]
@@ -184,7 +187,7 @@ func (w *world) start(spec StartSpec) *fakeEnvoy {
 		w.later(e, 40*time.Millisecond, func() { w.end(e, 1, "", "Unable to parse JSON as proto") })
 		return e
 	}
-	if !e.HotRestart || e.RestartEpoch == 0 {
+	if !e.HotRestart || e.Epoch == 0 {
 		w.initialize(e, b, nil)
 		return e
 	}
@@ -193,7 +196,7 @@ func (w *world) start(spec StartSpec) *fakeEnvoy {
 }
 
 func (w *world) handshake(e *fakeEnvoy, b behaviour) {
-	parent, m := w.find(e.Lineage, e.RestartEpoch-1), w.memory[e.Lineage]
+	parent, m := w.find(e.Lineage, e.Epoch-1), w.memory[e.Lineage]
 	switch {
 	case parent == nil:
 		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
@@ -205,7 +208,7 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 	default:
 		e.handshaken, parent.admin = true, false
 		if old := parent.parent; old != nil && old.exit == nil {
-			if old.process().Connections > 0 || old.process().Listening {
+			if old.process().Downstream > 0 || old.process().Listening {
 				w.fault("epoch %d was started while epoch %d was ending: its connections are cut", e.Number, old.Number)
 			}
 			old.told = true
@@ -273,7 +276,8 @@ func (w *world) end(e *fakeEnvoy, code int, signal string, lines ...string) {
 	if e.exit != nil {
 		return
 	}
-	e.exit = &Exit{Code: code, Signal: signal, At: time.Now(), LastLines: lines, WithKeeper: w.ending}
+	e.exit = &keeper.Exit{Code: code, Signal: signal, At: time.Now(), WithKeeper: w.ending}
+	e.lastLines = lines
 	e.listening, e.admin = false, false
 	if e.handshaken && e.live.IsZero() && signal != "" {
 		w.memory[e.Lineage].stale = true
@@ -341,7 +345,7 @@ func (w *world) hang(e *fakeEnvoy) {
 	w.look()
 }
 
-func (e *fakeEnvoy) process() Process {
-	return Process{ID: e.ID, PID: e.pid, Started: e.started, Exit: e.exit, Note: slices.Clone(e.note),
-		Connections: e.requests + e.tunnels + e.idle, Listening: (e.listening || e.datagrams) && e.exit == nil}
+func (e *fakeEnvoy) process() keeper.Process {
+	return keeper.Process{ID: e.ID, PID: e.pid, Started: e.started, Exit: e.exit, LastLines: e.lastLines,
+		Note: slices.Clone(e.note), Downstream: e.requests + e.tunnels + e.idle, Listening: (e.listening || e.datagrams) && e.exit == nil}
 }

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // fakeKeeper is one agent's connection to the keeper.
 type fakeKeeper struct {
 	w     *world
-	exits chan Process
+	exits chan keeper.Process
 	done  chan struct{}
 }
 
@@ -23,7 +24,7 @@ type fakeKeeper struct {
 func (w *world) connect() *fakeKeeper {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.keeper = &fakeKeeper{w: w, exits: make(chan Process, 1000), done: make(chan struct{})}
+	w.keeper = &fakeKeeper{w: w, exits: make(chan keeper.Process, 1000), done: make(chan struct{})}
 	return w.keeper
 }
 
@@ -114,19 +115,19 @@ func (k *fakeKeeper) with(ctx context.Context, id string, f func(*fakeEnvoy) err
 	return fmt.Errorf("no process %q", id)
 }
 
-func (k *fakeKeeper) Start(ctx context.Context, spec StartSpec) (int, error) {
+func (k *fakeKeeper) Start(ctx context.Context, spec keeper.StartSpec) (keeper.Process, error) {
 	if err := k.pause(ctx); err != nil {
-		return 0, err
+		return keeper.Process{}, err
 	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {
-		return 0, errKeeperLost
+		return keeper.Process{}, errKeeperLost
 	}
 	if k.w.ending {
-		return 0, errors.New("the keeper is stopping")
+		return keeper.Process{}, errors.New("the keeper is stopping")
 	}
-	return k.w.start(spec).pid, nil
+	return k.w.start(spec).process(), nil
 }
 
 func (k *fakeKeeper) Signal(ctx context.Context, id string, signal syscall.Signal) error {
@@ -138,18 +139,18 @@ func (k *fakeKeeper) Signal(ctx context.Context, id string, signal syscall.Signa
 	})
 }
 
-func (k *fakeKeeper) Exits() <-chan Process { return k.exits }
-func (k *fakeKeeper) Done() <-chan struct{} { return k.done }
+func (k *fakeKeeper) Exits() <-chan keeper.Process { return k.exits }
+func (k *fakeKeeper) Done() <-chan struct{}        { return k.done }
 
-func (k *fakeKeeper) Processes(ctx context.Context) ([]Process, error) {
+func (k *fakeKeeper) Processes(ctx context.Context) ([]keeper.Process, error) {
 	all, err := k.list(ctx)
 	for i := range all {
-		all[i].Connections = 0
+		all[i].Downstream = 0
 	}
 	return all, err
 }
 
-func (k *fakeKeeper) Measure(ctx context.Context) ([]Process, error) {
+func (k *fakeKeeper) Measure(ctx context.Context, _ time.Duration) ([]keeper.Process, error) {
 	k.w.mu.Lock()
 	k.w.measured++
 	unmeasured := k.w.unmeasured
@@ -160,7 +161,7 @@ func (k *fakeKeeper) Measure(ctx context.Context) ([]Process, error) {
 	return k.list(ctx)
 }
 
-func (k *fakeKeeper) list(ctx context.Context) ([]Process, error) {
+func (k *fakeKeeper) list(ctx context.Context) ([]keeper.Process, error) {
 	if err := k.pause(ctx); err != nil {
 		return nil, err
 	}
@@ -169,7 +170,7 @@ func (k *fakeKeeper) list(ctx context.Context) ([]Process, error) {
 	if k.w.keeper != k {
 		return nil, errKeeperLost
 	}
-	var all []Process
+	var all []keeper.Process
 	for _, e := range k.w.all {
 		if !e.forgotten {
 			all = append(all, e.process())
@@ -186,31 +187,31 @@ func (k *fakeKeeper) Forget(ctx context.Context, id string) error {
 	return k.with(ctx, id, func(e *fakeEnvoy) error { e.forgotten = true; return nil })
 }
 
-func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error) {
+func (k *fakeKeeper) Run(ctx context.Context, _ string, args []string) (keeper.RunResult, error) {
 	k.w.mu.Lock()
 	k.w.runs++
-	invalid := k.w.behaviour[command.Args[0]].invalid
+	invalid := k.w.behaviour[args[0]].invalid
 	k.w.mu.Unlock()
 	if err := k.pause(ctx); err != nil {
-		return RunResult{}, err
+		return keeper.RunResult{}, err
 	}
 	sleep(ctx, 60*time.Millisecond)
 	if invalid {
-		return RunResult{Exit: 1, Output: []byte("[info] reading\nunknown cluster 'x'\n")}, nil
+		return keeper.RunResult{Exit: keeper.Exit{Code: 1}, Stdout: []byte("[info] reading\nunknown cluster 'x'\n")}, nil
 	}
-	return RunResult{Output: []byte("configuration OK\n")}, nil
+	return keeper.RunResult{Stdout: []byte("configuration OK\n")}, nil
 }
 
-func (k *fakeKeeper) ClearInitializing(ctx context.Context, lineage int) error {
+func (k *fakeKeeper) ClearInitializing(ctx context.Context, lineage int) (set bool, err error) {
 	if err := k.pause(ctx); err != nil {
-		return err
+		return false, err
 	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if m := k.w.memory[lineage]; m != nil && !k.w.unclear {
-		m.initializing = false
+		set, m.initializing = m.initializing, false
 	}
-	return nil
+	return set, nil
 }
 
 func (k *fakeKeeper) Steer(ctx context.Context, from, to string, closes time.Duration) error {
@@ -290,7 +291,7 @@ func (a fakeAdmin) State(ctx context.Context) (state ServerState, err error) {
 	err = a.with(ctx, func(e *fakeEnvoy) {
 		state = ServerState{Server: "PRE_INITIALIZING", RestartEpoch: -1}
 		if !e.live.IsZero() {
-			state = ServerState{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
+			state = ServerState{Server: "LIVE", RestartEpoch: e.Epoch, WorkersStarted: true}
 		}
 	})
 	return state, err

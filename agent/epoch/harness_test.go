@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -29,11 +30,19 @@ type harness struct {
 	s        *Supervisor
 	board    *condition.Board
 	dir      string
-	settings Settings
+	config   config.Envoy
 	obstacle atomic.Pointer[error]
 	cancel   context.CancelFunc
 	ended    chan error
 	log      parts.Log
+}
+
+// defaults returns the defaults of [envoy] that the supervisor uses.
+func defaults(folder string) config.Envoy {
+	return config.Envoy{ConfigDir: folder, RestartBackoffMin: time.Second,
+		RestartBackoffMax: time.Minute, RestartLimit: 10, RestartWindow: 10 * time.Minute,
+		TerminationDrainDuration: 5 * time.Second, MinimumDrainDuration: 5 * time.Second,
+		MaximumDrainDuration: time.Minute}
 }
 
 // onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was
@@ -43,7 +52,7 @@ func onHost(t *testing.T, test func(h *harness)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		h := &harness{t: t, w: newWorld(t), board: condition.NewBoard(), dir: dir,
-			settings: DefaultSettings()}
+			config: defaults(dir)}
 		h.begin()
 		test(h)
 		h.leave()
@@ -65,7 +74,7 @@ func (h *harness) begin() {
 	out = io.MultiWriter(out, &h.log)
 	h.s = New(Options{
 		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
-		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: h.settings,
+		Logger: slog.New(slog.NewTextHandler(out, nil)), Config: h.config,
 		AwaitExit: h.w.awaitExit, Obstacle: func() error {
 			if obstacle := h.obstacle.Load(); obstacle != nil {
 				return *obstacle

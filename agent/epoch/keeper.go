@@ -3,11 +3,11 @@ package epoch
 import (
 	"context"
 	"encoding/json"
-	"net/netip"
 	"syscall"
 	"time"
 
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // Keeper owns the processes. Its methods may be called by several goroutines; the supervisor bounds
@@ -20,11 +20,11 @@ type Keeper interface {
 
 // Processes starts, ends and watches them.
 type Processes interface {
-	// Start starts an Envoy under an id that was never used before and returns its pid.
-	Start(ctx context.Context, spec StartSpec) (pid int, err error)
+	// Start starts an Envoy under an ID that was never used before.
+	Start(ctx context.Context, spec keeper.StartSpec) (keeper.Process, error)
 	Signal(ctx context.Context, id string, signal syscall.Signal) error
 	// Exits delivers each process that ended while this agent was connected, once.
-	Exits() <-chan Process
+	Exits() <-chan keeper.Process
 	// Done is closed when the connection is lost. Whether the processes have ended with the keeper
 	// is known from the next one.
 	Done() <-chan struct{}
@@ -33,9 +33,10 @@ type Processes interface {
 // Ledger is what the keeper stores of processes, independent of the agent.
 type Ledger interface {
 	// Processes lists all that live, and those that exited and were not forgotten.
-	Processes(ctx context.Context) ([]Process, error)
-	// Measure is Processes with their Connections. It may take long on a busy machine.
-	Measure(ctx context.Context) ([]Process, error)
+	Processes(ctx context.Context) ([]keeper.Process, error)
+	// Measure is Processes with their connections, at most maxAge old. It may take long on a busy
+	// machine.
+	Measure(ctx context.Context, maxAge time.Duration) ([]keeper.Process, error)
 	Annotate(ctx context.Context, id string, note json.RawMessage) error
 	Forget(ctx context.Context, id string) error
 }
@@ -43,55 +44,15 @@ type Ledger interface {
 // Repair is what takes the right to touch Envoy's sockets and shared memory, or its user.
 type Repair interface {
 	// Run runs a program to its end as Envoy's user.
-	Run(ctx context.Context, command Command) (RunResult, error)
-	// ClearInitializing clears the flag that a failed start leaves in a lineage's shared memory.
-	ClearInitializing(ctx context.Context, lineage int) error
+	Run(ctx context.Context, path string, args []string) (keeper.RunResult, error)
+	// ClearInitializing clears the flag that a failed start leaves in a lineage's shared memory, and
+	// reports whether it was set.
+	ClearInitializing(ctx context.Context, lineage int) (bool, error)
 	// Steer directs new connections of the ports that two processes share to one of them, until the
 	// other ends, which closes its listeners after a time.
 	Steer(ctx context.Context, from, to string, closes time.Duration) error
 	// Cleanup removes sockets and shared memory of ended Envoys.
 	Cleanup(ctx context.Context) error
-}
-
-// StartSpec is what the keeper needs to start an Envoy, and to stand in for it if it dies before
-// its child ends it.
-type StartSpec struct {
-	ID           string
-	Number       int  // for people and log lines
-	RestartEpoch int  // as in Launch
-	Lineage      int  // as in Launch
-	HotRestart   bool // as in Launch
-	Command      Command
-	Note         json.RawMessage
-	Own          []netip.AddrPort // as in Spec
-}
-
-// Process is one Envoy as its keeper sees it.
-type Process struct {
-	ID          string
-	PID         int
-	Started     time.Time
-	Exit        *Exit  // nil = it lives
-	Connections uint64 // only from Measure: of clients
-	Listening   bool   // it has a socket of a TCP or UDP listener
-	Note        json.RawMessage
-}
-
-// Exit is how a process ended.
-type Exit struct {
-	Code      int    // -1 if a signal ended it
-	Signal    string // "SIGKILL"; "" = none
-	CoreDump  bool
-	At        time.Time
-	LastLines []string // of its log, oldest first
-	// WithKeeper says that its keeper ended, which counts for neither back-off nor restart_limit.
-	WithKeeper bool
-}
-
-// RunResult is the outcome of a program that ran to its end.
-type RunResult struct {
-	Output []byte // standard output and error
-	Exit   int
 }
 
 // Admin is the admin interface of one epoch. An error that is a time-out (or EAGAIN: the queue of

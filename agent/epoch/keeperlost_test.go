@@ -161,7 +161,7 @@ func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
 			h.wait(5 * time.Second)
 			h.do(func() { e.requests = 0 })
 		}()
-		if took := h.stopIn(stopDefaults); took < 7*time.Second || took > 9*time.Second {
+		if took := h.stopIn(false); took < 7*time.Second || took > 9*time.Second {
 			t.Errorf("took %s", took)
 		}
 	})
@@ -191,9 +191,9 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
-				h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 1,
-					Window: 24 * time.Hour}
-				h.s.Configure(h.settings)
+				h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Second, time.Second
+				h.config.RestartLimit, h.config.RestartWindow = 1, 24*time.Hour
+				h.s.Configure(h.config)
 				h.must(specOf("a"))
 				h.wait(time.Minute)
 				h.kill(h.newest(), "SIGKILL")
@@ -217,19 +217,19 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 // restarting kills Envoy, which the limit permits once more, while the next one starts slowly.
 func (h *harness) restarting() {
 	h.do(func() { h.w.behaviour["a"] = behaviour{slow: time.Second} })
-	h.settings.Limit++
-	h.s.Configure(h.settings)
+	h.config.RestartLimit++
+	h.s.Configure(h.config)
 	h.kill(h.newest(), "SIGKILL")
-	h.wait(h.settings.BackoffMax + 100*time.Millisecond)
+	h.wait(h.config.RestartBackoffMax + 100*time.Millisecond)
 	h.expect("0 starting")
 }
 
 // Only exits of Envoy count: the limit stands after a keeper was lost.
 func TestRestartLimit_CountsAfterLostKeeper(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 2,
-			Window: 24 * time.Hour}
-		h.s.Configure(h.settings)
+		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Second, time.Second
+		h.config.RestartLimit, h.config.RestartWindow = 2, 24*time.Hour
+		h.s.Configure(h.config)
 		h.must(specOf("a"))
 		for range 2 {
 			h.kill(h.newest(), "SIGKILL")

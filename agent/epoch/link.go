@@ -102,7 +102,7 @@ func (l *Link) dial(ctx context.Context, replaced *bool) (*keeper.Client, error)
 }
 
 func (l *Link) set(client *keeper.Client) *Connection {
-	c := &Connection{Client: client, exits: make(chan Process)}
+	c := &Connection{Client: client, exits: make(chan keeper.Process)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.current = c
@@ -194,7 +194,7 @@ func (l *Link) forward(ctx context.Context, c *Connection) {
 			case event.Exited != nil:
 				lines.Exited(event.Exited.ID, event.Exited.Number)
 				select {
-				case c.exits <- processFrom(*event.Exited):
+				case c.exits <- *event.Exited:
 				case <-c.Done(): // the supervisor no longer receives
 					return
 				case <-ctx.Done():

@@ -33,8 +33,9 @@ func TestRandomLives(t *testing.T) {
 }
 
 func randomLife(h *harness, random *rand.Rand) {
-	h.settings = Settings{BackoffMin: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond}
-	h.s.Configure(h.settings)
+	h.config.RestartBackoffMin, h.config.RestartBackoffMax = 10*time.Millisecond, 20*time.Millisecond
+	h.config.RestartLimit, h.config.RestartWindow = 0, 0
+	h.s.Configure(h.config)
 	for name, b := range map[string]behaviour{
 		"invalid": {invalid: true}, "unparsed": {unparsed: true}, "late": {late: true}, "never": {never: true},
 		"slow": {slow: 200 * time.Millisecond},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
 
 // event is something that happened: a call, news of the keeper, the result of an action, or time
@@ -29,9 +30,9 @@ type tick struct{}
 func (tick) apply(*machine) {}
 
 // configured is the event of Configure.
-type configured struct{ settings Settings }
+type configured struct{ config config.Envoy }
 
-func (e configured) apply(m *machine) { m.settings = e.settings }
+func (e configured) apply(m *machine) { m.config = e.config }
 
 // machine makes one transition.
 type machine struct {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/keeper"
 )
 
 // noon is the time of the events of TestNext.
@@ -17,7 +19,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // host returns a state with epochs ("1 live, 0 draining"), live for a minute, of one lineage.
 func host(epochs string, changes ...func(*state)) state {
-	s := state{link: connected, settings: DefaultSettings(), idPrefix: "n", configDir: "/run/test"}
+	s := state{link: connected, config: defaults("/run/test"), idPrefix: "n"}
 	for one := range strings.SplitSeq(epochs, ", ") {
 		if one == "" {
 			continue
@@ -84,7 +86,7 @@ func failed(cause error, lines ...string) func(*state) {
 	return func(s *state) {
 		a := s.attempt
 		a.failure, a.process.State = cause, Exited
-		a.process.exit = &Exit{Code: 1, LastLines: lines}
+		a.process.exit, a.process.lastLines = &keeper.Exit{Code: 1}, lines
 		s.processes = s.processes[:len(s.processes)-1]
 	}
 }
@@ -131,7 +133,7 @@ func done(actions []action) string {
 }
 
 func exitOf(id string, signal syscall.Signal) processExited {
-	return processExited{id: id, exit: &Exit{Code: -1, Signal: unix.SignalName(signal)},
+	return processExited{id: id, exit: &keeper.Exit{Code: -1, Signal: unix.SignalName(signal)},
 		cause: "ended"}
 }
 
@@ -221,7 +223,7 @@ func TestNext(t *testing.T) {
 			s.backOff.exits, s.backOff.streak = []time.Time{noon.Add(-time.Second)}, 1
 		}), exitOf("0", unix.SIGSEGV), backingOff, "", "cancel drain 0, raise envoy-down"},
 		{"it exits too often", host("0 live", func(s *state) {
-			s.settings.Limit, s.backOff.exits = 1, []time.Time{noon.Add(-time.Second)}
+			s.config.RestartLimit, s.backOff.exits = 1, []time.Time{noon.Add(-time.Second)}
 		}), exitOf("0", unix.SIGSEGV), finished, "",
 			"cancel drain 0, raise gave-up, removeFile, cancel stop"},
 		{"the newest exits in an overlap", host("0 draining, 1 live"), exitOf("1", unix.SIGSEGV),

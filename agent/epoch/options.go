@@ -7,17 +7,20 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
 
-// Options configure a Supervisor. Admin, Board and ConfigDir are needed. The functions are called
-// by several goroutines.
+// Options configure a Supervisor. Admin, Board and Config are needed. The functions are called by
+// several goroutines.
 type Options struct {
 	// Admin returns a client for an address that Spec.AdminAddress returned; it must not connect
 	// yet.
-	Admin     func(address string) Admin
-	Board     *condition.Board
-	Logger    *slog.Logger // nil: slog.Default()
-	ConfigDir string       // of envoy-rev<N>.json
+	Admin  func(address string) Admin
+	Board  *condition.Board
+	Logger *slog.Logger // nil: slog.Default()
+	// Config has the folder of envoy-rev<N>.json, and restart_backoff_min, restart_backoff_max,
+	// restart_limit and restart_window, which Configure changes.
+	Config config.Envoy
 
 	// Explain says in words how a process ended; nil: its code or signal.
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
@@ -27,16 +30,6 @@ type Options struct {
 	// Obstacle says why no Envoy could start now, such as a port that another program has; nil:
 	// nothing is known.
 	Obstacle func() error
-	Settings Settings // at the start; zero: DefaultSettings
-}
-
-// Settings are the [live] keys restart_backoff_min, restart_backoff_max, restart_limit and
-// restart_window.
-type Settings struct {
-	BackoffMin time.Duration
-	BackoffMax time.Duration
-	Limit      int // 0 = never gives up
-	Window     time.Duration
 }
 
 // The bounds that the configuration does not set.
@@ -94,16 +87,7 @@ func (o Options) withDefaults() Options {
 	if o.Obstacle == nil {
 		o.Obstacle = func() error { return nil }
 	}
-	if o.Settings == (Settings{}) {
-		o.Settings = DefaultSettings()
-	}
 	return o
-}
-
-// DefaultSettings are the defaults of the [envoy] table.
-func DefaultSettings() Settings {
-	return Settings{BackoffMin: time.Second, BackoffMax: time.Minute, Limit: 10,
-		Window: 10 * time.Minute}
 }
 
 func explain(code int, signal string, _ bool, _ []string) string {

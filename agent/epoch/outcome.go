@@ -21,9 +21,9 @@ var handshakeTroubles = []string{
 	"cannot open shared memory region",
 }
 
-func handshakeTrouble(exit *Exit) bool {
-	return exit != nil && slices.ContainsFunc(handshakeTroubles, func(trouble string) bool {
-		return strings.Contains(strings.Join(exit.LastLines, "\n"), trouble)
+func handshakeTrouble(p *process) bool {
+	return p.exit != nil && slices.ContainsFunc(handshakeTroubles, func(trouble string) bool {
+		return strings.Contains(strings.Join(p.lastLines, "\n"), trouble)
 	})
 }
 
@@ -122,7 +122,7 @@ func (m *machine) conclude(a *attempt) {
 	if p.hot && a.started { // its flag would block every later epoch of this lineage
 		m.do(clearInitializing{p.Lineage, p.Number})
 	}
-	trouble := handshakeTrouble(exit) && errors.Is(a.failure, errExited)
+	trouble := handshakeTrouble(p) && errors.Is(a.failure, errExited)
 	switch {
 	case a.adopted || m.stop != nil || errors.Is(a.failure, ErrAborted):
 	case a.parentGone:
@@ -161,7 +161,7 @@ func (m *machine) conclude(a *attempt) {
 		if exit != nil && exit.Signal != "" && p.ending == "" && a.answered {
 			m.replaceAt = m.now
 			if a.repair {
-				m.replaceAt = m.now.Add(m.settings.BackoffMin)
+				m.replaceAt = m.now.Add(m.config.RestartBackoffMin)
 			}
 			m.backOff.reason = fmt.Sprintf("epoch %d was ended by %s while it took over", p.Number,
 				exit.Signal)
@@ -198,7 +198,7 @@ func (m *machine) refuse(a *attempt, cause error) {
 	}
 	refused := m.refusal(p.Number, cause, more...)
 	if p.exit != nil {
-		refused.LastLines = p.exit.LastLines
+		refused.LastLines = p.lastLines
 	}
 	m.warn("epoch refused", "epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
 	m.reply(a.calls, answer{err: refused})

@@ -89,7 +89,7 @@ func (m *machine) plan(a *attempt) {
 		}
 	}
 	p.Mode = a.mode
-	p.BootstrapPath = filepath.Join(m.configDir, fmt.Sprintf("envoy-rev%d.json", p.Number))
+	p.BootstrapPath = filepath.Join(m.config.ConfigDir, fmt.Sprintf("envoy-rev%d.json", p.Number))
 	p.AdminAddress = a.spec.AdminAddress(p.launch())
 	m.idCounter++
 	p.ID = fmt.Sprintf("%s-%d", m.idPrefix, m.idCounter)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
@@ -55,10 +56,16 @@ func newReal(t *testing.T) *realRig {
 
 func (r *realRig) log() *slog.Logger { return slog.New(slog.NewTextHandler(r.Output(), nil)) }
 
+func (r *realRig) config() config.Envoy {
+	return config.Envoy{ConfigDir: r.folder, RestartBackoffMin: time.Second,
+		RestartBackoffMax: time.Minute, RestartLimit: 10, RestartWindow: 10 * time.Minute,
+		TerminationDrainDuration: 200 * time.Millisecond, MaximumDrainDuration: 10 * time.Second}
+}
+
 // begin starts an agent's supervisor.
 func (r *realRig) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
-	r.s = epoch.New(epoch.Options{Board: r.board, ConfigDir: r.folder, Explain: envoy.ExplainExit,
+	r.s = epoch.New(epoch.Options{Board: r.board, Config: r.config(), Explain: envoy.ExplainExit,
 		Logger: r.log(),
 		Admin:  func(address string) epoch.Admin { return r.link.Admin(address) }})
 	r.link.Supervise(r.s)
@@ -184,8 +191,7 @@ func (r *realRig) lostNothing(lost func() (reset, other int64)) {
 
 func (r *realRig) stop() {
 	r.Helper()
-	err := r.s.Stop(r.Context(),
-		epoch.StopOptions{TerminationDrain: 200 * time.Millisecond, Maximum: 10 * time.Second})
+	err := r.s.Stop(r.Context(), r.config(), false)
 	if ended := <-r.ended; err != nil || ended != nil {
 		r.Errorf("stop: %v, run: %v", err, ended)
 	}

@@ -22,7 +22,7 @@ func levelled(hash, level string) *Spec {
 // expectLevel checks which log level the newest Envoy was started with.
 func (h *harness) expectLevel(want string) {
 	h.t.Helper()
-	if got := h.newest().Command.Args[3]; got != want {
+	if got := h.newest().Args[3]; got != want {
 		h.t.Errorf("epoch %d was started with %s, want %s", h.newest().Number, got, want)
 	}
 }

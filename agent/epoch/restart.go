@@ -9,6 +9,7 @@ import (
 
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
 
 // The codes of this package's conditions.
@@ -33,8 +34,8 @@ type backOff struct {
 }
 
 // delay returns the wait before the next start: none after the first exit, then doubling.
-func (b *backOff) delay(settings Settings) time.Duration {
-	return backoff.Exponential(settings.BackoffMin, settings.BackoffMax, b.streak-1)
+func (b *backOff) delay(c config.Envoy) time.Duration {
+	return backoff.Exponential(c.RestartBackoffMin, c.RestartBackoffMax, b.streak-1)
 }
 
 // crashed counts an exit and schedules a restart: nobody serves since p exited or failed to become
@@ -45,25 +46,25 @@ func (m *machine) crashed(p *process) {
 		m.restart(p, 0)
 		return
 	}
-	settings, b := m.settings, &m.backOff
+	window, b := m.config.RestartWindow, &m.backOff
 	if len(b.exits) > 0 && m.now.Sub(b.exits[len(b.exits)-1]) > forgetExits {
 		b.streak = 0
 	}
 	b.exits = append(slices.DeleteFunc(b.exits, func(at time.Time) bool {
-		return m.now.Sub(at) > max(settings.Window, forgetExits)
+		return m.now.Sub(at) > max(window, forgetExits)
 	}), m.now)
 	b.streak++
 	within := 0
 	for _, at := range b.exits {
-		if m.now.Sub(at) <= settings.Window {
+		if m.now.Sub(at) <= window {
 			within++
 		}
 	}
-	if settings.Limit > 0 && within > settings.Limit {
+	if limit := m.config.RestartLimit; limit > 0 && within > limit {
 		m.giveUp(p, within)
 		return
 	}
-	m.restart(p, b.delay(settings))
+	m.restart(p, b.delay(m.config))
 }
 
 // restart schedules the start of the next epoch since p ended.
@@ -88,7 +89,7 @@ func (m *machine) restart(p *process, delay time.Duration) {
 // restart_limit.
 func (m *machine) unstarted(a *attempt) {
 	m.backOff.streak++
-	delay := max(m.backOff.delay(m.settings), m.settings.BackoffMin)
+	delay := max(m.backOff.delay(m.config), m.config.RestartBackoffMin)
 	m.backOff.at = m.now.Add(delay)
 	if !a.repair {
 		m.backOff.reason = a.reason
@@ -99,12 +100,12 @@ func (m *machine) unstarted(a *attempt) {
 
 func (m *machine) giveUp(p *process, within int) {
 	why := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time "+
-		"because it %s", within, m.settings.Window, m.settings.Limit, p.ExitCause)
+		"because it %s", within, m.config.RestartWindow, m.config.RestartLimit, p.ExitCause)
 	m.raise(ConditionGaveUp, condition.Error, "%s; giving up.", why)
 	m.publish(notice{kind: condition.KindGaveUp, epoch: p.Number, sentence: why + "; giving up.",
 		level: slog.LevelError, message: "giving up: Envoy exited too often",
-		args: []any{"exits", within, "window", m.settings.Window, "restart_limit",
-			m.settings.Limit, "cause", p.ExitCause}})
+		args: []any{"exits", within, "window", m.config.RestartWindow, "restart_limit",
+			m.config.RestartLimit, "cause", p.ExitCause}})
 	m.finish(fmt.Errorf("%w: %s", ErrGaveUp, why))
 	for _, p := range m.processes {
 		m.kill(p, "given up")

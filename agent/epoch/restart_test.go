@@ -139,7 +139,7 @@ func TestFirstStart_RetriesWhileNothingCanBeWritten(t *testing.T) {
 			t.Errorf("conditions while nothing can be written: %v", got)
 		}
 		full.Store(false)
-		h.wait(h.settings.BackoffMax + time.Second)
+		h.wait(h.config.RestartBackoffMax + time.Second)
 		h.expect("0 live")
 		if got := h.conditions(); len(got) > 0 {
 			t.Errorf("conditions afterwards: %v", got)
@@ -149,8 +149,8 @@ func TestFirstStart_RetriesWhileNothingCanBeWritten(t *testing.T) {
 
 func TestBackOff_Doubles(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings.Limit, h.settings.BackoffMax = 0, 10*time.Second
-		h.s.Configure(h.settings)
+		h.config.RestartLimit, h.config.RestartBackoffMax = 0, 10*time.Second
+		h.s.Configure(h.config)
 		h.must(specOf("a"))
 		var delays []time.Duration
 		for range 7 {
@@ -175,9 +175,9 @@ func TestBackOff_Doubles(t *testing.T) {
 
 func TestBackOff_GivesUp(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 3,
-			Window: time.Minute}
-		h.s.Configure(h.settings)
+		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Second, time.Second
+		h.config.RestartLimit, h.config.RestartWindow = 3, time.Minute
+		h.s.Configure(h.config)
 		h.must(specOf("a"))
 		for range 4 {
 			h.kill(h.newest(), "SIGKILL")
@@ -207,8 +207,8 @@ func TestBackOff_GivesUp(t *testing.T) {
 
 func TestBackOff_CountsWithinTheWindow(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings.Limit, h.settings.Window = 2, 10*time.Minute
-		h.s.Configure(h.settings)
+		h.config.RestartLimit, h.config.RestartWindow = 2, 10*time.Minute
+		h.s.Configure(h.config)
 		h.must(specOf("a"))
 		for range 10 {
 			h.wait(6 * time.Minute)
@@ -243,8 +243,8 @@ func TestFirstStart_IsRetried(t *testing.T) {
 
 func TestBackOff_OfANewSpec(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings.Limit = 5
-		h.s.Configure(h.settings)
+		h.config.RestartLimit = 5
+		h.s.Configure(h.config)
 		h.must(specOf("a"))
 		h.w.behaviour["b"] = behaviour{crashWith: "SIGSEGV", crashAt: 300 * time.Millisecond}
 		h.must(specOf("b"))

@@ -144,17 +144,17 @@ func (x *executor) validate(ctx context.Context, spec *Spec, launch Launch) erro
 		return fmt.Errorf("build the command line that validates epoch %d: %w", launch.Number, err)
 	}
 	x.mu.Lock()
-	keeper := x.keeper
+	current := x.keeper
 	x.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, validateTimeout)
 	defer cancel()
-	result, err := keeper.Run(ctx, command)
+	stdout, stderr, exit, err := runCommand(ctx, current, command.Path, command.Args)
 	if err != nil {
 		return fmt.Errorf("validate the bootstrap of epoch %d: %w", launch.Number, err)
 	}
-	if result.Exit != 0 {
+	if exit != 0 {
 		return fmt.Errorf("Envoy does not accept %s: %s", launch.BootstrapPath,
-			envoy.Complaint(result.Output))
+			envoy.Complaint(append(stdout, stderr...)))
 	}
 	return nil
 }

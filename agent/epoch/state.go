@@ -3,6 +3,9 @@ package epoch
 import (
 	"slices"
 	"time"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/keeper"
 )
 
 // status names the state of the supervisor. It follows from the rest of the state: see classify.
@@ -34,11 +37,10 @@ type state struct {
 	status    status
 	link      link
 	adoption  adoption
-	lostAt    time.Time // when the keeper was lost
-	lostLong  bool      // longer than a keeper takes to replace itself
-	awaiting  bool      // the end of a process of a lost keeper
-	settings  Settings
-	configDir string
+	lostAt    time.Time    // when the keeper was lost
+	lostLong  bool         // longer than a keeper takes to replace itself
+	awaiting  bool         // the end of a process of a lost keeper
+	config    config.Envoy // see Options.Config
 	idPrefix  string
 	idCounter int
 
@@ -84,11 +86,12 @@ type launchState struct {
 
 // exitState is how a process ends.
 type exitState struct {
-	endedBy   ender     // of a draining one
-	ending    string    // why the supervisor ended it; "": it did not
-	killed    time.Time // SIGKILL was sent; zero: not
-	stopBegun bool      // a stop has begun to drain it: its listeners may close
-	exit      *Exit     // nil: it lives
+	endedBy   ender        // of a draining one
+	ending    string       // why the supervisor ended it; "": it did not
+	killed    time.Time    // SIGKILL was sent; zero: not
+	stopBegun bool         // a stop has begun to drain it: its listeners may close
+	exit      *keeper.Exit // nil: it lives
+	lastLines []string     // of its log, once it has exited
 }
 
 // overlapState is that of an epoch that another one has replaced.

@@ -6,20 +6,12 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
-
-// StopOptions are the keys of the [envoy] table that a stop follows.
-type StopOptions struct {
-	TerminationDrain time.Duration // new connections are accepted for so long
-	ExitOnZero       bool          // instead: until no connection is left, but at least Minimum
-	Minimum          time.Duration
-	Maximum          time.Duration // of all draining, from the beginning
-	Now              bool          // do not drain; also ends the drain of a stop under way
-}
 
 // stop is the progress of a stop.
 type stop struct {
-	options    StopOptions
+	now        bool      // without a drain
 	drained    bool      // nothing is left to wait for
 	terminated time.Time // SIGTERM was sent
 	killed     time.Time // SIGKILL was sent
@@ -27,20 +19,23 @@ type stop struct {
 }
 
 // stopRequested is the event of Stop.
-type stopRequested struct{ options StopOptions }
+type stopRequested struct {
+	config config.Envoy
+	now    bool
+}
 
 func (e stopRequested) apply(m *machine) {
 	switch {
 	case m.stop == nil:
-		m.beginStop(e.options)
-	case e.options.Now:
-		m.stop.options.Now = true
+		m.beginStop(e)
+	case e.now:
+		m.stop.now = true
 		m.do(cancelJob{stopJob})
 	}
 }
 
-func (m *machine) beginStop(options StopOptions) {
-	m.stop = &stop{options: options}
+func (m *machine) beginStop(e stopRequested) {
+	m.stop = &stop{now: e.now}
 	m.backOff.at, m.replaceAt = time.Time{}, time.Time{}
 	m.refusePending(ErrStopping)
 	m.refuseUndrain(m.refusal(-1, ErrStopping))
@@ -57,12 +52,13 @@ func (m *machine) beginStop(options StopOptions) {
 	m.publish(notice{kind: condition.KindStopping, epoch: live.Number,
 		sentence: fmt.Sprintf("stopping: epoch %d drains", live.Number),
 		message:  "stopping: the live epoch drains"})
+	c := e.config
 	if rest := max(live.DrainEnds.Sub(m.now), 0); !live.DrainEnds.IsZero() { // drained on request
-		options.TerminationDrain = min(options.TerminationDrain, rest)
-		options.Minimum = min(options.Minimum, rest)
+		c.TerminationDrainDuration = min(c.TerminationDrainDuration, rest)
+		c.MinimumDrainDuration = min(c.MinimumDrainDuration, rest)
 	}
 	drain := drainToStop{id: live.ID, number: live.Number, admin: live.AdminAddress,
-		options: options, until: m.now.Add(options.Maximum)}
+		config: c, until: m.now.Add(c.MaximumDrainDuration)}
 	for _, p := range m.older() {
 		drain.older = append(drain.older, leaving{p.ID, p.Ends})
 	}
@@ -84,7 +80,7 @@ func (e cleanedUp) apply(m *machine) { m.finish(e.err) }
 func (m *machine) reconcileStop() {
 	stop := m.stop
 	patience := terminateTimeout
-	if stop.options.Now {
+	if stop.now {
 		patience = abortTimeout
 	}
 	switch {
@@ -97,7 +93,7 @@ func (m *machine) reconcileStop() {
 	case len(m.processes) == 0:
 		stop.cleaning = true
 		m.do(cleanUp{})
-	case !stop.drained && !stop.options.Now && m.live() != nil:
+	case !stop.drained && !stop.now && m.live() != nil:
 		m.endOverdue()
 	case stop.terminated.IsZero():
 		stop.terminated = m.now

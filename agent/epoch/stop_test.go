@@ -6,14 +6,11 @@ import (
 	"time"
 )
 
-var stopDefaults = StopOptions{TerminationDrain: 5 * time.Second, Minimum: 5 * time.Second,
-	Maximum: 60 * time.Second}
-
 // stopIn stops and returns how long it took.
-func (h *harness) stopIn(options StopOptions) time.Duration {
+func (h *harness) stopIn(now bool) time.Duration {
 	h.t.Helper()
 	begun := time.Now()
-	if err := h.s.Stop(h.t.Context(), options); err != nil {
+	if err := h.s.Stop(h.t.Context(), h.config, now); err != nil {
 		h.t.Errorf("stop: %v", err)
 	}
 	took := time.Since(begun)
@@ -32,31 +29,28 @@ func (h *harness) stopIn(options StopOptions) time.Duration {
 }
 
 func TestStop(t *testing.T) {
-	exitOnZero := stopDefaults
-	exitOnZero.ExitOnZero = true
-	now := stopDefaults
-	now.Now = true
 	for name, test := range map[string]struct {
-		options StopOptions
-		before  func(h *harness, e *fakeEnvoy)
-		during  func(h *harness, e *fakeEnvoy)
-		want    time.Duration
+		now        bool
+		exitOnZero bool
+		before     func(h *harness, e *fakeEnvoy)
+		during     func(h *harness, e *fakeEnvoy)
+		want       time.Duration
 	}{
-		"nothing in flight": {options: stopDefaults, want: 6 * time.Second},
-		"now":               {options: now, want: 0},
-		"a request in flight": {options: stopDefaults, want: 11 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"nothing in flight": {want: 6 * time.Second},
+		"now":               {now: true, want: 0},
+		"a request in flight": {want: 11 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.requests = 1 })
 			h.wait(10 * time.Second)
 			h.do(func() { e.requests = 0 })
 		}},
-		"a tunnel": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"a tunnel": {want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.tunnels = 1 })
 		}},
-		"idle connections": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"idle connections": {want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.idle = 10 })
 		}},
-		"exit on zero": {options: exitOnZero, want: 6 * time.Second},
-		"exit on zero, with connections": {options: exitOnZero, want: 21 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"exit on zero": {exitOnZero: true, want: 6 * time.Second},
+		"exit on zero, with connections": {exitOnZero: true, want: 21 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.idle = 3 })
 			h.wait(20 * time.Second)
 			if listening, unhealthy := h.state(e); !listening || !unhealthy {
@@ -64,13 +58,13 @@ func TestStop(t *testing.T) {
 			}
 			h.do(func() { e.idle = 0 })
 		}},
-		"after a drain": {options: stopDefaults, want: time.Second, before: func(h *harness, e *fakeEnvoy) {
+		"after a drain": {want: time.Second, before: func(h *harness, e *fakeEnvoy) {
 			if err := h.s.Drain(h.t.Context()); err != nil {
 				h.t.Error(err)
 			}
 			h.wait(6 * time.Second)
 		}},
-		"the order": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"the order": {want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(4900 * time.Millisecond)
 			if listening, unhealthy := h.state(e); !listening || !unhealthy {
 				h.t.Error("within termination_drain_duration connections are taken and health checks fail")
@@ -80,10 +74,10 @@ func TestStop(t *testing.T) {
 				h.t.Error("then listeners close at once")
 			}
 		}},
-		"admin gone": {options: stopDefaults, want: 5500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
+		"admin gone": {want: 5500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin = false })
 		}},
-		"admin gone, a request in flight": {options: stopDefaults, want: 12500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
+		"admin gone, a request in flight": {want: 12500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin = false })
 			h.wait(2 * time.Second)
 			h.do(func() { e.requests = 1 })
@@ -98,10 +92,10 @@ func TestStop(t *testing.T) {
 			h.wait(6800 * time.Millisecond)
 			h.do(func() { e.requests = 0 })
 		}},
-		"admin gone, an idle connection": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"admin gone, an idle connection": {want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin, e.idle = false, 1 })
 		}},
-		"admin goes while connections are awaited": {options: exitOnZero, want: 28500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
+		"admin goes while connections are awaited": {exitOnZero: true, want: 28500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.idle = 1 })
 			h.wait(20 * time.Second)
 			h.do(func() { e.admin = false })
@@ -111,27 +105,27 @@ func TestStop(t *testing.T) {
 			}
 			h.do(func() { e.idle = 0 })
 		}},
-		"Envoy exits": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"Envoy exits": {want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(2 * time.Second)
 			h.kill(e, "SIGKILL")
 		}},
-		"Envoy hangs": {options: stopDefaults, want: 18 * time.Second, before: func(h *harness, e *fakeEnvoy) {
+		"Envoy hangs": {want: 18 * time.Second, before: func(h *harness, e *fakeEnvoy) {
 			h.w.hang(e)
 		}},
-		"Envoy hangs, with connections": {options: stopDefaults, want: 18 * time.Second, before: func(h *harness, e *fakeEnvoy) {
+		"Envoy hangs, with connections": {want: 18 * time.Second, before: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.requests, e.idle = 1, 1 })
 			h.w.hang(e)
 		}},
-		"Envoy was stopped, with a request in flight": {options: stopDefaults, want: 12 * time.Second, before: func(h *harness, e *fakeEnvoy) {
+		"Envoy was stopped, with a request in flight": {want: 12 * time.Second, before: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.stopped, e.requests = true, 1 })
 		}, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(11 * time.Second)
 			h.do(func() { e.requests = 0 })
 		}},
-		"a second one": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"a second one": {want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.requests = 1 })
 			h.wait(2 * time.Second)
-			if err := h.s.Stop(h.t.Context(), now); err != nil {
+			if err := h.s.Stop(h.t.Context(), h.config, true); err != nil {
 				h.t.Error(err)
 			}
 		}},
@@ -145,7 +139,8 @@ func TestStop(t *testing.T) {
 				if test.during != nil {
 					go test.during(h, h.newest())
 				}
-				if took := h.stopIn(test.options); took < test.want || took > test.want+200*time.Millisecond {
+				h.config.ExitOnZeroActiveConnections = test.exitOnZero
+				if took := h.stopIn(test.now); took < test.want || took > test.want+200*time.Millisecond {
 					t.Errorf("took %s, should take %s", took, test.want)
 				}
 			})
@@ -163,7 +158,7 @@ func TestStopInTheOverlap(t *testing.T) {
 			h.wait(7 * time.Second)
 			h.do(func() { old.requests = 0 })
 		}()
-		if took := h.stopIn(stopDefaults); took < 7*time.Second || took > 8100*time.Millisecond {
+		if took := h.stopIn(false); took < 7*time.Second || took > 8100*time.Millisecond {
 			t.Errorf("took %s: the old epoch's last request ended after 7s", took)
 		}
 		if old.exit.Signal != "" {
@@ -173,7 +168,7 @@ func TestStopInTheOverlap(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.must(version("b", "12.1"))
-		if took := h.stopIn(stopDefaults); took > 7*time.Second {
+		if took := h.stopIn(false); took > 7*time.Second {
 			t.Errorf("took %s", took)
 		}
 	})
@@ -188,7 +183,7 @@ func TestStopDuringAStart(t *testing.T) {
 		h.wait(time.Second)
 		go func() { _, err := h.apply(specOf("c")); done <- err }()
 		h.wait(time.Second)
-		if took := h.stopIn(stopDefaults); took > 7*time.Second {
+		if took := h.stopIn(false); took > 7*time.Second {
 			t.Errorf("took %s", took)
 		}
 		for range 2 {
@@ -219,7 +214,7 @@ func TestStopWhenAdminIsLost(t *testing.T) {
 					h.wait(8 * time.Second)
 					h.do(func() { old.requests = 0 })
 				}()
-				if took := h.stopIn(stopDefaults); took < 10*time.Second || took > 11*time.Second {
+				if took := h.stopIn(false); took < 10*time.Second || took > 11*time.Second {
 					t.Errorf("took %s, the request ended after 10 s", took)
 				}
 				if old.exit.Signal != "" {
@@ -250,7 +245,7 @@ func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
 			h.wait(4 * time.Second)
 			h.do(func() { old.requests = 0 })
 		}()
-		if took := h.stopIn(stopDefaults); took < 12*time.Second || took > 13*time.Second || old.exit.Signal != "" {
+		if took := h.stopIn(false); took < 12*time.Second || took > 13*time.Second || old.exit.Signal != "" {
 			t.Errorf("took %s, the request ended after 12 s; %+v", took, old.exit)
 		}
 	})
@@ -258,7 +253,7 @@ func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
 
 func TestStopWithoutEnvoy(t *testing.T) {
 	onHost(t, func(h *harness) {
-		if took := h.stopIn(stopDefaults); took != 0 {
+		if took := h.stopIn(false); took != 0 {
 			t.Errorf("took %s", took)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/part"
 )
 
@@ -27,8 +28,7 @@ type Supervisor struct {
 // New returns a supervisor; nothing happens before Run.
 func New(options Options) *Supervisor {
 	s := &Supervisor{executor: newExecutor(options), changed: make(chan struct{})}
-	s.state = state{status: adopting, link: disconnected, configDir: options.ConfigDir,
-		settings: s.executor.options.Settings,
+	s.state = state{status: adopting, link: disconnected, config: options.Config,
 		idPrefix: fmt.Sprintf("%08x", rand.Uint32())}
 	return s
 }
@@ -166,8 +166,8 @@ func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result
 	}
 }
 
-// Configure replaces the settings. It does not block.
-func (s *Supervisor) Configure(settings Settings) { s.executor.post(configured{settings}) }
+// Configure replaces Options.Config. It does not block.
+func (s *Supervisor) Configure(c config.Envoy) { s.executor.post(configured{c}) }
 
 // Drain makes the live epoch fail its health checks and close its listeners at the end of its drain
 // time; it aborts nothing in flight. It is a standing request: a later epoch drains as well, until
@@ -220,10 +220,11 @@ func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	return s.call(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
 }
 
-// Stop drains and ends all epochs and what they leave behind, and returns when Run has returned. A
-// second call waits for the first, or, with Now, ends its drain.
-func (s *Supervisor) Stop(ctx context.Context, options StopOptions) error {
-	s.executor.post(stopRequested{options})
+// Stop drains and ends all epochs, removes their sockets and files, and returns when Run has
+// returned. How long it drains is configured (termination_drain_duration and others); now skips the
+// drain. A second call waits for the first, or, with now, ends its drain.
+func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, now bool) error {
+	s.executor.post(stopRequested{c, now})
 	select {
 	case <-s.executor.ended:
 		return nil

@@ -204,7 +204,7 @@ func TestUndrain_DuringACrashAndAStop(t *testing.T) {
 		h.drain()
 		done = h.undrain(nil)
 		h.wait(time.Second)
-		h.stopIn(stopDefaults)
+		h.stopIn(false)
 		if a := <-done; !errors.Is(a.err, ErrStopping) {
 			t.Errorf("%+v", a)
 		}

@@ -61,8 +61,8 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 // next agent, of which there is none.
 func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.settings.BackoffMin, h.settings.BackoffMax = time.Minute, time.Minute
-		h.s.Configure(h.settings)
+		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Minute, time.Minute
+		h.s.Configure(h.config)
 		h.must(specOf("a"))
 		for range 2 { // the second restart is delayed
 			h.kill(h.newest(), "SIGKILL")
@@ -71,7 +71,7 @@ func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 		if got := h.files(); !cmp.Equal(got, []string{"envoy-rev0.json"}) {
 			t.Errorf("files while nobody serves: %v", got)
 		}
-		h.stopIn(stopDefaults)
+		h.stopIn(false)
 	})
 }
 
@@ -95,8 +95,8 @@ func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 				h.wait(100 * time.Millisecond) // the restart is delayed
 				h.leave()
 				h.wait(time.Second)
-				h.settings.Limit = 2
-				h.s.Configure(h.settings)
+				h.config.RestartLimit = 2
+				h.s.Configure(h.config)
 				before := h.outage()
 				h.begin()
 				h.must(specOf("repaired"))
