@@ -62,7 +62,7 @@ func CaptureEarly(ctx context.Context, options Options) error {
 		}
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
-	settings := captureSettings(loaded.Config, options.Config.Instance)
+	settings := capture.NewSettings(loaded.Config, options.Config.Instance)
 	if settings == nil || !settings.FailClosed && !settings.ClosesInbound() {
 		_, err := fmt.Fprintln(options.Output, `nothing is refused: [capture] mode is "none", or `+
 			`neither fail nor fail_inbound closes connections`)

@@ -19,20 +19,19 @@ import (
 func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m *meshPolicy,
 	rules *capture.Controller, listeners <-chan struct{},
 ) *exposure.Checker {
-	excluded, own := portNumbers(c.Capture.ExcludeInboundPorts), ownPorts(c)
-	inbound, list := c.InboundPorts(), portNumbers(c.InboundPorts().List)
+	own, inbound := capture.OwnPorts(c), c.InboundPorts()
 	return exposure.New(exposure.Options{
 		Policy: func() exposure.Policy { return m.inForce(state) }, Rules: rules, Listeners: listeners,
 		Board:  b.board,
 		Epochs: e.supervisor.Changed,
 		Captures: func(port uint16) bool {
-			return c.Capture.Mode != "none" && (inbound.All || slices.Contains(list, port))
+			return c.Capture.Mode != "none" && (inbound.All || slices.Contains(inbound.List, int(port)))
 		},
 		Excluded: func(port uint16) string {
 			switch {
 			case slices.Contains(own, port):
 				return "port of Outrider"
-			case slices.Contains(excluded, port):
+			case slices.Contains(c.Capture.ExcludeInboundPorts, int(port)):
 				return "capture.exclude_inbound_ports"
 			}
 			return ""

@@ -1,0 +1,149 @@
+package capture
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"outrider.org/outrider/agent/config"
+)
+
+// Settings say what to capture: the message from the agent to outrider-capture, which reads no
+// configuration and validates them. They contain no rule text. The two programs may be of different
+// versions, so a field keeps its JSON name and meaning.
+type Settings struct {
+	Instance string `json:"instance,omitempty"`
+	// Inbound ports of this host; nil: none.
+	Inbound        Ports    `json:"inbound"`
+	ExcludeInbound []uint16 `json:"exclude_inbound,omitempty"`
+	// Outbound networks; 0.0.0.0/0 and ::/0 are all.
+	Outbound             []netip.Prefix `json:"outbound,omitempty"`
+	ExcludeOutbound      []netip.Prefix `json:"exclude_outbound,omitempty"`
+	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
+	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
+	OwnPorts []uint16 `json:"own_ports,omitempty"`
+	// DNSPort is 15053 if the agent's DNS proxy receives queries to the resolvers of
+	// /etc/resolv.conf; 0: it does not.
+	DNSPort uint16 `json:"dns_port,omitempty"`
+	// Units restricts outbound capture to processes of these systemd units, if there are any.
+	Units        []string `json:"units,omitempty"`
+	ExcludeUnits []string `json:"exclude_units,omitempty"`
+	// Transparent keeps the client's address in inbound connections.
+	Transparent bool `json:"transparent,omitempty"`
+	// FailClosed rejects outbound connections that would be captured while Envoy does not serve;
+	// InboundClosed does so for inbound ones, also in an address family that Envoy does not serve.
+	FailClosed    bool `json:"fail_closed,omitempty"`
+	InboundClosed bool `json:"inbound_closed,omitempty"`
+	// InboundOnly: outbound connections and queries go direct, because Envoy drains or has not
+	// served yet. It does not belong to [capture] and begins no trial.
+	InboundOnly bool `json:"inbound_only,omitempty"`
+	// Trial is the time after which new settings end unless they are confirmed; 0: they do not end.
+	Trial time.Duration `json:"trial,omitempty"`
+}
+
+// Ports is a set of ports.
+type Ports struct {
+	All  bool     `json:"all,omitempty"`
+	List []uint16 `json:"list,omitempty"`
+}
+
+func (p Ports) any() bool { return p.All || len(p.List) > 0 }
+
+// outbound returns the networks that are captured now.
+func (s *Settings) outbound() []netip.Prefix {
+	if s.InboundOnly {
+		return nil
+	}
+	return s.Outbound
+}
+
+// dnsPort returns DNSPort if queries are captured now, else 0.
+func (s *Settings) dnsPort() uint16 {
+	if s.InboundOnly {
+		return 0
+	}
+	return s.DNSPort
+}
+
+// closesOutbound reports whether outbound connections are rejected instead of going direct.
+func (s *Settings) closesOutbound() bool { return s.FailClosed && !s.InboundOnly }
+
+// ClosesInbound reports whether inbound connections are rejected instead of going direct.
+func (s *Settings) ClosesInbound() bool { return s.InboundClosed && s.Inbound.any() }
+
+// NewSettings returns the settings of an instance's configuration, nil if nothing is captured.
+func NewSettings(c *config.Config, instance string) *Settings {
+	if c.Capture.Mode == "none" {
+		return nil
+	}
+	inbound := c.InboundPorts()
+	s := &Settings{Instance: instance,
+		Inbound: Ports{All: inbound.All,
+			List: portNumbers(inbound.List)},
+		ExcludeInbound:       portNumbers(c.Capture.ExcludeInboundPorts),
+		Outbound:             networks(c.Capture.OutboundCIDRs),
+		ExcludeOutbound:      networks(c.Capture.ExcludeOutboundCIDRs),
+		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
+		Transparent:          c.Capture.Mode == "tproxy",
+		FailClosed:           c.Capture.Fail == "closed",
+		InboundClosed:        c.ClosedInbound(),
+		Trial:                c.Capture.Trial,
+		Units:                c.Capture.Units,
+		ExcludeUnits:         c.Capture.ExcludeUnits,
+	}
+	if c.Capture.DNS {
+		s.DNSPort = portOf(c.DNS.Listen)
+	}
+	s.OwnPorts = OwnPorts(c)
+	return s
+}
+
+// OwnPorts returns the inbound ports of the agent, and of Envoy's listeners for the agent.
+func OwnPorts(c *config.Config) (ports []uint16) {
+	for _, address := range []string{c.Status.Address, c.Status.ReadyAddress(),
+		c.Telemetry.PrometheusAddress} {
+		if port := portOf(address); port > 0 {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// portOf returns the port of an address, 0 if the address is "".
+func portOf(address string) uint16 {
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint16(port)
+}
+
+func portNumbers(ports []int) []uint16 {
+	var all []uint16
+	for _, p := range ports {
+		all = append(all, uint16(p))
+	}
+	return all
+}
+
+// networks parses validated texts: "*", networks and addresses.
+func networks(texts []string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range texts {
+		if text == "*" {
+			return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"),
+				netip.MustParsePrefix("::/0")}
+		}
+		if network, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, network.Masked())
+		} else if address, err := netip.ParseAddr(text); err == nil {
+			all = append(all, netip.PrefixFrom(address, address.BitLen()))
+		}
+	}
+	return all
+}
