@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/identity/pkitest"
@@ -51,7 +52,7 @@ func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
 			issuer := &slowIssuer{after: issued, answer: &identity.Issued{Pair: pair,
 				Roots: []*x509.Certificate{root.Certificate}, Obtained: time.Now()}}
 			b := &bootstraps{identity: identity.New(identity.Options{Board: condition.NewBoard(),
-				Settings: identity.Settings{Issuer: issuer, Ratio: 0.5}, Watcher: noFiles{}})}
+				Settings: identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer}, Watcher: noFiles{}})}
 			go func() { _ = b.identity.Run(t.Context()) }()
 			began := time.Now()
 			b.awaitCertificate(t.Context())

@@ -37,27 +37,14 @@ func readSeal(b *base, c *config.Config) []byte {
 
 // identitySettings returns the settings of the identity manager in a configuration.
 func identitySettings(c *config.Config, seal []byte, log *slog.Logger) identity.Settings {
-	i := c.Identity
-	settings := identity.Settings{Ratio: i.GraceRatio, Jitter: i.GraceJitter,
-		Credentials: i.CredentialsDir}
+	settings := identity.Settings{Identity: c.Identity}
 	// Without the credential the file stays: it may be of use after the next boot.
-	if i.Provider != "istiod" || i.Persist == "off" {
+	if settings.Provider != "istiod" || settings.Persist == "off" {
 		settings.Stale = filepath.Join(c.Paths.StateDir, sealedName)
 	}
-	switch i.Provider {
-	case "files":
-		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}
-	case "istiod":
+	if settings.Provider == "istiod" {
 		issuer := istiod(c)
 		settings.Issuer, settings.Sealed = issuer, sealed(c, issuer, seal, log)
-	case "spire":
-		settings.Spire = true
-		return settings
-	default:
-		return settings
-	}
-	if i.OutputDir != "" {
-		settings.Output = &identity.Output{Dir: i.OutputDir}
 	}
 	return settings
 }

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
 )
@@ -48,7 +49,7 @@ func newBundleRig(
 	t *testing.T, server *bundleServer, change func(*rig, *identity.Options),
 ) *rig {
 	return newRig(t, func(r *rig, options *identity.Options) {
-		options.Settings = identity.Settings{Ratio: 0.5, Issuer: &lateIssuer{
+		options.Settings = identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: &lateIssuer{
 			answer: &identity.Issued{Pair: issuePair(t, r.root, 200*time.Hour),
 				Roots: roots(r.root), Obtained: time.Now(), Source: identity.FromIstiod}}}
 		options.HTTP, options.Watcher = &http.Client{Transport: server}, &fakeWatcher{}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
@@ -18,7 +19,7 @@ import (
 func newCredentialRig(t *testing.T) *rig {
 	t.Helper()
 	return newRig(t, func(r *rig, options *identity.Options) {
-		options.Settings = identity.Settings{Credentials: r.dir}
+		options.Settings = identity.Settings{Identity: config.Identity{CredentialsDir: r.dir}}
 		if err := os.Mkdir(r.path("web"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +141,7 @@ func TestCredential_FolderOfTheSettings(t *testing.T) {
 		chain, key := r.root.Issue(t, pkitest.Leaf("web", time.Hour))
 		r.write(folder+"/web/tls.crt", chain)
 		r.write(folder+"/web/tls.key", key)
-		r.Configure(identity.Settings{Credentials: r.path(folder)})
+		r.Configure(identity.Settings{Identity: config.Identity{CredentialsDir: r.path(folder)}})
 		r.awaitChain(secret, chain)
 	}
 }

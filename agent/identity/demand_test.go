@@ -44,7 +44,7 @@ func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 				return strings.Contains(got, shows.text) && !strings.Contains(got, ": 0\n")
 			})
 			r.issue(time.Hour)
-			r.Configure(identity.Settings{Files: r.files()})
+			r.Configure(identity.Settings{Identity: r.files()})
 			e.until("the secret is served", func() bool {
 				_, err := e.get(pool, chain, key)
 				return err == nil

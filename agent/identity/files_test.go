@@ -100,7 +100,7 @@ func TestNames_LocateFiles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		r.issue(time.Hour)
-		options.Settings.Files = identity.Files{}
+		options.Settings.Provider = "none"
 	})
 	pair := fmt.Sprintf("file-cert:%s~%s", r.path("cert.pem"), r.path("key.pem"))
 	root := "file-root:" + r.path("root.pem")
@@ -121,7 +121,7 @@ func TestNames_LocateFiles(t *testing.T) {
 func TestNames_NobodyProvides(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(_ *rig, options *identity.Options) {
-		options.Settings.Files = identity.Files{}
+		options.Settings.Provider = "none"
 	})
 	for name, text := range map[string]string{
 		identity.Default:         "no provider has this secret",
@@ -145,7 +145,7 @@ func TestNames_AreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		r.issue(time.Hour)
-		options.Settings.Files = identity.Files{}
+		options.Settings.Provider = "none"
 	})
 	const missing = "file-root:/nonexistent"
 	r.Subscribe([]string{missing})
@@ -179,7 +179,7 @@ func TestFiles_WithoutRootsAreReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		r.issue(time.Hour)
-		options.Settings.Files.Root = ""
+		options.Settings.RootCAFile = ""
 	})
 	r.awaitCondition(identity.CodeUnavailable, "ROOTCA: no root certificates are configured")
 }

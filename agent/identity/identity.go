@@ -29,6 +29,7 @@ import (
 	"strings"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity/pki"
 )
 
@@ -115,17 +116,29 @@ type Watcher interface {
 
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
-	Files Files // provider "files"
-	Spire bool  // provider "spire": Envoy obtains the secrets
-	// Credentials is the directory of the certificates that Gateways and DestinationRules name; ""
-	// means none.
-	Credentials string
-	Issuer      Issuer // provider "istiod"; nil: none. Compared by ==
-	Ratio       float64
-	Jitter      float64
-	Output      *Output // nil: certificates stay in memory
-	Sealed      *Sealed // nil: nothing survives a reboot
-	Stale       string  // file of Sealed in an earlier configuration, which is removed; "": none
+	config.Identity
+	Issuer Issuer  // of provider "istiod"; nil: none. Compared by ==
+	Sealed *Sealed // nil: nothing survives a reboot
+	Stale  string  // file of Sealed in an earlier configuration, which is removed; "": none
+}
+
+// files returns the files of provider "files".
+func (s Settings) files() Files {
+	if s.Provider != "files" {
+		return Files{}
+	}
+	return Files{Cert: s.CertFile, Key: s.KeyFile, Root: s.RootCAFile}
+}
+
+// spire reports whether Envoy obtains the secrets itself.
+func (s Settings) spire() bool { return s.Provider == "spire" }
+
+// output returns where the certificate is written, nil if it stays in memory.
+func (s Settings) output() *Output {
+	if s.OutputDir == "" {
+		return nil
+	}
+	return &Output{Dir: s.OutputDir}
 }
 
 // Info describes a secret to people. It never has key material.

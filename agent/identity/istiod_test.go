@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/identity/pkitest"
@@ -123,7 +124,7 @@ func TestIstiod_ShortLifetimes(t *testing.T) {
 		client = clientOf(t, a, r.dir, 8*time.Second)
 		client.TTL = 10 * time.Second
 		options.Settings = identity.Settings{
-			Issuer: client, Ratio: 0.5, Output: &identity.Output{Dir: r.dir},
+			Identity: config.Identity{GraceRatio: 0.5, OutputDir: r.dir}, Issuer: client,
 		}
 	})
 	stop := r.inspect()
@@ -161,7 +162,7 @@ func TestIstiod_RootRotation(t *testing.T) {
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		client = clientOf(t, a, r.dir, time.Hour)
 		client.TTL = 4 * time.Second
-		options.Settings = identity.Settings{Issuer: client, Ratio: 0.5}
+		options.Settings = identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: client}
 	})
 	stop := r.inspect()
 	defer stop()

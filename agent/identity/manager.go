@@ -40,7 +40,7 @@ type Options struct {
 	Unreadable func(path string) string
 	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
 	Bundles    string       // file that keeps their last roots over a restart; "": none
-	// Observe reads the secrets that Envoy has from SPIRE. Needed by Settings.Spire.
+	// Observe reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
 	Observe Observe
 }
 
@@ -155,10 +155,10 @@ func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.settings
-	m.provisional = missingOnly && (m.provisional || now.Files != settings.Files ||
-		now.Spire != settings.Spire || now.Issuer != settings.Issuer)
+	m.provisional = missingOnly && (m.provisional || now.files() != settings.files() ||
+		now.spire() != settings.spire() || now.Issuer != settings.Issuer)
 	if missingOnly {
-		settings.Output, settings.Sealed, settings.Stale = now.Output, now.Sealed, now.Stale
+		settings.OutputDir, settings.Sealed, settings.Stale = now.OutputDir, now.Sealed, now.Stale
 	}
 	m.settings = settings
 	if m.running != nil {
@@ -262,16 +262,16 @@ func (m *Manager) entry(name string) *entry {
 // If missingOnly, secrets that are served remain as they are.
 func (m *Manager) applySettings(missingOnly bool) {
 	wanted := map[string]definition{}
-	if files := m.settings.Files; !files.empty() {
+	if files := m.settings.files(); !files.empty() {
 		wanted[Default] = definition{files: Files{Cert: files.Cert, Key: files.Key}}
 		wanted[RootCA] = definition{files: Files{Root: files.Root}}
 	}
-	if m.settings.Spire {
+	if m.settings.spire() {
 		wanted[Default], wanted[RootCA] = definition{spire: true}, definition{spire: true}
 	}
 	if issuer := m.settings.Issuer; issuer != nil {
 		wanted[Default] = definition{
-			issuer: issuer, ratio: m.settings.Ratio, jitter: m.settings.Jitter,
+			issuer: issuer, ratio: m.settings.GraceRatio, jitter: m.settings.GraceJitter,
 		}
 		wanted[RootCA] = definition{}
 	}
@@ -293,7 +293,7 @@ func (m *Manager) applySettings(missingOnly bool) {
 				e.supersede()
 			}
 			e.definition, e.configured = d, configured
-		} else if folder := e.definition.folder; folder != "" && folder != m.settings.Credentials {
+		} else if folder := e.definition.folder; folder != "" && folder != m.settings.CredentialsDir {
 			e.supersede()
 		}
 		if !m.remove(name) {

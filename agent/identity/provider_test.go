@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/identity/pkitest"
@@ -42,7 +43,7 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	r.awaitChain(identity.Default, r.issue(2*time.Hour))
 	issuer, other := &lateIssuer{}, pkitest.NewAuthority(t, "other", nil)
-	r.Configure(identity.Settings{Issuer: issuer, Ratio: 0.5})
+	r.Configure(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
 	r.awaitCondition(identity.CodeNotRenewed, "the authority is away")
 	r.awaitChain(identity.Default, r.issue(3*time.Hour))
 	if r.roots() != pemOf(r.root.Certificate) {
@@ -63,7 +64,7 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	if err := os.Remove(r.path("root.pem")); err != nil {
 		t.Fatal(err)
 	}
-	r.Configure(identity.Settings{Files: r.files()})
+	r.Configure(identity.Settings{Identity: r.files()})
 	r.awaitCondition(identity.CodeNotRenewed, "root.pem")
 	if r.roots() != pemOf(other.Certificate) {
 		t.Error("the authority's roots are gone before the file exists")
@@ -88,7 +89,7 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	issuer := &lateIssuer{answer: &identity.Issued{
 		Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 	}}
-	r.Prepare(identity.Settings{Issuer: issuer, Ratio: 0.5})
+	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
 	r.awaitChain(identity.Default, r.issue(3*time.Hour))
 	chain := r.issue(4 * time.Hour)
 	r.awaitChain(identity.Default, chain)
@@ -97,7 +98,7 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 		t.Error("pending settings removed or replaced what Envoy has")
 	}
 	r.Configure(identity.Settings{})
-	r.Prepare(identity.Settings{Issuer: issuer, Ratio: 0.5})
+	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
 	r.awaitChain(identity.Default, pair.ChainPEM)
 }
 
@@ -107,13 +108,13 @@ func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 	old, refused := filepath.Join(t.TempDir(), "old"), filepath.Join(t.TempDir(), "new")
 	var inForce identity.Settings
 	r := newRig(t, func(r *rig, options *identity.Options) { // its files do not exist yet
-		options.Settings.Output = &identity.Output{Dir: old}
+		options.Settings.OutputDir = old
 		inForce = options.Settings
 	})
 	r.awaitCondition(identity.CodeUnavailable, "cert.pem")
 	other := pkitest.NewAuthority(t, "other", nil)
 	pair := issuePair(t, other, time.Hour)
-	pending := identity.Settings{Ratio: 0.5, Output: &identity.Output{Dir: refused},
+	pending := identity.Settings{Identity: config.Identity{GraceRatio: 0.5, OutputDir: refused},
 		Issuer: &lateIssuer{answer: &identity.Issued{
 			Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 		}}}

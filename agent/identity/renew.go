@@ -50,8 +50,8 @@ func (p plan) left(now time.Time) time.Duration {
 func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, report report) {
 	var due plan
 	ratio := func() float64 {
-		spread := (2*rand.Float64() - 1) * settings.Jitter
-		return min(max(settings.Ratio+spread, 0), 1)
+		spread := (2*rand.Float64() - 1) * settings.GraceJitter
+		return min(max(settings.GraceRatio+spread, 0), 1)
 	}
 	accept := func(issued *Issued) {
 		due = planRenewal(issued, ratio())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/identity/pkitest"
@@ -108,7 +109,7 @@ func inWorld(t *testing.T, test func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, board: condition.NewBoard()}
 		w.root = pkitest.NewAuthority(t, "root", nil)
-		w.start(identity.Settings{Issuer: w, Ratio: 0.5})
+		w.start(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w})
 		test(w)
 	})
 }
@@ -179,7 +180,7 @@ func TestRenewal_AtHalfOfTheLifetime(t *testing.T) {
 
 func TestRenewal_JitterSpreads(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.Configure(identity.Settings{Issuer: w, Ratio: 0.5, Jitter: 0.1})
+		w.Configure(identity.Settings{Identity: config.Identity{GraceRatio: 0.5, GraceJitter: 0.1}, Issuer: w})
 		synctest.Wait()
 		seen := map[time.Duration]bool{}
 		for range 20 {
@@ -246,7 +247,7 @@ func TestRenewal_FirstAttemptFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, board: condition.NewBoard()}
 		w.root, w.err = pkitest.NewAuthority(t, "root", nil), errors.New("no route")
-		w.start(identity.Settings{Issuer: w, Ratio: 0.5})
+		w.start(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w})
 		w.pass(time.Minute)
 		w.expect("away", 0, identity.CodeUnavailable)
 		w.set(func() { w.err = nil })
@@ -296,7 +297,7 @@ func TestRenewal_TheClockJumps(t *testing.T) {
 func TestRenewal_IsDueByTheWallClock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
-		options.Settings = identity.Settings{Ratio: 0.5, Issuer: &lateIssuer{answer: &identity.Issued{
+		options.Settings = identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: &lateIssuer{answer: &identity.Issued{
 			Pair: issuePair(t, r.root, lifetime), Roots: roots(r.root), Obtained: time.Now(),
 		}}}
 	})
@@ -321,7 +322,7 @@ func TestRenewal_ClocksDiffer(t *testing.T) {
 func TestRenewal_ReconfigurationKeepsTheCertificate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.pass(time.Hour)
-		w.Configure(identity.Settings{Issuer: w, Ratio: 0.25})
+		w.Configure(identity.Settings{Identity: config.Identity{GraceRatio: 0.25}, Issuer: w})
 		w.pass(lifetime / 2)
 		w.expect("renewed later", 1)
 		w.pass(lifetime / 4)
@@ -338,7 +339,7 @@ func TestRenewal_KeptOverAReboot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		settings := identity.Settings{Issuer: w, Ratio: 0.5, Sealed: sealed}
+		settings := identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w, Sealed: sealed}
 		w.start(settings)
 		w.expect("first run", 2)
 		before := w.Secrets()[1].Serial
@@ -368,7 +369,7 @@ func TestRenewal_KeptWhileTheClockIsAhead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		settings := identity.Settings{Issuer: w, Ratio: 0.5, Sealed: sealed}
+		settings := identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w, Sealed: sealed}
 		w.start(settings)
 		before := w.Secrets()[1].Serial
 		w.set(func() { w.err, w.jump = errors.New("the authority is away"), 2*lifetime })

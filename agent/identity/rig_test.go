@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/agent/resource"
@@ -45,7 +46,7 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	options := identity.Options{
 		Board:    r.board,
 		Watcher:  watch.NewNotifier(watch.Delays{}, nil),
-		Settings: identity.Settings{Files: r.files()},
+		Settings: identity.Settings{Identity: r.files()},
 	}
 	if change != nil {
 		change(r, &options)
@@ -67,10 +68,9 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 
 func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
 
-func (r *rig) files() identity.Files {
-	return identity.Files{
-		Cert: r.path("cert.pem"), Key: r.path("key.pem"), Root: r.path("root.pem"),
-	}
+func (r *rig) files() config.Identity {
+	return config.Identity{Provider: "files", CertFile: r.path("cert.pem"),
+		KeyFile: r.path("key.pem"), RootCAFile: r.path("root.pem")}
 }
 
 // issue writes a new pair and the root.

@@ -46,9 +46,9 @@ func (m *Manager) store(ctx context.Context) {
 
 func (m *Manager) storeOnce(last *stored) error {
 	m.mu.Lock()
-	output, sealed, issuer := m.settings.Output, m.settings.Sealed, m.settings.Issuer
+	output, sealed, issuer := m.settings.output(), m.settings.Sealed, m.settings.Issuer
 	stale := m.settings.Stale
-	if output != nil && filepath.Dir(m.settings.Files.Cert) == filepath.Clean(output.Dir) {
+	if output != nil && filepath.Dir(m.settings.files().Cert) == filepath.Clean(output.Dir) {
 		output = nil // the source itself
 	}
 	pair, roots := m.version(Default), m.version(RootCA)

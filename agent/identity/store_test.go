@@ -137,7 +137,7 @@ func TestOutput_FailureIsReported(t *testing.T) {
 		if err := os.WriteFile(r.path("file"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		options.Settings.Output = &identity.Output{Dir: r.path("file/certificates")}
+		options.Settings.OutputDir = r.path("file/certificates")
 	})
 	r.awaitCondition(identity.CodeNotStored, "cannot write the certificate to "+r.path("file"))
 }
@@ -147,7 +147,7 @@ func TestOutput_NeverReplacesItsSource(t *testing.T) {
 	var chain []byte
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		chain = r.issue(time.Hour)
-		options.Settings.Output = &identity.Output{Dir: r.dir}
+		options.Settings.OutputDir = r.dir
 	})
 	r.awaitChain(identity.Default, chain)
 	if left, err := filepath.Glob(r.path("*key.pem*")); err != nil || len(left) != 1 {

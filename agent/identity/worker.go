@@ -71,15 +71,15 @@ func (m *Manager) startWaiting() {
 // definition.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
-	case credential.Is(name) && m.settings.Credentials != "":
-		found, err := credential.Locate(m.settings.Credentials, name)
+	case credential.Is(name) && m.settings.CredentialsDir != "":
+		found, err := credential.Locate(m.settings.CredentialsDir, name)
 		if err != nil {
 			return source{}, err
 		}
 		from = source{usage: pki.Either, credential: &found, files: Files{
 			Cert: found.Cert, Key: found.Key, Root: found.Authorities(),
 		}}
-		e.definition = definition{files: from.files, folder: m.settings.Credentials}
+		e.definition = definition{files: from.files, folder: m.settings.CredentialsDir}
 		return from, nil
 	case name != Default && name != RootCA:
 		e.definition.files, err = parseName(name)
