@@ -20,6 +20,8 @@ type connection struct {
 	pid     int
 	replies chan response
 	waiting chan struct{} // holds a token while exits is not empty
+	// ctx lives exactly as long as the connection: every call is derived from it (begin), so that a
+	// lost connection cancels the commands and measurements that nobody waits for any more.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup // commands and measurements

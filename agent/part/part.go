@@ -37,7 +37,7 @@ func (r *Readiness) channel() chan struct{} {
 
 // Group is a set of running parts. Its methods must be called by one goroutine.
 type Group struct {
-	ctx     context.Context // ends with the parent, or when a part's Run has returned
+	ctx     context.Context // lives as long as the group: ends once a part's Run has returned
 	end     context.CancelFunc
 	running []running
 
