@@ -81,7 +81,8 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
-	s := newStore(o, filterCheck{options.TypedConfigs, options.NewerEnvoy}, lastgood.State{})
+	s := newStore(o, filterCheck{options.TypedConfigs, options.NewerEnvoy,
+		func() *lastgood.Reverted { return nil }}, lastgood.State{})
 	touched := world.Apply(s.Load())
 	v.Update(touched)
 	refs, views := references{}, map[string]*served{"": {View: v}}

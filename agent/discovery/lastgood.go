@@ -78,7 +78,7 @@ func (s *Server) inForce() lastgood.State {
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}
-	state.Refused, state.RefusedMesh = s.here.revertedObjects(), s.refusedMesh
+	state.Reverted = s.reverted.Load()
 	return state
 }
 
@@ -106,7 +106,7 @@ func (s *Server) persistLastGood() error {
 	now, last := s.inForce(), s.persisted.state
 	if !s.persisted.stale && now.Complete == last.Complete && now.Checked == last.Checked &&
 		slices.Equal(now.Objects, last.Objects) && bytes.Equal(now.Mesh, last.Mesh) &&
-		slices.Equal(now.Refused, last.Refused) && now.RefusedMesh == last.RefusedMesh {
+		now.Reverted == last.Reverted {
 		return nil
 	}
 	err := lastgood.Write(s.options.LastGood, now)

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
@@ -31,7 +32,12 @@ func (s *Server) takeMesh(r meshRead) {
 		r.sequence > s.meshRead.sequence) {
 		s.meshRead = r
 	}
-	r = s.withRevertedMesh(s.meshRead)
+	r = s.meshRead
+	if message := s.reverted.Load().MeshMessage(r.text); r.config != nil && message != "" &&
+		r.config.SameMutualTLS(s.mesh) {
+		r.config, r.problems = nil, append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
+			Severity: condition.Error, Message: message, Fix: revertedFix})
+	}
 	s.meshProblems, s.meshBad = r.problems, r.config == nil
 	if r.config != nil {
 		s.mutualChanged = s.mutualChanged || !r.config.SameMutualTLS(s.mesh)

@@ -39,7 +39,6 @@ func (s *Server) reportProblems() {
 	}
 	s.closed.Store(cmp.Or(s.here.whyClosed(), notInForce(refused)))
 	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, refused,
-		s.here.revertedProblems(),
 		s.here.refs.problems(), unselected(s.here.world, views)), views)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil

@@ -3,7 +3,6 @@ package discovery
 import (
 	"slices"
 
-	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
@@ -24,8 +23,6 @@ type realm struct {
 	held    []*object.Object // last good versions that the store serves
 	objects map[object.Kind]int
 	refs    references
-
-	reverted map[object.Key]lastgood.Refused // by an earlier agent; see withReverted
 
 	// restricted is set while the files have an unsupported access policy; see admit.
 	restricted bool

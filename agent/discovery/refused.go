@@ -34,9 +34,6 @@ func (s *Server) refused() {
 
 // retry has clients try again what they refused. Callers hold mu.
 func (s *Server) retry() {
-	if len(s.views) > 0 {
-		s.retryReverted()
-	}
 	for _, v := range s.views {
 		v.Retry()
 	}

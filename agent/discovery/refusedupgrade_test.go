@@ -35,7 +35,7 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 		})
 	}
 	problems := []string{"mesh.yml:1: Envoy refused the Cluster outbound|80||b.test",
-		"rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster"}
+		"rule.yaml:4: DestinationRule shop/a: spec: Envoy refused the Cluster"}
 	n := node("sidecar", "shop", map[string]any{"app": "edge"})
 	for i, when := range []string{"after the upgrade", "after another restart"} {
 		l.next()

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
@@ -18,7 +17,6 @@ import (
 // files restrict nothing. Callers hold the server's mu.
 func (r *realm) admit(changes []object.Change) []object.Change {
 	first := !r.loaded
-	changes = r.withReverted(changes)
 	r.restricted = r.store.Restricted(r.restricted)
 	if !r.restricted && len(r.withheld) == 0 {
 		r.good, r.closed = nil, false
@@ -77,17 +75,7 @@ func (r *realm) inForce() []*object.Object {
 		if _, withheld := r.withheld[o.Key]; withheld {
 			continue
 		}
-		if refused, ok := r.reverted[o.Key]; ok {
-			o = refused.InForce
-		}
-		if o != nil {
-			all = append(all, o)
-		}
-	}
-	for _, refused := range r.reverted {
-		if refused.Version == nil {
-			all = append(all, refused.InForce)
-		}
+		all = append(all, o)
 	}
 	for _, c := range r.withheld {
 		if c.Old != nil {
@@ -98,13 +86,8 @@ func (r *realm) inForce() []*object.Object {
 	return all
 }
 
-// inherit initializes a new realm with the last good state and the reverted objects of another one.
+// inherit initializes a new realm with the last good state of another one.
 func (r *realm) inherit(from *realm) {
-	var reverted []lastgood.Refused
-	for _, refused := range from.reverted {
-		reverted = append(reverted, refused.In(r.namespace))
-	}
-	r.setReverted(reverted)
 	if !from.restricted || from.closed {
 		return
 	}

@@ -54,7 +54,8 @@ type Server struct {
 
 	debounced, pushed *histogram.Histogram
 
-	closed atomic.Pointer[string] // see Closed
+	closed   atomic.Pointer[string]            // see Closed
+	reverted atomic.Pointer[lastgood.Reverted] // by an older agent; nil: nothing
 
 	mu            sync.Mutex         // guards the following fields
 	realms        map[string]*realm  // by namespace
@@ -65,13 +66,12 @@ type Server struct {
 	meshText      []byte       // of mesh
 	meshBad       bool         // the file is invalid
 	meshProblems  []Problem
-	mutualChanged bool                  // MeshConfig changed mutual TLS; clients may refuse it
-	meshRead      meshRead              // newest
-	refusedMesh   *lastgood.RefusedMesh // of an earlier agent, see withRevertedMesh; nil: none
-	edits         []edit                // the newest last
-	refusals      []refusedState        // of earlier views and servers, whose proxies have no view now
-	problems      []Problem             // all
-	reported      []Problem             // those in the condition and in events
+	mutualChanged bool           // MeshConfig changed mutual TLS; clients may refuse it
+	meshRead      meshRead       // newest
+	edits         []edit         // the newest last
+	refusals      []refusedState // of earlier views and servers, whose proxies have no view now
+	problems      []Problem      // all
+	reported      []Problem      // those in the condition and in events
 }
 
 // New returns a server. It reads MeshConfig and Options.LastGood; Run reads the other files.
@@ -90,10 +90,11 @@ func New(options Options) (*Server, error) {
 		proceed: make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
 		unwritten: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
-		nacked: make(chan struct{}, 1), mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
+		nacked: make(chan struct{}, 1), mesh: mesh.Default(),
 		realms: map[string]*realm{}, views: map[string]*served{},
 	}
 	s.refusals = s.readRefusals()
+	s.reverted.Store(lastGood.Reverted)
 	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
 	if options.Here {
 		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait,
@@ -104,7 +105,6 @@ func New(options Options) (*Server, error) {
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, s.check(), lastGood), lastGood.Objects
-	s.here.setReverted(lastGood.Refused)
 	if lastGood.Complete {
 		s.here.setLastGood(lastGood.Objects)
 	}
@@ -294,7 +294,13 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	if settings.Namespace == "" {
 		settings.Namespace = s.options.Namespace
 	}
-	if newer := typedconfig.Newer(settings.EnvoyVersion); s.newer.Swap(newer) != newer {
+	newer := typedconfig.Newer(settings.EnvoyVersion)
+	again := s.newer.Swap(newer) != newer
+	if retry && s.reverted.Load() != nil && s.served() {
+		s.reverted.Store(nil) // Envoy may accept it now
+		again = true
+	}
+	if again {
 		select {
 		case s.reconsider <- struct{}{}:
 		default: // a signal is pending
@@ -305,9 +311,6 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	s.settings = settings
 	s.need(settings.Namespace)
 	s.settle()
-	if retry && len(s.views) > 0 {
-		s.refusedMesh = nil // Envoy may accept it now
-	}
 	s.applyMesh(read)
 	if retry {
 		s.retry()
@@ -316,6 +319,13 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	s.mu.Unlock()
 	s.persistSoon() // the caller must not wait for the disk
 	return nil
+}
+
+// served reports whether there are views.
+func (s *Server) served() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.views) > 0
 }
 
 func (s *Server) current() Settings {

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/patch"
 	"outrider.org/outrider/agent/discovery/store"
@@ -17,12 +18,18 @@ import (
 // filterCheck validates objects. Those of an Envoy that is newer than the API that is linked may
 // have what the API does not have.
 type filterCheck struct {
-	typed *typedconfig.Checker // nil: Envoy alone checks types that are not linked
-	newer func() bool
+	typed    *typedconfig.Checker // nil: Envoy alone checks types that are not linked
+	newer    func() bool
+	reverted func() *lastgood.Reverted
 }
 
 // check returns the check of the server's options and settings.
-func (s *Server) check() filterCheck { return filterCheck{s.options.TypedConfigs, s.newer.Load} }
+func (s *Server) check() filterCheck {
+	return filterCheck{s.options.TypedConfigs, s.newer.Load, s.reverted.Load}
+}
+
+const revertedFix = "correct it; the version before stays in use until it changes, or a reload " +
+	"tries it again"
 
 // object returns an object's findings; see validate.Object.
 func (c filterCheck) object(o *object.Object) []object.Finding {
@@ -33,6 +40,10 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 			findings[i].Fix = "it has no effect: this version of Outrider has the API of Envoy " +
 				typedconfig.API
 		}
+	}
+	if message := c.reverted().Message(o); message != "" {
+		findings = append(findings, object.Finding{Severity: condition.Error, Message: message,
+			Fix: revertedFix})
 	}
 	return findings
 }

@@ -33,14 +33,12 @@ type State struct {
 	// Mesh is the text of MeshConfig; empty: its file, or the default, is in force.
 	Mesh []byte
 
-	Refused     []Refused
-	RefusedMesh *RefusedMesh // nil: none
+	Reverted *Reverted // nil: nothing
 }
 
 // Empty reports whether everything in force is as in the files, and there is nothing to note.
 func (s State) Empty() bool {
-	return !s.Checked && !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 &&
-		len(s.Refused) == 0 && s.RefusedMesh == nil
+	return !s.Checked && !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && s.Reverted == nil
 }
 
 const (
@@ -57,8 +55,8 @@ type written struct {
 	Complete bool `json:"complete,omitempty"`
 	Checked  bool `json:"checked,omitempty"`
 
-	Refused     []refused    `json:"refused,omitempty"`
-	RefusedMesh *RefusedMesh `json:"refusedMesh,omitempty"`
+	Refused     []reverted    `json:"refused,omitempty"`
+	RefusedMesh *revertedMesh `json:"refusedMesh,omitempty"`
 }
 
 // Record is an object in a file.
@@ -99,8 +97,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	if err != nil {
 		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Complete: in.Complete, Checked: in.Checked,
-		RefusedMesh: in.RefusedMesh}
+	state := State{Mesh: in.Mesh, Complete: in.Complete, Checked: in.Checked}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)
@@ -112,16 +109,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		}
 		state.Objects = append(state.Objects, o)
 	}
-	for _, r := range in.Refused {
-		refused, err := r.refused(namespace, validate)
-		if err != nil {
-			wrong = append(wrong,
-				fmt.Errorf("a version that Envoy refused is not valid any more: %w", err))
-			continue
-		}
-		state.Refused = append(state.Refused, refused)
-	}
-	return state, wrong
+	return state, append(wrong, in.readReverted(&state, namespace, validate)...)
 }
 
 func read(path string) ([]byte, error) {
@@ -149,13 +137,9 @@ func Write(path string, state State) error {
 		return err
 	}
 	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
-		Checked: state.Checked, RefusedMesh: state.RefusedMesh, Objects: objects}
-	for _, in := range state.Refused {
-		r, err := refusedOf(in)
-		if err != nil {
-			return err
-		}
-		out.Refused = append(out.Refused, r)
+		Checked: state.Checked, Objects: objects}
+	if state.Reverted != nil {
+		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}
 	text, err := json.Marshal(out)
 	if err != nil {

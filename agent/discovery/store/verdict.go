@@ -108,11 +108,12 @@ func (s *Store) Has(kind object.Kind) bool {
 	return false
 }
 
-// Reconsider has the next Load validate objects again in which something is Unknown.
+// Reconsider has the next Load validate objects again that are invalid, or in which something is
+// Unknown.
 func (s *Store) Reconsider() {
 	for _, f := range s.files {
 		for i := range f.documents {
-			if f.documents[i].unknown {
+			if d := f.documents[i]; d.unknown || len(d.bad) > 0 {
 				f.documents[i].again = time.Now()
 			}
 		}
