@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,14 +25,8 @@ import (
 var program string // outrider-bootstrap
 
 func TestMain(m *testing.M) {
-	folder, err := os.MkdirTemp("", "outrider-bootstrap-")
-	if err == nil {
-		program = filepath.Join(folder, "outrider-bootstrap")
-		build := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,
-			"./cmd/outrider-bootstrap")
-		build.Stdout, build.Stderr = os.Stderr, os.Stderr
-		err = build.Run()
-	}
+	folder, err := parts.Build(nil, "programs", "./cmd/outrider-bootstrap")
+	program = filepath.Join(folder, "outrider-bootstrap")
 	code := 1
 	if err == nil {
 		code = m.Run()
@@ -43,7 +36,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	_ = os.RemoveAll(folder)
 	os.Exit(code)
 }
 

@@ -254,7 +254,7 @@ func TestFlood_HandshakesOpenNothing(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprint(test.key, test.connections), func(t *testing.T) {
-			if !inNetwork(t) {
+			if !inNetworkAlone(t) {
 				return
 			}
 			r := newStrictRig(t, test.key)
@@ -270,7 +270,7 @@ func TestFlood_HandshakesOpenNothing(t *testing.T) {
 
 // An Envoy that has a twentieth of a processor serves slowly, but serves.
 func TestFlood_StarvedEnvoyIsServed(t *testing.T) {
-	if !inNetwork(t) {
+	if !inNetworkAlone(t) {
 		return
 	}
 	r := newStrictRig(t, "RSA")
@@ -296,7 +296,7 @@ func TestFlood_StarvedEnvoyIsServed(t *testing.T) {
 
 // An Envoy that is stopped during a flood makes no progress.
 func TestFlood_StoppedEnvoyIsFound(t *testing.T) {
-	if !inNetwork(t) {
+	if !inNetworkAlone(t) {
 		return
 	}
 	connections := 2000

@@ -1,34 +1,25 @@
 package capture
 
 import (
-	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
-// insideEnv is set if the test runs in a network namespace of its own.
-const insideEnv = "OUTRIDER_TEST_NETWORK"
-
-// inNetwork reports whether the test runs in a network namespace of its own. If not, it runs the
-// test again in one. It requires root.
+// inNetwork is parts.InNetwork, beside other tests, with the helper that newRig runs.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(insideEnv) == "" {
-		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-		command.Env = append(os.Environ(), insideEnv+"=1")
-		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
-			Pdeathsig: syscall.SIGKILL}
-		said, err := command.CombinedOutput()
-		if err != nil {
-			t.Fatalf("in a network of its own: %v\n%s", err, said)
-		}
-		t.Logf("in a network of its own:\n%s", said)
-		return false
-	}
-	ip(t, "link set lo up")
-	return true
+	t.Parallel()
+	return inNetworkAlone(t)
+}
+
+// inNetworkAlone is inNetwork while no other test runs: for tests of load.
+func inNetworkAlone(t *testing.T) bool {
+	t.Helper()
+	parts.BuildProgram(t, "outrider-capture") // for all tests, which are processes of their own
+	return parts.InNetwork(t)
 }
 
 func ip(t *testing.T, arguments string) {

@@ -3,6 +3,9 @@ package capture
 import (
 	"net/netip"
 	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // TestRoute_ExplainsWhatPassesLo compares the explanation of a captured network with the kernel's
@@ -21,6 +24,10 @@ func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 	} {
 		ip(t, command)
 	}
+	parts.Eventually(t, 10*time.Second, "the link is up, and the IPv6 address local", func() bool {
+		local, _, err := Route(netip.MustParseAddr("2001:db8:1::1"), appUser)
+		return err == nil && local
+	})
 	table := Rules(&captureAll, testUsers, Families{true, true}, nil)
 	for _, c := range []struct {
 		to        string

@@ -4,20 +4,17 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-)
 
-// insideEnv is set if the test runs in a network namespace of its own.
-const insideEnv = "OUTRIDER_TEST_NETWORK"
+	"outrider.org/outrider/scripts/parts"
+)
 
 // TestCaptured runs the cases in testdata/conformance/captured with a sidecar with interception. It
 // runs itself again in a network namespace that redirects connections to 10.9.0.0/16 and fd09::/16
@@ -52,32 +49,15 @@ func (s *suite) onMachine(t *testing.T) {
 	}
 }
 
-// inNetwork reports whether the test runs in a network namespace of its own, where no other process
-// uses its ports. If not, it runs the test again in one, in parallel with others.
+// inNetwork is parts.InNetwork, beside other tests, with the addresses of redirect.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(insideEnv) == "" {
-		t.Parallel()
-		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-		command.Env = append(os.Environ(), insideEnv+"=1")
-		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
-			Pdeathsig: syscall.SIGKILL}
-		if os.Getuid() != 0 {
-			command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0,
-				HostID: os.Getuid(), Size: 1}}
-			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0,
-				HostID: os.Getgid(), Size: 1}}
-		}
-		said, err := command.CombinedOutput()
-		if err != nil {
-			t.Fatalf("in a network of its own: %v\n%s", err, said)
-		}
-		t.Logf("in a network of its own:\n%s", said)
+	t.Parallel()
+	if !parts.InNetwork(t) {
 		return false
 	}
-	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress +
-		"/32 dev lo", "address add 10.9.0.0/16 dev lo",
+	for _, arguments := range []string{"address add " + capturedAddress + "/32 dev lo",
+		"address add 10.9.0.0/16 dev lo",
 		"address add " + capturedAddress6 + "/128 dev lo nodad", "route add local fd09::/16 dev lo"} {
 		if said, err := exec.Command("ip",
 			strings.Fields(arguments)...).CombinedOutput(); err != nil {

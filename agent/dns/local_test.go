@@ -2,10 +2,8 @@ package dns
 
 import (
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,15 +13,7 @@ import (
 // An address that has moved to another host is not one of this host for long. The test runs again in
 // a network namespace of its own, as root.
 func TestLocalAddresses_ForgetAMovedAddress(t *testing.T) {
-	const inside = "OUTRIDER_TEST_NETWORK"
-	if os.Getenv(inside) == "" {
-		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-		command.Env = append(os.Environ(), inside+"=1")
-		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
-			Pdeathsig: syscall.SIGKILL}
-		if said, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("in a network of its own: %v\n%s", err, said)
-		}
+	if !parts.InNetwork(t) {
 		return
 	}
 	ip := func(arguments string) {

@@ -13,12 +13,8 @@ import (
 // TestCompletion_Shells loads the completions into each shell and completes with them
 // (scripts/setup test installs the shells).
 func TestCompletion_Shells(t *testing.T) {
-	programs, folder := t.TempDir(), t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", programs, "./cmd/outrider")
-	build.Dir = parts.Root()
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	folder := t.TempDir()
+	programs := filepath.Dir(parts.BuildProgram(t, "outrider"))
 	for _, c := range []struct {
 		shell, file string
 		syntax      []string

@@ -57,6 +57,9 @@ type options struct {
 	durations string
 }
 
+// everything names all packages.
+var everything = []string{"./..."}
+
 var steps = []step{
 	{"gofmt", gofmt},
 	{"vet", vet},
@@ -78,10 +81,10 @@ func main() {
 	flag.Parse()
 	options := options{packages: flag.Args(), fuzzTime: *fuzzTime, durations: *durations}
 	if len(options.packages) == 0 {
-		options.packages = []string{"./..."}
+		options.packages = everything
 	}
 	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "fuzz" })
-	complete := *only == "" && slices.Equal(options.packages, []string{"./..."})
+	complete := *only == "" && slices.Equal(options.packages, everything)
 	if *only != "" {
 		chosen = strings.Split(*only, ",")
 	}

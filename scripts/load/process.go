@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -24,21 +23,10 @@ type Process struct {
 	report  func() (Report, error)
 }
 
-// build builds the program once per process. Go's build cache makes later builds fast.
+// build builds the program, once per process.
 var build = sync.OnceValues(func() (string, error) {
-	folder := filepath.Join(parts.Root(), "build", "tools")
-	if err := os.MkdirAll(folder, 0o750); err != nil {
-		return "", err
-	}
-	// Unique name first: several test processes may build at once.
-	path := filepath.Join(folder, "load")
-	own := fmt.Sprintf("%s.%d", path, os.Getpid())
-	command := exec.Command("go", "build", "-o", own, "./scripts/load/cmd/load")
-	command.Dir = parts.Root()
-	if out, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the load generator: %w: %s", err, out)
-	}
-	return path, os.Rename(own, path)
+	folder, err := parts.Build(nil, "programs", "./scripts/load/cmd/load")
+	return filepath.Join(folder, "load"), err
 })
 
 // StartProcess is Start in another process. Config.Output receives its lines at the end.

@@ -12,6 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// insideEnv is set if the test runs in a network namespace of its own.
+const insideEnv = "OUTRIDER_TEST_NETWORK"
+
+// InNetwork reports whether the test runs in a network namespace of its own, where no other process
+// uses its ports. If not, it runs the test again in one, with a loopback interface that is up.
+func InNetwork(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(insideEnv) != "" {
+		if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+			t.Fatalf("ip: %v: %s", err, out)
+		}
+		return true
+	}
+	command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	command.Env = append(os.Environ(), insideEnv+"=1")
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
+		Pdeathsig: syscall.SIGKILL}
+	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
+		command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
+		command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: gid, Size: 1}}
+	}
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("in a network of its own: %v\n%s", err, out)
+	}
+	t.Logf("in a network of its own:\n%s", out)
+	return false
+}
+
 // OtherHost is a network namespace that is connected to this host like another host.
 type OtherHost struct {
 	Peer    string // this host's address, as seen from the other one

@@ -1,11 +1,11 @@
 package parts
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -13,29 +13,54 @@ import (
 // programs has what builds each program, by name.
 var programs sync.Map
 
-// Program returns the path of a copy of the program cmd/NAME that belongs to the test. A test
-// process builds it once.
+// Program returns the path of a copy of the program cmd/NAME that belongs to the test.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	build, _ := programs.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {
-		path := filepath.Join(ShortDir(t), name)
-		command := exec.Command("go", "build", "-o", path, "./cmd/"+name)
-		command.Dir = Root()
-		if out, err := command.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w: %s", name, err, out)
-		}
-		return os.ReadFile(path)
-	}))
-	text, err := build.(func() ([]byte, error))()
-	if err != nil {
-		t.Fatal(err)
-	}
+	built := BuildProgram(t, name)
 	path := filepath.Join(ShortDir(t), name)
 	// Another process writes it: exec fails (ETXTBSY) while a child that this one forks has it open.
-	write := exec.Command("sh", "-c", `cat >"$0" && chmod 0700 "$0"`, path)
-	write.Stdin = bytes.NewReader(text)
-	if out, err := write.CombinedOutput(); err != nil {
+	if out, err := exec.Command("install", "-m", "0700", built, path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return path
+}
+
+// BuildProgram builds the program cmd/NAME, once for the test process and for the processes that it
+// starts afterwards (InNetwork), and returns its path.
+func BuildProgram(t testing.TB, name string) string {
+	t.Helper()
+	build, _ := programs.LoadOrStore(name, sync.OnceValues(func() (string, error) {
+		variable := "OUTRIDER_TEST_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		if path := os.Getenv(variable); path != "" {
+			return path, nil
+		}
+		folder, err := Build(nil, "programs", "./cmd/"+name)
+		if err != nil {
+			return "", err
+		}
+		path := filepath.Join(folder, name)
+		return path, os.Setenv(variable, path) //nolint:usetesting // for all tests
+	}))
+	path, err := build.(func() (string, error))()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Build builds programs as scripts/build does, with more flags or packages as its arguments and more
+// environment, in build/NAME, and returns that folder. What is up to date there is not linked again.
+func Build(environment []string, name string, arguments ...string) (string, error) {
+	folder := filepath.Join(Root(), "build", name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	// The tests of two packages may build at once.
+	command := exec.Command("flock", append([]string{folder + ".lock",
+		filepath.Join(Root(), "scripts", "build"), folder}, arguments...)...)
+	command.Env = append(os.Environ(), environment...)
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %v: %w: %s", arguments, err, out)
+	}
+	return folder, nil
 }

@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,27 +37,22 @@ func Build(t testing.TB, race bool) Programs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // Envoy's user runs the keeper
-		t.Fatal(err)
+	programs, err := parts.Build([]string{"CGO_ENABLED=0"}, "programs", "./cmd/outriderd",
+		"./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap",
+		"./cmd/outrider-probe", "./cmd/outrider-capture", "./scripts/backend/cmd/backend",
+		"./scripts/load/cmd/load")
+	folders := []string{programs}
+	if err == nil && race {
+		programs, err = parts.Build([]string{"CGO_ENABLED=1"}, "race", "-race", "./cmd/outriderd")
+		folders = append(folders, programs)
 	}
-	build := func(race bool, packages ...string) error {
-		arguments, cgo := []string{dir}, "0"
-		if race {
-			arguments, cgo = append(arguments, "-race"), "1"
+	for _, folder := range folders {
+		if err == nil {
+			err = exec.Command("cp", "-r", folder+"/.", dir).Run()
 		}
-		command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"),
-			append(arguments, packages...)...)
-		command.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
-		if out, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %v: %w: %s", packages, err, out)
-		}
-		return nil
 	}
-	err = build(race, "./cmd/outriderd")
 	if err == nil {
-		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap",
-			"./cmd/outrider-probe", "./cmd/outrider-capture", "./scripts/backend/cmd/backend",
-			"./scripts/load/cmd/load")
+		err = os.Chmod(dir, 0o755) // Envoy's user runs the keeper
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)

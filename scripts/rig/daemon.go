@@ -39,7 +39,7 @@ func (r *Rig) start(arguments ...string) (*Daemon, error) {
 		append([]string{"--config", filepath.Join(r.Dir, "outrider.toml")}, arguments...)...)
 	command.Stdout, command.Stderr = d.output, d.output
 	command.WaitDelay = time.Second // the keeper may hold the pipes
-	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
+	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0")
 	if err := command.Start(); err != nil {
 		return nil, err
 	}
