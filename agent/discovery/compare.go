@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -40,7 +41,7 @@ type ResourceChange struct {
 	By     resource.Origin // the changed object that causes it; zero: unknown
 }
 
-// proposed is the state of a realm with other files.
+// proposed is the configuration with other files.
 type proposed struct {
 	before, after map[object.Key]*object.Object
 	problems      []Problem
@@ -60,8 +61,11 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	if err != nil {
 		return Comparison{}, err
 	}
+	s.mu.Lock()
+	namespace := cmp.Or(v.namespace, s.config.namespace)
+	s.mu.Unlock()
 	check := s.check()
-	proposal := store.Propose(texts, folders, store.Options{Namespace: v.realm.namespace,
+	proposal := store.Propose(texts, folders, store.Options{Namespace: namespace,
 		Validate: check.object, ValidateAll: check.foreign})
 	var p proposed
 	if asked := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); asked != nil {
@@ -71,16 +75,11 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		return Comparison{}, err
 	}
 	world := model.NewWorld(p.domain, p.mesh)
-	changes := make([]object.Change, 0, len(p.after))
-	for _, o := range p.after {
-		changes = append(changes, object.Change{New: o})
-	}
-	slices.SortFunc(changes, object.Change.Compare)
 	made, err := view.New(world, v.Node(), view.NewCache(), s.certificates.look)
 	if err != nil {
 		return Comparison{}, err
 	}
-	touched := world.Apply(changes)
+	touched := world.Apply(additions(slices.SortedFunc(maps.Values(p.after), object.Age)))
 	made.Restore(p.overrides)
 	made.Update(touched)
 	next, _ := made.Feed().Current()
@@ -114,19 +113,19 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		Problems: gather(problems, refused, nil)}, nil
 }
 
-// propose returns the state of a view's realm with other files. Only Run may call it.
+// propose returns the configuration of a view with other files. Only Run may call it.
 func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := v.realm
-	if !r.loaded {
+	c := s.config
+	if !c.loaded {
 		return proposed{}, errors.New("the mesh configuration has not been read yet")
 	}
 	if s.settings.Unused {
 		return proposed{}, errors.New("the upstream server decides what Envoy gets")
 	}
-	next := r.store.With(proposal)
-	if next.Restricted(r.restricted) {
+	next := c.store.With(proposal)
+	if next.Restricted(c.restricted) {
 		why := "no change of the mesh configuration takes effect"
 		for _, problem := range next.Problems() {
 			if problem.Severity == condition.Error {
@@ -136,13 +135,13 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 		return proposed{}, errors.New(why)
 	}
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
-		problems: next.Problems(), domain: s.options.Domain, mesh: r.world.Mesh(),
+		problems: next.Problems(), domain: s.options.Domain, mesh: c.world.Mesh(),
 		hosts: v.Hosts(), overrides: v.Overrides()}
 	p.served, _ = v.Feed().Current()
-	for _, o := range r.inForce() {
+	for _, o := range c.inForce(proposal.Namespace()) {
 		p.before[o.Key] = o
 	}
-	for _, o := range next.Objects() {
+	for _, o := range next.Objects(proposal.Namespace()) {
 		p.after[o.Key] = o
 	}
 	return p, nil

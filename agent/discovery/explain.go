@@ -37,10 +37,10 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	}
 	s.mu.Lock()
 	proxy := proxyOf(v.View)
-	request = addressed(request, v.Node(), v.realm.world)
-	proxy.Idle, proxy.IdleFix = idleGateway(v.realm.world, v.Node(), request.Port)
-	problems, peer := s.problems, peerOf(v.realm.world, v.Node())
-	why, fix := lostGateway(v.realm.world, request.Host)
+	request = addressed(request, v.Node(), v.World())
+	proxy.Idle, proxy.IdleFix = idleGateway(v.World(), v.Node(), request.Port)
+	problems, peer := s.problems, peerOf(v.World(), v.Node())
+	why, fix := lostGateway(v.World(), request.Host)
 	s.mu.Unlock()
 
 	proxy.Origins = func(routes, domain string) []resource.Origin {

@@ -51,10 +51,7 @@ func (s *Server) restoreMesh(text []byte) {
 // logRestored logs the number of last good versions in force, and of those whose files are
 // missing. Only Run may call it.
 func (s *Server) logRestored() {
-	s.mu.Lock()
-	here := s.here
-	s.mu.Unlock()
-	now, waiting := s.inForce(), here.store.Waiting()
+	now, waiting := s.lastGood(), s.config.store.Waiting()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh) > 0 {
 		s.options.Logger.Info("last good versions of the previous run stay in force",
 			"objects", objects, "mesh_config", len(now.Mesh) > 0)
@@ -65,29 +62,21 @@ func (s *Server) logRestored() {
 	}
 }
 
-// inForce returns the versions in force whose files are invalid or missing; in a
-// restricted realm, all objects in force. Only Run may call it.
-func (s *Server) inForce() lastgood.State {
+// lastGood returns the versions in force whose files are invalid or missing; if the configuration is
+// restricted, all objects in force. Only Run may call it.
+func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := lastgood.State{Objects: s.here.held,
-		Checked: s.here.store.Has(object.EnvoyFilter)}
-	if s.here.restricted && s.here.loaded && !s.here.closed {
-		state.Objects, state.Complete = s.here.inForce(), true
+	c := s.config
+	state := lastgood.State{Objects: c.held, Checked: c.store.Has(object.EnvoyFilter)}
+	if c.restricted && c.loaded && !c.closed {
+		state.Objects, state.Complete = c.inForce(c.namespace), true
 	}
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}
 	state.Reverted = s.reverted.Load()
 	return state
-}
-
-// persistSoon has Run store the state, for callers that must not wait for the disk.
-func (s *Server) persistSoon() {
-	select {
-	case s.unwritten <- struct{}{}:
-	default: // a signal is pending
-	}
 }
 
 // persist stores the state for the next server if it has changed. Only Run may call it.
@@ -103,7 +92,7 @@ func (s *Server) persist() {
 }
 
 func (s *Server) persistLastGood() error {
-	now, last := s.inForce(), s.persisted.state
+	now, last := s.lastGood(), s.persisted.state
 	if !s.persisted.stale && now.Complete == last.Complete && now.Checked == last.Checked &&
 		slices.Equal(now.Objects, last.Objects) && bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {

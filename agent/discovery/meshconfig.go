@@ -57,23 +57,19 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
-// reconfigure applies the effective MeshConfig to all realms and reports whether it changed.
+// reconfigure applies the effective MeshConfig and reports whether it changed.
 func (s *Server) reconfigure() bool {
-	m, changed := s.effectiveMesh(), false
-	for _, r := range s.realms {
-		if m.Equal(r.world.Mesh()) {
-			continue
-		}
-		changed = true
-		everything := r.world.SetMesh(m)
-		r.cache.Clear()
+	m := s.effectiveMesh()
+	changed := !m.Equal(s.config.world.Mesh())
+	if changed {
+		everything := s.config.world.SetMesh(m)
+		s.config.cache.Clear()
 		for _, v := range s.views {
-			if v.realm == r && !r.closed {
+			if s.isCurrent(v) && !s.config.closed {
 				v.Reconfigure(everything)
 			}
 		}
-	}
-	if changed {
+		s.updateOthers(false)
 		s.dropCertificates()
 	}
 	s.options.TrustBundle(m.Authorities, m.Bundles)

@@ -18,8 +18,8 @@ type Name struct {
 func (s *Server) Names(labels map[string]string) []Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.here.world
-	scope := w.Scope(model.Node{Type: model.Sidecar, Namespace: s.here.namespace, Labels: labels})
+	w := s.config.world
+	scope := w.Scope(model.Node{Type: model.Sidecar, Namespace: s.config.namespace, Labels: labels})
 	var all []Name
 	for _, host := range w.ServiceHosts() {
 		service := scope.Imports(w, host)

@@ -30,16 +30,16 @@ func (s *Server) Problems() []Problem {
 func (s *Server) reportProblems() {
 	before := s.reported
 	views := maps.Clone(s.views)
-	// views of other realms would report the same problems twice
-	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
+	// the others would report the same problems twice
+	maps.DeleteFunc(views, func(_ string, v *served) bool { return !s.isCurrent(v) })
 	dropOutdated(views)
 	var refused []Problem
 	for _, v := range views {
 		refused = append(refused, s.refusedProblems(v)...)
 	}
-	s.closed.Store(cmp.Or(s.here.whyClosed(), notInForce(refused)))
-	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, refused,
-		s.here.refs.problems(), unselected(s.here.world, views)), views)
+	s.closed.Store(cmp.Or(s.config.whyClosed(), notInForce(refused)))
+	s.problems = gather(s.config.stored, slices.Concat(s.meshProblems, refused,
+		s.config.refs.problems(), unselected(s.config.world, views)), views)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil
 	}

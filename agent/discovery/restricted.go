@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"maps"
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
@@ -10,101 +11,106 @@ import (
 )
 
 // Files with an unsupported access policy (for example an AuthorizationPolicy) must not admit what
-// they forbid. While there are such files, the realm's world stays in the last good state, the one
+// they forbid. While there are such files, the world stays in the last good state, the one
 // before them. Without a last good state, proxies get no resources at all.
 
 // admit returns the changes of the files that may take effect now; others are withheld until the
 // files restrict nothing. Callers hold the server's mu.
-func (r *realm) admit(changes []object.Change) []object.Change {
-	first := !r.loaded
-	r.restricted = r.store.Restricted(r.restricted)
-	if !r.restricted && len(r.withheld) == 0 {
-		r.good, r.closed = nil, false
+func (c *configuration) admit(changes []object.Change) []object.Change {
+	first := !c.loaded
+	c.restricted = c.store.Restricted(c.restricted)
+	if !c.restricted && len(c.withheld) == 0 {
+		c.good, c.closed = nil, false
 		return changes
 	}
-	if r.withheld == nil {
-		r.withheld = map[object.Key]object.Change{}
-	}
-	for _, c := range changes {
-		r.withhold(c)
-	}
-	if r.restricted {
-		r.closed = r.closed || first && r.good == nil
+	c.withhold(changes)
+	if c.restricted {
+		c.closed = c.closed || first && c.good == nil
 		if first {
-			return r.restore()
+			return c.restore()
 		}
 		return nil
 	}
-	var all []object.Change
-	for _, c := range r.withheld {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, object.Change.Compare)
-	r.withheld, r.good, r.closed = nil, nil, false
+	all := slices.SortedFunc(maps.Values(c.withheld), object.Change.Compare)
+	c.withheld, c.good, c.closed = nil, nil, false
 	return all
 }
 
-// withhold merges a change into the withheld ones.
-func (r *realm) withhold(c object.Change) {
-	key := c.Newest().Key
-	if earlier, ok := r.withheld[key]; ok {
-		c.Old = earlier.Old
+// withhold merges changes into the withheld ones.
+func (c *configuration) withhold(changes []object.Change) {
+	if c.withheld == nil {
+		c.withheld = map[object.Key]object.Change{}
 	}
-	r.withheld[key] = c
-	if c.Old == c.New {
-		delete(r.withheld, key)
+	for _, change := range changes {
+		key := change.Newest().Key
+		if earlier, ok := c.withheld[key]; ok {
+			change.Old = earlier.Old
+		}
+		c.withheld[key] = change
+		if change.Old == change.New {
+			delete(c.withheld, key)
+		}
 	}
 }
 
 // restore returns the changes that produce the last good state, and withholds the versions of the
 // files.
-func (r *realm) restore() []object.Change {
+func (c *configuration) restore() []object.Change {
+	for _, o := range c.good {
+		c.withheld[o.Key] = object.Change{Old: o, New: c.withheld[o.Key].New}
+	}
+	good := c.good
+	c.good = nil
+	return additions(good)
+}
+
+// inForce returns the objects in force, sorted by object.Age. Those that name no namespace are in the
+// specified one.
+func (c *configuration) inForce(namespace string) []*object.Object {
+	all := map[object.Key]*object.Object{}
+	for _, o := range c.store.Objects(namespace) {
+		all[o.Key] = o
+	}
+	for _, change := range c.withheld {
+		if change.New != nil {
+			delete(all, change.New.In(namespace).Key)
+		}
+		if change.Old != nil {
+			o := change.Old.In(namespace)
+			all[o.Key] = o
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), object.Age)
+}
+
+// setLastGood makes objects the last good state of a configuration that is not loaded yet.
+func (c *configuration) setLastGood(objects []*object.Object) {
+	c.restricted, c.good = true, slices.Clone(objects)
+}
+
+// moveWithheld moves withheld changes and the last good state to the default namespace.
+func (c *configuration) moveWithheld() {
+	in := func(o *object.Object) *object.Object {
+		if o != nil {
+			o = o.In(c.namespace)
+		}
+		return o
+	}
 	var changes []object.Change
-	for _, o := range r.good {
-		changes = append(changes, object.Change{New: o})
-		r.withheld[o.Key] = object.Change{Old: o, New: r.withheld[o.Key].New}
+	for _, change := range c.withheld {
+		changes = append(changes, object.Change{Old: in(change.Old), New: in(change.New)})
 	}
-	r.good = nil
-	return changes
-}
-
-// inForce returns the objects in force while changes are withheld, sorted by object.Age.
-func (r *realm) inForce() []*object.Object {
-	var all []*object.Object
-	for _, o := range r.store.Objects() {
-		if _, withheld := r.withheld[o.Key]; withheld {
-			continue
-		}
-		all = append(all, o)
+	if c.withheld = nil; len(changes) > 0 {
+		c.withhold(changes)
 	}
-	for _, c := range r.withheld {
-		if c.Old != nil {
-			all = append(all, c.Old)
-		}
-	}
-	slices.SortFunc(all, object.Age)
-	return all
-}
-
-// inherit initializes a new realm with the last good state of another one.
-func (r *realm) inherit(from *realm) {
-	if !from.restricted || from.closed {
-		return
-	}
-	r.setLastGood(from.inForce())
-}
-
-// setLastGood makes objects the last good state of a realm that is not filled yet.
-func (r *realm) setLastGood(objects []*object.Object) {
-	r.restricted, r.good = true, []*object.Object{}
-	for _, o := range objects {
-		r.good = append(r.good, o.In(r.namespace))
+	for i, o := range c.good {
+		c.good[i] = o.In(c.namespace)
 	}
 }
 
-// update updates a view, or publishes an empty snapshot if its realm is closed.
-func (v *served) update(touched model.Touched) {
-	if v.realm.closed {
+// update updates a view, or publishes an empty snapshot if the configuration is closed.
+func (s *Server) update(v *served, touched model.Touched) {
+	if s.config.closed {
 		v.Feed().Publish(resource.Change{})
 		return
 	}
@@ -121,12 +127,12 @@ func (s *Server) Closed() string {
 }
 
 // whyClosed returns the result of Closed, nil for "". Callers hold the server's mu.
-func (r *realm) whyClosed() *string {
-	if !r.closed {
+func (c *configuration) whyClosed() *string {
+	if !c.closed {
 		return nil
 	}
 	why := "nothing of the mesh configuration is served"
-	for _, p := range r.stored {
+	for _, p := range c.stored {
 		if p.Severity == condition.Error {
 			why += ": " + p.String()
 			break

@@ -18,7 +18,6 @@ import (
 
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/mesh"
-	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/histogram"
@@ -40,7 +39,6 @@ type Server struct {
 	refusalsWritten [][]byte           // records of Options.Refusals; of Run
 	rescan          chan chan struct{} // closed once it is done
 	calls           chan func()        // see inRun
-	joining         chan struct{}      // a realm is to be filled
 	reconsider      chan struct{}      // newer has changed
 	newer           atomic.Bool        // see filterCheck
 	proceed         chan struct{}      // see Proceed
@@ -49,8 +47,8 @@ type Server struct {
 	newestStream atomic.Uint64 // that accepted resources
 	meshReads    atomic.Uint64 // begun
 
-	unwritten chan struct{} // the state to store may have changed
-	ended     chan struct{} // closed when Run ends
+	wake  chan struct{} // see wakeRun
+	ended chan struct{} // closed when Run ends
 
 	debounced, pushed *histogram.Histogram
 
@@ -58,8 +56,7 @@ type Server struct {
 	reverted atomic.Pointer[lastgood.Reverted] // by an older agent; nil: nothing
 
 	mu            sync.Mutex         // guards the following fields
-	realms        map[string]*realm  // by namespace
-	here          *realm             // realm of the settings, once it is filled
+	config        *configuration     // of the files
 	views         map[string]*served // by kind of proxy
 	settings      Settings
 	mesh          *mesh.Config // of the last valid text
@@ -85,13 +82,13 @@ func New(options Options) (*Server, error) {
 		options: options, settings: options.Settings,
 		persisted: persisted{state: lastGood, stale: stale},
 		ended:     make(chan struct{}),
-		rescan:    make(chan chan struct{}), joining: make(chan struct{}, 1),
-		calls:   make(chan func()),
-		proceed: make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
-		unwritten: make(chan struct{}, 1),
+		rescan:    make(chan chan struct{}),
+		calls:     make(chan func()),
+		proceed:   make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
+		wake:      make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		nacked: make(chan struct{}, 1), mesh: mesh.Default(),
-		realms: map[string]*realm{}, views: map[string]*served{},
+		views: map[string]*served{},
 	}
 	s.refusals = s.readRefusals()
 	s.reverted.Store(lastGood.Reverted)
@@ -103,12 +100,12 @@ func New(options Options) (*Server, error) {
 	s.restoreMesh(lastGood.Mesh)
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
-	s.here = s.newRealm(options.Settings.Namespace)
-	s.here.store, s.here.held = newStore(options, s.check(), lastGood), lastGood.Objects
+	s.config = &configuration{namespace: options.Settings.Namespace,
+		store: newStore(options, s.check(), lastGood), held: lastGood.Objects}
+	s.config.reset(s.newWorld())
 	if lastGood.Complete {
-		s.here.setLastGood(lastGood.Objects)
+		s.config.setLastGood(lastGood.Objects)
 	}
-	s.realms[s.here.namespace] = s.here
 	return s, nil
 }
 
@@ -127,7 +124,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.read((*store.Store).Load, nil)
 	s.MarkReady()
 	s.mu.Lock()
-	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems",
+	s.options.Logger.Info("mesh configuration loaded", "services", s.config.world.Hosts(), "problems",
 		len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
 	s.logRestored()
@@ -151,12 +148,10 @@ func (s *Server) Run(ctx context.Context) error {
 			rescan, rested = s.rescan, nil
 		case call := <-s.calls:
 			call()
-		case <-s.joining:
-			s.join()
+		case <-s.wake:
+			s.applyNamespaces()
 		case <-s.reconsider:
-			for _, r := range s.filled() {
-				r.store.Reconsider()
-			}
+			s.config.store.Reconsider()
 			s.read((*store.Store).Load, nil)
 		case <-s.proceed:
 			s.proceedNow()
@@ -166,7 +161,6 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.appeared() {
 				s.read((*store.Store).Load, nil)
 			}
-		case <-s.unwritten:
 		case <-s.persisted.again:
 		case paths, ok := <-s.options.Changes:
 			if !ok {
@@ -216,54 +210,52 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 				s.options.Changes = nil
 			}
 			paths = append(paths, more...)
-		case <-s.joining: // a proxy may wait for the realm
+		case <-s.wake: // a proxy may wait for its resources
 			quiet.Stop()
-			s.join()
+			s.applyNamespaces()
 		case <-quiet.C:
 			return paths
 		}
 	}
 }
 
-// read reads files for all realms and publishes. Only Run may call it.
+// read reads files and publishes. Only Run may call it.
 func (s *Server) read(read func(*store.Store) []object.Change, paths []string) {
-	changes := map[*realm][]object.Change{}
-	for _, r := range s.filled() {
-		changes[r] = read(r.store)
-	}
-	s.push(changes, paths)
+	s.applyNamespaces()
+	s.push(read(s.config.store), paths)
 }
 
-// push applies changes of objects, by realm, and of certificate files, and publishes the result in
-// every view. Only Run may call it.
-func (s *Server) push(changes map[*realm][]object.Change, paths []string) {
+// wakeRun makes Run apply settings, fill new views and store the state, for callers that must not
+// wait for the disk.
+func (s *Server) wakeRun() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+// push applies changes of objects and of certificate files, and publishes the result in every view.
+// Only Run may call it.
+func (s *Server) push(changes []object.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reread(paths) {
 		s.retry() // a listener with one may be valid now
 	}
-	touched, now := map[*realm]model.Touched{}, edit{objects: map[object.Key]bool{}}
-	for r, of := range changes {
-		of = r.admit(of)
-		if r == s.here && r.loaded { // the first load is logged as a whole
-			s.logChanges(of)
+	c := s.config
+	changes = c.admit(changes)
+	now := edit{objects: map[object.Key]bool{}}
+	if c.loaded { // the first load is logged as a whole, and the state before it is unknown
+		s.logChanges(changes)
+		for _, change := range changes {
+			now.objects[change.Newest().Key] = true
 		}
-		for _, c := range of {
-			if r.loaded { // else the state before is unknown
-				now.objects[c.Newest().Key] = true
-			}
-		}
-		r.loaded = true
-		touched[r] = r.apply(of)
-		r.stored, r.held = r.store.Problems(), r.store.Held()
 	}
-	s.settle()
+	c.loaded = true
+	touched := c.apply(changes)
+	c.stored, c.held = c.store.Problems(), c.store.Held()
 	s.dropIdle(time.Now())
-	for _, v := range s.views {
-		if of, ok := touched[v.realm]; ok {
-			v.update(of)
-		}
-	}
+	s.updateViews(touched)
 	s.edited(now)
 	s.dropCertificates()
 	s.reportProblems()
@@ -309,15 +301,13 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	read := s.readMesh(settings.MeshConfigFile)
 	s.mu.Lock()
 	s.settings = settings
-	s.need(settings.Namespace)
-	s.settle()
 	s.applyMesh(read)
 	if retry {
 		s.retry()
 	}
 	s.reportProblems()
 	s.mu.Unlock()
-	s.persistSoon() // the caller must not wait for the disk
+	s.wakeRun()
 	return nil
 }
 

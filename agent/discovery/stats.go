@@ -30,19 +30,7 @@ func newDurations() *histogram.Histogram {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Stats{Services: s.here.world.Hosts(), Objects: maps.Clone(s.here.objects),
+	return Stats{Services: s.config.world.Hosts(), Objects: maps.Clone(s.config.objects),
 		Views: len(s.views), Problems: len(s.problems),
 		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
-}
-
-// count updates the number of objects by kind. Callers hold mu.
-func (r *realm) count(changes []object.Change) {
-	for _, c := range changes {
-		if c.Old != nil {
-			r.objects[c.Old.Kind]--
-		}
-		if c.New != nil {
-			r.objects[c.New.Kind]++
-		}
-	}
 }

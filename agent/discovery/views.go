@@ -18,8 +18,7 @@ const (
 // served is the view of one kind of proxy.
 type served struct {
 	*view.View
-	realm     *realm
-	namespace string    // of its proxies
+	namespace string    // of objects that name none; see ownDefault
 	requested time.Time // last request for its feed
 	proxy     string    // the first that accepted it, see proxyName; "": none yet
 	stream    uint64    // the newest of those that accepted it
@@ -39,10 +38,10 @@ type kind struct {
 // viewFor returns the view of a proxy's kind, and creates it if there is none. It returns an error
 // if MaxViews is reached. Callers hold mu.
 func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
-	r, now := s.realmOf(n.Namespace), time.Now()
+	c, namespace, now := s.config, s.ownDefault(n.Namespace), time.Now()
 	of := kind{Node: nodeKey(n), Version: n.EnvoyVersion, Proxy: proxy}
-	if r.namespace != n.Namespace {
-		of.Node += "\n" + r.namespace
+	if namespace != n.Namespace {
+		of.Node += "\n" // such a proxy may also be one in its own
 	}
 	key := of.Node + "\n" + of.Version
 	if v := s.views[key]; v != nil {
@@ -58,13 +57,11 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
 				"in labels, metadata or locality", len(s.views))
 	}
-	made, err := view.New(r.world, n, r.cache, s.certificates.look)
+	made, err := view.New(c.world, n, c.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}
-	s.realms[r.namespace] = r // dropIdle may have deleted it
-	v := &served{View: made, realm: r, namespace: n.Namespace, requested: now, kind: of,
-		created: now}
+	v := &served{View: made, namespace: namespace, requested: now, kind: of, created: now}
 	made.Feed().OnRefusal(func() {
 		select {
 		case s.nacked <- struct{}{}:
@@ -73,10 +70,13 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 	})
 	s.inheritRefusals(v)
 	s.views[key] = v
-	if r.loaded {
-		v.update(r.world.Everything())
+	switch {
+	case !s.isCurrent(v):
+		s.wakeRun()
+	case c.loaded:
+		s.update(v, c.world.Everything())
 	}
-	if r.loaded || dropped {
+	if c.loaded || dropped {
 		s.reportProblems()
 	}
 	return v, nil
@@ -136,9 +136,6 @@ func (s *Server) dropIdle(now time.Time) bool {
 
 // freeDropped frees what only dropped views used.
 func (s *Server) freeDropped() {
-	for _, r := range s.realms {
-		r.cache.Clear()
-	}
-	s.dropRealms()
+	s.config.cache.Clear()
 	s.dropCertificates()
 }

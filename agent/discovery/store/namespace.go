@@ -2,40 +2,50 @@ package store
 
 import (
 	"maps"
+	"slices"
 
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// In returns a store for the same files with another default namespace, and the changes that fill
-// it with all objects in force, including held ones. The new store has not read any file yet; call
-// Load.
-func (s *Store) In(namespace string) (*Store, []object.Change) {
-	options := s.options
-	options.Namespace, options.LastGood = namespace, nil
-	for _, o := range s.Held() {
-		if s.files[o.File] == nil { // held until its file is found
-			options.LastGood = append(options.LastGood, o)
+// SetNamespace changes the default namespace. The next Load reads all files again.
+func (s *Store) SetNamespace(namespace string) {
+	s.options.Namespace = namespace
+	moved := map[*object.Object]*object.Object{}
+	move := func(all []*object.Object) []*object.Object {
+		all = slices.Clone(all)
+		for i, o := range all {
+			if moved[o] == nil {
+				moved[o] = o.In(namespace)
+			}
+			all[i] = moved[o]
+		}
+		return all
+	}
+	for path, objects := range s.held {
+		if s.files[path] == nil { // held until its file is found
+			s.held[path] = move(objects)
 		}
 	}
-	other := New(options)
-	other.roots, other.devices = maps.Clone(s.roots), maps.Clone(s.devices)
-	other.awaited = maps.Clone(s.awaited)
 	before := map[object.Key]*object.Object{}
-	for path, known := range s.files {
-		moved := &file{problems: known.problems, restricts: known.restricts, broken: known.broken}
-		held := make(map[*object.Object]bool, len(known.held))
-		for _, o := range known.held {
-			held[o] = true
-		}
-		for _, o := range known.objects {
-			there := o.In(namespace)
-			moved.objects = append(moved.objects, there)
-			if held[o] {
-				moved.held = append(moved.held, there)
+	for _, path := range slices.Collect(maps.Keys(s.files)) {
+		known := s.files[path]
+		s.replace(path, &file{problems: known.problems, restricts: known.restricts,
+			broken: known.broken, objects: move(known.objects), held: move(known.held)}, before)
+	}
+	s.reconcile(before)
+}
+
+// Objects returns the objects in force, one for each key, in no particular order. Those that name no
+// namespace are in the specified one.
+func (s *Store) Objects(namespace string) []*object.Object {
+	oldest := make(map[object.Key]*object.Object, len(s.candidates))
+	for _, candidates := range s.candidates {
+		for _, o := range candidates {
+			o = o.In(namespace)
+			if known := oldest[o.Key]; known == nil || object.Age(o, known) < 0 {
+				oldest[o.Key] = o
 			}
 		}
-		other.replace(path, moved, before)
 	}
-	changes := other.reconcile(before)
-	return other, changes
+	return slices.Collect(maps.Values(oldest))
 }

@@ -2,15 +2,16 @@ package store
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestIn_MovesObjectsWithoutNamespace moves objects without a namespace and does not affect the
-// original store.
-func TestIn_MovesObjectsWithoutNamespace(t *testing.T) {
+// TestSetNamespace_MovesObjectsWithoutNamespace also looks at last good versions, with which files
+// are bad and which are away.
+func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"),
 		"{name: b}", "{name: b, namespace: ns}", 1))
@@ -19,43 +20,66 @@ func TestIn_MovesObjectsWithoutNamespace(t *testing.T) {
 	f.write("bad.yaml", "a: [\n---\n"+strings.Replace(entry("d", "d.test"), "STATIC", "STATISCH",
 		1))
 	f.store.Load()
-	former := f.store
-	namespaces := func(changes []object.Change) string {
+	inForce := func(namespace string) string {
 		var all []string
-		for _, c := range changes {
-			all = append(all, c.Newest().Namespace+"/"+c.Newest().Name)
+		for _, o := range slices.SortedFunc(slices.Values(f.store.Objects(namespace)), object.Age) {
+			all = append(all, o.Namespace+"/"+o.Name)
 		}
 		return strings.Join(all, " ")
 	}
 
-	other, changes := former.In("other")
-	if got := namespaces(changes); got != "other/a ns/b other/c other/d" {
+	f.store.SetNamespace("other")
+	if got := inForce("other"); got != "other/a ns/b other/c other/d" {
 		t.Errorf("moved: %s", got)
 	}
-	f.store = other
-	f.expect("read again", other.Load(), "a: a.test → a.test", "b: b.test → b.test")
+	if got := inForce("default"); got != "default/a ns/b default/c default/d" {
+		t.Errorf("of proxies in the namespace before: %s", got)
+	}
+	f.expect("read again", f.store.Load(), "a: a.test → a.test", "b: b.test → b.test")
 	f.expectHeld("moved", "bad.yaml c", "bad.yaml d")
 	if told := strings.Join(f.problems(), "\n"); !strings.Contains(told, "ServiceEntry other/d") {
 		t.Errorf("problems: %s", told)
 	}
-	if again := New(Options{Paths: other.options.Paths, Namespace: "third",
-		LastGood: other.Held()}); namespaces(again.Load()) != "third/a ns/b third/c third/d" {
+	again := New(Options{Paths: f.store.options.Paths, Namespace: "third", LastGood: f.store.Held()})
+	again.Load()
+	former := f.store
+	if f.store = again; inForce("third") != "third/a ns/b third/c third/d" {
 		t.Error("the last good versions of one namespace are not those of the next start in " +
 			"another")
 	}
 
-	// Objects of a missing directory stay in both stores.
+	// Objects of a missing directory stay.
 	if err := os.Rename(f.directory, f.directory+".away"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(f.directory + ".away") })
-	former.Load()
-	third, changes := former.In("third")
-	if got := namespaces(append(changes, third.Load()...)); got != "third/a ns/b third/c third/d" {
+	f.store = former
+	f.store.Load()
+	f.store.SetNamespace("third")
+	f.store.Load()
+	if got := inForce("third"); got != "third/a ns/b third/c third/d" {
 		t.Errorf("moved while the folder is away: %s", got)
 	}
-	if len(third.Problems()) == 0 || !strings.Contains(third.Problems()[0].Message,
+	if len(f.store.Problems()) == 0 || !strings.Contains(f.store.Problems()[0].Message,
 		"stay in force") {
-		t.Errorf("problems: %v", third.Problems())
+		t.Errorf("problems: %v", f.store.Problems())
+	}
+}
+
+// TestObjects_OneForEachKey has an object with a namespace and one without that have one key in the
+// first one's namespace.
+func TestObjects_OneForEachKey(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", strings.Replace(entry("web", "a.test"), "{name: web}",
+		"{name: web, namespace: shop}", 1))
+	f.write("b.yaml", entry("web", "b.test"))
+	f.store.Load()
+	for range 2 {
+		for namespace, want := range map[string]int{"shop": 1, "default": 2} {
+			if got := f.store.Objects(namespace); len(got) != want {
+				t.Errorf("in %s: %d objects, want %d", namespace, len(got), want)
+			}
+		}
+		f.store.SetNamespace("shop")
 	}
 }

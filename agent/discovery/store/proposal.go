@@ -46,15 +46,16 @@ func ReadTexts(paths []string, limit int) ([]Text, error) {
 
 // Proposal holds files that may replace those of a store.
 type Proposal struct {
-	files   map[string]*file
-	folders []string
-	objects map[object.Key]bool
+	namespace string
+	files     map[string]*file
+	folders   []string
+	objects   map[object.Key]bool
 }
 
 // Propose parses files. A folder is one whose files are all among them; paths are absolute. Only
 // Namespace, Validate and ValidateAll of the options count.
 func Propose(texts []Text, folders []string, options Options) Proposal {
-	p := Proposal{files: map[string]*file{}, objects: map[object.Key]bool{}}
+	p := Proposal{namespace: options.Namespace, files: map[string]*file{}, objects: map[object.Key]bool{}}
 	for _, folder := range folders {
 		p.folders = append(p.folders, filepath.Clean(folder))
 	}
@@ -74,15 +75,18 @@ func Propose(texts []Text, folders []string, options Options) Proposal {
 	return p
 }
 
+// Namespace returns the default namespace.
+func (p Proposal) Namespace() string { return p.namespace }
+
 // Has reports whether a file is among those of the proposal.
 func (p Proposal) Has(path string) bool { return p.files[path] != nil }
 
-// With returns a store with the files of a proposal. A folder at or below one of Options.Paths, or
+// With returns a store with the files of a proposal and its default namespace. A folder at or below one of Options.Paths, or
 // a file there, replaces what s has of it. Any other folder replaces all files. The objects of any
 // other file replace those with the same key.
 func (s *Store) With(p Proposal) *Store {
 	options := s.options
-	options.LastGood, options.Await = nil, false
+	options.Namespace, options.LastGood, options.Await = p.namespace, nil, false
 	other := New(options)
 	before := map[object.Key]*object.Object{}
 	all := slices.ContainsFunc(p.folders, func(folder string) bool { return s.rootOf(folder) == "" })
@@ -92,8 +96,12 @@ func (s *Store) With(p Proposal) *Store {
 			continue
 		}
 		rest := *known
-		rest.objects = slices.DeleteFunc(slices.Clone(known.objects),
-			func(o *object.Object) bool { return p.objects[o.Key] })
+		rest.objects = nil
+		for _, o := range known.objects {
+			if o = o.In(p.namespace); !p.objects[o.Key] {
+				rest.objects = append(rest.objects, o)
+			}
+		}
 		other.replace(path, &rest, before)
 	}
 	for path, next := range p.files {

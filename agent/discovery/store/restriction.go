@@ -182,12 +182,3 @@ func (s *Store) Restricted(was bool) bool {
 	}
 	return false
 }
-
-// Objects returns the objects in force, one for each key, in no particular order.
-func (s *Store) Objects() []*object.Object {
-	all := make([]*object.Object, 0, len(s.candidates))
-	for _, candidates := range s.candidates {
-		all = append(all, candidates[0])
-	}
-	return all
-}

@@ -104,7 +104,7 @@ func TestScan_TooManyEntries(t *testing.T) {
 	}
 	f.remove("many")
 	f.store.Load()
-	if len(f.store.Problems()) > 0 || f.store.Restricted(true) || len(f.store.Objects()) != 1 {
-		t.Errorf("problems %v, objects %v", f.store.Problems(), f.store.Objects())
+	if len(f.store.Problems()) > 0 || f.store.Restricted(true) || len(f.store.Objects("default")) != 1 {
+		t.Errorf("problems %v, objects %v", f.store.Problems(), f.store.Objects("default"))
 	}
 }

@@ -39,7 +39,7 @@ func TestDocuments_AreReadAsKubectlReadsThem(t *testing.T) {
 		f := newFiles(t)
 		f.write("x.yaml", text)
 		f.store.Load()
-		if got := len(f.store.Objects()); got != 3 || len(f.store.Problems()) > 0 {
+		if got := len(f.store.Objects("default")); got != 3 || len(f.store.Problems()) > 0 {
 			t.Errorf("%s: %d objects, problems %v", name, got, f.store.Problems())
 		}
 	}

@@ -4,6 +4,7 @@ package view
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -60,6 +61,22 @@ func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, e
 	}
 	return v, nil
 }
+
+// Move makes v a view of another world. It returns what to pass to Update, which publishes only
+// what differs.
+func (v *View) Move(world *model.World, cache *Cache) model.Touched {
+	touched := world.Everything()
+	maps.Copy(touched.Hosts, v.world.Everything().Hosts)
+	maps.Copy(touched.Bindings, v.world.Everything().Bindings)
+	v.world, v.cache = world, cache
+	if len(v.units) > 0 {
+		v.kind.relisten(v)
+	}
+	return touched
+}
+
+// World returns the world that v is of.
+func (v *View) World() *model.World { return v.world }
 
 // Feed returns the feed of the view's resources.
 func (v *View) Feed() *resource.Feed { return v.feed }

@@ -19,9 +19,9 @@ metadata: {name: home}
 spec: {hosts: [home.test], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}
 `
 
-// TestRealms_ProxiesMoveToAnotherNamespace serves proxies of the previous and the next namespace at the
+// TestNamespaces_ProxiesMoveToAnother serves proxies of the previous and the next namespace at the
 // same time: each gets the private objects of its own, whether the move succeeds or not.
-func TestRealms_ProxiesMoveToAnotherNamespace(t *testing.T) {
+func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "home.yaml")
 	write(t, path, fmt.Sprintf(homeEntry, "10.0.0.1"))
@@ -75,9 +75,16 @@ func TestRealms_ProxiesMoveToAnotherNamespace(t *testing.T) {
 			t.Errorf("problems: %v", problems)
 		}
 
-		defer feedOf("two").Follow()()
+		two = feedOf("two")
+		defer two.Follow()()
+		synctest.Wait()
+		before, _ := two.Current()
 		if err := server.Configure(discovery.Settings{Namespace: "two"}); err != nil {
 			t.Fatal(err)
+		}
+		synctest.Wait()
+		if now, _ := two.Current(); feedOf("two") != two || now.Sequence != before.Sequence {
+			t.Errorf("the reload changed resources of the new epoch: %v, %v", before, now)
 		}
 		put("a: [") // the last good version of each goes on
 		serves("a file that is bad, in the next namespace", feedOf("two"), "10.0.0.3")

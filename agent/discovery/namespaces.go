@@ -1,0 +1,97 @@
+package discovery
+
+import (
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/view"
+)
+
+// Objects that name no namespace are in that of the settings. Proxies in another one of
+// Options.Namespaces (an epoch before or after a change of [node] namespace) have these objects in
+// their own: at each change, their views get a new world of their own.
+
+// ownDefault returns the namespace in which a proxy has the objects that name none, "" for that of
+// the settings. Callers of this and the next functions hold mu.
+func (s *Server) ownDefault(namespace string) string {
+	if namespace == s.settings.Namespace ||
+		s.options.Namespaces != nil && slices.Contains(s.options.Namespaces(), namespace) {
+		return namespace
+	}
+	return ""
+}
+
+// isCurrent reports whether a view is of the world of the configuration.
+func (s *Server) isCurrent(v *served) bool {
+	return v.namespace == "" || v.namespace == s.config.namespace
+}
+
+func (s *Server) newWorld() *model.World {
+	return model.NewWorld(s.options.Domain, s.effectiveMesh())
+}
+
+// updateOthers moves the views that are not current, or the unfilled ones of them, to new worlds.
+func (s *Server) updateOthers(unfilled bool) {
+	worlds := map[string]*model.World{}
+	for _, v := range s.views {
+		current, _ := v.Feed().Current()
+		if s.isCurrent(v) || !s.config.loaded || unfilled && current.Sequence > 0 {
+			continue
+		}
+		if worlds[v.namespace] == nil {
+			worlds[v.namespace] = s.newWorld()
+			worlds[v.namespace].Apply(additions(s.config.inForce(v.namespace)))
+		}
+		s.update(v, v.Move(worlds[v.namespace], view.NewCache()))
+	}
+}
+
+// updateViews updates all views after a change of the configuration.
+func (s *Server) updateViews(touched model.Touched) {
+	for _, v := range s.views {
+		if s.isCurrent(v) {
+			s.update(v, touched)
+		}
+	}
+	s.updateOthers(false)
+}
+
+// additions returns the changes that add objects.
+func additions(objects []*object.Object) []object.Change {
+	changes := make([]object.Change, 0, len(objects))
+	for _, o := range objects {
+		changes = append(changes, object.Change{New: o})
+	}
+	return changes
+}
+
+// applyNamespaces moves the objects to the namespace of the settings if that has changed, and fills
+// new views that are not current. Only Run may call it, without mu.
+func (s *Server) applyNamespaces() {
+	c := s.config
+	s.mu.Lock()
+	namespace := s.settings.Namespace
+	s.updateOthers(true)
+	s.mu.Unlock()
+	if namespace == c.namespace {
+		return
+	}
+	c.store.SetNamespace(namespace)
+	changes := c.store.Load() // the texts of problems have the namespace
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.namespace = namespace
+	c.moveWithheld()
+	c.admit(changes)
+	c.loaded, c.stored, c.held = true, c.store.Problems(), c.store.Held()
+	c.reset(s.newWorld())
+	c.apply(additions(c.inForce(namespace)))
+	for _, v := range s.views {
+		if s.isCurrent(v) {
+			s.update(v, v.Move(c.world, c.cache))
+		}
+	}
+	s.updateOthers(false)
+	s.reportProblems()
+}
