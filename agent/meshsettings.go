@@ -16,7 +16,7 @@ func discoverySettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
 		Namespace:      c.Node.Namespace,
 		MeshConfigFile: c.Discovery.MeshConfigFile,
-		Taken:          takenByAgent(c),
+		Reserved:       reservedByAgent(c),
 		Credentials:    credentials(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		Unused: c.Discovery.Address != "",
@@ -50,16 +50,16 @@ func credentials(c *config.Config) discovery.Credentials {
 	return found
 }
 
-// takenByAgent returns the addresses that the agent and its bootstrap listen on.
-func takenByAgent(c *config.Config) []discovery.Taken {
-	var taken []discovery.Taken
+// reservedByAgent returns the addresses that the agent and its bootstrap listen on.
+func reservedByAgent(c *config.Config) []discovery.Reserved {
+	var reserved []discovery.Reserved
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
-			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port),
+			reserved = append(reserved, discovery.Reserved{Address: claim.Host, Port: uint32(claim.Port),
 				By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
 		}
 	}
-	return taken
+	return reserved
 }
 
 // meshDebounce merges the events of one change. The discovery server debounces further

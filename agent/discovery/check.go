@@ -21,8 +21,8 @@ type CheckOptions struct {
 	Domain    string            // suffix of short host names; "" is cluster.local
 	Identity  bool              // the proxy gets a certificate of the mesh over SDS
 
-	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
-	Taken          []Taken // addresses where the mesh cannot listen
+	MeshConfigFile string     // Istio's MeshConfig; "" = its defaults
+	Reserved       []Reserved // addresses where the mesh cannot listen
 	Credentials    Credentials
 
 	Listening []netip.AddrPort // the host's listening addresses; nil: unknown
@@ -32,10 +32,10 @@ type CheckOptions struct {
 	// not.
 	NewerEnvoy func() bool
 
-	Here   bool   // certificate files are on this host; missing ones are reported
+	Local  bool   // certificate files are on this host; missing ones are reported
 	Denied Denied // reports those that the proxy cannot read; nil: unknown
-	// DeniedHere reports files of credentials that the agent cannot read; nil: unknown.
-	DeniedHere Denied
+	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
+	AgentDenied Denied
 }
 
 // Check reads files and directories as the server does and returns the problems, sorted by place.
@@ -70,12 +70,12 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if m == nil {
 		m = mesh.Default() // as in an agent that starts with an invalid file
 	}
-	m.SystemRoots, m.Taken = o.SystemRoots, options.Taken
+	m.SystemRoots, m.Reserved = o.SystemRoots, options.Reserved
 	m.Credentials = options.Credentials
 	world := model.NewWorld(o.Domain, m)
 	var files *certificates
-	if options.Here {
-		files = newCertificates(options.Denied, options.DeniedHere, checkWait, nil)
+	if options.Local {
+		files = newCertificates(options.Denied, options.AgentDenied, checkWait, nil)
 	}
 	v, err := view.New(world, node, view.NewCache(), files.look)
 	if err != nil {

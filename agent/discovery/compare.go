@@ -68,8 +68,8 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	proposal := store.Propose(texts, folders, store.Options{Namespace: namespace,
 		Validate: check.object, ValidateAll: check.foreign})
 	var p proposed
-	if asked := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); asked != nil {
-		return Comparison{}, asked
+	if ended := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); ended != nil {
+		return Comparison{}, ended
 	}
 	if err != nil {
 		return Comparison{}, err

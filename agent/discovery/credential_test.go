@@ -24,12 +24,12 @@ spec:
 	check := func() string {
 		t.Helper()
 		problems, err := discovery.Check([]string{directory}, discovery.CheckOptions{Type: "router",
-			Namespace: "shop", DeniedHere: func(path string) string {
+			Namespace: "shop", AgentDenied: func(path string) string {
 				if filepath.Base(path) == "tls.key" {
 					return denied
 				}
 				return ""
-			}, Here: true, Credentials: discovery.Credentials{Folder: folder}})
+			}, Local: true, Credentials: discovery.Credentials{Folder: folder}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -163,13 +163,13 @@ func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) 
 // host, or if the request fails, its port or a file that cannot be read: an object may be invalid
 // that would decide.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
-	places := map[string]bool{}
+	deciding := map[string]bool{}
 	for _, step := range answer.Steps {
 		if len(step.Origins) > mostRelated {
 			continue // listeners and routes of many hosts: most origins do not concern the request
 		}
 		for _, o := range step.Origins {
-			places[o.Object()] = true
+			deciding[o.Object()] = true
 		}
 	}
 	var found []Problem
@@ -179,7 +179,7 @@ func related(answer explain.Answer, request explain.Request, problems []Problem)
 			answer.Outcome == explain.Refused &&
 				strings.Contains(p.Message, fmt.Sprintf("port %d ", request.Port)) ||
 			answer.Reason != "" && p.Object == ""
-		if p.Severity != condition.Info && (places[p.Object] || speaks) &&
+		if p.Severity != condition.Info && (deciding[p.Object] || speaks) &&
 			len(found) < mostRelated {
 			found = append(found, p)
 		}

@@ -48,7 +48,7 @@ func (s *Server) takeMesh(r meshRead) {
 // effectiveMesh returns MeshConfig with the server's settings, which take precedence.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
-	m.SystemRoots, m.Taken = s.options.SystemRoots, s.settings.Taken
+	m.SystemRoots, m.Reserved = s.options.SystemRoots, s.settings.Reserved
 	m.Credentials = s.settings.Credentials
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog

@@ -12,8 +12,8 @@ import (
 // AccessLog configures the access log of generated listeners.
 type AccessLog = mesh.AccessLog
 
-// Taken is an address of the host that is in use outside the mesh.
-type Taken = mesh.Taken
+// Reserved is an address of the host that is in use outside the mesh.
+type Reserved = mesh.Reserved
 
 // Credentials locates the certificates that Gateways and DestinationRules name.
 type Credentials = mesh.Credentials
@@ -70,10 +70,10 @@ type Options struct {
 	// needs it.
 	Pushed func()
 
-	Here   bool   // proxies are on this host: the server follows their certificate files
+	Local  bool   // proxies are on this host: the server watches their certificate files
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
-	// DeniedHere reports files of credentials that the agent cannot read; nil: unknown.
-	DeniedHere Denied
+	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
+	AgentDenied Denied
 
 	Board  *condition.Board // nil: problems are only returned
 	Logger *slog.Logger     // nil: nothing is logged
@@ -83,7 +83,7 @@ type Options struct {
 type Settings struct {
 	Namespace      string        // of objects and proxies that name none; "" = Options.Namespace
 	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
-	Taken          []Taken       // addresses where the mesh cannot listen
+	Reserved       []Reserved    // addresses where the mesh cannot listen
 	Credentials    Credentials   // of Gateways and DestinationRules
 	AccessLog      AccessLog     // "" = as MeshConfig has it
 	DebounceAfter  time.Duration // quiet time before a push; 0: at once

@@ -58,7 +58,7 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 			t.Error(err)
 		}
 	})
-	options.Files, options.Here, options.Changes = []string{folder}, true, watcher.Changes()
+	options.Files, options.Local, options.Changes = []string{folder}, true, watcher.Changes()
 	server, _ := start(t, options)
 	return server
 }

@@ -93,8 +93,8 @@ func New(options Options) (*Server, error) {
 	s.refusals = s.readRefusals()
 	s.reverted.Store(lastGood.Reverted)
 	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
-	if options.Here {
-		s.certificates = newCertificates(options.Denied, options.DeniedHere, inspectWait,
+	if options.Local {
+		s.certificates = newCertificates(options.Denied, options.AgentDenied, inspectWait,
 			options.Logger)
 	}
 	s.restoreMesh(lastGood.Mesh)
@@ -167,18 +167,18 @@ func (s *Server) Run(ctx context.Context) error {
 				s.options.Changes = nil
 				continue
 			}
-			s.follow(ctx, paths)
+			s.publishChanges(ctx, paths)
 		case <-s.certificates.changes():
 			if paths := s.certificates.takeChanged(); len(paths) > 0 {
-				s.follow(ctx, paths)
+				s.publishChanges(ctx, paths)
 			}
 		}
 	}
 }
 
-// follow publishes the result of changed files, together with changes that follow soon. Only Run
-// may call it.
-func (s *Server) follow(ctx context.Context, paths []string) {
+// publishChanges publishes the result of changed files, with those that change within the debounce.
+// Only Run may call it.
+func (s *Server) publishChanges(ctx context.Context, paths []string) {
 	begun := time.Now()
 	paths = append(s.debounce(ctx, paths), s.certificates.takeChanged()...)
 	if ctx.Err() != nil {

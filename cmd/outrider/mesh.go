@@ -129,12 +129,12 @@ func (a *app) checkOptions(ctx context.Context,
 		Credentials:    discovery.Credentials{Folder: loaded.Config.Identity.CredentialsDir}}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
-			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host,
+			options.Reserved = append(options.Reserved, discovery.Reserved{Address: claim.Host,
 				Port: uint32(claim.Port), By: claim.Setting() + " of the agent",
 				Envoy: claim.Envoy})
 		}
 	}
-	options.Here = true
+	options.Local = true
 	if loaded.Config.Capture.Mode == "none" { // the running agent knows what is captured
 		options.Listening = sockdiag.ListeningAddresses()
 	}
@@ -147,7 +147,7 @@ func (a *app) checkOptions(ctx context.Context,
 		options.Denied = a.denied(reader)
 	}
 	if reader := a.unit(ctx, a.unitName()+".service").reader(); reader != nil {
-		options.DeniedHere = a.denied(reader)
+		options.AgentDenied = a.denied(reader)
 	}
 	return options, from.Files, nil
 }

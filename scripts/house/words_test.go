@@ -15,8 +15,6 @@ const mostTerms = 40 // of the glossary
 // unclean are the packages whose identifiers still contain words to avoid. The list only shrinks.
 var unclean = []string{
 	"agent",
-	"agent/discovery",
-	"agent/discovery/mesh",
 	"agent/mesh",
 	"agent/resource",
 	"agent/status",

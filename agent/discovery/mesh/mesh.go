@@ -51,7 +51,7 @@ type Config struct {
 
 	// Properties of the machine, not of the file:
 	SystemRoots string // file with the system's CA certificates
-	Taken       []Taken
+	Reserved    []Reserved
 	Credentials Credentials
 }
 

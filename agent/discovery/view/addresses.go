@@ -19,7 +19,7 @@ func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 		slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
 		return "the proxy itself, which takes captured connections there"
 	}
-	return v.world.Mesh().TakenBy(address, number, at.captured)
+	return v.world.Mesh().ReservedBy(address, number, at.captured)
 }
 
 // addressInUse reports to all members of a group that their address is in use.
@@ -42,7 +42,7 @@ func (d inboundPort) reserved(v *View) *object.Problem {
 		message = fmt.Sprintf(
 			"port %d is the proxy's own, which takes captured connections there: nothing else "+
 				"comes in by it", d.Port)
-	} else if by := m.TakenBy(d.Bind, d.Port, false); d.Bind != "" && by != "" {
+	} else if by := m.ReservedBy(d.Bind, d.Port, false); d.Bind != "" && by != "" {
 		message = fmt.Sprintf("no inbound listener on %s:%d, which belongs to %s", d.Bind, d.Port,
 			by)
 	}

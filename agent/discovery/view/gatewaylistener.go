@@ -72,7 +72,7 @@ func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched)
 // publish publishes the listener's resource.
 func (l *gatewayListener) publish(v *View, name string) {
 	l.dirty = false
-	if by := v.world.Mesh().TakenBy(l.bind, l.port, false); by != "" {
+	if by := v.world.Mesh().ReservedBy(l.bind, l.port, false); by != "" {
 		l.addressInUse(v, name, by)
 		return
 	}

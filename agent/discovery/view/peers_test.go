@@ -130,34 +130,34 @@ func TestTakenAddresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		text  string
 		node  model.Node
-		taken mesh.Taken
+		taken mesh.Reserved
 		gone  string // the listener that is not there
 		want  string // the problem
 	}{
-		"of a service": {web, sidecar, mesh.Taken{Address: "127.0.0.1", Port: 80, By: "admin"},
+		"of a service": {web, sidecar, mesh.Reserved{Address: "127.0.0.1", Port: 80, By: "admin"},
 			"127.0.0.1_80", "nothing listens for host web.test: 127.0.0.1:80 belongs to admin"},
-		"of another address": {web, sidecar, mesh.Taken{Address: "127.0.0.2", Port: 80, By: "admin"},
+		"of another address": {web, sidecar, mesh.Reserved{Address: "127.0.0.2", Port: 80, By: "admin"},
 			"", ""},
-		"of a Gateway": {web + gateway, router, mesh.Taken{Port: 8080, By: "admin"}, "0.0.0.0_8080",
+		"of a Gateway": {web + gateway, router, mesh.Reserved{Port: 8080, By: "admin"}, "0.0.0.0_8080",
 			"nothing listens for the server: port 8080 belongs to admin"},
-		"of an ingress": {ingress, node, mesh.Taken{Address: "10.8.0.1", Port: 8081, By: "admin"},
+		"of an ingress": {ingress, node, mesh.Reserved{Address: "10.8.0.1", Port: 8081, By: "admin"},
 			"10.8.0.1_8081", "no inbound listener on 10.8.0.1:8081, which belongs to admin"},
 		"of an ingress, captured": {ingress, captured,
-			mesh.Taken{Address: "10.8.0.1", Port: 8081, By: "admin"}, "", ""},
+			mesh.Reserved{Address: "10.8.0.1", Port: 8081, By: "admin"}, "", ""},
 		"by the port that captures": {strings.Replace(ingress, "8081", "15006", 1), captured,
-			mesh.Taken{}, "", "port 15006 is the proxy's own"},
+			mesh.Reserved{}, "", "port 15006 is the proxy's own"},
 		"by the port that captures outbound": {strings.Replace(ingress, "8081", "15001", 1), node,
-			mesh.Taken{}, "", ""},
+			mesh.Reserved{}, "", ""},
 		"of a captured service": {strings.ReplaceAll(web, "number: 80", "number: 15001"),
-			captured, mesh.Taken{}, "", "0.0.0.0:15001 belongs to the proxy itself"},
+			captured, mesh.Reserved{}, "", "0.0.0.0:15001 belongs to the proxy itself"},
 		"of a service, by an ingress": {strings.ReplaceAll(web, "number: 80", "number: 8080") +
 			"---" + strings.Replace(ingress, "defaultEndpoint", "bind: 127.0.0.1, defaultEndpoint", 1),
-			node, mesh.Taken{}, "", "127.0.0.1:8080 belongs to ingress[0] of Sidecar shop/own at"},
+			node, mesh.Reserved{}, "", "127.0.0.1:8080 belongs to ingress[0] of Sidecar shop/own at"},
 	} {
 		m, _ := meshtest.New(t, test.text)
 		c := mesh.Default()
 		if test.taken.By != "" {
-			c.Taken = []mesh.Taken{test.taken}
+			c.Reserved = []mesh.Reserved{test.taken}
 		}
 		m.SetMesh(c)
 		v := newView(t, m, test.node)

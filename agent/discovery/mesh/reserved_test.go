@@ -8,7 +8,7 @@ import (
 
 func TestTakenBy(t *testing.T) {
 	m := mesh.Default()
-	m.Taken = []mesh.Taken{{Address: "::", Port: 15090, By: "metrics", Envoy: true},
+	m.Reserved = []mesh.Reserved{{Address: "::", Port: 15090, By: "metrics", Envoy: true},
 		{Address: "127.0.0.1", Port: 15000, By: "admin"}, {Port: 15020, By: "status"}}
 	for _, test := range []struct {
 		address  string
@@ -28,7 +28,7 @@ func TestTakenBy(t *testing.T) {
 		{"0.0.0.0", 15020, true, ""},
 		{"127.0.0.1", 80, false, ""},
 	} {
-		if got := m.TakenBy(test.address, test.port, test.captured); got != test.want {
+		if got := m.ReservedBy(test.address, test.port, test.captured); got != test.want {
 			t.Errorf("%+v: taken by %q", test, got)
 		}
 	}

@@ -73,7 +73,7 @@ func TestListener_HasOneOwner(t *testing.T) {
 // TestTaken_OtherListenersKeepTheirAddress has services, a Sidecar and a Gateway on ports of the
 // agent and of the bootstrap.
 func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
-	taken := []discovery.Taken{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1",
+	taken := []discovery.Reserved{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1",
 		Port: 15000, By: "the admin view"}}
 	const entry = "ServiceEntry shop/x: {hosts: [x.test], addresses: [10.9.0.1], resolution: " +
 		"STATIC, ports: [{number: 15090, name: http, protocol: HTTP}, {number: 15000, name: tcp, " +
@@ -105,7 +105,7 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 			[]string{"port 15090 belongs to the metrics"}},
 	} {
 		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)},
-			Namespace: "shop", Settings: discovery.Settings{Taken: taken}})
+			Namespace: "shop", Settings: discovery.Settings{Reserved: taken}})
 		feed := feedOf(t, server, test.kind)
 		snapshot, _ := feed.Current()
 		if got := slices.Sorted(maps.Keys(snapshot.Set(resource.ListenerType))); !slices.Equal(got,

@@ -2,19 +2,19 @@ package mesh
 
 import "net/netip"
 
-// Taken is an address of the machine on which the agent or Envoy's bootstrap listens.
-type Taken struct {
+// Reserved is an address of the host on which the agent or Envoy's bootstrap listens.
+type Reserved struct {
 	Address string // IP address; "", 0.0.0.0 and :: mean all addresses of both families
 	Port    uint32
 	By      string // who uses it: "[envoy] admin_port"
 	Envoy   bool   // a listener of Envoy's bootstrap
 }
 
-// TakenBy returns who uses an address and port, or "". Listeners for captured connections are not
+// ReservedBy returns who uses an address and port, or "". Listeners for captured connections are not
 // bound, so they only conflict with Envoy's own listeners on all addresses: Envoy refuses two equal
 // addresses.
-func (m *Config) TakenBy(address string, port uint32, captured bool) string {
-	for _, t := range m.Taken {
+func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
+	for _, t := range m.Reserved {
 		switch {
 		case t.Port != port:
 		case captured && t.Envoy && isAll(t.Address) && isAll(address):
