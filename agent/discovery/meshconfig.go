@@ -69,7 +69,7 @@ func (s *Server) reconfigure() bool {
 				v.Reconfigure(everything)
 			}
 		}
-		s.updateOthers(false)
+		s.outdated = true
 		s.dropCertificates()
 	}
 	s.options.TrustBundle(m.Authorities, m.Bundles)

@@ -31,12 +31,14 @@ func (s *Server) newWorld() *model.World {
 	return model.NewWorld(s.options.Domain, s.effectiveMesh())
 }
 
-// updateOthers moves the views that are not current, or the unfilled ones of them, to new worlds.
-func (s *Server) updateOthers(unfilled bool) {
+// updateOthers moves the views that are not current to new worlds. Only Run may call it.
+func (s *Server) updateOthers() {
+	if s.outdated = !s.config.loaded; s.outdated {
+		return
+	}
 	worlds := map[string]*model.World{}
 	for _, v := range s.views {
-		current, _ := v.Feed().Current()
-		if s.isCurrent(v) || !s.config.loaded || unfilled && current.Sequence > 0 {
+		if s.isCurrent(v) {
 			continue
 		}
 		if worlds[v.namespace] == nil {
@@ -47,14 +49,14 @@ func (s *Server) updateOthers(unfilled bool) {
 	}
 }
 
-// updateViews updates all views after a change of the configuration.
+// updateViews updates all views after a change of the configuration. Only Run may call it.
 func (s *Server) updateViews(touched model.Touched) {
 	for _, v := range s.views {
 		if s.isCurrent(v) {
 			s.update(v, touched)
 		}
 	}
-	s.updateOthers(false)
+	s.updateOthers()
 }
 
 // additions returns the changes that add objects.
@@ -66,13 +68,15 @@ func additions(objects []*object.Object) []object.Change {
 	return changes
 }
 
-// applyNamespaces moves the objects to the namespace of the settings if that has changed, and fills
-// new views that are not current. Only Run may call it, without mu.
+// applyNamespaces moves the objects to the namespace of the settings if that has changed, and updates
+// the views that are not current if they are outdated. Only Run may call it, without mu.
 func (s *Server) applyNamespaces() {
 	c := s.config
 	s.mu.Lock()
 	namespace := s.settings.Namespace
-	s.updateOthers(true)
+	if s.outdated {
+		s.updateOthers()
+	}
 	s.mu.Unlock()
 	if namespace == c.namespace {
 		return
@@ -92,6 +96,6 @@ func (s *Server) applyNamespaces() {
 			s.update(v, v.Move(c.world, c.cache))
 		}
 	}
-	s.updateOthers(false)
+	s.updateOthers()
 	s.reportProblems()
 }

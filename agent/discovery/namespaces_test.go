@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/resource"
 )
@@ -85,6 +88,23 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		synctest.Wait()
 		if now, _ := two.Current(); feedOf("two") != two || now.Sequence != before.Sequence {
 			t.Errorf("the reload changed resources of the new epoch: %v, %v", before, now)
+		}
+		// MeshConfig changes for both.
+		mesh := filepath.Join(t.TempDir(), "mesh.yaml")
+		write(t, mesh, "connectTimeout: 7s\n")
+		if err := server.Configure(discovery.Settings{Namespace: "two",
+			MeshConfigFile: mesh}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, feed := range []*resource.Feed{one, two} {
+			snapshot, _ := feed.Current()
+			var cluster clusterv3.Cluster
+			if err := proto.Unmarshal(snapshot.Get(resource.Key{Type: resource.ClusterType,
+				Name: "outbound|80||home.test"}).Value(), &cluster); err != nil ||
+				cluster.ConnectTimeout.AsDuration() != 7*time.Second {
+				t.Errorf("a changed MeshConfig: %v, %v", &cluster, err)
+			}
 		}
 		put("a: [") // the last good version of each goes on
 		serves("a file that is bad, in the next namespace", feedOf("two"), "10.0.0.3")

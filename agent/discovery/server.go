@@ -58,6 +58,7 @@ type Server struct {
 	mu            sync.Mutex         // guards the following fields
 	config        *configuration     // of the files
 	views         map[string]*served // by kind of proxy
+	outdated      bool               // views that are not current
 	settings      Settings
 	mesh          *mesh.Config // of the last valid text
 	meshText      []byte       // of mesh

@@ -72,6 +72,7 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 	s.views[key] = v
 	switch {
 	case !s.isCurrent(v):
+		s.outdated = true
 		s.wakeRun()
 	case c.loaded:
 		s.update(v, c.world.Everything())
