@@ -91,9 +91,9 @@ func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.Self {
 	}
 }
 
-// taken returns an error that names the programs listening on ports that Envoy needs, or nil. No
+// obstacle returns an error that names the programs listening on ports that Envoy needs, or nil. No
 // Envoy may be live.
-func (h *hostClaims) taken() error {
+func (h *hostClaims) obstacle() error {
 	err := hostOf(h.options).Strangers(h.self(h.state.InForce(), false))
 	if err == nil {
 		return nil

@@ -53,13 +53,15 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	if err != nil {
 		return nil, err
 	}
-	proxy := epoch.NewProxy(e.supervisor, m.inForce)
+	proxy := epoch.NewProxy(e.supervisor, m.inForce.Closed)
 	if !c.Envoy.Enabled {
 		proxy.Replace(func() (bool, string) { return readyWithoutEnvoy(state, w.Manager, m.inForce) })
 	}
 	checker := newHealth(b, c, captured{proxy, m.capture}, m.relay)
 	disk := newDiskSpace(b, state, e.supervisor)
-	v := newViews(b, c, state, life, e, w, m, proxy, checker)
+	all := composed{state: state, life: life, epochs: e, identity: w, mesh: m, proxy: proxy,
+		health: checker}
+	v := newViews(b, c, all)
 	boots := &bootstraps{relay: m.relay, identity: w.Manager, state: state}
 	maker := newSpecMaker(b, c, e.link, boots)
 	var watched *configWatch
@@ -79,7 +81,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 			health: checker, meshWatch: m.watch, discovery: m.discovery,
 			endpoints: m.endpoints, diskSpace: disk},
 		b.board, b.logOf("reload"), state)
-	backend := newBackend(b, state, life, e, w, m, proxy, checker, v, maker, reloads)
+	backend := newBackend(b, all, v, maker, reloads)
 	socket := newAPI(b, c, backend, reachable)
 	v.connections["socket"] = socket
 	optional, err := optionalParts(b, c, m, v, watched, reloads, backend)

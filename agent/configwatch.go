@@ -152,19 +152,19 @@ func (w *fileReloads) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { watching <- w.Watcher.Run(ctx) }()
-	places := make(chan struct{}, maxFileReloads)
+	slots := make(chan struct{}, maxFileReloads)
 	var reloads sync.WaitGroup
 	defer reloads.Wait()
 	for {
 		select {
 		case changed := <-w.Changes():
 			select {
-			case places <- struct{}{}:
+			case slots <- struct{}{}:
 			case <-ctx.Done():
 				return <-watching
 			}
 			reloads.Go(func() {
-				defer func() { <-places }()
+				defer func() { <-slots }()
 				// The reloader logs the outcome and raises a condition if it refuses the
 				// configuration.
 				_, _ = w.reloader.do(ctx, &reload{

@@ -97,7 +97,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
 	// wait until the watch has seen the new file
 	parts.Eventually(t, 30*time.Second, "the change is refused", func() bool {
-		last, _, busy := r.Standing()
+		last, _, busy := r.Summary()
 		return !busy && last.Outcome == api.OutcomeRefused
 	})
 	put(t, template, "cured")

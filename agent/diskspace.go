@@ -17,7 +17,7 @@ func newDiskSpace(
 	b *base, state *reloadState, supervisor *epoch.Supervisor,
 ) *diskspace.Checker {
 	return diskspace.New(diskspace.Options{
-		Folders: func() []diskspace.Folder { return places(state.InForce().Config) },
+		Folders: func() []diskspace.Folder { return diskFolders(state.InForce().Config) },
 		Failures: func(ctx context.Context) (*diskspace.Failures, error) {
 			return failedWrites(ctx, state.InForce().Config, supervisor)
 		},
@@ -25,8 +25,8 @@ func newDiskSpace(
 	})
 }
 
-// places returns the paths that the agent and Envoy write.
-func places(c *config.Config) []diskspace.Folder {
+// diskFolders returns the paths that the agent and Envoy write.
+func diskFolders(c *config.Config) []diskspace.Folder {
 	all := []diskspace.Folder{
 		{Path: c.Paths.StateDir, Lost: "the last accepted configuration and the caches of the next " +
 			"start cannot be written"},

@@ -108,7 +108,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	e.view.Release(id)
 }
 
-func (e reloadEffects) Follow(ctx context.Context, step func(string)) {
+func (e reloadEffects) AdjustEpoch(ctx context.Context, step func(string)) {
 	step("Envoy's log levels")
 	e.levels.Update(ctx)
 }

@@ -40,7 +40,7 @@ func newEpochs(
 		Admin: func(address string) epoch.Admin { return link.Admin(address) },
 		Board: b.board, Logger: b.logOf("epoch"), Config: c.Envoy,
 		Explain:  envoy.ExplainExit,
-		Obstacle: claims.taken,
+		Obstacle: claims.obstacle,
 	})
 	link.Supervise(supervisor)
 	return &epochParts{link: link, supervisor: supervisor, claims: claims, user: user,

@@ -45,15 +45,15 @@ func exitf(code int, format string, arguments ...any) error {
 
 // exit returns an ExitError with a code, or with ExitInternal if the error is transient.
 func exit(code int, err error) *ExitError {
-	if passes(err) {
+	if transient(err) {
 		code = ExitInternal
 	}
 	return &ExitError{Code: code, Err: err}
 }
 
-// passing lists transient errors: a shortage of resources, or a keeper or program that starts or is
+// transientErrors lists transient errors: a shortage of resources, or a keeper or program that starts or is
 // being replaced.
-var passing = []error{
+var transientErrors = []error{
 	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC,
 	unix.EINTR, unix.EIO,
 	unix.ETXTBSY, unix.ECONNREFUSED,
@@ -61,12 +61,12 @@ var passing = []error{
 	cloud.ErrUnavailable, relay.ErrNoBootstrap,
 }
 
-// passes reports whether an error is transient, so that a retry may succeed with the same
+// transient reports whether an error is transient, so that a retry may succeed with the same
 // configuration and programs. A config.Errors is transient if all its causes are.
-func passes(err error) bool {
+func transient(err error) bool {
 	if all, ok := errors.AsType[config.Errors](err); ok {
-		stays := func(one *config.Error) bool { return !passes(one.Cause) }
-		return len(all) > 0 && !slices.ContainsFunc(all, stays)
+		lasts := func(one *config.Error) bool { return !transient(one.Cause) }
+		return len(all) > 0 && !slices.ContainsFunc(all, lasts)
 	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
 		return !name.IsNotFound
@@ -75,7 +75,7 @@ func passes(err error) bool {
 	refusals := []keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping,
 		keeper.CodeReexecute}
 	return errors.As(err, &slow) && slow.Timeout() ||
-		slices.ContainsFunc(passing, func(one error) bool { return errors.Is(err, one) }) ||
+		slices.ContainsFunc(transientErrors, func(one error) bool { return errors.Is(err, one) }) ||
 		slices.ContainsFunc(refusals,
 			func(code keeper.Code) bool { return keeper.IsCode(err, code) })
 }

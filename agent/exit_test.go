@@ -23,8 +23,8 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 		return loaded.Fault("envoy.binary", fmt.Sprint(cause), "").Because(cause)
 	}
 	for name, c := range map[string]struct {
-		err    error
-		passes bool
+		err       error
+		transient bool
 	}{
 		"a time-out":        {fmt.Errorf("ask: %w", context.DeadlineExceeded), true},
 		"no more processes": {fmt.Errorf("fork: %w", unix.EAGAIN), true},
@@ -44,7 +44,7 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 	} {
 		for _, code := range []int{ExitNoProgram, ExitConfiguration} {
 			want := code
-			if c.passes {
+			if c.transient {
 				want = ExitInternal
 			}
 			if got := exit(code, c.err); got.Code != want || got.Error() != c.err.Error() {
@@ -57,9 +57,9 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 func TestExit_EnvoyThatDoesNotAnswer(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "envoy")
 	for _, c := range []struct {
-		script string
-		limit  time.Duration
-		passes bool
+		script    string
+		limit     time.Duration
+		transient bool
 	}{
 		{"exec sleep 60", 300 * time.Millisecond, true},
 		{"kill -9 $$", time.Minute, true},
@@ -73,7 +73,7 @@ func TestExit_EnvoyThatDoesNotAnswer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 		_, err := envoy.Inspect(ctx, envoy.Local{}, program)
 		cancel()
-		if got := exit(ExitNoProgram, err); err == nil || (got.Code == ExitInternal) != c.passes {
+		if got := exit(ExitNoProgram, err); err == nil || (got.Code == ExitInternal) != c.transient {
 			t.Errorf("%s: %v, exit %d", c.script, err, got.Code)
 		}
 	}

@@ -74,11 +74,11 @@ func sealed(
 	if c.Identity.Persist == "off" || seal == nil {
 		return nil
 	}
-	kept, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
+	store, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
 		issuer.SpiffeID+" from "+issuer.Address, seal)
 	if err != nil {
 		log.Warn("cannot keep the certificate over a reboot", "error", err)
 		return nil
 	}
-	return kept
+	return store
 }

@@ -44,11 +44,12 @@ type overview struct {
 func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	status := o.State(ctx)
 	status.Epochs = o.epochs.Measure(ctx)
-	problems := o.mesh.Problems(ctx, o.mesh.Discovery.Stats().Services <= operations.MostCounted)
-	status.Discovery = o.discoveryStatus(problems)
-	status.Problems = operations.MeshProblems(problems[:min(len(problems), api.MaxMeshProblems)])
+	report := o.mesh.ProblemReport(ctx, o.mesh.Discovery.Stats().Services <= operations.MostCounted)
+	status.Discovery = o.discoveryStatus(report.Problems)
+	status.Problems = operations.MeshProblems(
+		report.Problems[:min(len(report.Problems), api.MaxMeshProblems)])
 	o.addOutside(&status)
-	for _, p := range o.mesh.Endpoints.Problems() {
+	for _, p := range report.Failing {
 		status.FailingBackends = append(status.FailingBackends, api.FailingBackend{
 			Cluster: p.Cluster, Host: p.Host(), Address: p.Address, Cause: p.Cause, Since: p.Since,
 			Failures: p.Requests})
@@ -69,7 +70,7 @@ func (o *overview) binary() *envoy.Binary {
 func (o *overview) State(ctx context.Context) api.Status {
 	ready, reason := o.proxy.ReadyContext(ctx)
 	current := o.state.InForce()
-	last, pending, _ := o.state.Standing()
+	last, pending, _ := o.state.Summary()
 	status := api.Status{
 		Version: o.version, Instance: o.instance, PID: os.Getpid(),
 		Started: o.started, Present: o.presence.Since(),
@@ -98,7 +99,7 @@ func (o *overview) State(ctx context.Context) api.Status {
 // phase returns the agent's state, which the private socket, D-Bus and the service manager show.
 func (o *overview) phase() api.State {
 	live, ok := o.proxy.Epoch()
-	_, _, busy := o.state.Standing()
+	_, _, busy := o.state.Summary()
 	switch {
 	case o.life.stopping.Load():
 		return api.StateStopping

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// conditionPortTaken is active while the start waits for a port.
-const conditionPortTaken = "port-taken"
+// conditionPortInUse is active while the start waits for a port.
+const conditionPortInUse = "port-taken"
 
 // portPause is the polling interval of awaitPorts.
 const portPause = time.Second
@@ -19,17 +19,17 @@ const portPause = time.Second
 // that of ctx.
 func (s *starter) awaitPorts(ctx context.Context) error {
 	defer s.proxy.SetWaiting("")
-	defer s.board.Clear(conditionPortTaken)
+	defer s.board.Clear(conditionPortInUse)
 	for {
 		changed := s.supervisor.Changed()
 		_, live := s.proxy.Epoch()
-		clash := s.claims.check(ctx, s.state.InForce(), live)
-		if live || !passes(clash) {
+		conflict := s.claims.check(ctx, s.state.InForce(), live)
+		if live || !transient(conflict) {
 			return nil
 		}
-		sentence := "Envoy cannot start yet: " + strings.Join(reasons(clash), "; ")
+		sentence := "Envoy cannot start yet: " + strings.Join(reasons(conflict), "; ")
 		s.proxy.SetWaiting(sentence)
-		s.board.Raise(conditionPortTaken, condition.Error, sentence)
+		s.board.Raise(conditionPortInUse, condition.Error, sentence)
 		select {
 		case <-changed:
 		case <-time.After(portPause):

@@ -56,21 +56,21 @@ func (p *presented) Run(ctx context.Context) error {
 	}
 }
 
-// look asks the live Envoy, if secrets in files are in use. While none is live, the last answer
+// look requested the live Envoy, if secrets in files are in use. While none is live, the last answer
 // stays.
 func (p *presented) look(ctx context.Context) error {
 	live, ok := liveEpoch(p.supervisor)
 	if !ok {
 		return nil
 	}
-	users, asks := map[string][]string{}, false
+	users, requested := map[string][]string{}, false
 	for name, origins := range p.discovery.SecretUsers() {
-		asks = asks || strings.HasPrefix(name, fileCertificates)
+		requested = requested || strings.HasPrefix(name, fileCertificates)
 		for _, origin := range origins {
 			users[name] = append(users[name], origin.String())
 		}
 	}
-	if !asks {
+	if !requested {
 		p.identity.SetPresented(nil, users)
 		return nil
 	}

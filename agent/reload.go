@@ -46,9 +46,9 @@ type reloader struct {
 	committed *prepared   // in force; nil: the configuration at the start
 	requested []*prepared // waiting for the supervisor
 	refused   uint64      // id of the last reload that was refused
-	settling  *settling   // the most recently queued work on effects
-	following bool        // Follow runs or waits
-	followed  string      // ID of the epoch that Follow was last called for
+	queued    *queuedWork // the newest on effects
+	adjusting bool        // AdjustEpoch runs or waits
+	adjusted  string      // ID of the epoch of the last AdjustEpoch
 }
 
 // specSource reads configurations and makes specs from them. Its methods may block.
@@ -78,8 +78,8 @@ type effects interface {
 	Hold(id uint64, read *prepared) error
 	// Enact applies the [live] keys of the configuration that is now in force.
 	Enact(ctx context.Context, old *config.Loaded, won *prepared, step func(name string))
-	// Follow applies them to an epoch that became live without a reload.
-	Follow(ctx context.Context, step func(name string))
+	// AdjustEpoch applies them to an epoch that became live without a reload.
+	AdjustEpoch(ctx context.Context, step func(name string))
 	// Release ends what Expect and Hold began.
 	Release(id uint64, refused bool)
 }
@@ -136,7 +136,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	for {
 		changed := r.supervisor.Changed() // before Live is read, so that no change is missed
 		if len(r.requested) == 0 {        // a reload in progress may own the live epoch
-			r.follow(ctx)
+			r.adjustEpoch(ctx)
 		}
 		select {
 		case <-changed:

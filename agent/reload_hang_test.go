@@ -25,7 +25,7 @@ func (r *reloads) responds(t *testing.T, when string) {
 	default:
 		t.Errorf("%s: the watchdog is not fed", when)
 	}
-	if _, _, busy := r.Standing(); !busy {
+	if _, _, busy := r.Summary(); !busy {
 		t.Errorf("%s: the status shows no reload", when)
 	}
 }

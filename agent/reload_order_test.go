@@ -91,12 +91,12 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 				outcome <- result
 			}()
 			synctest.Wait()
-			if _, _, busy := r.Standing(); busy != step.read || r.Phase() == "" {
+			if _, _, busy := r.Summary(); busy != step.read || r.Phase() == "" {
 				t.Errorf("%s: while it is read: told %t, %q", step.name, busy, r.Phase())
 			}
 			close(gate)
 			synctest.Wait()
-			if _, _, busy := r.Standing(); busy != step.epoch {
+			if _, _, busy := r.Summary(); busy != step.epoch {
 				t.Errorf("%s: once it is read: told %t, %q", step.name, busy, r.Phase())
 			}
 			release()

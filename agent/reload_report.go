@@ -62,7 +62,7 @@ func (r *reloader) end(ctx context.Context, request *reload, result api.ReloadRe
 	quiet := request.quiet
 	r.mu.Unlock()
 	refused := result.Outcome == api.OutcomeRefused
-	r.settle(ctx, nil, func(step func(string)) {
+	r.queue(ctx, nil, func(step func(string)) {
 		step("ending what a reload needed")
 		r.effects.Release(request.id, refused)
 	}, nil)

@@ -41,7 +41,7 @@ type reloads struct {
 	enact   func(won *prepared, step func(string))
 	expect  func(ctx context.Context, id uint64, loaded *config.Loaded, files []string)
 	release func(id uint64, refused bool)
-	follow  func()
+	adjust  func()
 	liveID  func() string
 }
 
@@ -88,7 +88,7 @@ func (r *reloads) Hold(uint64, *prepared) error { return nil }
 
 func (r *reloads) Release(id uint64, refused bool) { r.release(id, refused) }
 
-func (r *reloads) Follow(_ context.Context, _ func(string)) { r.follow() }
+func (r *reloads) AdjustEpoch(_ context.Context, _ func(string)) { r.adjust() }
 
 func (r *reloads) Enact(_ context.Context, _ *config.Loaded, won *prepared, step func(string)) {
 	r.enact(won, step)
@@ -120,7 +120,7 @@ func newReloads(t *testing.T) *reloads {
 		newReloadState(loaded))
 	r.expect = func(context.Context, uint64, *config.Loaded, []string) {}
 	r.release = func(uint64, bool) {}
-	r.load, r.follow, r.liveID = r.read, func() {}, func() string { return "" }
+	r.load, r.adjust, r.liveID = r.read, func() {}, func() string { return "" }
 	r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 		if err := r.resolve(ctx, loaded, to); err != nil {
 			return nil, err

@@ -112,7 +112,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	overtaken := r.newest != nil && r.newest.id > request.id
 	if overtaken && read != r.newest { // a newer configuration has replaced this one on disk
 		newest := r.newest
-		r.settle(ctx, request, func(func(string)) { err = r.effects.Hold(request.id, newest) },
+		r.queue(ctx, request, func(func(string)) { err = r.effects.Hold(request.id, newest) },
 			func() { r.decide(ctx, request, newest, err) })
 		return
 	}
@@ -164,7 +164,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 // keys.
 func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepared, number int) {
 	result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
-	_, pending, _ := r.Standing()
+	_, pending, _ := r.Summary()
 	enact := r.commit(ctx, read)
 	r.compare(request, &result)
 	for _, change := range result.Changes {
@@ -172,11 +172,11 @@ func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepare
 			result.Outcome = api.OutcomeApplied
 		}
 	}
-	_, now, _ := r.Standing()
+	_, now, _ := r.Summary()
 	if result.Outcome == api.OutcomeApplied || !slices.Equal(pending, now) {
 		r.publish(request)
 	}
-	r.settle(ctx, request, enact, func() { r.finish(ctx, request, result) })
+	r.queue(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }
 
 // applied ends a reload that requested an epoch.
@@ -208,7 +208,7 @@ func (r *reloader) applied(
 	if outcome.Previous >= 0 {
 		result.Previous = &outcome.Previous
 	}
-	r.settle(ctx, request, enact, func() { r.finish(ctx, request, result) })
+	r.queue(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }
 
 // winner returns the newest of the requested and committed configurations whose epoch is live, or

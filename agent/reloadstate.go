@@ -80,9 +80,9 @@ func (r *reloadState) Phase() string {
 	return r.phases[oldest]
 }
 
-// Standing returns the last reload, the [start] keys that are pending, and whether a published
+// Summary returns the last reload, the [start] keys that are pending, and whether a published
 // reload is in progress.
-func (r *reloadState) Standing() (last *api.LastReload, pending []string, busy bool) {
+func (r *reloadState) Summary() (last *api.LastReload, pending []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for request := range r.phases {
@@ -93,6 +93,6 @@ func (r *reloadState) Standing() (last *api.LastReload, pending []string, busy b
 
 // Pending returns the [start] keys that changed on disk.
 func (r *reloadState) Pending() []string {
-	_, pending, _ := r.Standing()
+	_, pending, _ := r.Summary()
 	return pending
 }

@@ -55,7 +55,7 @@ func (s *starter) begin(ctx context.Context) error {
 		return start.err // the configuration is unusable and no Envoy serves
 	}
 	select {
-	case <-time.After(settleAfter):
+	case <-time.After(idleAfter):
 		debug.SetGCPercent(idleGCPercent)
 		debug.FreeOSMemory()
 	case <-ctx.Done():
@@ -68,8 +68,8 @@ const (
 	// small heap is worth more than a little CPU time.
 	idleGCPercent = 40
 
-	// settleAfter is the time after the start when memory that only the start needed is returned.
-	settleAfter = 2 * time.Second
+	// idleAfter is the time after the start when memory that only the start needed is returned.
+	idleAfter = 2 * time.Second
 )
 
 // servesPoll is the polling interval of serves: an attempt can end without a change of the epochs.

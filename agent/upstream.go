@@ -144,8 +144,8 @@ func (w *workloadIdentity) certificate() (*tls.Certificate, error) {
 	return &certificate, nil
 }
 
-// meshInForce implements epoch.Mesh. The files of the embedded server do not count while an
-// upstream server is in use.
+// meshInForce reports whether the mesh configuration is in force. The files of the embedded server
+// do not count while an upstream server is in use.
 type meshInForce struct {
 	state     *reloadState
 	discovery *discovery.Server

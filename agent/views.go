@@ -31,18 +31,32 @@ type views struct {
 	connections status.ConnectionMetrics
 }
 
-func newViews(b *base, c *config.Config, state *reloadState, life *lifecycle, e *epochParts,
-	w *workloadIdentity, m *meshParts, proxy *epoch.Proxy, checker *health.Checker,
-) *views {
-	trusted := trustedUsers(c)
+// composed are the parts that views and operations show and change.
+type composed struct {
+	state    *reloadState
+	life     *lifecycle
+	epochs   *epochParts
+	identity *workloadIdentity
+	mesh     *meshParts
+	proxy    *epoch.Proxy
+	health   *health.Checker
+}
+
+// operations returns the operations on epochs.
+func (p composed) operations() operations.Epochs {
+	return operations.Epochs{Supervisor: p.epochs.supervisor, Proxy: p.proxy, Keeper: p.epochs.link}
+}
+
+func newViews(b *base, c *config.Config, p composed) *views {
+	trusted, e, m := trustedUsers(c), p.epochs, p.mesh
 	v := &views{connections: status.ConnectionMetrics{}}
-	v.admin = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: proxy,
+	v.admin = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: p.proxy,
 		Epochs: e.supervisor, Trusted: trusted, Board: b.board, Logger: b.logOf("status")})
 	v.connections["admin"] = v.admin
 	if c.STS.Port != 0 {
 		v.sts = sts.NewServer(sts.Options{
 			Address:   net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
-			Manager:   sts.NewGoogle(c.STS.Audience, c.STS.ServiceAccount),
+			Google:    sts.NewGoogle(c.STS.Audience, c.STS.ServiceAccount),
 			TokenFile: c.Identity.TokenFile,
 			Trusted:   trusted, Board: b.board, Logger: b.logOf("sts"),
 		})
@@ -54,15 +68,14 @@ func newViews(b *base, c *config.Config, state *reloadState, life *lifecycle, e 
 	if c.Status.Address == "" {
 		return v
 	}
-	epochs := operations.Epochs{Supervisor: e.supervisor, Proxy: proxy, Keeper: e.link}
 	metrics := status.Metrics{Version: b.options.Version, Started: b.started, Board: b.board,
-		Supervisor: e.supervisor, Proxy: proxy, Keeper: e.link, Discovery: m.discovery, XDS: m.xds,
-		Relay: m.relay, Health: checker, Identity: w.Manager, STS: v.sts, DNS: m.dns,
-		Capture: m.capture, Endpoints: m.endpoints, PendingKeys: state.Pending,
+		Supervisor: e.supervisor, Proxy: p.proxy, Keeper: e.link, Discovery: m.discovery, XDS: m.xds,
+		Relay: m.relay, Health: p.health, Identity: p.identity.Manager, STS: v.sts, DNS: m.dns,
+		Capture: m.capture, Endpoints: m.endpoints, PendingKeys: p.state.Pending,
 		Connections: v.connections}
 	v.status = status.NewServer(status.Options{
-		Address: c.Status.Address, Config: statusConfig(c), Readiness: proxy, Proxy: proxy,
-		Control: control{epochs, life}, Metrics: metrics.Gatherer(), Trusted: trusted,
+		Address: c.Status.Address, Config: statusConfig(c), Readiness: p.proxy, Proxy: p.proxy,
+		Control: control{p.operations(), p.life}, Metrics: metrics.Gatherer(), Trusted: trusted,
 		Board: b.board, Logger: b.logOf("status"),
 	})
 	v.connections["status"] = v.status
@@ -82,23 +95,21 @@ func (c control) Quit(context.Context) error {
 }
 
 // newBackend returns the operations of the private socket and of D-Bus.
-func newBackend(b *base, state *reloadState, life *lifecycle, e *epochParts, w *workloadIdentity,
-	m *meshParts, proxy *epoch.Proxy, checker *health.Checker, v *views, maker *specMaker, r *reloader,
-) *backend {
-	epochs := operations.Epochs{Supervisor: e.supervisor, Proxy: proxy, Keeper: e.link}
+func newBackend(b *base, p composed, v *views, maker *specMaker, r *reloader) *backend {
+	e, m, epochs := p.epochs, p.mesh, p.operations()
 	mesh := &operations.Mesh{Discovery: m.discovery, Ports: m.tracker, Unbound: m.unbound,
-		Exposure: m.exposure, Endpoints: m.endpoints, Identity: w.Manager, Proxy: proxy}
+		Exposure: m.exposure, Endpoints: m.endpoints, Identity: p.identity.Manager, Proxy: p.proxy}
 	return &backend{
-		overview: &overview{state: state, life: life, maker: maker, version: b.options.Version,
+		overview: &overview{state: p.state, life: p.life, maker: maker, version: b.options.Version,
 			instance: b.options.Config.Instance, started: b.started, board: b.board,
-			presence: e.claims.presence, proxy: proxy, relay: m.relay, health: checker,
+			presence: e.claims.presence, proxy: p.proxy, relay: m.relay, health: p.health,
 			capture: m.capture, epochs: epochs, mesh: mesh},
 		configuration: configuration{options: b.options.Config, reloader: r,
 			discovery: m.discovery, board: b.board,
 			checker: blueprint.Checker{Maker: maker.Maker, Runner: epoch.Runner{Link: e.link}}},
 		Epochs: epochs, Mesh: mesh,
 		Interception: operations.Interception{Client: m.capture},
-		Levels:       operations.Levels{Level: b.level, Log: b.log, Proxy: proxy},
+		Levels:       operations.Levels{Level: b.level, Log: b.log, Proxy: p.proxy},
 		Resources: operations.Resources{Supervisor: e.supervisor, Discovery: m.discovery, XDS: m.xds,
 			Relay: m.relay, View: v.admin},
 	}
@@ -109,7 +120,7 @@ func newAPI(
 ) *api.Server {
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	return api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
-		Rule: rule, Backend: operations, Events: b.board, Logger: b.logOf("api"),
+		Rule: rule, Backend: operations, Board: b.board, Logger: b.logOf("api"),
 		Readiness: readiness})
 }
 
@@ -123,8 +134,8 @@ func newBus(b *base, operations *backend) (*bus.Server, error) {
 		}
 	}
 	return bus.New(bus.Options{Address: b.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"),
-		Instance: b.options.Config.Instance, Unit: unit, Backend: operations, Events: b.board,
-		Conditions: b.board, Logger: b.logOf("bus")})
+		Instance: b.options.Config.Instance, Unit: unit, Backend: operations, Board: b.board,
+		Logger: b.logOf("bus")})
 }
 
 // changersGroup is the group whose members may send changing requests to the private socket.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-
-	"outrider.org/outrider/agent/condition"
 )
 
 // Backend is implemented by the agent. Its methods must be safe for concurrent use. An *Error
@@ -62,12 +60,6 @@ type AdminResponse struct {
 	Status      int
 	ContentType string
 	Body        io.ReadCloser
-}
-
-// Events is the source of events; *condition.Board implements it.
-type Events interface {
-	Events(after uint64) []condition.Event
-	Watch(buffer int) (<-chan condition.Event, func())
 }
 
 // AdminPaths are the admin paths that clients of the private socket may read. None has side

@@ -65,7 +65,7 @@ func TestWhoMayChange(t *testing.T) {
 				}
 				return group, nil
 			}},
-		Backend: backend, Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler),
+		Backend: backend, Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler),
 	})
 	many := make([]uint32, 0, 300) // more than the first getsockopt buffer holds
 	for i := range 299 {

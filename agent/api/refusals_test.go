@@ -41,7 +41,7 @@ func TestRefusals_DoNotFillTheLog(t *testing.T) {
 	}
 	socket := apitest.ServeWith(t, api.Options{
 		Socket: filepath.Join(dir, api.SocketName), Backend: &apitest.Backend{},
-		Events: condition.NewBoard(), Logger: logs.Agent,
+		Board: condition.NewBoard(), Logger: logs.Agent,
 	})
 	var connection net.Conn
 	parts.As(t, parts.Nobody, func() { connection, err = net.Dial("unix", socket) })

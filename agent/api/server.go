@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
 
@@ -31,7 +32,7 @@ type Options struct {
 	Socket  string // path, in an existing directory
 	Rule    Rule
 	Backend Backend
-	Events  Events
+	Board   *condition.Board // its events are served
 	Logger  *slog.Logger
 	// Readiness is that of the Server; nil: it has a new one.
 	Readiness *part.Readiness

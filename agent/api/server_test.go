@@ -135,7 +135,7 @@ func TestASecondServerLeavesTheFirstAlone(t *testing.T) {
 	dir := parts.ShortDir(t)
 	socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
 	second := api.NewServer(api.Options{Socket: socket, Backend: &apitest.Backend{},
-		Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
 	if err := second.Run(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "another agent") {
 		t.Fatalf("second server: %v", err)
@@ -156,7 +156,7 @@ func TestTheSocketOfADeadAgentIsTakenOverAndRemovedAtTheEnd(t *testing.T) {
 	dead.SetUnlinkOnClose(false)
 	_ = dead.Close()
 	server := api.NewServer(api.Options{Socket: path, Backend: &apitest.Backend{},
-		Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()

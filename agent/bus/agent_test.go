@@ -168,7 +168,7 @@ func (a *agent) start(t *testing.T, d *daemon) (*Server, func()) {
 func (a *agent) startAs(t *testing.T, d *daemon, instance string) (*Server, func()) {
 	t.Helper()
 	server, err := New(Options{Address: d.address(), Instance: instance, Unit: "outrider.service",
-		Backend: a, Events: a.board, Conditions: a.board,
+		Backend: a, Board: a.board,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

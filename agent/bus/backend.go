@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/epoch/record"
 )
 
@@ -37,18 +36,6 @@ type Backend interface {
 	// DumpConfig returns the effective configuration as TOML.
 	DumpConfig(ctx context.Context) (string, error)
 	SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error)
-}
-
-// Events is the source of signals; *condition.Board implements it.
-type Events interface {
-	Events(after uint64) []condition.Event
-	Watch(buffer int) (<-chan condition.Event, func())
-}
-
-// Conditions receives the conditions of this package; *condition.Board implements it.
-type Conditions interface {
-	Raise(code string, severity condition.Severity, sentence string)
-	Clear(code string)
 }
 
 // Epoch is one Envoy process and its restart epoch.

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/agent/condition"
 )
 
 // emitter sends signals: for the differences between snapshots and for new events.
@@ -79,7 +81,7 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 
 // events sends signals for new events. missed is the number of events that the bounded board had
 // already dropped.
-func (e *emitter) events(board Events) (missed uint64, err error) {
+func (e *emitter) events(board *condition.Board) (missed uint64, err error) {
 	for _, event := range board.Events(e.sequence) {
 		missed += event.Sequence - e.sequence - 1
 		e.sequence = event.Sequence

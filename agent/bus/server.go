@@ -27,13 +27,12 @@ const (
 
 // Options configure a Server.
 type Options struct {
-	Address    string // of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
-	Instance   string // "" = none
-	Unit       string // systemd unit; "" in the foreground or if unknown
-	Backend    Backend
-	Events     Events
-	Conditions Conditions
-	Logger     *slog.Logger
+	Address  string // of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
+	Instance string // "" = none
+	Unit     string // systemd unit; "" in the foreground or if unknown
+	Backend  Backend
+	Board    *condition.Board // its events become signals
+	Logger   *slog.Logger
 }
 
 // Server publishes the agent on the bus. It is ready once the agent first owns its name on the bus,
@@ -62,8 +61,8 @@ func (s *Server) Name() string { return "bus" }
 // Run connects to the bus and reconnects until ctx ends. An unavailable bus is reported as a
 // condition, not an error. Run must be called only once.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.options.Conditions.Clear(conditionNameOwned)
-	defer s.options.Conditions.Clear(conditionUnavailable)
+	defer s.options.Board.Clear(conditionNameOwned)
+	defer s.options.Board.Clear(conditionUnavailable)
 	retries := backoff.Backoff{Min: shortestWait, Max: longestWait}
 	for {
 		began := time.Now()
@@ -84,15 +83,15 @@ func (s *Server) Run(ctx context.Context) error {
 // nameChanged updates the conditions when the agent gains or loses its name.
 func (s *Server) nameChanged(ours bool) {
 	name := Name(s.options.Instance)
-	s.options.Conditions.Clear(conditionUnavailable)
+	s.options.Board.Clear(conditionUnavailable)
 	if !ours {
-		s.options.Conditions.Raise(conditionNameOwned, condition.Warning,
+		s.options.Board.Raise(conditionNameOwned, condition.Warning,
 			fmt.Sprintf(
 				"another program owns the name %s on D-Bus; the agent takes it once that program exits",
 				name))
 		return
 	}
-	s.options.Conditions.Clear(conditionNameOwned)
+	s.options.Board.Clear(conditionNameOwned)
 	s.options.Logger.Info("connected to D-Bus", "name", name)
 	s.MarkReady()
 }
@@ -106,8 +105,8 @@ func (s *Server) unavailable(err error) {
 		fix = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as " +
 			"the user outrider or as root?"
 	}
-	s.options.Conditions.Clear(conditionNameOwned)
-	s.options.Conditions.Raise(conditionUnavailable, severity,
+	s.options.Board.Clear(conditionNameOwned)
+	s.options.Board.Raise(conditionUnavailable, severity,
 		fmt.Sprintf(
 			"D-Bus is unavailable: %v%s; retrying, nothing else is affected",
 			err, fix))

@@ -90,7 +90,7 @@ func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 	stopEnd := context.AfterFunc(ctx, wire.end)
 	ctx, cancel := context.WithCancel(ctx)
 	stopLost := context.AfterFunc(s.conn.Context(), cancel)
-	woken, unwatch := s.options.Events.Watch(1)
+	woken, unwatch := s.options.Board.Watch(1)
 	defer func() {
 		unwatch()
 		cancel()
@@ -103,7 +103,7 @@ func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 
 	changed := s.options.Backend.Changed() // before the first read, so that no change is missed
 	s.emitter = &emitter{conn: s.conn, interfaces: s.interfaces}
-	for _, event := range s.options.Events.Events(0) {
+	for _, event := range s.options.Board.Events(0) {
 		s.emitter.sequence = event.Sequence // skip earlier events
 	}
 	s.look(ctx)
@@ -174,7 +174,7 @@ func (s *session) serveChanges(
 				return errLost
 			}
 			// the final events, such as the exit of the proxy
-			_, err := s.emitter.events(s.options.Events)
+			_, err := s.emitter.events(s.options.Board)
 			return err
 		}
 		changed = s.options.Backend.Changed()
@@ -189,7 +189,7 @@ func (s *session) serveChanges(
 func (s *session) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	for _, event := range s.options.Events.Events(s.reported) {
+	for _, event := range s.options.Board.Events(s.reported) {
 		switch event.Kind {
 		case condition.KindConditionRaised, condition.KindConditionCleared:
 			s.reported = event.Sequence
@@ -207,7 +207,7 @@ func (s *session) emit(ctx context.Context) error {
 	if err := s.emitter.objects(s.state.get(ctx)); err != nil {
 		return err
 	}
-	missed, err := s.emitter.events(s.options.Events)
+	missed, err := s.emitter.events(s.options.Board)
 	if missed > 0 {
 		s.options.Logger.Warn("the bus was too slow for some signals", "missed events", missed)
 	}

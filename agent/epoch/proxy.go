@@ -16,18 +16,16 @@ const readyTime = time.Second
 // Proxy gives the other parts access to the live epoch: readiness, admin interface, statistics.
 type Proxy struct {
 	supervisor *Supervisor
-	mesh       Mesh
+	closed     func() string // see NewProxy
 	waiting    atomic.Pointer[string]
 	without    func() (ready bool, reason string)
 }
 
-// Mesh is the mesh configuration. Closed returns why the proxy is not ready although Envoy is live:
-// nothing or none of its listeners is served, or it is not in force where it restricts access.
-type Mesh interface{ Closed() string }
-
-// NewProxy returns the Proxy of a supervisor's epochs.
-func NewProxy(supervisor *Supervisor, mesh Mesh) *Proxy {
-	return &Proxy{supervisor: supervisor, mesh: mesh}
+// NewProxy returns the Proxy of a supervisor's epochs. closed returns why the proxy is not ready
+// although Envoy is live, "" if nothing prevents it: the mesh configuration may serve nothing, or
+// may not be in force where it restricts access.
+func NewProxy(supervisor *Supervisor, closed func() string) *Proxy {
+	return &Proxy{supervisor: supervisor, closed: closed}
 }
 
 // Epoch returns the epoch that serves; ok is false if there is none.
@@ -91,7 +89,7 @@ func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
 	if !ok {
 		return false, p.NotLive()
 	}
-	s := proxyState{epoch: e, mesh: p.mesh.Closed()}
+	s := proxyState{epoch: e, mesh: p.closed()}
 	if s.mesh == "" && needsAnswer(e) {
 		ctx, cancel := context.WithTimeout(ctx, readyTime)
 		defer cancel()

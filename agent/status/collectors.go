@@ -15,16 +15,16 @@ import (
 // conditionMetrics exports a sample for each condition that stands (prometheus.Collector).
 type conditionMetrics struct{ board *condition.Board }
 
-var conditionStands = prometheus.NewDesc("outrider_condition",
-	"1 for each degraded state that stands.", []string{"code", "severity"}, nil)
+var conditionActive = prometheus.NewDesc("outrider_condition",
+	"1 for each active condition.", []string{"code", "severity"}, nil)
 
 // Describe implements prometheus.Collector.
-func (m conditionMetrics) Describe(out chan<- *prometheus.Desc) { out <- conditionStands }
+func (m conditionMetrics) Describe(out chan<- *prometheus.Desc) { out <- conditionActive }
 
 // Collect implements prometheus.Collector.
 func (m conditionMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, c := range m.board.Conditions() {
-		out <- prometheus.MustNewConstMetric(conditionStands, prometheus.GaugeValue, 1, c.Code,
+		out <- prometheus.MustNewConstMetric(conditionActive, prometheus.GaugeValue, 1, c.Code,
 			string(c.Severity))
 	}
 }
@@ -58,7 +58,7 @@ func (m clientMetrics) Collect(out chan<- prometheus.Metric) {
 }
 
 // captureMetrics collects the state and the counters of the interception.
-type captureMetrics struct{ follower *capture.Controller }
+type captureMetrics struct{ controller *capture.Controller }
 
 var (
 	captureOn = prometheus.NewDesc("outrider_capture_on",
@@ -81,9 +81,9 @@ func (m captureMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m captureMetrics) Collect(out chan<- prometheus.Metric) {
-	status, err := m.follower.Call(context.Background(), (*capture.Client).Status)
+	status, err := m.controller.Call(context.Background(), (*capture.Client).Status)
 	if err != nil {
-		status = m.follower.State()
+		status = m.controller.State()
 	}
 	gauge := func(description *prometheus.Desc, state capture.State) {
 		value := 0.0

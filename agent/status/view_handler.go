@@ -75,7 +75,7 @@ func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int
 	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return nil, 0, fmt.Errorf("ask Envoy's admin for %s: %w", path, err)
+		return nil, 0, fmt.Errorf("request %s from Envoy's admin: %w", path, err)
 	}
 	response, err := redactedDumps{v.dumps}.RoundTrip(request)
 	if err != nil {

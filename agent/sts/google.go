@@ -43,7 +43,8 @@ func NewGoogle(audience, account string) *Google {
 	}
 }
 
-// Exchange implements Manager.
+// Exchange exchanges a token with the token service. An error of type *Error is sent to the client
+// as it is; any other means that the service is unavailable. It may be called concurrently.
 func (g *Google) Exchange(ctx context.Context, request Request) (Token, error) {
 	audience := cmp.Or(request.Audience, g.audience)
 	if audience == "" {

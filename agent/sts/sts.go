@@ -1,10 +1,10 @@
 // Package sts serves OAuth 2.0 token exchange (RFC 8693) on loopback, for gRPC call credentials of
 // Envoy (StsService in google_grpc).
 //
-//	Envoy -- POST /token --> Server -- cache --> Manager -- HTTPS --> token service
+//	Envoy -- POST /token --> Server -- cache --> Google -- HTTPS --> token service
 //
-// A Manager is the plug-in for one kind of token service. Server validates requests, caches tokens
-// until shortly before they expire, and makes one exchange for equal requests at the same time.
+// Server validates requests, caches tokens until shortly before they expire, and makes one exchange
+// for equal requests at the same time.
 // Only the users in Options.Trusted may connect. No token is logged or shown.
 package sts
 
@@ -20,12 +20,6 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
 )
-
-// Manager exchanges tokens with a token service. It is safe for concurrent use. An error of type
-// *Error is sent to the client as it is; any other means that the service is unavailable.
-type Manager interface {
-	Exchange(ctx context.Context, request Request) (Token, error)
-}
 
 // Request is a validated request. SubjectToken and SubjectTokenType are not empty.
 type Request struct {
@@ -58,7 +52,7 @@ const (
 // Options configures a Server.
 type Options struct {
 	Address   string // host:port on loopback
-	Manager   Manager
+	Google    *Google
 	TokenFile string   // see Configure
 	Trusted   []uint32 // users that may connect
 	Board     *condition.Board
@@ -142,7 +136,7 @@ func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
-	token, err := s.options.Manager.Exchange(ctx, request)
+	token, err := s.options.Google.Exchange(ctx, request)
 	s.exchanges.Add(1)
 	if err == nil {
 		s.options.Board.Clear(conditionFailed)

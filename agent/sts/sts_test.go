@@ -46,7 +46,7 @@ func start(t *testing.T, tokenFile string) *rig {
 	google, fake := startGoogle(t, "audience", "")
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(parts.FreePort(t)))
 	r := &rig{t: t, google: fake, board: condition.NewBoard(), url: "http://" + address}
-	r.Server = NewServer(Options{Address: address, Manager: google,
+	r.Server = NewServer(Options{Address: address, Google: google,
 		TokenFile: tokenFile, Trusted: []uint32{uint32(os.Geteuid())},
 		Board: r.board, Logger: slog.New(slog.NewTextHandler(&r.log,
 			&slog.HandlerOptions{Level: slog.LevelDebug}))})

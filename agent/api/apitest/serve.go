@@ -18,7 +18,7 @@ func Serve(t testing.TB, dir string, backend *Backend, board *condition.Board) s
 		Socket:  filepath.Join(dir, api.SocketName),
 		Rule:    api.Rule{UID: uint32(os.Getuid())},
 		Backend: backend,
-		Events:  board,
+		Board:   board,
 		Logger:  slog.New(slog.DiscardHandler),
 	})
 }

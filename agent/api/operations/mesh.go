@@ -45,7 +45,7 @@ func (o *Mesh) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 			rescanTime))
 	}
 	o.Exposure.Check()
-	return MeshProblems(o.Problems(ctx, true)), nil
+	return MeshProblems(o.ProblemReport(ctx, true).Problems), nil
 }
 
 // MeshProblems returns problems in the types of the private socket.

@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 )
 
@@ -53,14 +54,14 @@ func (o *Mesh) counted(ctx context.Context) map[string]explain.Live {
 
 func countedOf(stats map[string]uint64) map[string]explain.Live {
 	all := map[string]explain.Live{}
-	for name, endpoints := range stats {
+	for name, total := range stats {
 		cluster, ok := strings.CutSuffix(name, ".membership_total")
 		if !ok {
 			continue
 		}
 		count := func(field string) uint64 { return stats[cluster+"."+field] }
 		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.Live{
-			Endpoints: endpoints, Resolved: count("update_success")+count("update_failure") > 0,
+			Endpoints: total, Resolved: count("update_success")+count("update_failure") > 0,
 			Handshakes: count("ssl.handshake"), Untrusted: count("ssl.fail_verify_error"),
 			OtherName: count("ssl.fail_verify_san"), Faulty: count("ssl.connection_error"),
 		}
@@ -68,15 +69,22 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 	return all
 }
 
-// Problems returns all problems of the mesh configuration. Those that only the statistics of a
-// running Envoy show are of now, or else of the last minute.
-func (o *Mesh) Problems(ctx context.Context, now bool) []discovery.Problem {
+// ProblemReport has all problems of the mesh configuration, and the failing endpoints among them.
+type ProblemReport struct {
+	Problems []discovery.Problem
+	Failing  []endpoints.Problem
+}
+
+// ProblemReport returns the problems of the mesh configuration. Those that only the statistics of a
+// running Envoy show are current if now is set, else at most countPeriod old.
+func (o *Mesh) ProblemReport(ctx context.Context, now bool) ProblemReport {
+	failing := o.Endpoints.Problems()
 	found := slices.Concat(o.Discovery.Problems(), o.exposed(), o.Unbound.Problems(),
-		o.failing())
+		backendProblems(failing))
 	found = append(found, certificateProblems(o.Identity.Secrets(), found)...)
 	found = append(found, o.counts(ctx, now)...)
 	slices.SortFunc(found, discovery.Problem.Compare)
-	return found
+	return ProblemReport{found, failing}
 }
 
 func (o *Mesh) counts(ctx context.Context, now bool) []discovery.Problem {
@@ -96,10 +104,10 @@ func (o *Mesh) counts(ctx context.Context, now bool) []discovery.Problem {
 	return o.live.found
 }
 
-// failing returns a problem for each endpoint that fails.
-func (o *Mesh) failing() []discovery.Problem {
+// backendProblems returns a problem for each endpoint that fails.
+func backendProblems(failing []endpoints.Problem) []discovery.Problem {
 	var problems []discovery.Problem
-	for _, p := range o.Endpoints.Problems() {
+	for _, p := range failing {
 		problems = append(problems, discovery.Problem{Severity: condition.Warning,
 			Message: p.String(), Fix: "start it, or correct its address"})
 	}

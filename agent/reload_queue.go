@@ -7,20 +7,20 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// settling is one piece of work on effects. Each waits for its predecessor, so that settings take
+// queuedWork is one piece of work on effects. Each waits for its predecessor, so that settings take
 // effect in commit order.
-type settling struct {
+type queuedWork struct {
 	done chan struct{}
 	step atomic.Pointer[string] // the current step
 }
 
-// settle runs work in a helper goroutine after all earlier work, then next on the owner. A waiting
+// queue runs work in a helper goroutine after all earlier work, then next on the owner. A waiting
 // request reports what it waits for. request and next may be nil.
-func (r *reloader) settle(
+func (r *reloader) queue(
 	ctx context.Context, request *reload, work func(step func(string)), next func(),
 ) {
-	before, now := r.settling, &settling{done: make(chan struct{})}
-	r.settling = now
+	before, now := r.queued, &queuedWork{done: make(chan struct{})}
+	r.queued = now
 	go func() {
 		defer close(now.done)
 		if before != nil && !before.wait(ctx, request) {
@@ -39,7 +39,7 @@ func (r *reloader) settle(
 }
 
 // wait reports whether the work has ended; it returns false if ctx ends first.
-func (s *settling) wait(ctx context.Context, request *reload) bool {
+func (s *queuedWork) wait(ctx context.Context, request *reload) bool {
 	select {
 	case <-s.done:
 		return true
@@ -57,17 +57,17 @@ func (s *settling) wait(ctx context.Context, request *reload) bool {
 	}
 }
 
-// follow applies settings to an epoch that became live without a reload. At most one such call is
+// adjustEpoch applies settings to an epoch that became live without a reload. At most one such call is
 // queued.
-func (r *reloader) follow(ctx context.Context) {
-	if r.following {
+func (r *reloader) adjustEpoch(ctx context.Context) {
+	if r.adjusting {
 		return
 	}
 	live, _, ok := r.supervisor.Live()
-	if !ok || live.ID == r.followed {
+	if !ok || live.ID == r.adjusted {
 		return
 	}
-	r.following, r.followed = true, live.ID
+	r.adjusting, r.adjusted = true, live.ID
 	r.mu.Lock()
 	if r.last != nil { // a repair or an undrain: another epoch serves now
 		last := *r.last
@@ -75,6 +75,6 @@ func (r *reloader) follow(ctx context.Context) {
 		r.last = &last
 	}
 	r.mu.Unlock()
-	r.settle(ctx, nil, func(step func(string)) { r.effects.Follow(ctx, step) },
-		func() { r.following = false })
+	r.queue(ctx, nil, func(step func(string)) { r.effects.AdjustEpoch(ctx, step) },
+		func() { r.adjusting = false })
 }

@@ -20,7 +20,7 @@ func TestReload_FollowsEpochsThatBecomeLiveWithoutReload(t *testing.T) {
 			defer r.mu.Unlock()
 			calls = append(calls, call)
 		}
-		r.follow = func() { record("follow") }
+		r.adjust = func() { record("adjust") }
 		r.enact = func(won *prepared, _ func(string)) {
 			record("enact " + won.loaded.Config.Envoy.LogLevel)
 		}
@@ -44,12 +44,12 @@ func TestReload_FollowsEpochsThatBecomeLiveWithoutReload(t *testing.T) {
 		becomesLive("a")
 		r.run(t)
 		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-		expect("start", "enact warning", "follow")
+		expect("start", "enact warning", "adjust")
 		r.write(t, "[envoy]\nlog_level = \"info\"\n")
 		r.ask(t, reload{reason: "levels", ifChanged: true})
 		expect("reload", "enact info")
 		becomesLive("b")
-		expect("a restarted epoch is live", "follow")
+		expect("a restarted epoch is live", "adjust")
 
 		release := r.holdEpochs()
 		r.write(t, "[envoy]\nlog_level = \"debug\"\n")
@@ -59,6 +59,6 @@ func TestReload_FollowsEpochsThatBecomeLiveWithoutReload(t *testing.T) {
 		expect("the requested epoch is live before its reload ends")
 		release()
 		<-outcome
-		expect("the reload ends", "enact debug", "follow")
+		expect("the reload ends", "enact debug", "adjust")
 	})
 }
