@@ -33,7 +33,7 @@ func heap() uint64 {
 // Parsed samples would need about twenty times the memory of their text.
 func TestApplicationMetrics_TakeTheMemoryOfTheirText(t *testing.T) {
 	for _, text := range []string{families("f", 9_000, 1), families("f", 90, 1000),
-		families("f", 9_000, 100)} {
+		families("f", 9_000, 20)} {
 		url := serveText(t, "text/plain", text)
 		m := newMerger(nil, nil, func() string { return url })
 		out := newMerged(&strings.Builder{}, expfmt.NewFormat(expfmt.TypeTextPlain), m.drop)

@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -60,19 +61,22 @@ type options struct {
 // everything names all packages.
 var everything = []string{"./..."}
 
-var steps = []step{
-	{"gofmt", gofmt},
-	{"vet", vet},
-	{"golangci-lint", lint},
-	{"govulncheck", vulnerabilities},
-	{"test", tests},
-	{"systemd", newerSystemd},
-	{"fuzz", fuzz},
-}
+// Steps: testStep, and others that run one after the other beside it.
+var (
+	testStep   = step{"test", tests}
+	otherSteps = []step{
+		{"gofmt", gofmt},
+		{"vet", vet},
+		{"golangci-lint", lint},
+		{"govulncheck", vulnerabilities},
+		{"systemd", newerSystemd},
+		{"fuzz", fuzz},
+	}
+)
 
 func main() {
-	var names []string
-	for _, step := range steps {
+	names := []string{testStep.name}
+	for _, step := range otherSteps {
 		names = append(names, step.name)
 	}
 	only := flag.String("only", "", "run these `steps` alone: "+strings.Join(names, ","))
@@ -124,28 +128,29 @@ func withTags(flags, tags string) string {
 }
 
 // run runs the chosen steps and reports whether all passed. complete means that they are all steps
-// of `make test`.
+// of `make test`. Tests mostly wait; the other steps run beside them.
 func run(chosen []string, options options, complete bool) bool {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	var total result
+	var total, tested result
+	var beside sync.WaitGroup
 	ran := true
-	for _, step := range steps {
-		if !slices.Contains(chosen, step.name) {
-			continue
-		}
-		start := time.Now()
-		fmt.Printf("=== %s\n", step.name)
-		got := step.run(ctx, options)
-		fmt.Printf("=== %s: %d passed, %d failed in %v\n", step.name, got.passed, got.failed,
-			time.Since(start).Round(100*time.Millisecond))
-		total.add(got)
-		if step.name == "test" && got.passed+got.failed == 0 {
-			fmt.Println("no test ran")
-			ran = false
+	if slices.Contains(chosen, testStep.name) {
+		beside.Go(func() {
+			tested = testStep.timed(ctx, options)
+			if ran = tested.passed+tested.failed > 0; !ran {
+				fmt.Println("no test ran")
+			}
+		})
+	}
+	for _, step := range otherSteps {
+		if slices.Contains(chosen, step.name) {
+			total.add(step.timed(ctx, options))
 		}
 	}
+	beside.Wait()
+	total.add(tested)
 	if err := rerun(ctx, &total, complete); err != nil {
 		fmt.Println(err)
 		total.failed++
@@ -156,6 +161,16 @@ func run(chosen []string, options options, complete bool) bool {
 	}
 	fmt.Printf("%d passed, %d failed\n", total.passed, total.failed)
 	return total.failed == 0 && ran && ctx.Err() == nil
+}
+
+// timed runs the step and prints when it begins and ends.
+func (s step) timed(ctx context.Context, options options) result {
+	start := time.Now()
+	fmt.Printf("=== %s\n", s.name)
+	got := s.run(ctx, options)
+	fmt.Printf("=== %s: %d passed, %d failed in %v\n", s.name, got.passed, got.failed,
+		time.Since(start).Round(100*time.Millisecond))
+	return got
 }
 
 // report prints the durations of the tests that ran and stores them in the file, if it has a name.

@@ -93,8 +93,8 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 // leaked, it timed out) counts as one.
 func collect(events io.Reader, out io.Writer) result {
 	var r result
-	printed := map[string]*strings.Builder{} // by package and test, as long as it runs
-	panicked := map[string]bool{}            // packages, some of whose tests never ran
+	printed := map[string][]byte{} // by package and test, as long as it runs
+	panicked := map[string]bool{}  // packages, some of whose tests never ran
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -108,16 +108,13 @@ func collect(events io.Reader, out io.Writer) result {
 		case "build-output":
 			fmt.Fprint(out, e.Output)
 		case "output":
-			if printed[key] == nil {
-				printed[key] = &strings.Builder{}
-			}
-			printed[key].WriteString(e.Output)
+			printed[key] = append(printed[key], e.Output...)
 			if strings.HasPrefix(e.Output, "panic: ") {
 				panicked[e.Package] = true
 			}
 		case "pass", "fail", "skip":
 			r.measure(e)
-			text := printed[key]
+			text := string(printed[key])
 			delete(printed, key)
 			if e.Test != "" {
 				r.test(e, text, out)
@@ -142,17 +139,14 @@ func (r *result) measure(e event) {
 }
 
 // test counts the end of a test.
-func (r *result) test(e event, text *strings.Builder, out io.Writer) {
+func (r *result) test(e event, text string, out io.Writer) {
 	if e.Action == "pass" {
 		r.passed++
 		return
 	}
 	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test,
 		e.Elapsed)
-	fmt.Fprint(out, head)
-	if text != nil {
-		fmt.Fprint(out, text)
-	}
+	fmt.Fprint(out, head+text) // at once: other steps print, too
 	if e.Action == "fail" {
 		top, _, _ := strings.Cut(e.Test, "/")
 		r.fail(e.Package, top, head+said(text))
@@ -182,13 +176,10 @@ var message = regexp.MustCompile(`^ +[A-Za-z0-9_]+\.go:[0-9]+: `)
 
 // said are the first lines of what a test says, without what it quotes: a journal of hundreds of
 // lines hides why it failed.
-func said(text *strings.Builder) string {
-	if text == nil {
-		return ""
-	}
+func said(text string) string {
 	var lines strings.Builder
 	count := 0
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(text) {
 		if !message.MatchString(line) {
 			continue
 		}
@@ -206,7 +197,7 @@ func said(text *strings.Builder) string {
 }
 
 // pack counts the end of a package.
-func (r *result) pack(e event, text *strings.Builder, panicked bool, out io.Writer) {
+func (r *result) pack(e event, text string, panicked bool, out io.Writer) {
 	switch e.Action {
 	case "pass":
 		fmt.Fprintf(out, "ok   %s (%.1f s)\n", e.Package, e.Elapsed)
@@ -216,19 +207,12 @@ func (r *result) pack(e event, text *strings.Builder, panicked bool, out io.Writ
 			return f.pack == e.Package
 		})
 		if !failed {
-			why := end
-			if text != nil {
-				why = lastLines(text.String(), mostSaid) + end
-			}
-			r.fail(e.Package, "", why)
+			r.fail(e.Package, "", lastLines(text, mostSaid)+end)
 		}
 		if panicked {
 			r.failWhole(e.Package)
 		}
-		if text != nil {
-			fmt.Fprint(out, text)
-		}
-		fmt.Fprint(out, end)
+		fmt.Fprint(out, text+end)
 	}
 }
 
