@@ -22,7 +22,6 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/journal"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -84,7 +83,7 @@ func conditionCodes(t *testing.T) []string {
 		}
 	}
 	return append(slices.Compact(slices.Sorted(maps.Values(codes))),
-		mesh.ConditionRefused("type.googleapis.com/envoy.config.cluster.v3.Cluster"))
+		conditionResourcesRefused("type.googleapis.com/envoy.config.cluster.v3.Cluster"))
 }
 
 // perMinute returns the largest number of times within any minute.

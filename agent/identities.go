@@ -9,14 +9,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/keeper"
-	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
@@ -52,7 +50,8 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 	w.sds, err = xds.NewServer(xds.ForHost(xds.Options{
 		Source: w.Manager, Subscriber: w.Manager, Logger: log, Words: envoy.RedactMessage,
 		Observer: acknowledged{
-			&secretObserver{board: b.board, refused: xds.NewRefusals()}, w.acknowledged},
+			secretObserver{xds.NewRefusals(b.board, func(string) string { return conditionSecretRefused },
+				"")}, w.acknowledged},
 		ControlPlane: "outriderd " + b.options.Version,
 	}))
 	return w, err
@@ -113,43 +112,25 @@ func (w *workloadIdentity) newSockets(
 const conditionSecretRefused = "secret-refused"
 
 // secretObserver reports secrets that an Envoy refuses (xds.Observer).
-type secretObserver struct {
-	board   *condition.Board
-	refused *xds.Refusals
-}
+type secretObserver struct{ refused *xds.Refusals }
 
 // Refused implements xds.Observer.
-func (o *secretObserver) Refused(from xds.Stream, refusal xds.Refusal) {
+func (o secretObserver) Refused(from xds.Stream, refusal xds.Refusal) {
 	for _, name := range refusal.Resources {
-		one := refusal
-		one.Resources = []string{name}
-		o.refused.Add(from, one, "Envoy refuses the secret "+name+": "+refusal.Error)
+		o.refused.Add(from.ID, refusal.Type, []string{name},
+			"Envoy refuses the secret "+name+": "+refusal.Error)
 	}
-	o.report()
 }
 
 // Cured implements xds.Observer.
-func (o *secretObserver) Cured(from xds.Stream, typeURL string, names []string) {
-	o.refused.Cured(from, typeURL, names)
-	o.report()
+func (o secretObserver) Cured(from xds.Stream, typeURL string, names []string) {
+	o.refused.Accepted(from.ID, typeURL, names)
 }
 
 // Disconnected implements xds.Observer.
-func (o *secretObserver) Disconnected(from xds.Stream, _ error) {
-	o.refused.Ended(from)
-	o.report()
-}
-
-// report raises or clears the condition.
-func (o *secretObserver) report() {
-	if sentence := o.refused.Sentence(resource.SecretType); sentence != "" {
-		o.board.Raise(conditionSecretRefused, condition.Error, sentence)
-	} else {
-		o.board.Clear(conditionSecretRefused)
-	}
-}
+func (o secretObserver) Disconnected(from xds.Stream, _ error) { o.refused.Ended(from.ID) }
 
 // Connected, Pushed and Accepted implement xds.Observer.
-func (o *secretObserver) Connected(xds.Stream)                {}
-func (o *secretObserver) Pushed(xds.Stream, xds.Push)         {}
-func (o *secretObserver) Accepted(xds.Stream, string, string) {}
+func (o secretObserver) Connected(xds.Stream)                {}
+func (o secretObserver) Pushed(xds.Stream, xds.Push)         {}
+func (o secretObserver) Accepted(xds.Stream, string, string) {}

@@ -10,7 +10,6 @@ import (
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/exposure"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/resource"
@@ -96,7 +95,7 @@ func newXDS(
 	server, err = xds.NewServer(xds.ForHost(xds.Options{
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
 		Observer: acknowledged{
-			mesh.NewObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
+			newXDSObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
 		Logger: log, ControlPlane: "outriderd " + b.options.Version, Words: envoy.RedactMessage,
 		Also: receiveFailures(m.endpoints, e.own),
 	}))

@@ -11,7 +11,6 @@ import (
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/journal"
-	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/part"
 )
 
@@ -106,5 +105,5 @@ func awaitKeeper(
 func newEvents(b *base, proxy *epoch.Proxy) *journal.Events {
 	return &journal.Events{Board: b.board, Log: b.logOf("agent"), Logs: b.logs, Epochs: proxy,
 		Elsewhere: []string{conditionRefused, discovery.ConditionProblems,
-			epoch.ConditionGaveUp, mesh.ConditionRefused(""), endpoints.ConditionFailing}}
+			epoch.ConditionGaveUp, conditionResourcesRefused(""), endpoints.ConditionFailing}}
 }

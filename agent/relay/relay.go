@@ -42,6 +42,7 @@ import (
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/xds"
 )
 
 // Options configures a Server.
@@ -79,14 +80,15 @@ type Server struct {
 	modules        *modules
 	envoys, others *share
 
-	lost   atomic.Uint64               // upstream streams that ended
-	strict atomic.Pointer[strictPorts] // nil: no Envoy has accepted listeners
+	refusals *xds.Refusals
+	lost     atomic.Uint64               // upstream streams that ended
+	strict   atomic.Pointer[strictPorts] // nil: no Envoy has accepted listeners
 
 	mu        sync.Mutex
 	sessions  map[*session]state
+	lastID    uint64
 	latest    *session                     // the session that connected last; nil after its end
 	leaving   bool                         // Leave was called
-	refusals  map[string]string            // error by type
 	announced map[string]*rpcstatus.Status // by type; see Announce
 	shown     Status
 	away      away // what the condition says
@@ -97,7 +99,9 @@ func New(options Options) *Server {
 	if options.Patience == 0 {
 		options.Patience = defaultPatience
 	}
-	s := &Server{options: options, sessions: map[*session]state{}, refusals: map[string]string{},
+	s := &Server{options: options, sessions: map[*session]state{},
+		refusals: xds.NewRefusals(options.Board, func(string) string { return conditionRefusals },
+			refusedPrefix),
 		announced: map[string]*rpcstatus.Status{},
 		modules: &modules{log: options.Logger, cache: options.Cache, pause: firstModulePause,
 			known: map[[sha256.Size]byte][]byte{}}}

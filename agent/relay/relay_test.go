@@ -224,22 +224,33 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	}
 }
 
-func TestRefusal_IsReportedUntilTheTypeIsAccepted(t *testing.T) {
+// TestRefusal_IsReportedUntilTheStreamAcceptsTheType has one of two Envoys refuse clusters: what the
+// other one accepts does not end that.
+func TestRefusal_IsReportedUntilTheStreamAcceptsTheType(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, Upstream{Address: up.address}, "")
-	envoy := r.connect(t, true, false)
-	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
-	above := up.accept()
-	above.next()
-	for i, refusal := range []*statuspb.Status{{Code: 13, Message: "bad cluster"}, nil} {
-		nonce := fmt.Sprint(i)
-		above.send(deltaResponse(nonce, "a"))
-		envoy.next()
-		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: nonce,
-			ErrorDetail: refusal})
+	type stream struct{ envoy, above *testStream }
+	var streams []stream
+	for range 2 {
+		envoy := r.connect(t, true, false)
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
+		above := up.accept()
 		above.next()
+		streams = append(streams, stream{envoy, above})
+	}
+	for i, step := range []struct {
+		stream  int
+		refusal *statuspb.Status
+		reports bool
+	}{{0, &statuspb.Status{Code: 13, Message: "bad cluster"}, true}, {1, nil, true}, {0, nil, false}} {
+		nonce, on := fmt.Sprint(i), streams[step.stream]
+		on.above.send(deltaResponse(nonce, "a"))
+		on.envoy.next()
+		on.envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: nonce,
+			ErrorDetail: step.refusal})
+		on.above.next()
 		said := r.condition(conditionRefusals)
-		if (refusal != nil) != strings.Contains(said, "Cluster: bad cluster") {
+		if step.reports != strings.Contains(said, "Cluster: bad cluster") {
 			t.Errorf("answer %d: condition %q", i, said)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 // session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
 // reconfigured, announce, query and renewed.
 type session struct {
+	id      uint64
 	server  *Server
 	stream  grpc.ServerStream
 	delta   bool
@@ -204,7 +205,7 @@ func (s *session) acknowledge(w *watch, r *request) error {
 	}
 	s.countPending(w)
 	if r.refused {
-		s.server.refused(w.typeURL, answered.version, r.refusal)
+		s.refused(w.typeURL, answered.version, r.refusal)
 		return nil
 	}
 	if err := s.countHeld(w); err != nil {
@@ -218,7 +219,7 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
 			w.version, w.held)
 	}
-	s.server.accepted(w.typeURL)
+	s.server.refusals.Accepted(s.id, w.typeURL, nil)
 	return nil
 }
 

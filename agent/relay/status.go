@@ -2,12 +2,10 @@ package relay
 
 import (
 	"errors"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // State is the state of the connection to the upstream server.
@@ -44,6 +42,8 @@ type state struct {
 func (s *Server) join(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lastID++
+	session.id = s.lastID
 	s.sessions[session] = state{since: time.Now()}
 	s.show()
 }
@@ -56,10 +56,7 @@ func (s *Server) leave(session *session) {
 	defer s.mu.Unlock()
 	delete(s.sessions, session)
 	s.left(session)
-	if len(s.sessions) == 0 {
-		clear(s.refusals)
-		s.showRefusals()
-	}
+	s.refusals.Ended(session.id)
 	s.show()
 }
 
@@ -127,43 +124,17 @@ func (s *Server) Lost() uint64 { return s.lost.Load() }
 // conditionRefusals is active while an Envoy or a Subscription refuses resources.
 const conditionRefusals = "upstream-resources-refused"
 
-// refused reports a refusal.
-func (s *Server) refused(typeURL, version, message string) {
-	if s.options.RedactError != nil {
-		message = s.options.RedactError(message)
+const refusedPrefix = "resources of the upstream server are refused: "
+
+// refused reports that Envoy or the agent refuses a response.
+func (s *session) refused(typeURL, version, message string) {
+	if redact := s.server.options.RedactError; redact != nil {
+		message = redact(message)
 	}
-	s.options.Logger.Warn("resources of the upstream server are refused", "type", typeURL,
-		"version", version, "error", message)
-	s.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
-		Sentence: "resources of the upstream server are refused: " + message,
+	s.log.Warn("resources of the upstream server are refused", "type", typeURL, "version", version,
+		"error", message)
+	s.server.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
+		Sentence: refusedPrefix + message,
 		Fields:   map[string]string{"type": typeURL, "error": message}})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refusals[typeURL] = message
-	s.showRefusals()
-}
-
-// accepted ends the report of a refusal.
-func (s *Server) accepted(typeURL string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, refused := s.refusals[typeURL]; refused {
-		delete(s.refusals, typeURL)
-		s.showRefusals()
-	}
-}
-
-// showRefusals raises or clears the condition. Callers hold mu.
-func (s *Server) showRefusals() {
-	if len(s.refusals) == 0 {
-		s.options.Board.Clear(conditionRefusals)
-		return
-	}
-	var all []string
-	for _, typeURL := range slices.Sorted(maps.Keys(s.refusals)) {
-		all = append(all,
-			typeURL[strings.LastIndexByte(typeURL, '.')+1:]+": "+s.refusals[typeURL])
-	}
-	s.options.Board.Raise(conditionRefusals, condition.Error,
-		"resources of the upstream server are refused: "+strings.Join(all, "; "))
+	s.server.refusals.Add(s.id, typeURL, nil, xdsresource.TypeName(typeURL)+": "+message)
 }

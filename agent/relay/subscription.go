@@ -88,7 +88,7 @@ func (s *session) apply(own *Subscription, r *response) error {
 	if err := own.apply(r.resources, r.removed); err != nil {
 		return s.refuse(r, err)
 	}
-	s.server.accepted(r.typeURL)
+	s.server.refusals.Accepted(s.id, r.typeURL, nil)
 	answer.version = r.version
 	if cache := s.cache(); cache != nil && len(r.resources) > 0 {
 		held := map[string]resource{}
@@ -103,7 +103,7 @@ func (s *session) apply(own *Subscription, r *response) error {
 
 // refuse refuses a response that Envoy does not receive.
 func (s *session) refuse(r *response, why error) error {
-	s.server.refused(r.typeURL, r.version, why.Error())
+	s.refused(r.typeURL, r.version, why.Error())
 	return s.forward(&request{typeURL: r.typeURL, nonce: r.nonce, problem: &rpcstatus.Status{
 		Code: int32(codes.Internal), Message: why.Error()}})
 }

@@ -6,11 +6,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"outrider.org/outrider/agent/condition"
 )
 
-// Refusals tracks the resources that clients refuse, by stream, for an Observer: two epochs may
-// differ, and the refusals of an epoch end with it. It is safe for concurrent use.
+// Refusals makes conditions of the resources that clients refuse, by stream: two epochs may differ,
+// and the refusals of an epoch end with it. It is safe for concurrent use.
 type Refusals struct {
+	board  *condition.Board
+	code   func(typeURL string) string
+	prefix string // of the sentences of a condition
+
 	mu  sync.Mutex
 	all map[refusedBy]string // sentence; "" if reported elsewhere
 }
@@ -21,70 +27,79 @@ type refusedBy struct {
 	stream        uint64
 }
 
-// NewRefusals returns an empty Refusals.
-func NewRefusals() *Refusals { return &Refusals{all: map[refusedBy]string{}} }
-
-// Add records a refusal. The sentence is for people; "": it is reported elsewhere.
-func (r *Refusals) Add(stream Stream, refusal Refusal, sentence string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, name := range refusal.Resources {
-		r.all[refusedBy{refusal.Type, name, stream.ID}] = sentence
-	}
-	if len(refusal.Resources) == 0 {
-		r.all[refusedBy{refusal.Type, "", stream.ID}] = sentence
-	}
+// NewRefusals returns an empty Refusals. code returns the condition for a type.
+func NewRefusals(board *condition.Board, code func(typeURL string) string, prefix string) *Refusals {
+	return &Refusals{board: board, code: code, prefix: prefix, all: map[refusedBy]string{}}
 }
 
-// Cured records that a stream accepts resources again. It returns those that no stream refuses any
-// longer.
-func (r *Refusals) Cured(stream Stream, typeURL string, names []string) []string {
+// Add records that a stream refuses resources; no names: unknown ones. The sentence is for people;
+// "": it is reported elsewhere.
+func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence string) {
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		r.all[refusedBy{typeURL, name, stream}] = sentence
+	}
+	r.show(r.code(typeURL))
+}
+
+// Accepted records that a stream accepts resources again, and the unknown ones that it refused. It
+// returns those that no stream refuses any longer.
+func (r *Refusals) Accepted(stream uint64, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
-		return by.stream == stream.ID && by.typeURL == typeURL &&
+		return by.stream == stream && by.typeURL == typeURL &&
 			(by.name == "" || slices.Contains(names, by.name))
-	})[typeURL]
+	})
 }
 
-// Ended removes the refusals of a stream. It returns, by type, the resources that no stream refuses
-// any longer.
-func (r *Refusals) Ended(stream Stream) map[string][]string {
-	return r.remove(func(by refusedBy) bool { return by.stream == stream.ID })
+// Ended removes the refusals of a stream.
+func (r *Refusals) Ended(stream uint64) {
+	r.remove(func(by refusedBy) bool { return by.stream == stream })
 }
 
-func (r *Refusals) remove(gone func(refusedBy) bool) map[string][]string {
+func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	removed := map[string][]string{}
+	removed := map[refusedBy]bool{} // without stream
+	codes := map[string]bool{}
 	for by := range r.all {
 		if gone(by) {
 			delete(r.all, by)
-			removed[by.typeURL] = append(removed[by.typeURL], by.name)
+			removed[refusedBy{by.typeURL, by.name, 0}], codes[r.code(by.typeURL)] = true, true
 		}
 	}
 	for by := range r.all {
-		removed[by.typeURL] = slices.DeleteFunc(removed[by.typeURL],
-			func(name string) bool { return name == by.name })
+		delete(removed, refusedBy{by.typeURL, by.name, 0})
 	}
-	for typeURL := range removed {
-		slices.Sort(removed[typeURL])
+	for by := range removed {
+		names = append(names, by.name)
 	}
-	return removed
+	for code := range codes {
+		r.show(code)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // maxSentences bounds the sentences in a message: one mistake can invalidate hundreds
 // of resources.
 const maxSentences = 3
 
-// Sentence describes the refused resources of a type; "" if there are none.
-func (r *Refusals) Sentence(typeURL string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// show raises or clears a condition. Callers hold mu.
+func (r *Refusals) show(code string) {
 	// several resources and streams may share one sentence
 	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {
-		if by.typeURL == typeURL && sentence != "" {
+		if r.code(by.typeURL) == code && sentence != "" {
 			sentences[sentence] = struct{}{}
 		}
+	}
+	if len(sentences) == 0 {
+		r.board.Clear(code)
+		return
 	}
 	sorted := slices.Sorted(maps.Keys(sentences))
 	more := ""
@@ -92,5 +107,5 @@ func (r *Refusals) Sentence(typeURL string) string {
 		more = fmt.Sprintf("; and %d more", len(sorted)-maxSentences)
 		sorted = sorted[:maxSentences]
 	}
-	return strings.Join(sorted, "; ") + more
+	r.board.Raise(code, condition.Error, r.prefix+strings.Join(sorted, "; ")+more)
 }

@@ -28,7 +28,7 @@ var layers = []layer{
 	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/xds`},
 	{"parts", `agent/api agent/blueprint agent/bus agent/capture agent/cloud
 		agent/config agent/diskspace agent/dns agent/endpoints agent/envoy agent/epoch
-		agent/exposure agent/health agent/identity agent/journal agent/keeper agent/mesh
+		agent/exposure agent/health agent/identity agent/journal agent/keeper
 		agent/hostconflict agent/ports agent/probe agent/relay agent/status agent/sts agent/systemd bootstrap`},
 	{"compositions", `agent cmd/outrider-discoveryd`},
 	{"programs", `cmd/outrider cmd/outriderd cmd/outrider-bootstrap cmd/outrider-capture

@@ -15,7 +15,6 @@ const mostTerms = 40 // of the glossary
 // unclean are the packages whose identifiers still contain words to avoid. The list only shrinks.
 var unclean = []string{
 	"agent",
-	"agent/mesh",
 	"agent/resource",
 	"agent/status",
 	"agent/xds",

@@ -1,5 +1,4 @@
-// Package mesh reports what Envoy accepts and refuses.
-package mesh
+package agent
 
 import (
 	"context"
@@ -8,93 +7,73 @@ import (
 	"slices"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
 
-// Observer implements xds.Observer. It converts ACKs, NACKs and other events of Envoy's streams to
-// conditions, events and log lines, and reports them to the discovery server.
-type Observer struct {
-	board   *condition.Board
-	log     *slog.Logger
-	mesh    Server
-	refused *xds.Refusals
-	ports   *ports.Tracker // may be nil
-	unbound *ports.Unbound // may be nil
+// xdsObserver implements xds.Observer. It converts ACKs, NACKs and other events of Envoy's streams
+// to conditions, events and log lines, and reports them to the discovery server.
+type xdsObserver struct {
+	board     *condition.Board
+	log       *slog.Logger
+	discovery *discovery.Server
+	refused   *xds.Refusals
+	ports     *ports.Tracker
+	unbound   *ports.Unbound
 }
 
-// NewObserver returns an Observer.
-func NewObserver(
-	board *condition.Board, log *slog.Logger, server Server, tracker *ports.Tracker,
-	unbound *ports.Unbound,
-) Observer {
-	return Observer{board, log, server, xds.NewRefusals(), tracker, unbound}
-}
-
-// Server is the discovery server, which reports problems of what proxies use.
-type Server interface {
-	Accepted(stream uint64, node *corev3.Node)
-	Ended(stream uint64)
+func newXDSObserver(board *condition.Board, log *slog.Logger, server *discovery.Server,
+	tracker *ports.Tracker, unbound *ports.Unbound) xdsObserver {
+	return xdsObserver{board, log, server, xds.NewRefusals(board, conditionResourcesRefused, ""), tracker,
+		unbound}
 }
 
 // maxShown bounds the versions and listeners in a message: one mistake can invalidate hundreds of
 // resources.
 const maxShown = 3
 
-// ConditionRefused returns the condition code for refused resources of a type.
-func ConditionRefused(typeURL string) string {
+// conditionResourcesRefused returns the condition code for refused resources of a type.
+func conditionResourcesRefused(typeURL string) string {
 	return "resources-refused-" + strings.ToLower(resource.TypeName(typeURL))
 }
 
 // Connected logs a new stream.
-func (o Observer) Connected(stream xds.Stream) {
+func (o xdsObserver) Connected(stream xds.Stream) {
 	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta",
 		stream.Delta)
 }
 
 // Disconnected logs the end of a stream and removes its refusals.
-func (o Observer) Disconnected(stream xds.Stream, err error) {
-	for typeURL := range o.refused.Ended(stream) {
-		o.report(typeURL)
-	}
-	if o.unbound != nil {
-		o.unbound.Ended(stream)
-	}
-	o.mesh.Ended(stream.ID)
+func (o xdsObserver) Disconnected(stream xds.Stream, err error) {
+	o.refused.Ended(stream.ID)
+	o.unbound.Ended(stream)
+	o.discovery.Ended(stream.ID)
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)
 }
 
 // Pushed logs a response.
-func (o Observer) Pushed(stream xds.Stream, push xds.Push) {
+func (o xdsObserver) Pushed(stream xds.Stream, push xds.Push) {
 	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", resource.TypeName(push.Type), "version",
 		push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
 
-// Accepted logs an ACK and notifies the discovery server and Ports.
-func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
-	o.mesh.Accepted(stream.ID, stream.Node)
-	if o.ports != nil {
-		o.ports.Accepted(stream.Node, typeURL)
-	}
-	if o.unbound != nil {
-		o.unbound.Accepted(stream, typeURL)
-	}
+// Accepted logs an ACK and notifies the discovery server and the trackers of ports.
+func (o xdsObserver) Accepted(stream xds.Stream, typeURL, version string) {
+	o.discovery.Accepted(stream.ID, stream.Node)
+	o.ports.Accepted(stream.Node, typeURL)
+	o.unbound.Accepted(stream, typeURL)
 	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version",
 		version)
 }
 
 // Refused reports a NACK with its resources and the objects behind them.
-func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
-	rest, fresh := refusal, true
-	if o.unbound != nil {
-		rest, fresh = o.unbound.Refused(stream, refusal)
-	}
+func (o xdsObserver) Refused(stream xds.Stream, refusal xds.Refusal) {
+	rest, fresh := o.unbound.Refused(stream, refusal)
 	if !fresh {
 		return // an attempt to bind a port that failed again
 	}
@@ -104,7 +83,7 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
 	}
-	sentence := describe(refusal, origins)
+	sentence := describeRefusal(refusal, origins)
 	level := slog.LevelError
 	if len(origins) > 0 {
 		// The event log logs this as a problem of the mesh configuration, with file and line.
@@ -116,7 +95,7 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	if len(rest.Resources) == len(refusal.Resources) {
 		o.refuse(stream, rest, sentence)
 	} else if len(rest.Resources) > 0 {
-		o.refuse(stream, rest, describe(rest, nil))
+		o.refuse(stream, rest, describeRefusal(rest, nil))
 	}
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence,
 		Fields: map[string]string{
@@ -125,8 +104,8 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 				" "), "origins": strings.Join(origins, "\n")}})
 }
 
-// describe returns a sentence about a refusal.
-func describe(refusal xds.Refusal, origins []string) string {
+// describeRefusal returns a sentence about a refusal.
+func describeRefusal(refusal xds.Refusal, origins []string) string {
 	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", resource.TypeName(refusal.Type),
 		strings.Join(refusal.Resources, ", "), refusal.Error, inUse(refusal))
 	if len(origins) > 0 {
@@ -137,12 +116,11 @@ func describe(refusal xds.Refusal, origins []string) string {
 
 // refuse records refused resources. Without objects that they came from they are a condition, else
 // problems of the mesh configuration.
-func (o Observer) refuse(stream xds.Stream, refusal xds.Refusal, sentence string) {
+func (o xdsObserver) refuse(stream xds.Stream, refusal xds.Refusal, sentence string) {
 	if len(refusal.Resources) > 0 && len(refusal.Origins) > 0 {
 		sentence = ""
 	}
-	o.refused.Add(stream, refusal, sentence)
-	o.report(refusal.Type)
+	o.refused.Add(stream.ID, refusal.Type, refusal.Resources, sentence)
 }
 
 // inUse describes what Envoy uses in place of the refused resources.
@@ -164,22 +142,10 @@ func inUse(refusal xds.Refusal) string {
 }
 
 // Cured records that a stream accepts resources again.
-func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
-	if o.unbound != nil {
-		o.unbound.Recovered(stream, typeURL, names)
-	}
-	if cured := o.refused.Cured(stream, typeURL, names); len(cured) > 0 {
+func (o xdsObserver) Cured(stream xds.Stream, typeURL string, names []string) {
+	o.unbound.Recovered(stream, typeURL, names)
+	if accepted := o.refused.Accepted(stream.ID, typeURL, names); len(accepted) > 0 {
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
-			"type", resource.TypeName(typeURL), "resources", strings.Join(cured, ", "))
-	}
-	o.report(typeURL)
-}
-
-// report updates the condition of a type.
-func (o Observer) report(typeURL string) {
-	if sentence := o.refused.Sentence(typeURL); sentence != "" {
-		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)
-	} else {
-		o.board.Clear(ConditionRefused(typeURL))
+			"type", resource.TypeName(typeURL), "resources", strings.Join(accepted, ", "))
 	}
 }

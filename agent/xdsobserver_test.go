@@ -1,4 +1,4 @@
-package mesh
+package agent
 
 import (
 	"errors"
@@ -6,21 +6,21 @@ import (
 	"strings"
 	"testing"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/ports"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
 
-// server is a discovery server that wants to know nothing.
-type server struct{}
-
-func (server) Accepted(uint64, *corev3.Node) {}
-func (server) Ended(uint64)                  {}
-
-func TestObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
-	o := NewObserver(condition.NewBoard(), slog.New(slog.DiscardHandler), server{}, nil, nil)
+func TestXDSObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
+	server, err := discovery.New(discovery.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	board := condition.NewBoard()
+	o := newXDSObserver(board, slog.New(slog.DiscardHandler), server, nil,
+		ports.NewUnbound(ports.UnboundOptions{Source: server, Board: board}))
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string, origins ...resource.Origin) {
 		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name},
@@ -56,7 +56,7 @@ func TestObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
 	}
 }
 
-func TestRefused_NamesTheVersionInUse(t *testing.T) {
+func TestXDSObserver_NamesTheVersionInUse(t *testing.T) {
 	for _, test := range []struct {
 		kept []string
 		want string
