@@ -109,7 +109,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		}
 		state.Objects = append(state.Objects, o)
 	}
-	return state, append(wrong, in.readReverted(&state, namespace, validate)...)
+	wrong = append(wrong, in.readReverted(&state, namespace, validate)...)
+	return state, wrong
 }
 
 func read(path string) ([]byte, error) {
