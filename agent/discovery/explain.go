@@ -107,10 +107,10 @@ func proxyOf(v *view.View) explain.Proxy {
 	return proxy
 }
 
-// addressed adds the destination address of a captured connection if the request has none: its host
-// if that is an address, else the first address of the host's service.
+// addressed adds the destination address of a captured outbound connection if the request has none:
+// its host if that is an address, else the first address of the host's service.
 func addressed(request explain.Request, node model.Node, world *model.World) explain.Request {
-	if request.Address.IsValid() || !node.Captured() {
+	if request.Address.IsValid() || !node.Captured() || request.Inbound() {
 		return request
 	}
 	if address, err := netip.ParseAddr(request.Host); err == nil {

@@ -15,31 +15,40 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/readfile"
 	"outrider.org/outrider/agent/resource"
 )
 
 func (a *app) meshExplainCommand() *cobra.Command {
 	var request api.MeshRequest
-	var headers, files []string
-	var address, nodeType, meshConfig string
+	var headers, files, from []string
+	var address, token, nodeType, meshConfig string
 	command := &cobra.Command{
 		Use:   "explain HOST[:PORT][/PATH]",
 		Short: "Explain what happens to a request, and which objects decide it",
 		Long: "Explain follows a request through the configuration that Envoy has: listener,\n" +
 			"filter chain, filters of EnvoyFilters, virtual host, route, clusters, endpoints.\n" +
 			"It prints the file and line behind each step, which certificates the sides of a\n" +
-			"TLS connection present and expect, and what the command line leaves open, such\n" +
-			"as weights.\n" +
+			"TLS connection present and expect, which policy allows or denies the request,\n" +
+			"why a token is refused, and what the command line leaves open, such as weights.\n" +
 			"It sends no request. If nothing accepts the request, the last lines are the\n" +
 			"reason and the cure, and the exit code is 1.\n\n" +
+			"Policies apply to requests that arrive: at the listeners of a gateway, and at\n" +
+			"the services of this host behind a sidecar. --from says that a request comes\n" +
+			"from elsewhere, and from whom.\n\n" +
 			"The port is 80, or 443 with --tls or https://. With --files it needs no agent,\n" +
 			"and reads files and folders as \"mesh check\" does.",
 		Example: "  outrider mesh explain reviews.example.com/v2\n" +
 			"  outrider mesh explain https://shop.example.com --header 'x-user: jason'\n" +
+			"  outrider mesh explain shop.example.com:8080/admin --from 203.0.113.7 \\\n" +
+			"      --from spiffe://cluster.local/ns/shop/sa/web --jwt token\n" +
 			"  outrider mesh explain reviews.example.com:8080 --files ./mesh.d --type sidecar",
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := readTarget(arguments[0], address, headers, &request); err != nil {
+				return err
+			}
+			if err := readClient(from, token, &request); err != nil {
 				return err
 			}
 			if len(files) == 0 && command.Flags().Changed("type") {
@@ -63,7 +72,11 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVarP(&request.Method, "method", "X", "GET", "the request's `method`")
 	flags.StringArrayVarP(&headers, "header", "H", nil,
-		"a `header` of the request, 'name: value'; may be repeated")
+		"a `header` of the request, 'name: value' or name=value; may be repeated")
+	flags.StringArrayVar(&from, "from", nil,
+		"the request comes from this `client`: its IP address, or the SPIFFE ID of its certificate; "+
+			"may be repeated for both")
+	flags.StringVar(&token, "jwt", "", "`file` with a JWT that the request has as bearer token")
 	flags.BoolVar(&request.TLS, "tls", false, "the client uses TLS, with the host as server name")
 	flags.StringVar(&address, "to", "", "the `IP` address that the client connects to")
 	flags.StringSliceVar(&files, "files", nil,
@@ -107,13 +120,39 @@ func readTarget(target, address string, headers []string, into *api.MeshRequest)
 		}
 	}
 	for _, line := range headers {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || strings.TrimSpace(name) == "" {
+		at := strings.IndexAny(line, ":=")
+		if at < 0 || strings.TrimSpace(line[:at]) == "" {
 			return usagef("--header %q is not of the form 'name: value'", line)
 		}
-		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(name),
-			Value: strings.TrimSpace(value)})
+		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(line[:at]),
+			Value: strings.TrimSpace(line[at+1:])})
 	}
+	return nil
+}
+
+// mostToken bounds the size of a file with a token, in bytes.
+const mostToken = 64 << 10
+
+// readClient reads who the client is, and the token in a file ("": none).
+func readClient(from []string, token string, into *api.MeshRequest) error {
+	for _, text := range from {
+		if strings.HasPrefix(text, "spiffe://") {
+			into.Identity = text
+		} else if address, err := netip.ParseAddr(text); err == nil {
+			into.Source = address
+		} else {
+			return usagef("--from %s is neither an IP address nor a SPIFFE ID (spiffe://…)", text)
+		}
+	}
+	if token == "" {
+		return nil
+	}
+	text, err := readfile.Read(token, mostToken)
+	if err != nil {
+		return err
+	}
+	into.Headers = append(into.Headers, api.MeshHeader{Name: "authorization",
+		Value: "Bearer " + strings.TrimSpace(string(text))})
 	return nil
 }
 

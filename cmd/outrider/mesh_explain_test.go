@@ -65,6 +65,36 @@ func TestMeshExplain(t *testing.T) {
 	}
 }
 
+func TestMeshExplain_NamesTheClient(t *testing.T) {
+	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshAnswer: api.MeshAnswer{
+		Outcome: "answered", Status: 403, Reason: "denied by a.yaml:3 AuthorizationPolicy shop/a, rule 0",
+		Fix: "change it"}}}
+	m := newMachine(t, backend)
+	token := m.write("token", "a.b.c\n")
+	code, out, errors := m.outrider("mesh", "explain", "a.test/x", "--from", "10.0.0.5", "--from",
+		"spiffe://cluster.local/ns/shop/sa/web", "--header", "x-user=jason", "--jwt", token)
+	if code != api.ExitRefused || errors != "" || !strings.Contains(out,
+		"=> answered with status 403: denied by a.yaml:3 AuthorizationPolicy shop/a, rule 0\n") {
+		t.Errorf("%d %s %s", code, out, errors)
+	}
+	want := []api.MeshRequest{{Method: "GET", Host: "a.test", Port: 80, Path: "/x",
+		Source:   netip.MustParseAddr("10.0.0.5"),
+		Identity: "spiffe://cluster.local/ns/shop/sa/web",
+		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"},
+			{Name: "authorization", Value: "Bearer a.b.c"}}}}
+	if diff := cmp.Diff(want, backend.Explained(),
+		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Error(diff)
+	}
+	for arguments, want := range map[string]int{"a.test --from web": api.ExitUsage,
+		"a.test --header x": api.ExitUsage, "a.test --jwt /dev/null/x": api.ExitRefused} {
+		if code, out, errors := m.outrider(append([]string{"mesh", "explain"},
+			strings.Fields(arguments)...)...); code != want {
+			t.Errorf("%q: %d %s %s", arguments, code, out, errors)
+		}
+	}
+}
+
 func TestMeshExplain_Files(t *testing.T) {
 	m := newMachine(t, nil)
 	file := m.write("a.yaml", "apiVersion: networking.istio.io/v1\nkind: Gateway\n"+

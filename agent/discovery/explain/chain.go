@@ -38,9 +38,9 @@ func (e *explanation) inspect(d *listener) connection {
 	}
 	switch {
 	case e.request.TLS && has(tlsInspector):
-		c.transport, c.protocols = "tls", []string{"h2", "http/1.1"}
-		if _, err := netip.ParseAddr(e.request.Host); err != nil {
-			c.name = strings.ToLower(e.request.Host)
+		c.transport, c.protocols, c.name = "tls", []string{"h2", "http/1.1"}, e.serverName()
+		if e.request.Identity != "" { // as a workload of the mesh
+			c.protocols = append([]string{"istio-http/1.1", "istio"}, c.protocols...)
 		}
 	case !e.request.TLS && has(httpInspector):
 		c.protocols = []string{"http/1.1"}
@@ -187,7 +187,13 @@ func (e *explanation) chain(d *listener) {
 			"ask with --tls, or use https")
 		return
 	}
-	e.filters(chain, d)
+	e.terminated, e.destination = chain.TransportSocket != nil, c.address
+	if c.address.IsUnspecified() {
+		e.destination = netip.Addr{}
+	}
+	if e.identified(chain) {
+		e.filters(chain, d)
+	}
 }
 
 func serverNames(l *listenerv3.Listener) []string {
@@ -242,6 +248,11 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 			e.patched("network filter", f.Name, d)
 			e.pass(proxy, d)
 			return
+		}
+		if ended, known := e.guardConnection(f, d); ended {
+			return
+		} else if known {
+			continue
 		}
 		e.patched("network filter", f.Name, d)
 		e.unknown("what network filter %s does with the connection", f.Name)

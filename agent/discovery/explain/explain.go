@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"strings"
 
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
 	"outrider.org/outrider/agent/discovery/explain/answer"
 	"outrider.org/outrider/agent/resource"
 )
@@ -73,6 +75,14 @@ type explanation struct {
 	proxy   Proxy
 	request Request
 	answer  Answer
+
+	hcm         *hcmv3.HttpConnectionManager // nil before HTTP
+	terminated  bool                         // the filter chain ends TLS
+	destination netip.Addr                   // of the connection; the zero value if unknown
+	metadata    map[string]map[string]any    // that filters have left, by filter
+	foreign     bool                         // a filter whose effect is unknown is in the chain
+	missing     map[string]bool              // facts that the last policies depend on
+	custom      effective                    // policy that calls an external authorizer
 }
 
 // Explain returns how a proxy handles a request.
@@ -83,6 +93,7 @@ func Explain(proxy Proxy, request Request) Answer {
 	if request.Path == "" {
 		request.Path = "/"
 	}
+	request.TLS = request.TLS || request.Identity != ""
 	e := &explanation{proxy: proxy, request: request, answer: Answer{Steps: []Step{}}}
 	e.connect()
 	return e.answer

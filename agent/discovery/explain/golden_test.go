@@ -3,6 +3,7 @@ package explain
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 type goldenCase struct {
 	Proxy // without what follows
 
+	Policies  map[string]string // kinds of objects that all resources come from, by name
 	Filters   map[string]string // the object that changed a filter, by the name of the filter
 	Hosts     map[string]string // the object that defines a virtual host, by its domain
 	Refusals  map[string]string // by the name of a resource
@@ -81,7 +83,7 @@ func findings(proxy Proxy) string {
 }
 
 // proxy returns the proxy of a case. Each resource comes from an object of its name.
-func (c goldenCase) proxy(t *testing.T, text []byte) Proxy {
+func (c goldenCase) proxy(t testing.TB, text []byte) Proxy {
 	t.Helper()
 	var list []any
 	if err := yaml.Unmarshal(text, &list); err != nil {
@@ -105,7 +107,13 @@ func (c goldenCase) proxy(t *testing.T, text []byte) Proxy {
 		if !ok {
 			name = fields["clusterName"].(string)
 		}
-		all = append(all, resource.FromEncoded(packed.TypeUrl, name, packed.Value, from(name)))
+		origins := []resource.Origin{from(name)}
+		for _, policy := range slices.Sorted(maps.Keys(c.Policies)) {
+			origin := from(policy)
+			origin.Kind = c.Policies[policy]
+			origins = append(origins, origin)
+		}
+		all = append(all, resource.FromEncoded(packed.TypeUrl, name, packed.Value, origins...))
 	}
 	p := c.Proxy
 	p.Resources = resource.NewFeed().Publish(resource.Change{Set: all})
@@ -138,6 +146,9 @@ func describe(r Request) string {
 	if r.TLS {
 		text += " over TLS"
 	}
+	if r.Inbound() {
+		text += strings.TrimSuffix(fmt.Sprintf(" from %v %s", r.Source, r.Identity), " ")
+	}
 	if r.Address.IsValid() {
 		text += " to " + r.Address.String()
 	}
@@ -169,4 +180,38 @@ func answerText(a Answer) string {
 		text.WriteString("  unknown: " + fact + "\n")
 	}
 	return text.String()
+}
+
+// FuzzExplain explains requests of anybody to a proxy with tokens and policies.
+func FuzzExplain(f *testing.F) {
+	archive, err := txtar.ParseFile("testdata/access.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var c goldenCase
+	if err := yaml.UnmarshalStrict(archive.Files[1].Data, &c); err != nil {
+		f.Fatal(err)
+	}
+	proxy := c.proxy(f, archive.Files[0].Data)
+	for _, r := range c.Requests {
+		name, value := "", ""
+		if len(r.Headers) > 0 {
+			name, value = r.Headers[0].Name, r.Headers[0].Value
+		}
+		source, _ := r.Source.MarshalText()
+		f.Add(r.Method, r.Host, r.Port, r.Path, name, value, r.TLS, source, r.Identity)
+	}
+	f.Fuzz(func(t *testing.T, method, host string, port uint32, path, name, value string, tls bool,
+		source []byte, identity string) {
+		request := Request{Method: method, Host: host, Port: port, Path: path, TLS: tls,
+			Headers: []Header{{Name: name, Value: value}}, Identity: identity}
+		_ = request.Source.UnmarshalText(source)
+		said := Explain(proxy, request)
+		if said.Outcome == "" {
+			t.Errorf("no outcome of %+v", request)
+		}
+		if said.Status >= 400 && said.Reason == "" {
+			t.Errorf("no reason for %d of %+v", said.Status, request)
+		}
+	})
 }

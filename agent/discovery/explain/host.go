@@ -2,6 +2,9 @@ package explain
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -13,7 +16,19 @@ import (
 
 // manager evaluates an HTTP connection manager.
 func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
+	if e.hcm = m; strings.Contains(e.request.Path, "#") {
+		e.end(Answered, http.StatusBadRequest, "the path has a fragment (#)", "send the path without")
+		return
+	}
+	e.request.Path = normalized(m, e.request.Path)
 	for _, f := range m.HttpFilters {
+		if !f.Disabled {
+			if ended, known := e.guard(f, d); ended {
+				return
+			} else if known {
+				continue
+			}
+		}
 		var facts []string
 		if f.Disabled {
 			facts = []string{"is disabled, except where a route enables it"}
@@ -21,9 +36,9 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 		e.patched("filter", f.Name, d, facts...)
 		if f.Name != faultFilter && f.Name != corsFilter && f.Name != routerFilter && !f.Disabled {
 			e.unknown("what HTTP filter %s of listener %s does with the request", f.Name, d.Name)
+			e.foreign = true
 		}
 	}
-	e.request.Path = normalized(m, e.request.Path)
 	routes, origins := m.GetRouteConfig(), d.resource.Origins
 	if name := m.GetRds().GetRouteConfigName(); name != "" {
 		key := resource.Key{Type: resource.RouteType, Name: name}
@@ -108,8 +123,13 @@ func normalized(m *hcmv3.HttpConnectionManager, target string) string {
 		p = strings.NewReplacer("%2F", "/", "%2f", "/", "%5C", `\`, "%5c", `\`).Replace(p)
 	}
 	if m.GetNormalizePath().GetValue() {
-		p = strings.NewReplacer("%2E", ".", "%2e", ".", `\`, "/").Replace(p)
-		p = dotless(p)
+		p = escape.ReplaceAllStringFunc(p, func(escaped string) string {
+			if decoded, _ := url.PathUnescape(escaped); unreserved.MatchString(decoded) {
+				return decoded
+			}
+			return escaped
+		})
+		p = dotless(strings.ReplaceAll(p, `\`, "/"))
 	}
 	if m.MergeSlashes {
 		for strings.Contains(p, "//") {
@@ -121,6 +141,12 @@ func normalized(m *hcmv3.HttpConnectionManager, target string) string {
 	}
 	return p
 }
+
+// escape is an escaped byte; unreserved matches the characters that need no escape (RFC 3986, 2.3).
+var (
+	escape     = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+	unreserved = regexp.MustCompile(`^[A-Za-z0-9._~-]$`)
+)
 
 // dotless removes the segments . and .. and leaves empty ones (RFC 3986, 5.2.4).
 func dotless(p string) string {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -133,4 +134,30 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 			"DestinationRule, or DISABLE from the PeerAuthentication", peer.Identity}
 	}
 	return mismatch{}
+}
+
+// identified reports whether the filter chain accepts the client's certificate, or the lack of one.
+// If not, it ends the explanation.
+func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
+	context, ok := unpack(chain.GetTransportSocket().GetTypedConfig(), &tlsv3.DownstreamTlsContext{})
+	if !ok || !context.GetRequireClientCertificate().GetValue() {
+		return true
+	}
+	if e.request.Identity == "" {
+		e.unknown("whether the client has a certificate that is accepted (--from SPIFFE-ID)")
+		return true
+	}
+	accepted := acceptedNames(context.GetCommonTlsContext().GetCombinedValidationContext().
+		GetDefaultValidationContext())
+	if len(accepted) == 0 || slices.ContainsFunc(accepted, func(name string) bool {
+		prefix, wild := strings.CutSuffix(name, "*")
+		return name == e.request.Identity || wild && strings.HasPrefix(e.request.Identity, prefix)
+	}) {
+		return true
+	}
+	e.end(Closed, 0, fmt.Sprintf("the proxy accepts no certificate of %s, only of %s",
+		e.request.Identity, strings.Join(accepted, " or ")),
+		"use an identity of the mesh's trust domains, or add its trust domain to "+
+			"trustDomainAliases in MeshConfig")
+	return false
 }

@@ -87,7 +87,8 @@ func (e *explanation) listeners() ([]*listener, error) {
 }
 
 // bound returns the listener that is bound to the request's port. If the request has no address,
-// bound prefers outbound listeners, as applications use them.
+// bound prefers outbound listeners, as applications use them, and for a request that names its
+// client inbound ones.
 func (e *explanation) bound(listeners []*listener) *listener {
 	var matching, elsewhere []*listener
 	for _, d := range listeners {
@@ -100,7 +101,7 @@ func (e *explanation) bound(listeners []*listener) *listener {
 			matching = append(matching, d)
 		}
 	}
-	// A specific address takes precedence over the wildcard address, and outbound over inbound.
+	// A specific address takes precedence over the wildcard address.
 	slices.SortStableFunc(matching, func(a, b *listener) int { return e.rank(a) - e.rank(b) })
 	if len(matching) > 1 {
 		e.unknown("%d listeners have port %d: this is about the one on %s", len(matching),
@@ -158,7 +159,8 @@ func (e *explanation) rank(d *listener) int {
 	} else if !d.address.IsLoopback() && !e.request.Address.IsValid() {
 		rank = 1
 	}
-	if d.TrafficDirection == corev3.TrafficDirection_INBOUND && !e.request.Address.IsValid() {
+	inbound := d.TrafficDirection == corev3.TrafficDirection_INBOUND
+	if inbound != e.request.Inbound() && !e.request.Address.IsValid() {
 		rank += 4
 	}
 	return rank
@@ -175,7 +177,8 @@ func (e *explanation) captured(listeners []*listener) *listener {
 			return d // a direct connection
 		}
 	}
-	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address)
+	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address) ||
+		!e.request.Address.IsValid() && e.request.Inbound()
 	var arrival, byPort, exact *listener
 	for _, d := range listeners {
 		switch out := d.TrafficDirection != corev3.TrafficDirection_INBOUND; {

@@ -19,10 +19,20 @@ type Request struct {
 	TLS     bool     `json:"tls,omitempty"` // the client speaks TLS, with Host as server name (SNI)
 	// Address is the destination address of the connection; the zero value if unknown.
 	Address netip.Addr `json:"address,omitzero"`
+	// Source is the client's address; the zero value if unknown.
+	Source netip.Addr `json:"source,omitzero"`
+	// Identity is the SPIFFE ID in the client's certificate, as a workload of the mesh presents it.
+	// It requires TLS. "": the client has no certificate.
+	Identity string `json:"identity,omitempty"`
+	// ServerName is the server name (SNI) of a client with TLS; "": Host.
+	ServerName string `json:"serverName,omitempty"`
 	// Literal is the value of :authority. "": the header host, or else the host, with its port
 	// unless that is the scheme's default.
 	Literal string `json:"-"`
 }
+
+// Inbound reports whether the request names its client: it then comes from elsewhere to this host.
+func (r Request) Inbound() bool { return r.Source.IsValid() || r.Identity != "" }
 
 // Header is one header. Its name is case-insensitive.
 type Header struct {
@@ -67,8 +77,8 @@ type Target struct {
 
 // Step is one decision.
 type Step struct {
-	// What is listener, filter chain, listener filter, network filter, filter, routes, virtual host,
-	// route, fault, CORS, action, cluster or endpoints.
+	// What is listener, filter chain, listener filter, network filter, filter, token, policy, routes,
+	// virtual host, route, fault, CORS, action, cluster or endpoints.
 	What    string            `json:"what"`
 	Name    string            `json:"name,omitempty"`    // of the resource or the part of it
 	Facts   []string          `json:"facts,omitempty"`   // human-readable

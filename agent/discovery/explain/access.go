@@ -1,0 +1,212 @@
+package explain
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	extauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	networkauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/ext_authz/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// Names under which filters publish metadata of a request.
+const (
+	rbacMetadata           = "envoy.filters.http.rbac"
+	connectionRBACMetadata = "envoy.filters.network.rbac"
+	jwtMetadata            = "envoy.filters.http.jwt_authn"
+)
+
+// Kinds of the objects that filters for access come from.
+const (
+	authorizationPolicy   = "AuthorizationPolicy"
+	requestAuthentication = "RequestAuthentication"
+)
+
+// guard evaluates an HTTP filter that decides about access, and reports whether it ends the
+// request; known is false for other filters.
+func (e *explanation) guard(f *hcmv3.HttpFilter, d *listener) (ended, known bool) {
+	if config, ok := unpack(f.GetTypedConfig(), &rbacv3.RBAC{}); ok {
+		prefix := config.ShadowRulesStatPrefix
+		return e.authorize(config.Rules, config.ShadowRules, prefix, d), true
+	}
+	if config, ok := unpack(f.GetTypedConfig(), &jwtv3.JwtAuthentication{}); ok {
+		return e.authenticate(config, d), true
+	}
+	if config, ok := unpack(f.GetTypedConfig(), &extauthzv3.ExtAuthz{}); ok {
+		to := authorizer{config.FilterEnabledMetadata,
+			config.GetHttpService().GetServerUri().GetCluster(), config.FailureModeAllow}
+		if to.cluster == "" {
+			to.cluster = config.GetGrpcService().GetEnvoyGrpc().GetClusterName()
+		}
+		e.external(to, d)
+		return false, true
+	}
+	return false, false
+}
+
+// guardConnection evaluates a network filter for access, as guard does.
+func (e *explanation) guardConnection(f *listenerv3.Filter, d *listener) (ended, known bool) {
+	if config, ok := unpack(f.GetTypedConfig(), &networkrbacv3.RBAC{}); ok {
+		return e.authorize(config.Rules, config.ShadowRules, config.ShadowRulesStatPrefix, d), true
+	}
+	if config, ok := unpack(f.GetTypedConfig(), &networkauthzv3.ExtAuthz{}); ok {
+		e.external(authorizer{config.FilterEnabledMetadata,
+			config.GetGrpcService().GetEnvoyGrpc().GetClusterName(), config.FailureModeAllow}, d)
+		return false, true
+	}
+	return false, false
+}
+
+// authorize evaluates the rules of an RBAC filter, and reports whether they deny the request.
+func (e *explanation) authorize(rules, shadow *rbacconfigv3.RBAC, prefix string,
+	d *listener) (denied bool) {
+	if shadow != nil {
+		e.shadow(shadow, prefix, d)
+	}
+	if rules == nil {
+		return false
+	}
+	found := e.effective(rules)
+	origins, name := e.policy(found.policy, d)
+	switch action := rules.Action; {
+	case action == rbacconfigv3.RBAC_LOG:
+		if found.matches == always {
+			e.step("policy", "", origins, "audited by "+name)
+		}
+	case found.matches == maybe:
+		e.open("whether " + name + " matches, action " + action.String())
+	case action == rbacconfigv3.RBAC_DENY && found.matches == always:
+		e.deny("denied by "+name, origins)
+		return true
+	case action == rbacconfigv3.RBAC_ALLOW && found.matches == never:
+		origins, names := e.policies(rules, d)
+		e.deny("denied: no rule matches of "+names, origins)
+		return true
+	case action == rbacconfigv3.RBAC_ALLOW:
+		e.step("policy", "", origins, "allowed by "+name)
+	}
+	return false
+}
+
+// deny ends the request, or the connection before HTTP.
+func (e *explanation) deny(reason string, origins []resource.Origin) {
+	e.step("policy", "", origins, reason)
+	fix := "use a client, request or token that the policy allows, or change it"
+	if e.hcm == nil {
+		e.end(Closed, 0, reason, fix)
+		return
+	}
+	e.end(Answered, http.StatusForbidden, reason, fix)
+	e.answer.Body = "RBAC: access denied"
+}
+
+// shadow evaluates rules that only leave metadata: those of a dry run, and those that decide
+// whether an external authorizer is called.
+func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listener) {
+	found := e.effective(rules)
+	if found.matches != never {
+		filter := rbacMetadata
+		if e.hcm == nil {
+			filter = connectionRBACMetadata
+		}
+		e.publish(filter, map[string]any{prefix + "shadow_effective_policy_id": found.policy})
+	}
+	if strings.HasPrefix(prefix, "istio_ext_authz_") {
+		if e.custom = found; found.matches == maybe {
+			_, name := e.policy(found.policy, d)
+			e.open("whether " + name + " matches, action CUSTOM")
+		}
+		return
+	}
+	allowed := found.matches
+	if rules.Action == rbacconfigv3.RBAC_DENY {
+		allowed = allowed.not()
+	}
+	origins, name := e.policy(found.policy, d)
+	if found.matches == never {
+		origins, name = e.policies(rules, d)
+		name = "no rule of " + name
+	}
+	result := map[truth]string{never: "denied", maybe: "allowed or denied", always: "allowed"}[allowed]
+	e.step("policy", "", origins, "dry run: would be "+result+" by "+name)
+}
+
+// effective is the first policy of rules that matches, or else may match.
+type effective struct {
+	policy  string
+	matches truth
+}
+
+// effective returns the policy that decides. Envoy tries policies in the order of their names.
+func (e *explanation) effective(rules *rbacconfigv3.RBAC) (found effective) {
+	e.missing = nil
+	for _, name := range slices.Sorted(maps.Keys(rules.Policies)) {
+		policy := rules.Policies[name]
+		if matches := min(some(policy.Permissions, e.permits),
+			some(policy.Principals, e.identifies)); matches > found.matches {
+			found = effective{name, matches}
+		}
+		if found.matches == always {
+			e.missing = nil
+			break
+		}
+	}
+	return found
+}
+
+// open records a decision that depends on what the request leaves open.
+func (e *explanation) open(decision string) {
+	e.unknown("%s: it depends on %s", decision, list(slices.Sorted(maps.Keys(e.missing))))
+}
+
+// policy returns the origin and a description of a policy by its name in rules, which is Istio's
+// ns[NAMESPACE]-policy[NAME]-rule[INDEX], after a prefix for CUSTOM.
+func (e *explanation) policy(name string, d *listener) ([]resource.Origin, string) {
+	namespace, object, rule, ok := splitPolicy(name)
+	if !ok {
+		return nil, name
+	}
+	for _, o := range d.resource.Origins {
+		if o.Kind == authorizationPolicy && o.Namespace == namespace && o.Name == object {
+			return []resource.Origin{o}, fmt.Sprintf("%s, rule %s", o, rule)
+		}
+	}
+	return nil, fmt.Sprintf("%s %s/%s, rule %s", authorizationPolicy, namespace, object, rule)
+}
+
+func splitPolicy(name string) (namespace, object, rule string, ok bool) {
+	_, rest, first := strings.Cut(name, "ns[")
+	namespace, rest, second := strings.Cut(rest, "]-policy[")
+	object, rest, third := strings.Cut(rest, "]-rule[")
+	return namespace, object, strings.TrimSuffix(rest, "]"), first && second && third
+}
+
+// policies returns the origins and a description of all objects that rules come from.
+func (e *explanation) policies(rules *rbacconfigv3.RBAC, d *listener) ([]resource.Origin, string) {
+	var origins []resource.Origin
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(rules.Policies)) {
+		of, text := e.policy(name, d)
+		text, _, _ = strings.Cut(text, ", rule ")
+		if !slices.Contains(names, text) {
+			origins, names = append(origins, of...), append(names, text)
+		}
+	}
+	if len(names) == 0 {
+		return nil, "a policy without rules"
+	}
+	if more := len(names) - mostListening; more > 0 {
+		names = append(names[:mostListening], fmt.Sprintf("%d more", more))
+	}
+	return origins, list(names)
+}

@@ -1,0 +1,35 @@
+package explain
+
+import (
+	"strings"
+
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// authorizer is an external authorizer.
+type authorizer struct {
+	condition *matcherv3.MetadataMatcher // of the call; nil: every request
+	cluster   string
+	failOpen  bool
+}
+
+// external evaluates whether an external authorizer is called. Its answer is not known.
+func (e *explanation) external(to authorizer, d *listener) {
+	var origins []resource.Origin
+	by := "every request"
+	if to.condition != nil {
+		if e.hasMetadata(to.condition) == never {
+			return
+		}
+		origins, by = e.policy(e.custom.policy, d)
+	}
+	parts := strings.SplitN(to.cluster, "|", 4)
+	host := parts[len(parts)-1]
+	e.step("policy", "", origins, "calls the external authorizer at "+host+", by "+by)
+	e.unknown("what the external authorizer at %s answers", host)
+	if reason, _ := e.cluster(to.cluster); reason != "" && !to.failOpen {
+		e.unknown("whether the request is refused: %s", reason)
+	}
+}

@@ -1,0 +1,264 @@
+package explain
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// tokenFault is why a request fails authentication, in Envoy's words; "" if it does not.
+type tokenFault string
+
+const (
+	valid              tokenFault = ""
+	missingToken       tokenFault = "Jwt is missing"
+	unknownIssuer      tokenFault = "Jwt issuer is not configured"
+	expiredToken       tokenFault = "Jwt is expired"
+	earlyToken         tokenFault = "Jwt not yet valid"
+	audienceNotAllowed tokenFault = "Audiences in Jwt are not allowed"
+	noKeys             tokenFault = "Jwks doesn't have any valid public key"
+	noMatchingKey      tokenFault = "Jwks doesn't have key to match kid or alg from Jwt"
+	verificationFailed tokenFault = "Jwt verification fails"
+	notThreeParts      tokenFault = "Jwt is not in the form of Header.Payload.Signature " +
+		"with two dots and 3 sections"
+	headerNoBase64      tokenFault = "Jwt header is an invalid Base64url encoded"
+	headerNoJSON        tokenFault = "Jwt header is an invalid JSON"
+	headerNoAlgorithm   tokenFault = "Jwt header [alg] field is required and must be a string"
+	headerAlgorithm     tokenFault = "Jwt header [alg] is not supported"
+	payloadNoBase64     tokenFault = "Jwt payload is an invalid Base64url encoded"
+	payloadNoJSON       tokenFault = "Jwt payload is an invalid JSON"
+	signatureNoBase64   tokenFault = "Jwt signature is an invalid Base64url encoded"
+	requirementExternal tokenFault = "?"
+)
+
+// adviceFor says what to change for a fault.
+var adviceFor = map[tokenFault]string{
+	expiredToken:       "get a new token",
+	earlyToken:         "use the token later, or correct the clock of its issuer",
+	audienceNotAllowed: "request a token for one of the audiences of the jwtRule",
+	unknownIssuer:      "add a jwtRule for the token's issuer (iss)",
+	noKeys:             "look at outrider status: the keys of the issuer cannot be had",
+	noMatchingKey:      "look whether the issuer's key set has the token's kid and alg",
+	verificationFailed: "look whether the token is from the issuer: another key signed it",
+}
+
+// authenticate evaluates a JWT filter, and reports whether it ends the request.
+func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener) (ended bool) {
+	_, origin := e.header("origin")
+	_, preflight := e.header("access-control-request-method")
+	if config.BypassCorsPreflight && e.request.Method == http.MethodOptions && origin && preflight {
+		return false
+	}
+	origins := objectsOf(d, requestAuthentication)
+	for _, rule := range config.Rules {
+		if matches := e.match(rule.GetMatch()); !matches.holds {
+			continue
+		}
+		a := &authentication{explanation: e, providers: config.Providers}
+		fault := a.require(rule.GetRequires())
+		switch {
+		case fault == requirementExternal:
+			e.unknown("what requirement of filter state the token has to meet")
+			return false
+		case fault != valid:
+			status := http.StatusUnauthorized
+			if fault == audienceNotAllowed {
+				status = http.StatusForbidden
+			}
+			reason := "the token is refused: " + string(fault)
+			if len(origins) > 0 {
+				reason += "; by " + origins[0].String()
+			}
+			e.step("token", "", origins, "is refused: "+string(fault))
+			e.end(Answered, status, reason, adviceFor[fault])
+			e.answer.Body = string(fault)
+			return true
+		}
+		e.publish(jwtMetadata, a.payload)
+		if a.issuer == "" {
+			e.step("token", "", origins, "no token, which is no reason to refuse the request")
+			return false
+		}
+		e.step("token", "", origins, "is valid, of issuer "+a.issuer)
+		return false
+	}
+	return false
+}
+
+func objectsOf(d *listener, kind string) (found []resource.Origin) {
+	for _, o := range d.resource.Origins {
+		if o.Kind == kind {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// authentication is the evaluation of a JWT filter's requirements.
+type authentication struct {
+	*explanation
+	providers map[string]*jwtv3.JwtProvider
+	payload   map[string]any // metadata of valid tokens
+	issuer    string         // of a valid token
+}
+
+// require evaluates a requirement as Envoy does: all stops at the first failure; any prefers
+// failures of a token over the lack of one.
+func (a *authentication) require(r *jwtv3.JwtRequirement) tokenFault {
+	switch of := r.GetRequiresType().(type) {
+	case nil:
+		return valid
+	case *jwtv3.JwtRequirement_ProviderName:
+		return a.verify(of.ProviderName, nil)
+	case *jwtv3.JwtRequirement_ProviderAndAudiences:
+		return a.verify(of.ProviderAndAudiences.ProviderName, of.ProviderAndAudiences.Audiences)
+	case *jwtv3.JwtRequirement_RequiresAll:
+		for _, one := range of.RequiresAll.Requirements {
+			if fault := a.require(one); fault != valid {
+				return fault
+			}
+		}
+		return valid
+	case *jwtv3.JwtRequirement_RequiresAny:
+		return a.requireAny(of.RequiresAny.Requirements)
+	}
+	return requirementExternal // nothing that Outrider or istiod writes
+}
+
+func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) tokenFault {
+	final, allowMissing := missingToken, false
+	for _, one := range of {
+		if _, ok := one.GetRequiresType().(*jwtv3.JwtRequirement_AllowMissing); ok {
+			allowMissing = true
+			continue
+		}
+		fault := a.require(one)
+		if fault == valid {
+			return valid
+		}
+		if fault != missingToken && fault != unknownIssuer || final == missingToken {
+			final = fault
+		}
+	}
+	if allowMissing && final == missingToken {
+		return valid
+	}
+	return final
+}
+
+// verify checks the tokens where a provider looks for them: all have to be valid.
+func (a *authentication) verify(name string, audiences []string) tokenFault {
+	p := a.providers[name]
+	tokens := a.tokens(p)
+	if len(tokens) == 0 {
+		return missingToken
+	}
+	for _, text := range slices.Backward(tokens) {
+		t, fault := parseToken(text)
+		if fault == valid {
+			fault = t.check(p, audiences)
+		}
+		if fault != valid {
+			return fault
+		}
+		a.issuer = t.issuer()
+		if p.PayloadInMetadata != "" {
+			claims := maps.Clone(t.claims)
+			split(claims, p.GetNormalizePayloadInMetadata().GetSpaceDelimitedClaims())
+			if a.payload == nil {
+				a.payload = map[string]any{}
+			}
+			a.payload[p.PayloadInMetadata] = claims
+		}
+	}
+	return valid
+}
+
+// tokens returns the texts in the locations of a provider: headers, parameters, then cookies.
+func (a *authentication) tokens(p *jwtv3.JwtProvider) (found []string) {
+	headers, parameters := p.GetFromHeaders(), p.GetFromParams()
+	if len(headers)+len(parameters)+len(p.GetFromCookies()) == 0 {
+		headers = []*jwtv3.JwtHeader{{Name: "authorization", ValuePrefix: "Bearer "}}
+		parameters = []string{"access_token"}
+	}
+	slices.SortFunc(headers, func(a, b *jwtv3.JwtHeader) int {
+		return strings.Compare(strings.ToLower(a.Name)+a.ValuePrefix,
+			strings.ToLower(b.Name)+b.ValuePrefix)
+	})
+	for _, location := range headers {
+		for _, h := range a.request.Headers {
+			if !strings.EqualFold(h.Name, location.Name) {
+				continue
+			}
+			if text, ok := afterPrefix(h.Value, location.ValuePrefix); ok {
+				found = append(found, text)
+			}
+		}
+	}
+	_, query, _ := strings.Cut(a.request.Path, "?")
+	for _, name := range slices.Sorted(slices.Values(parameters)) {
+		if value, ok := queryValue(query, name); ok {
+			found = append(found, value)
+		}
+	}
+	for _, name := range slices.Sorted(slices.Values(p.GetFromCookies())) {
+		if value, ok := a.cookie(name); ok {
+			found = append(found, value)
+		}
+	}
+	return found
+}
+
+// afterPrefix returns the token after a prefix anywhere in a header.
+func afterPrefix(value, prefix string) (string, bool) {
+	if prefix == "" {
+		return value, true
+	}
+	at := strings.Index(value, prefix)
+	if at < 0 {
+		return "", false
+	}
+	rest := value[at+len(prefix):]
+	start := strings.IndexFunc(rest, func(r rune) bool {
+		return r < 0x80 && strings.ContainsRune("-_.", r) || r >= '0' && r <= '9' ||
+			r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	})
+	if start < 0 {
+		return value, true
+	}
+	return rest[start:], true
+}
+
+// queryValue returns the first value of a decoded query parameter.
+func queryValue(query, name string) (string, bool) {
+	for part := range strings.SplitSeq(query, "&") {
+		key, value, _ := strings.Cut(part, "=")
+		if decoded, err := url.PathUnescape(value); err == nil {
+			value = decoded
+		}
+		if key == name && part != "" {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (a *authentication) cookie(name string) (string, bool) {
+	for _, h := range a.request.Headers {
+		if !strings.EqualFold(h.Name, "cookie") {
+			continue
+		}
+		for part := range strings.SplitSeq(h.Value, ";") {
+			if key, value, ok := strings.Cut(strings.TrimSpace(part), "="); ok && key == name {
+				return strings.Trim(value, `"`), true
+			}
+		}
+	}
+	return "", false
+}
