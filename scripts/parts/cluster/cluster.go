@@ -35,6 +35,7 @@ type Cluster struct {
 	client  *http.Client
 	work    string
 	istiods int
+	plain   string // address without TLS of the newest istiod
 }
 
 // startTime bounds the start of each program.
@@ -129,8 +130,12 @@ func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 		}
 		return err == nil && response.StatusCode == http.StatusOK
 	})
+	c.plain = ports[0]
 	return ports[1], kill
 }
+
+// Plaintext returns the address without TLS of the istiod that was started last.
+func (c *Cluster) Plaintext() string { return c.plain }
 
 // run starts a program that ends with the test, or when the returned function is called. Its output
 // is shown if the test fails.

@@ -1,0 +1,117 @@
+package decisiontable
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tokens signs JWTs.
+type tokens struct {
+	key, foreign *rsa.PrivateKey
+	istioSet     string            // Istio's key set
+	istioTokens  map[string]string // Istio's tokens, by name
+}
+
+func newTokens(t *testing.T) *tokens {
+	t.Helper()
+	made := &tokens{}
+	for _, key := range []**rsa.PrivateKey{&made.key, &made.foreign} {
+		var err error
+		if *key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return made
+}
+
+// set returns the key set, as JSON without double quotes at its ends.
+func (k *tokens) set() string {
+	return fmt.Sprintf(`{"keys":[{"kty":"RSA","alg":"RS256","kid":"one","use":"sig","n":%q,"e":%q}]}`,
+		encode(k.key.N.Bytes()), encode(big.NewInt(int64(k.key.E)).Bytes()))
+}
+
+func encode(data []byte) string { return base64.RawURLEncoding.EncodeToString(data) }
+
+// constant is a token in Istio's source.
+var constant = regexp.MustCompile(`(?m)^\s+(Token\w+) = "([^"]+)"`)
+
+// istio reads Istio's keys and tokens.
+func (k *tokens) istio(t *testing.T, source string) {
+	t.Helper()
+	folder := filepath.Join(source, "tests", "common", "jwt")
+	set, err := os.ReadFile(filepath.Join(folder, "jwks.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(folder, "jwt_token.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.istioSet, k.istioTokens = strings.TrimSpace(string(set)), map[string]string{}
+	for _, found := range constant.FindAllStringSubmatch(string(text), -1) {
+		k.istioTokens[found[1]] = found[2]
+	}
+	if len(k.istioTokens) < 10 {
+		t.Fatalf("%d tokens in Istio's source", len(k.istioTokens))
+	}
+}
+
+// Ways in which a token is not valid.
+const (
+	valid   = ""
+	expired = "expired"
+	early   = "early" // not valid yet
+	foreign = "foreign"
+	unknown = "unknown" // key
+	garbled = "garbled"
+	altered = "altered"
+)
+
+// sign returns a token with claims.
+func (k *tokens) sign(t *testing.T, claims map[string]any, fault string) string {
+	t.Helper()
+	claims = maps.Clone(claims)
+	key, id := k.key, "one"
+	switch fault {
+	case expired:
+		claims["exp"] = time.Now().Add(-time.Hour).Unix()
+	case early:
+		claims["nbf"] = time.Now().Add(time.Hour).Unix()
+	case foreign:
+		key = k.foreign
+	case unknown:
+		id = "two"
+	case garbled:
+		return "a.b.c"
+	}
+	header, _ := json.Marshal(map[string]string{"alg": "RS256", "kid": id, "typ": "JWT"})
+	body, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := encode(header) + "." + encode(body)
+	sum := sha256.Sum256([]byte(text))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fault == altered {
+		claims["sub"] = "root"
+		body, _ = json.Marshal(claims)
+		text = encode(header) + "." + encode(body)
+	}
+	return text + "." + encode(signature)
+}
