@@ -71,15 +71,15 @@ func (e *explanation) hasValue(m *matcherv3.ValueMatcher, value any) truth {
 	return e.lacks(missingExtension)
 }
 
-// split replaces claims that are texts by the list of their words.
+// split replaces claims that are texts by the list of their parts between spaces.
 func split(claims map[string]any, names []string) {
 	for _, name := range names {
 		if text, ok := claims[name].(string); ok {
-			words := []any{}
-			for _, word := range strings.Fields(text) {
-				words = append(words, word)
+			parts := []any{}
+			for _, part := range strings.Fields(text) {
+				parts = append(parts, part)
 			}
-			claims[name] = words
+			claims[name] = parts
 		}
 	}
 }
