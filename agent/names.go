@@ -9,10 +9,15 @@ import (
 )
 
 // publishNames passes the hosts of the embedded discovery server to the DNS proxy, unless an
-// upstream server is in use.
+// upstream server is in use, or the files have not been read yet: the proxy would deny all names.
 func publishNames(state *reloadState, server *discovery.Server, resolver *dns.Server) {
 	c := state.InForce().Config
 	if c.Discovery.Address != "" {
+		return
+	}
+	select {
+	case <-server.Ready():
+	default:
 		return
 	}
 	names := []dns.Name{}
@@ -44,7 +49,7 @@ func applyNameTable(resolver *dns.Server) func(resources []*anypb.Any, _ []strin
 func newDNS(b *base, c *config.Config, node config.Node) *dns.Server {
 	options := dns.Options{Listen: c.DNS.Listen, Settings: c.DNS,
 		Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
-		Board: b.board, Logger: b.logOf("dns")}
+		Board: b.board, Logger: b.logOf("dns"), Store: b.store}
 	if c.DNS.Resolved {
 		options.Resolved = "/run/outrider/resolved.sock" // of all instances
 	}
