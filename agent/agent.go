@@ -17,6 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/fdstore"
 	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/systemd"
 )
@@ -34,7 +35,7 @@ type Options struct {
 func Run(ctx context.Context, options Options) (err error) {
 	options.Config.Unreadable = unreadable
 	b := &base{options: options, started: time.Now(), level: &slog.LevelVar{},
-		board: condition.NewBoard()}
+		board: condition.NewBoard(), store: fdstore.Open()}
 	// Memory has private keys: no other process of this user may read it, and no core is dumped.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return exit(ExitInternal, fmt.Errorf("deny tracing: %w", err))

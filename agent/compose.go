@@ -9,14 +9,15 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/fdstore"
 	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/systemd"
 )
 
-// base is what the constructors of all parts get: the options of the run, its log and its
-// conditions.
+// base is what the constructors of all parts get: the options of the run, its log, its conditions
+// and the sockets that systemd has kept over a restart.
 type base struct {
 	options Options
 	started time.Time
@@ -24,6 +25,7 @@ type base struct {
 	logs    journal.Logs
 	level   *slog.LevelVar
 	board   *condition.Board
+	store   *fdstore.Store
 }
 
 // logOf returns the logger of a part, which adds the field component (OUTRIDER_COMPONENT= in the
@@ -94,7 +96,10 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	start := &starter{base: b, state: state, claims: e.claims, maker: maker.Maker, bootstraps: boots,
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
-	return &run{base: b, life: life, state: state, link: e.link, capture: m.capture,
+	if err := b.store.Discard(); err != nil { // of an earlier configuration, or a later version
+		b.log.Warn("sockets that are not in use stay open until the unit has stopped", "error", err)
+	}
+	return &run{base: b, life: life, state: state, link: e.link, capture: m.capture, dns: m.dns,
 		pings: []pinger{{"reloader", reloads.Ping}, {"supervisor", e.supervisor.Ping}},
 		stages: []stage{
 			{ // certificates are read while a keeper starts
@@ -109,7 +114,6 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 			{ // these depend on the epochs of an earlier agent
 				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
-					// queries are redirected while capture runs: it stops before the DNS proxy
 					[]part.Part{m.capture, &keyRights{state: state, board: b.board},
 						&presented{identity: w.Manager, discovery: m.discovery,
 							supervisor: e.supervisor, acknowledged: w.acknowledged,

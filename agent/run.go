@@ -8,6 +8,7 @@ import (
 	"outrider.org/outrider/agent/capture"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/dns"
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/journal"
@@ -21,6 +22,7 @@ type run struct {
 	state   *reloadState
 	link    *epoch.Link
 	capture *capture.Controller
+	dns     *dns.Server // nil if disabled
 	pings   []pinger
 	stages  []stage
 }
@@ -85,6 +87,9 @@ func (r *run) end(err error) error {
 		r.log.Info("ended for a restart; Envoy continues serving")
 	case r.life.stopping.Load():
 		r.link.Shutdown()
+		if r.dns != nil {
+			r.dns.Forget()
+		}
 		r.capture.Stop(context.Background()) // the contexts of the parts have ended
 		tidy(r.state.InForce().Config, r.log)
 	}

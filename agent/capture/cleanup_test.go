@@ -67,8 +67,7 @@ func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := &helper{options: options{log: t.Output()}, unowned: true, nat: socket,
-		store: func(*ownerSocket) error { return nil }}
+	h := &helper{options: options{log: t.Output()}, unowned: true, nat: socket}
 	h.quit()
 	if done, err := Cleanup("", nil); err != nil ||
 		!slices.Equal(done, names[:3]) {

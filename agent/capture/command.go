@@ -17,6 +17,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/fdstore"
 	"outrider.org/outrider/agent/reexec"
 )
 
@@ -159,7 +160,8 @@ func serveCommand(o options, in inheritance) error {
 	if err != nil {
 		return err
 	}
-	h.rules, h.nat, h.store, h.dns.rules = in.rules, in.nat, storeNAT, in.dns
+	h.rules, h.nat, h.dns.rules = in.rules, in.nat, in.dns
+	h.store = fdstore.New(os.Getenv("NOTIFY_SOCKET"), nil)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	upgrade := make(chan os.Signal, 1)

@@ -18,12 +18,16 @@ import (
 // Queries to the host's resolvers are redirected by a table of its own, which is in force while the
 // agent is connected, its DNS proxy answers, and Settings are applied, whether Envoy serves or not.
 // The kernel closes the connection when the agent ends; queries find a proxy that hangs.
+//
+// While the agent restarts, systemd has its sockets, in which queries wait. The table stays as long
+// as these exist, for agentGrace, until the next agent answers.
 
 const (
 	dnsEvery   = 1500 * time.Millisecond // between two queries to a DNS proxy that answers
 	dnsTimeout = 50 * time.Millisecond
-	// agentGrace is how long a helper that has just started, or was upgraded, waits for the agent.
-	agentGrace = 2 * time.Second
+	// agentGrace is how long an agent may take to restart, and to connect to a helper that has just
+	// started or was upgraded. It is the patience of most clients of DNS.
+	agentGrace = 5 * time.Second
 )
 
 // dnsName is the name of the table that redirects DNS.
@@ -35,12 +39,14 @@ type dnsCapture struct {
 	table      *Table
 	generation int          // of the settings in table
 	families   Families     // in which the proxy answers
-	answered   time.Time    // when it did
+	checked    time.Time    // when it did
 	resolvers  []netip.Addr // redirected
 	host       []netip.Addr // those of the host
 	read       time.Time    // of host
 	stale      bool         // sockets in use may be redirected without rules
 }
+
+var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 const (
 	keyDNS     = "capture.dns"
@@ -108,11 +114,17 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	if reason := h.heldBack(); reason != "" {
 		return DNSStatus{State: Withdrawn, Reason: reason}
 	}
-	if len(h.clients) == 0 && now.Sub(h.begun) >= agentGrace {
+	restarts := now.Sub(h.left) < agentGrace
+	switch {
+	case len(h.clients) == 0 && !restarts:
 		return DNSStatus{State: Withdrawn, Reason: "the agent is not connected"}
-	}
-	if d.rules == nil || d.generation != h.generation || now.Sub(d.answered) >= dnsEvery {
-		d.families, d.answered = dnsAnswers(h.Settings.DNSPort, h.users.Agent), now
+	case restarts && d.rules != nil:
+		d.families = dnsReceives(h.Settings.DNSPort, h.users.Agent)
+		if len(h.clients) > 0 && dnsAnswers(h.Settings.DNSPort, h.users.Agent).any() {
+			h.left = time.Time{} // it has restarted
+		}
+	case d.rules == nil || d.generation != h.generation || now.Sub(d.checked) >= dnsEvery:
+		d.families, d.checked = dnsAnswers(h.Settings.DNSPort, h.users.Agent), now
 	}
 	families := d.families
 	if !families.any() {
@@ -206,26 +218,31 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// dnsAnswers returns the families in which the agent's DNS proxy receives what is redirected to a
-// port, and answers.
-func dnsAnswers(port uint16, agent uint32) Families {
-	four := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
-	six := netip.AddrPortFrom(netip.IPv6Loopback(), port)
-	receives := func(address netip.AddrPort) bool {
+// dnsReceives returns the families in which sockets of the agent receive what is redirected to a
+// port.
+func dnsReceives(port uint16, agent uint32) Families {
+	receives := func(address netip.Addr) bool {
 		for _, protocol := range []sockdiag.Protocol{sockdiag.TCP, sockdiag.UDP} {
-			if user, err := sockdiag.Receiver(protocol, address); err != nil || user != agent {
+			user, err := sockdiag.Receiver(protocol, netip.AddrPortFrom(address, port))
+			if err != nil || user != agent {
 				return false
 			}
 		}
 		return true
 	}
-	families := Families{IPv4: receives(four), IPv6: receives(six)}
-	one := four
+	return Families{IPv4: receives(loopback4), IPv6: receives(netip.IPv6Loopback())}
+}
+
+// dnsAnswers returns the families in which the agent's DNS proxy receives what is redirected to a
+// port, and answers.
+func dnsAnswers(port uint16, agent uint32) Families {
+	families := dnsReceives(port, agent)
+	one := loopback4
 	if !families.IPv4 {
-		one = six
+		one = netip.IPv6Loopback()
 	}
-	if families.any() && !dnsAnswersAt(one) { // one process has all of these sockets
-		return Families{}
+	if families.any() && !dnsAnswersAt(netip.AddrPortFrom(one, port)) {
+		return Families{} // one process has all of these sockets
 	}
 	return families
 }

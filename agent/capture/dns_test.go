@@ -143,6 +143,63 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 }
 
+// While the agent restarts, systemd has its sockets: queries wait in them, and are redirected as long
+// as they exist.
+func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.resolvers("nameserver " + far[0] + "\n")
+	r.other.Do(t, func() {
+		datagrams(t, net.JoinHostPort(far[0], "53"), func([]byte) []byte { return []byte("far") })
+	})
+	proxy := r.startDNS()
+	signal := func(s os.Signal) {
+		t.Helper()
+		if err := proxy.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gets := func(want string) {
+		t.Helper()
+		parts.Eventually(t, 20*time.Second, "the answer is "+want,
+			func() bool { return ask(t, appUser, "udp", far[0]) == want })
+	}
+	r.apply(captureDNS)
+	gets("proxy")
+	signal(unix.SIGSTOP)
+	r.client.Close()
+	parts.During(2*dnsEvery, 100*time.Millisecond, func() {
+		if got := ask(t, appUser, "udp", far[0]); got != "" { // no answer
+			t.Fatalf("without the agent: %q", got)
+		}
+	})
+	var err error
+	if r.client, err = Dial(t.Context(), r.socket()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := r.client.Status(t.Context()); err != nil || s.DNS.State != On {
+		t.Errorf("the agent has started, and does not answer yet: %+v, %v", s.DNS, err)
+	}
+	signal(unix.SIGCONT)
+	gets("proxy")
+	if _, err := r.client.Status(t.Context()); err != nil { // the helper checks the proxy
+		t.Fatal(err)
+	}
+	began := time.Now()
+	signal(unix.SIGSTOP)
+	gets("far")
+	if took := time.Since(began); took > agentGrace {
+		t.Errorf("direct %v after an agent that had restarted was silent", took)
+	}
+	signal(unix.SIGCONT)
+	gets("proxy")
+	r.client.Close()
+	r.kill(proxy)
+	gets("far")
+}
+
 // A stranger on the proxy's port receives nothing.
 func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 	if !inNetwork(t) {

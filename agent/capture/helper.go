@@ -15,6 +15,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/fdstore"
 	"outrider.org/outrider/agent/repeat"
 )
 
@@ -34,13 +35,13 @@ type helper struct {
 	options
 	check envoyCheck
 	memory
-	rules *ownerSocket             // owns the table; nil: no rules are in force
-	nat   *ownerSocket             // owns the table that keeps translation on; nil: there is none
-	plain *ownerSocket             // for tables without owner
-	store func(*ownerSocket) error // makes systemd keep or, nil, forget the socket of nat
+	rules *ownerSocket   // owns the table; nil: no rules are in force
+	nat   *ownerSocket   // owns the table that keeps translation on; nil: there is none
+	plain *ownerSocket   // for tables without owner
+	store *fdstore.Store // has a duplicate of the socket of nat, which outlives the helper
 
 	installed  installed
-	begun      time.Time // when this image started
+	left       time.Time // when the last agent disconnected; at first, when this image started
 	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
 	looked     time.Time // for captured connections and for the closed table
 	reported   time.Time // to systemd's watchdog
@@ -78,9 +79,8 @@ type call struct {
 }
 
 func newHelper(o options) (*helper, error) {
-	h := &helper{options: o, begun: time.Now(), check: envoyCheck{user: o.users.Envoy}, generation: 1,
-		calls: make(chan call), clients: map[*connection]bool{}, dns: dnsCapture{stale: true},
-		store: func(*ownerSocket) error { return nil }}
+	h := &helper{options: o, left: time.Now(), check: envoyCheck{user: o.users.Envoy}, generation: 1,
+		calls: make(chan call), clients: map[*connection]bool{}, dns: dnsCapture{stale: true}}
 	h.status = Status{State: Off, DNS: DNSStatus{State: Off}, Users: o.users, Version: o.version,
 		PID: os.Getpid(), Since: time.Now()}
 	var err error
@@ -134,12 +134,12 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 	}
 }
 
-// interval returns the time until the next check.
+// interval returns the time until the next check. While the agent restarts, its sockets may end.
 func (h *helper) interval() time.Duration {
 	switch {
 	case h.rules != nil && h.check.gone:
 		return checkFast
-	case h.check.stall.waited > 0:
+	case h.check.stall.waited > 0, h.dns.rules != nil && len(h.clients) == 0:
 		return checkStall
 	}
 	return checkEvery
@@ -148,8 +148,10 @@ func (h *helper) interval() time.Duration {
 func (h *helper) answer(c call) {
 	if c.Operation == "" { // a connection came or went
 		if h.clients[c.from] {
-			delete(h.clients, c.from)
-			h.tick(time.Now()) // its DNS proxy may end with it
+			if delete(h.clients, c.from); len(h.clients) == 0 {
+				h.left = time.Now()
+			}
+			h.tick(time.Now()) // its DNS proxy may have ended with it
 			return
 		}
 		h.clients[c.from] = true

@@ -41,7 +41,7 @@ func (h *helper) keepNAT() error {
 		return nil
 	}
 	h.nat = socket
-	if err := h.store(socket); err != nil {
+	if err := h.store.Add(storedNAT, socket.file); err != nil {
 		h.logf("established connections would not survive a kill: %v", err)
 	}
 	return nil
@@ -73,7 +73,7 @@ func (h *helper) dropNAT() {
 	if h.nat == nil {
 		return
 	}
-	if err := h.store(nil); err != nil {
+	if err := h.store.Remove(storedNAT); err != nil {
 		h.logf("%v", err)
 	}
 	if err := h.nat.remove(natName(h.instance)); err != nil {

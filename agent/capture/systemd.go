@@ -4,45 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/reexec"
 )
 
 // storedNAT is the name of the nat table's socket in systemd's store.
 const storedNAT = "nat"
-
-// storeNAT makes systemd keep a duplicate of the socket, so that its table survives the helper; nil
-// removes it.
-func storeNAT(s *ownerSocket) error {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return nil
-	}
-	// FDPOLL=0: a socket in an error state is kept.
-	message, rights := "FDSTORE=1\nFDPOLL=0\nFDNAME="+storedNAT, []byte(nil)
-	if s == nil {
-		message = "FDSTOREREMOVE=1\nFDNAME=" + storedNAT
-	} else {
-		rights = unix.UnixRights(int(s.file.Fd()))
-	}
-	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	defer func() { _ = unix.Close(socket) }()
-	if err := unix.Sendmsg(socket, []byte(message), rights, &unix.SockaddrUnix{Name: path},
-		0); err != nil {
-		return fmt.Errorf("store a socket in systemd: %w", err)
-	}
-	return nil
-}
 
 // versionTime bounds the start of the installed program. It is less than WatchdogSec= of the unit.
 const versionTime = 2 * time.Second

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"outrider.org/outrider/scripts/parts"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 )
 
@@ -181,6 +183,15 @@ func TestForward_BreaksLoops(t *testing.T) {
 	r.Configure(config.DNS{Upstream: []string{good.address}})
 	if r.has(conditionLoop) {
 		t.Error("the condition remains after the upstreams changed")
+	}
+}
+
+// Settings that come before the host's files are read do not mean that there is no upstream.
+func TestForward_ReportsNoMissingUpstreamBeforeResolvConf(t *testing.T) {
+	board := condition.NewBoard()
+	s := New(Options{Listen: "127.0.0.1:0", Board: board, Logger: slog.New(slog.DiscardHandler)})
+	if s.Configure(config.DNS{}); len(board.Conditions()) > 0 {
+		t.Errorf("%+v", board.Conditions())
 	}
 }
 

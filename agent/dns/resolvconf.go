@@ -1,7 +1,6 @@
 package dns
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -62,22 +61,11 @@ func readResolvers(files []string, own func(netip.AddrPort) bool) (resolvers, er
 // resolvDelays merge the events of one change.
 var resolvDelays = watch.Delays{Debounce: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}
 
-// watchFiles calls changed when one of the files changes, until ctx ends.
-func watchFiles(ctx context.Context, files []string, log *slog.Logger, changed func()) error {
+// watchFiles returns a watcher of the files.
+func watchFiles(files []string, log *slog.Logger) (*watch.Watcher, error) {
 	w := watch.New(watch.Options{Delays: resolvDelays, Logger: log})
 	if err := w.Set(files); err != nil {
-		return fmt.Errorf("watch resolvers: %w", err)
+		return nil, fmt.Errorf("watch resolvers: %w", err)
 	}
-	go func() {
-		for {
-			select {
-			case <-w.Changes():
-				changed()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	changed()
-	return w.Run(ctx)
+	return w, nil
 }

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -41,7 +42,8 @@ func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 }
 
 // connectHelper sends the domains to outrider-resolved, and again when they change, until the
-// connection ends. With it the route ends.
+// connection ends. The route ends with the last descriptor of the connection, which systemd has
+// while the agent restarts.
 func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) error {
 	client, err := resolved.Dial(ctx, s.options.Resolved)
 	if err != nil {
@@ -49,6 +51,7 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 	}
 	defer client.Close()
 	var sent *table
+	stored := false
 	for {
 		t := s.table.Load()
 		if t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
@@ -57,6 +60,10 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 				return err
 			}
 			sent = t
+			if !stored {
+				stored = true
+				s.storeRoute(client)
+			}
 			s.options.Board.Clear(conditionRoute)
 			s.options.Logger.Info("systemd-resolved routes the mesh's domains to the DNS proxy")
 		}
@@ -67,6 +74,20 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// storeRoute has systemd keep the connection of a route that is in force, in place of the one of the
+// agent before a restart, whose route ends.
+func (s *Server) storeRoute(client *resolved.Client) {
+	for _, file := range s.storedRoute {
+		_ = file.Close()
+	}
+	s.storedRoute = nil
+	err := s.options.Store.Remove(storedRoute)
+	if err = errors.Join(err, s.options.Store.Add(storedRoute, client)); err != nil {
+		s.options.Logger.Warn("systemd-resolved will route no names while the agent restarts",
+			"error", err)
 	}
 }
 

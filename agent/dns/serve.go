@@ -15,29 +15,27 @@ import (
 
 	"outrider.org/outrider/agent/accept"
 	"outrider.org/outrider/agent/admission"
-	"outrider.org/outrider/agent/sockdiag"
 )
 
 const (
-	maxShared  = 512  // queries to upstreams at the same time, without a limit per user
 	minSize    = 512  // bytes of a response to a client without EDNS
 	maxSize    = 4096 // bytes of a response over UDP
 	bufferSize = 4 << 20
 )
 
-// forwardLimits are the limits of more queries to upstreams at the same time. A user who closes
-// sockets early has a second share, of UnknownUser: Total is more than two.
-var forwardLimits = admission.Limits{Total: 512, PerKey: 128}
-
-// tcpLimits are the limits of TCP connections, per user of this host.
-var tcpLimits = admission.Limits{Total: 256, PerKey: 128}
+// lastAnswers bounds how long queries to upstreams continue after the end. Their clients would wait
+// for seconds before they repeat them.
+const lastAnswers = time.Second
 
 // serve serves on the sockets until ctx ends, and closes them.
 func (s *Server) serve(ctx context.Context, all []sockets) error {
 	group, ctx := errgroup.WithContext(ctx)
+	upstream, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	context.AfterFunc(ctx, func() { time.AfterFunc(lastAnswers, cancel) })
 	local, remote := admission.NewPool(tcpLimits), admission.NewPool(admission.Limits{})
 	for _, one := range all {
-		group.Go(func() error { return s.serveUDP(ctx, one.udp) })
+		group.Go(func() error { return s.serveUDP(ctx, upstream, one.udp) })
 		// miekg's server retries at once
 		tcp := accept.Listener{Listener: one.tcp, Failed: func(err error) {
 			s.options.Logger.Error("cannot accept a DNS client over TCP", "error", err)
@@ -52,7 +50,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 				return remote, key
 			}})
 		server := &dns.Server{Listener: listener, Handler: dns.HandlerFunc(
-			func(w dns.ResponseWriter, query *dns.Msg) { s.serveTCP(ctx, w, query) })}
+			func(w dns.ResponseWriter, query *dns.Msg) { s.serveTCP(upstream, w, query) })}
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
 		group.Go(server.ActivateAndServe)
@@ -70,7 +68,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 }
 
 // serveUDP answers from the table and the cache at once. Other queries are forwarded concurrently.
-func (s *Server) serveUDP(ctx context.Context, socket *net.UDPConn) error {
+func (s *Server) serveUDP(ctx, upstream context.Context, socket *net.UDPConn) error {
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	defer func() { _ = socket.Close() }()
@@ -102,58 +100,11 @@ func (s *Server) serveUDP(ctx context.Context, socket *net.UDPConn) error {
 		}
 		forwards.Go(func() {
 			defer leave()
-			_, _ = socket.WriteToUDPAddrPort(s.resolve(ctx, rest), from)
+			if reply := s.resolve(upstream, rest); reply != nil {
+				_, _ = socket.WriteToUDPAddrPort(reply, from)
+			}
 		})
 	}
-}
-
-// enter admits a query to upstreams over UDP and returns its release function, nil if there is no
-// slot. It looks up the user only if maxShared is reached, because that takes some 100 µs.
-func (s *Server) enter(from netip.AddrPort) (leave func()) {
-	select {
-	case s.shared <- struct{}{}:
-		return func() { <-s.shared }
-	default:
-	}
-	if slot, ok := s.slots.Enter(keyOf(sockdiag.UDP, from), nil); ok {
-		return slot.Leave
-	}
-	return nil
-}
-
-// keyOfTCP returns the key of a connection's peer. A redirected connection comes from an address
-// of this host, and its socket has another peer, the resolver: the port identifies it.
-func (s *Server) keyOfTCP(c net.Conn) admission.Key {
-	key := admission.KeyOfTCP(c)
-	from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
-	if key.Local() || !s.local.has(from.Addr()) {
-		return key
-	}
-	return keyOf(sockdiag.TCP, from)
-}
-
-// keyOf returns the key of the user whose socket has an address of this host. The peer does not
-// matter: it is another one if the query was redirected. Sockets of several users with the same
-// address are of UnknownUser, so that none can use the slots of another.
-func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
-	key, rank := admission.User(admission.UnknownUser), 0
-	ip := address.Addr().Unmap().WithZone("")
-	_ = sockdiag.EachAt(protocol, address.Port(), address.Port(), func(one sockdiag.Socket) {
-		this, owner := 0, admission.User(one.UID)
-		switch {
-		case one.Address.Addr().Unmap() == ip:
-			this = 2
-		case !one.Address.Addr().IsUnspecified() || one.Inode == 0:
-		case one.Address.Addr().Is4() == ip.Is4() || ip.Is4() && !one.IPv6Only:
-			this = 1
-		}
-		if this > rank {
-			key, rank = owner, this
-		} else if this == rank && key != owner {
-			key = admission.User(admission.UnknownUser)
-		}
-	}, sockdiag.Established, sockdiag.Unconnected)
-	return key
 }
 
 func (s *Server) serveTCP(ctx context.Context, w dns.ResponseWriter, query *dns.Msg) {
@@ -256,10 +207,14 @@ func (s *Server) stored(b []byte, t *table, cache *cache, raw []byte) []byte {
 	return found
 }
 
-// resolve forwards a query and returns the response.
+// resolve forwards a query and returns the response, nil if ctx has ended: the client repeats the
+// query.
 func (s *Server) resolve(ctx context.Context, q *query) []byte {
 	reply, err := s.forwards.forward(ctx, string(q.raw[2:]), q.message)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil
+	case err != nil:
 		s.options.Logger.Debug("query failed", "name", q.message.Question[0].Name, "error", err)
 		return s.fail(q, dns.RcodeServerFailure)
 	}

@@ -232,7 +232,7 @@ func TestServe_PausesWithoutDescriptors(t *testing.T) {
 	s := New(Options{Listen: "127.0.0.1:0", Board: condition.NewBoard(),
 		Logger: slog.New(slog.DiscardHandler)})
 	s.SetNames([]Name{{Host: "mesh.test", Addresses: []netip.Addr{netip.MustParseAddr("10.9.9.9")}}})
-	bound, err := listenOne(t.Context(), "127.0.0.1:0")
+	bound, err := listenOne(t.Context(), fmt.Sprint("127.0.0.1:", parts.FreePort(t)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -28,6 +29,7 @@ import (
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/fdstore"
 	"outrider.org/outrider/agent/part"
 )
 
@@ -41,6 +43,9 @@ type Options struct {
 	// Resolved is the socket of the helper that has systemd-resolved send queries for names of the
 	// mesh to the server; "" = it does not.
 	Resolved string
+	// Store keeps the sockets, and the connection to the helper, while the agent restarts; may be
+	// nil.
+	Store *fdstore.Store
 
 	// ResolvConf replaces the host's files, in tests.
 	ResolvConf []string
@@ -65,14 +70,18 @@ type Server struct {
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
 	changed   chan struct{}         // receives after a change of the table
+	first     chan struct{}         // closed when there is a table
 
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
 
-	mu       sync.Mutex // guards the following fields
-	settings config.DNS
-	names    []Name
-	known    bool // SetNames was called
-	host     resolvers
+	storedSockets, storedRoute []*os.File // of the agent before a restart
+
+	mu        sync.Mutex // guards the following fields
+	settings  config.DNS
+	names     []Name
+	known     bool // SetNames was called
+	host      resolvers
+	hostKnown bool // readHost was called
 }
 
 // New returns a server without names.
@@ -82,7 +91,9 @@ func New(options Options) *Server {
 	}
 	s := &Server{options: options, settings: options.Settings,
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
-		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1)}
+		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1),
+		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets),
+		storedRoute: options.Store.Take(storedRoute)}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
 		number, _ := strconv.ParseUint(port, 10, 16)
 		s.port = uint16(number)
@@ -106,10 +117,14 @@ func (s *Server) Stats() Stats {
 func (s *Server) SetNames(names []Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.known || !reflect.DeepEqual(s.names, names) {
-		s.names, s.known = names, true
-		s.rebuild()
+	if s.known && reflect.DeepEqual(s.names, names) {
+		return
 	}
+	if !s.known {
+		defer close(s.first)
+	}
+	s.names, s.known = names, true
+	s.rebuild()
 }
 
 // Configure applies new settings.
@@ -118,6 +133,16 @@ func (s *Server) Configure(settings config.DNS) {
 	defer s.mu.Unlock()
 	s.settings = settings
 	s.apply()
+}
+
+// Forget has systemd close the sockets and the connection to the helper. To be called after Run, if
+// the agent is not to start again.
+func (s *Server) Forget() {
+	if err := errors.Join(s.options.Store.Remove(storedSockets),
+		s.options.Store.Remove(storedRoute)); err != nil {
+		s.options.Logger.Warn("the DNS proxy's sockets stay open until the unit has stopped",
+			"error", err)
+	}
 }
 
 // rebuild makes the table. Callers hold mu.
@@ -132,7 +157,7 @@ func (s *Server) rebuild() {
 	}
 }
 
-// apply chooses the upstreams. Callers hold mu.
+// apply chooses the upstreams, once the host's are known. Callers hold mu.
 func (s *Server) apply() {
 	var addresses []string
 	for _, text := range s.settings.Upstream {
@@ -140,6 +165,9 @@ func (s *Server) apply() {
 			text = netip.AddrPortFrom(address, 53).String()
 		}
 		addresses = append(addresses, text)
+	}
+	if addresses == nil && !s.hostKnown {
+		return
 	}
 	if addresses == nil {
 		addresses = s.host.addresses
@@ -163,25 +191,37 @@ func (s *Server) readHost() {
 	if !slices.Equal(found.addresses, s.host.addresses) {
 		s.options.Logger.Info("resolvers of the host", "addresses", found.addresses)
 	}
-	s.host = found
+	s.host, s.hostKnown = found, true
 	s.apply()
 }
 
-// conditionAddress is active while the address cannot be bound.
-const conditionAddress = "dns-address-unavailable"
-
-const bindRetryAfter = time.Second
+// firstTable bounds how long the clients that queried during a restart wait for the names of the
+// mesh. The patience of most is five seconds.
+const firstTable = 3 * time.Second
 
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
 // every second. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.forwards.close()
+	watcher, err := watchFiles(s.options.ResolvConf, s.options.Logger)
+	if err != nil {
+		return err
+	}
+	s.readHost()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error {
-		return watchFiles(ctx, s.options.ResolvConf, s.options.Logger, s.readHost)
+		for {
+			select {
+			case <-watcher.Changes():
+				s.readHost()
+			case <-ctx.Done():
+				return nil
+			}
+		}
 	})
 	group.Go(func() error {
-		sockets, err := s.bind(ctx)
+		sockets, again, err := s.bind(ctx)
 		if err != nil {
 			return nil //nolint:nilerr // ctx ended before the address could be bound
 		}
@@ -194,74 +234,17 @@ func (s *Server) Run(ctx context.Context) error {
 				return nil
 			})
 		}
+		if again { // clients are waiting, and would be refused names that they had before
+			select {
+			case <-s.first:
+			case <-time.After(firstTable):
+			case <-ctx.Done():
+			}
+		}
 		return s.serve(ctx, sockets)
 	})
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("serve DNS on %s: %w", s.options.Listen, err)
 	}
 	return nil
-}
-
-// sockets are the listeners of one address.
-type sockets struct {
-	udp *net.UDPConn
-	tcp net.Listener
-}
-
-// bind retries until it can listen or ctx ends.
-func (s *Server) bind(ctx context.Context) ([]sockets, error) {
-	for {
-		bound, err := s.listen(ctx)
-		if err == nil {
-			s.options.Board.Clear(conditionAddress)
-			return bound, nil
-		}
-		s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
-			"no DNS proxy on [dns] listen: %v; it is tried again every second", err))
-		s.MarkReady()
-		select {
-		case <-time.After(bindRetryAfter):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-// listen binds the address, and ::1 beside 127.0.0.1 where the host has IPv6.
-func (s *Server) listen(ctx context.Context) (all []sockets, err error) {
-	host, port, err := net.SplitHostPort(s.options.Listen)
-	if err != nil {
-		return nil, err
-	}
-	hosts := []string{host}
-	if host == "localhost" || host == "127.0.0.1" {
-		hosts = []string{"127.0.0.1", "::1"}
-	}
-	for i, host := range hosts {
-		one, err := listenOne(ctx, net.JoinHostPort(host, port))
-		if err != nil && i == 0 {
-			return nil, err
-		}
-		if err != nil {
-			s.options.Logger.Info("no DNS proxy on IPv6", "error", err)
-			continue
-		}
-		all = append(all, one)
-		port = strconv.Itoa(one.udp.LocalAddr().(*net.UDPAddr).Port)
-	}
-	return all, nil
-}
-
-func listenOne(ctx context.Context, address string) (sockets, error) {
-	var config net.ListenConfig
-	packets, err := config.ListenPacket(ctx, "udp", address)
-	if err != nil {
-		return sockets{}, err
-	}
-	udp := packets.(*net.UDPConn)
-	tcp, err := config.Listen(ctx, "tcp", udp.LocalAddr().String())
-	if err != nil {
-		return sockets{}, errors.Join(err, udp.Close())
-	}
-	return sockets{udp, tcp}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -43,6 +44,11 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 		return nil, err
 	}
 	return NewConn(socket), nil
+}
+
+// SyscallConn implements syscall.Conn, for a connection of Dial.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) {
+	return c.socket.(syscall.Conn).SyscallConn()
 }
 
 // Close ends the connection and unblocks Send and Receive.

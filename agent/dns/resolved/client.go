@@ -3,6 +3,7 @@ package resolved
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	"outrider.org/outrider/agent/rpc"
@@ -29,7 +30,10 @@ func (r response) Request() (uint64, bool) { return r.Number, false }
 var ErrEnded = errors.New("its helper, outrider-resolved@.service, has ended")
 
 // Client is the agent's connection to its helper.
-type Client struct{ calls *rpc.Client[response] }
+type Client struct {
+	calls  *rpc.Client[response]
+	socket *rpc.Conn
+}
 
 // Dial connects to the helper's socket, which starts a helper.
 func Dial(ctx context.Context, path string) (*Client, error) {
@@ -37,10 +41,13 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{rpc.NewClient(connection, ErrEnded, func(response) {})}, nil
+	return &Client{rpc.NewClient(connection, ErrEnded, func(response) {}), connection}, nil
 }
 
-// Close closes the connection, and the helper ends the route.
+// SyscallConn implements syscall.Conn.
+func (c *Client) SyscallConn() (syscall.RawConn, error) { return c.socket.SyscallConn() }
+
+// Close closes the connection. With its last descriptor, the helper ends the route.
 func (c *Client) Close() { c.calls.Close() }
 
 // Done is closed when the connection is lost.

@@ -42,8 +42,18 @@ func TestDNS_IsCaptured(t *testing.T) {
 			t.Errorf("no %q in: %s", want, shown)
 		}
 	}
-	h.Script("systemctl restart outrider")
-	h.Eventually(20*time.Second, "the name resolves after a restart", resolves)
+	for _, change := range []string{"systemctl restart outrider.service",
+		"systemctl kill -s KILL outrider.service"} {
+		pid := h.MainPID("outrider")
+		load := startDNSLoad(t, h, "shop.test.", "240.240.0.1", "198.51.100.9:53", "127.0.0.1:15053")
+		load.more(100)
+		h.Script(change)
+		h.Eventually(20*time.Second, "another agent is ready", func() bool {
+			return h.MainPID("outrider") != pid && h.Property("outrider", "ActiveState") == "active"
+		})
+		load.more(200)
+		load.stop(change)
+	}
 	helper := h.MainPID("outrider-capture")
 	h.Script("systemctl kill -s KILL outrider-capture.service")
 	h.Eventually(20*time.Second, "the name resolves after a kill of the helper", func() bool {

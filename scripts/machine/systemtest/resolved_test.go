@@ -126,6 +126,11 @@ func TestResolved_RoutesNames(t *testing.T) {
 	h.Script("systemctl restart systemd-resolved")
 	h.Eventually(20*time.Second, "the name is routed after a restart of resolved",
 		resolves("shop.test", mesh))
+	load := startDNSLoad(t, h, "shop.test.", mesh, "127.0.0.53:53")
+	load.more(100)
+	h.Script("systemctl restart outrider.service")
+	load.more(200)
+	load.stop("a restart of the agent")
 
 	h.Script("systemctl start outrider@web")
 	h.Eventually(20*time.Second, "an instance's name is routed", resolves("other.test", "240.240.0.2"))

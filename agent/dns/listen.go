@@ -1,0 +1,146 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// Names in systemd's file descriptor store.
+const (
+	storedSockets = "dns"
+	storedRoute   = "dns-route"
+)
+
+// conditionAddress is active while the address cannot be bound.
+const conditionAddress = "dns-address-unavailable"
+
+const bindRetryAfter = time.Second
+
+// sockets are the listeners of one address.
+type sockets struct {
+	udp *net.UDPConn
+	tcp net.Listener
+}
+
+// retained are sockets that systemd has kept open while the agent restarted, by network and address.
+// Queries wait in their buffers.
+type retained map[string]io.Closer
+
+func open(files []*os.File) retained {
+	all := retained{}
+	for _, file := range files {
+		if udp, err := net.FilePacketConn(file); err == nil {
+			all["udp "+udp.LocalAddr().String()] = udp
+		} else if tcp, err := net.FileListener(file); err == nil {
+			all["tcp "+tcp.Addr().String()] = tcp
+		}
+		_ = file.Close()
+	}
+	return all
+}
+
+// take returns the socket of an address, which the caller owns then, nil if there is none.
+func (r retained) take(network, address string) io.Closer {
+	host, port, _ := net.SplitHostPort(address)
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "::" // as Go binds it
+	}
+	key := network + " " + net.JoinHostPort(host, port)
+	socket := r[key]
+	delete(r, key)
+	return socket
+}
+
+// bind retries until it can listen or ctx ends, and has systemd keep the sockets. It reports whether
+// some were retained over a restart.
+func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err error) {
+	before := open(s.storedSockets)
+	stored := len(before)
+	for {
+		if bound, err = s.listen(ctx, before); err == nil {
+			break
+		}
+		s.replaceStored(before, nil)
+		s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
+			"no DNS proxy on [dns] listen: %v; it is tried again every second", err))
+		s.MarkReady()
+		select {
+		case <-time.After(bindRetryAfter):
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+	s.options.Board.Clear(conditionAddress)
+	again = len(before) < stored
+	s.replaceStored(before, bound)
+	return bound, again, nil
+}
+
+// replaceStored closes the retained sockets that are not in use, of another address, and has systemd
+// keep those that are.
+func (s *Server) replaceStored(unused retained, bound []sockets) {
+	for _, socket := range unused {
+		_ = socket.Close()
+	}
+	clear(unused)
+	err := s.options.Store.Remove(storedSockets)
+	for _, one := range bound {
+		err = errors.Join(err, s.options.Store.Add(storedSockets, one.udp, one.tcp.(*net.TCPListener)))
+	}
+	if err != nil {
+		s.options.Logger.Warn("DNS queries will be refused while the agent restarts", "error", err)
+	}
+}
+
+// listen binds the address, and ::1 beside 127.0.0.1 where the host has IPv6.
+func (s *Server) listen(ctx context.Context, before retained) (all []sockets, err error) {
+	host, port, err := net.SplitHostPort(s.options.Listen)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []string{host}
+	if host == "localhost" || host == "127.0.0.1" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	for i, host := range hosts {
+		one, err := listenOne(ctx, net.JoinHostPort(host, port), before)
+		if err != nil && i == 0 {
+			return nil, err
+		}
+		if err != nil {
+			s.options.Logger.Info("no DNS proxy on IPv6", "error", err)
+			continue
+		}
+		all = append(all, one)
+		port = strconv.Itoa(one.udp.LocalAddr().(*net.UDPAddr).Port)
+	}
+	return all, nil
+}
+
+func listenOne(ctx context.Context, address string, before retained) (one sockets, err error) {
+	var config net.ListenConfig
+	var ok bool
+	if one.udp, ok = before.take("udp", address).(*net.UDPConn); !ok {
+		packets, err := config.ListenPacket(ctx, "udp", address)
+		if err != nil {
+			return sockets{}, err
+		}
+		one.udp = packets.(*net.UDPConn)
+	}
+	address = one.udp.LocalAddr().String()
+	if one.tcp, ok = before.take("tcp", address).(net.Listener); !ok {
+		if one.tcp, err = config.Listen(ctx, "tcp", address); err != nil {
+			return sockets{}, errors.Join(err, one.udp.Close())
+		}
+	}
+	return one, nil
+}

@@ -1,0 +1,200 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/fdstore/fdstoretest"
+	"outrider.org/outrider/agent/rpc"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// instance is a server of an agent that restarts.
+type instance struct {
+	*Server
+	t    *testing.T
+	end  context.CancelFunc
+	done chan error
+}
+
+func startInstance(t *testing.T, manager *fdstoretest.Manager, options Options) *instance {
+	t.Helper()
+	options.Store = manager.Start()
+	options.Board, options.Logger = condition.NewBoard(), slog.New(slog.DiscardHandler)
+	options.ResolvConf = []string{filepath.Join(t.TempDir(), "resolv.conf")}
+	i := &instance{Server: New(options), t: t, done: make(chan error, 1)}
+	var ctx context.Context
+	ctx, i.end = context.WithCancel(t.Context())
+	t.Cleanup(i.end)
+	go func() { i.done <- i.Run(ctx) }()
+	<-i.Ready()
+	return i
+}
+
+func (i *instance) stop() {
+	i.t.Helper()
+	i.end()
+	if err := <-i.done; err != nil {
+		i.t.Error(err)
+	}
+}
+
+// Queries of a restart wait for the names of the next agent, over UDP and TCP. A query to an
+// upstream that is in progress at the end is answered.
+func TestRestart_LosesNoQuery(t *testing.T) {
+	manager := fdstoretest.New(t)
+	upstream := startResolver(t)
+	entered, proceed := make(chan struct{}), make(chan struct{})
+	respond := upstream.respond
+	upstream.use(func(m, query *dns.Msg) {
+		if upstream.queries.Load() == 1 {
+			close(entered)
+			<-proceed
+		}
+		respond(m, query)
+	})
+	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t)),
+		Settings: config.DNS{Upstream: []string{upstream.address}}}
+	type answer struct {
+		text string
+		err  error
+	}
+	query := func(network, name string) <-chan answer {
+		answers := make(chan answer, 1)
+		client := dns.Client{Net: network, Timeout: 5 * time.Second}
+		go func() {
+			reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), options.Listen)
+			a := answer{err: err}
+			if err == nil {
+				a.text = summary(reply)
+			}
+			answers <- a
+		}()
+		return answers
+	}
+	expect := func(what string, answers <-chan answer, want string) {
+		t.Helper()
+		if got := <-answers; got.err != nil || got.text != want {
+			t.Errorf("%s: %q, %v; want %q", what, got.text, got.err, want)
+		}
+	}
+	const mesh = "NOERROR aa; a.test. A 240.240.0.1"
+	names := []Name{{Host: "a.test", Addresses: addresses("240.240.0.1")}}
+
+	first := startInstance(t, manager, options)
+	first.SetNames(names)
+	expect("before", query("udp", "a.test."), mesh)
+	forwarded := query("udp", "a.example.org.")
+	<-entered
+	first.end()
+	close(proceed)
+	first.stop()
+	expect("in progress at the end", forwarded, "NOERROR; a.example.org. A 198.51.100.1")
+
+	overUDP, overTCP := query("udp", "a.test."), query("tcp", "a.test.")
+	connection, err := net.Dial("tcp", options.Listen)
+	if err != nil {
+		t.Errorf("a connection during the restart: %v", err)
+	} else {
+		_ = connection.Close()
+	}
+	second := startInstance(t, manager, options)
+	during := query("udp", "a.test.")
+	second.SetNames(names)
+	for what, answers := range map[string]<-chan answer{"over UDP": overUDP, "over TCP": overTCP,
+		"before the names are known": during} {
+		expect(what, answers, mesh)
+	}
+	second.stop()
+
+	options.Listen = fmt.Sprint("127.0.0.1:", parts.FreePort(t)) // another address
+	third := startInstance(t, manager, options)
+	third.SetNames(names)
+	expect("another address", query("udp", "a.test."), mesh)
+	third.stop()
+	third.Forget()
+	if n := manager.Count(storedSockets); n != 0 {
+		t.Errorf("%d sockets are left", n)
+	}
+	if c, err := net.Dial("tcp", options.Listen); err == nil {
+		_ = c.Close()
+		t.Error("connected after the end")
+	}
+}
+
+// The route of the agent before lasts until that of the next one is in force.
+func TestRestart_KeepsTheRoute(t *testing.T) {
+	manager := fdstoretest.New(t)
+	socket := filepath.Join(t.TempDir(), "resolved.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t)), Resolved: socket}
+	// helper accepts a connection and puts its first route in force. The channel is closed when the
+	// connection ends.
+	helper := func(i *instance) <-chan struct{} {
+		t.Helper()
+		accepted, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = accepted.Close() })
+		i.SetNames([]Name{{Host: "a.test"}})
+		connection, ended := rpc.NewConn(accepted), make(chan struct{})
+		var got struct{ Number uint64 }
+		if err := connection.Receive(time.Now().Add(5*time.Second), &got); err != nil {
+			t.Fatal(err)
+		}
+		if err := connection.Send(t.Context(), map[string]any{"Number": got.Number}); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer close(ended)
+			_ = connection.Receive(time.Time{}, &got)
+		}()
+		return ended
+	}
+	lasts := func(route <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-route:
+			t.Fatal("the route has ended")
+		default:
+		}
+	}
+	first := startInstance(t, manager, options)
+	route := helper(first)
+	parts.Eventually(t, 5*time.Second, "the connection is stored", func() bool {
+		return manager.Count(storedRoute) == 1
+	})
+	first.stop()
+	lasts(route)
+	second := startInstance(t, manager, options)
+	lasts(route)
+	next := helper(second)
+	parts.Eventually(t, 5*time.Second, "the first route ends", func() bool {
+		manager.Count(storedRoute)
+		select {
+		case <-route:
+			return true
+		default:
+			return false
+		}
+	})
+	second.stop()
+	lasts(next)
+	second.Forget()
+	manager.Count(storedRoute)
+	<-next
+}

@@ -1,0 +1,101 @@
+// Package fdstore keeps sockets open in systemd's file descriptor store (FileDescriptorStoreMax=)
+// while their service restarts, however it ended. systemd closes them when the service stops or has
+// failed for good.
+package fdstore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"golang.org/x/sys/unix"
+)
+
+// Store is the store of this process's service. A nil Store is empty and keeps nothing. Add and
+// Remove may be called concurrently.
+type Store struct {
+	address   string // of the manager's socket; "" = no manager
+	inherited []*os.File
+}
+
+// Open returns the store of this process's service. It takes LISTEN_FDS from the environment.
+func Open() *Store { return New(os.Getenv("NOTIFY_SOCKET"), activation.Files(true)) }
+
+// New returns a store that is reached at the manager's socket, and owns the files that the manager
+// has passed. Their names are those of the store.
+func New(address string, inherited []*os.File) *Store {
+	return &Store{address: address, inherited: inherited}
+}
+
+// Take returns the inherited files of a name, which the caller closes. The store keeps its
+// duplicates.
+func (s *Store) Take(name string) (files []*os.File) {
+	if s == nil {
+		return nil
+	}
+	s.inherited = slices.DeleteFunc(s.inherited, func(f *os.File) bool {
+		if f.Name() == name {
+			files = append(files, f)
+		}
+		return f.Name() == name
+	})
+	return files
+}
+
+// Add stores duplicates of sockets. One that is stored already remains.
+func (s *Store) Add(name string, sockets ...syscall.Conn) error {
+	for _, socket := range sockets {
+		raw, err := socket.SyscallConn()
+		if err != nil {
+			return err
+		}
+		// FDPOLL=0: a socket in an error state is kept.
+		message := "FDSTORE=1\nFDPOLL=0\nFDNAME=" + name
+		var failure error
+		err = raw.Control(func(fd uintptr) { failure = s.send(message, unix.UnixRights(int(fd))) })
+		if err = errors.Join(err, failure); err != nil {
+			return fmt.Errorf("store a socket in systemd: %w", err)
+		}
+	}
+	return nil
+}
+
+// Remove removes the sockets of a name.
+func (s *Store) Remove(name string) error {
+	if err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil); err != nil {
+		return fmt.Errorf("remove a socket from systemd: %w", err)
+	}
+	return nil
+}
+
+// Discard closes the inherited files that nobody has taken, and removes them from the store.
+func (s *Store) Discard() (err error) {
+	if s == nil {
+		return nil
+	}
+	for _, file := range s.inherited {
+		err = errors.Join(err, s.Remove(file.Name()), file.Close())
+	}
+	s.inherited = nil
+	return err
+}
+
+func (s *Store) send(message string, rights []byte) error {
+	if s == nil || s.address == "" {
+		return nil
+	}
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer func() { _ = unix.Close(socket) }()
+	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO,
+		&unix.Timeval{Sec: 1}); err != nil { // systemd may be busy
+		return os.NewSyscallError("setsockopt", err)
+	}
+	return os.NewSyscallError("sendmsg", unix.Sendmsg(socket, []byte(message), rights,
+		&unix.SockaddrUnix{Name: s.address}, 0))
+}
