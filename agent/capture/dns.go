@@ -25,6 +25,9 @@ import (
 const (
 	dnsEvery   = 1500 * time.Millisecond // between two queries to a DNS proxy that answers
 	dnsTimeout = 50 * time.Millisecond
+	// dnsPatience is how long after its last answer a DNS proxy counts as one that hangs. One that is
+	// busy may miss a query.
+	dnsPatience = dnsEvery + time.Second
 	// agentGrace is how long an agent may take to restart, and to connect to a helper that has just
 	// started or was upgraded. It is the patience of most clients of DNS.
 	agentGrace = 5 * time.Second
@@ -37,9 +40,11 @@ func dnsName(instance string) string { return tableName("outrider-dns", instance
 type dnsCapture struct {
 	rules      *ownerSocket // nil: not in force
 	table      *Table
-	generation int          // of the settings in table
-	families   Families     // in which the proxy answers
-	checked    time.Time    // when it did
+	generation int      // of the settings in table
+	families   Families // in which the proxy answers
+	checked    time.Time
+	answered   time.Time
+	silent     bool         // it did not answer the last query
 	resolvers  []netip.Addr // redirected
 	host       []netip.Addr // those of the host
 	read       time.Time    // of host
@@ -115,16 +120,12 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 		return DNSStatus{State: Withdrawn, Reason: reason}
 	}
 	restarts := now.Sub(h.left) < agentGrace
-	switch {
-	case len(h.clients) == 0 && !restarts:
+	if len(h.clients) == 0 && !restarts {
 		return DNSStatus{State: Withdrawn, Reason: "the agent is not connected"}
-	case restarts && d.rules != nil:
-		d.families = dnsReceives(h.Settings.DNSPort, h.users.Agent)
-		if len(h.clients) > 0 && dnsAnswers(h.Settings.DNSPort, h.users.Agent).any() {
-			h.left = time.Time{} // it has restarted
-		}
-	case d.rules == nil || d.generation != h.generation || now.Sub(d.checked) >= dnsEvery:
-		d.families, d.checked = dnsAnswers(h.Settings.DNSPort, h.users.Agent), now
+	}
+	if d.rules == nil || d.generation != h.generation || d.silent || restarts ||
+		now.Sub(d.checked) >= dnsEvery {
+		h.checkDNS(now, restarts)
 	}
 	families := d.families
 	if !families.any() {
@@ -139,6 +140,23 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 			" has no server whose queries can be redirected"}
 	}
 	return DNSStatus{State: On, Resolvers: resolvers}
+}
+
+// checkDNS checks the DNS proxy. While rules are in force and the agent restarts, it need not answer.
+func (h *helper) checkDNS(now time.Time, restarts bool) {
+	d, connected := &h.dns, len(h.clients) > 0
+	d.families = dnsReceives(h.Settings.DNSPort, h.users.Agent)
+	d.checked = now
+	switch {
+	case !d.families.any():
+	case (connected || d.rules == nil) && dnsAnswers(d.families, h.Settings.DNSPort):
+		if d.answered = now; connected {
+			h.left = time.Time{} // it has restarted
+		}
+	case d.rules == nil || !restarts && now.Sub(d.answered) >= dnsPatience:
+		d.families = Families{}
+	}
+	d.silent = d.answered.Before(now)
 }
 
 // reconcileDNS redirects DNS while the proxy answers.
@@ -233,24 +251,14 @@ func dnsReceives(port uint16, agent uint32) Families {
 	return Families{IPv4: receives(loopback4), IPv6: receives(netip.IPv6Loopback())}
 }
 
-// dnsAnswers returns the families in which the agent's DNS proxy receives what is redirected to a
-// port, and answers.
-func dnsAnswers(port uint16, agent uint32) Families {
-	families := dnsReceives(port, agent)
-	one := loopback4
+// dnsAnswers reports whether a query of class CH is refused, as the DNS proxy does once it knows the
+// names of the mesh. One process has the sockets of both families.
+func dnsAnswers(families Families, port uint16) bool {
+	address := loopback4
 	if !families.IPv4 {
-		one = netip.IPv6Loopback()
+		address = netip.IPv6Loopback()
 	}
-	if families.any() && !dnsAnswersAt(netip.AddrPortFrom(one, port)) {
-		return Families{} // one process has all of these sockets
-	}
-	return families
-}
-
-// dnsAnswersAt reports whether a query of class CH is refused, as the DNS proxy does once it knows
-// the names of the mesh.
-func dnsAnswersAt(address netip.AddrPort) bool {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(address))
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, port)))
 	if err != nil {
 		return false
 	}

@@ -134,12 +134,12 @@ func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Sign
 	}
 }
 
-// interval returns the time until the next check. While the agent restarts, its sockets may end.
+// interval returns the time until the next check.
 func (h *helper) interval() time.Duration {
 	switch {
 	case h.rules != nil && h.check.gone:
 		return checkFast
-	case h.check.stall.waited > 0, h.dns.rules != nil && len(h.clients) == 0:
+	case h.check.stall.waited > 0, h.dns.rules != nil && (h.dns.silent || len(h.clients) == 0):
 		return checkStall
 	}
 	return checkEvery

@@ -158,8 +158,11 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 			return c
 		}
 		first := connect(appUser)
-		for range 200 { // most is 128 per user: the oldest ones are closed
+		for i := range 200 { // most is 128 per user: the oldest ones are closed
 			connect(otherUser)
+			if i%20 == 0 {
+				exchange(t, first) // the proxy closes connections that are idle for some seconds
+			}
 		}
 		parts.Eventually(t, 5*time.Second, "one more user is served", func() bool {
 			return ask(t, 0, "tcp", resolver) == "proxy"
