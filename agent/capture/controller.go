@@ -58,6 +58,7 @@ type Controller struct {
 	stop    time.Time // inbound connections are captured until then after Leave
 	client  *Client   // nil: not connected
 	status  Status
+	known   bool // status is the helper's, or there is none
 	changed chan struct{}
 }
 
@@ -75,6 +76,10 @@ const (
 	maxRetry   = 2 * time.Second
 	callTime   = 3 * time.Second
 	dnsGrace   = 2 * time.Second // for the DNS proxy of an agent that has just started
+	// replaceTime is how long connections may end early while an upgrade replaces the helper, whose
+	// rules stay.
+	replaceTime  = 2 * time.Second
+	replaceRetry = 50 * time.Millisecond
 )
 
 // Run sends settings to the helper until ctx ends. The rules stay then: only Stop ends them.
@@ -86,16 +91,29 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil
 	}
 	retries := backoff.Backoff{Min: firstRetry, Max: maxRetry}
+	replaced := time.Now() // or begun
 	for ctx.Err() == nil {
 		changed := c.Envoy.Changed()
 		if live, _ := c.Envoy.Serves(); !live && !c.hasState() && !c.Settings.ClosesInbound() {
+			c.mu.Lock()
+			c.known = true // nothing is captured
+			c.mu.Unlock()
 			select {
 			case <-ctx.Done():
 			case <-changed:
 			}
 			continue
 		}
-		if err := c.runConnection(ctx, &retries); err != nil && ctx.Err() == nil {
+		began := time.Now()
+		err := c.runConnection(ctx, &retries)
+		if time.Since(began) > replaceTime {
+			replaced = time.Now()
+		}
+		if errors.Is(err, ErrClosed) && time.Since(replaced) < replaceTime {
+			_ = backoff.Sleep(ctx, replaceRetry)
+			continue
+		}
+		if err != nil && ctx.Err() == nil {
 			c.set(nil, c.lost(err))
 			c.Board.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
@@ -175,7 +193,7 @@ func limited[T any](ctx context.Context, call func(context.Context) (T, error)) 
 func (c *Controller) set(client *Client, status Status) {
 	c.mu.Lock()
 	was := c.status
-	c.client, c.status = client, status
+	c.client, c.status, c.known = client, status, true
 	close(c.changed)
 	c.changed = make(chan struct{})
 	c.mu.Unlock()

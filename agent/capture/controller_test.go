@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -178,6 +180,49 @@ func (l *leaver) again(want State) {
 		return now.PID == l.helper.Process.Pid && now.State == want
 	})
 	l.captures(want)
+}
+
+// An upgrade that replaces the helper leaves the rules in force: nothing is reported, and nothing is
+// reachable past Envoy. Before the first answer, the rules are not known.
+func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	unknown := follower(condition.NewBoard(), captureAll)
+	if unknown.Reach() != nil {
+		t.Error("the rules are known before the helper has answered")
+	}
+	l := newLeaver(t)
+	l.captures(On)
+	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
+	parts.Eventually(t, 5*time.Second, "the controller knows the rules", func() bool {
+		reach := l.Reach()
+		if reach == nil {
+			return false
+		}
+		direct, _, _ := reach(to)
+		return !direct
+	})
+	events, end := l.Board.Watch(64)
+	defer end()
+	client := func() *Client {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.Controller.client
+	}
+	before := client()
+	if err := l.helper.Process.Signal(unix.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	parts.Eventually(t, 10*time.Second, "the next image answers", func() bool {
+		if direct, why, _ := l.Reach()(to); direct {
+			t.Fatalf("direct: %s", why)
+		}
+		return client() != before
+	})
+	if len(events) > 0 {
+		t.Errorf("%+v", <-events)
+	}
 }
 
 // A stop sends outbound connections direct at once and inbound ones later.

@@ -40,7 +40,8 @@ func hostHas(ipv6 bool) bool {
 }
 
 // Reach returns a function that reports whether a connection of another host to an address of this
-// host is neither captured nor rejected by the rules that are in force now; why, and what to do.
+// host is neither captured nor rejected by the rules that are in force now; why, and what to do. It
+// returns nil before the helper has answered, or has failed to.
 func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
 	if c.Settings == nil {
 		return func(netip.AddrPort) (direct bool, why, fix string) {
@@ -48,8 +49,14 @@ func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix stri
 				`set mode = "redirect" in [capture], or let it listen on 127.0.0.1`
 		}
 	}
+	c.mu.Lock()
+	now, connected, known := c.status, c.client != nil, c.known
+	c.mu.Unlock()
+	if !known {
+		return nil
+	}
 	_, phase, _ := c.phase()
-	settings, now, connected := c.settings(phase), c.State(), c.connected()
+	settings := c.settings(phase)
 	users := c.Users
 	if now.PID != 0 {
 		users = now.Users
@@ -84,11 +91,4 @@ func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix stri
 		return true, "outrider-capture does not answer" + because(now.Reason),
 			`run "systemctl status outrider-capture.service"`
 	}
-}
-
-// connected reports whether there is a connection to the helper.
-func (c *Controller) connected() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.client != nil
 }

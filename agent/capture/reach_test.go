@@ -54,7 +54,7 @@ func TestController_Reach(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := follower(condition.NewBoard(), Settings{})
-			f.Settings, f.status, f.client = test.settings, test.status, test.client
+			f.Settings, f.status, f.client, f.known = test.settings, test.status, test.client, true
 			direct, why, fix := f.Reach()(netip.MustParseAddrPort(test.to))
 			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
 				!strings.Contains(fix, test.fix) {

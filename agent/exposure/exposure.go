@@ -33,7 +33,7 @@ type Policy = func(port uint16) (by resource.Origin, strict, own bool)
 // Rules are those of the interception.
 type Rules interface {
 	// Reach returns a function that reports whether other hosts reach an address of this host past
-	// Envoy now, why and what to do about it.
+	// Envoy now, why and what to do about it; nil: the rules are not known yet.
 	Reach() func(to netip.AddrPort) (direct bool, why, fix string)
 	Changed() <-chan struct{} // closed at the next change
 }
@@ -59,6 +59,7 @@ type Options struct {
 type Report struct {
 	Exposed []Exposed
 	Outside []Outside
+	unknown bool // ports need mutual TLS, and the rules are not known yet
 }
 
 // Exposed is a port that other hosts reach past mutual TLS.
@@ -133,9 +134,14 @@ func (c *Checker) Run(ctx context.Context) error {
 // Report returns what the last check found.
 func (c *Checker) Report() Report { return *c.report.Load() }
 
-// Closed returns why the agent is not ready: a port that is reachable past mutual TLS; "" if there
-// is none. It does not block.
-func (c *Checker) Closed() string { return c.report.Load().sentence() }
+// Closed returns why the agent is not ready: a port that is reachable past mutual TLS, or may be; ""
+// if there is none. It does not block.
+func (c *Checker) Closed() string {
+	if c.report.Load().unknown {
+		return "waiting for outrider-capture: not known whether ports are reachable past mutual TLS"
+	}
+	return c.report.Load().sentence()
+}
 
 // most bounds the ports that a sentence names.
 const most = 5
@@ -190,6 +196,9 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 		}
 		if c.Envoy(s) {
 			continue
+		}
+		if reach == nil {
+			return Report{unknown: true}
 		}
 		for _, to := range reached(s, host) {
 			direct, why, fix := reach(netip.AddrPortFrom(to, port))

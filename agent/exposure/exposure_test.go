@@ -131,6 +131,33 @@ func TestCheck_Condition(t *testing.T) {
 	}
 }
 
+// unknownRules are those of a helper that has not answered yet.
+type unknownRules struct{ rules }
+
+func (unknownRules) Reach() func(netip.AddrPort) (bool, string, string) { return nil }
+
+// Before the rules are known, nothing is reported, and the agent is not ready if it matters.
+func TestCheck_RulesAreNotKnown(t *testing.T) {
+	listener, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	at := netip.MustParseAddrPort(listener.Addr().String())
+	for _, strict := range []bool{true, false} {
+		c := checker(unknownRules{})
+		c.Options.Policy = func() Policy {
+			return func(port uint16) (resource.Origin, bool, bool) {
+				return peers, strict && port == at.Port(), true
+			}
+		}
+		c.Check()
+		if len(c.Board.Conditions()) > 0 || strings.HasPrefix(c.Closed(), "waiting") != strict {
+			t.Errorf("STRICT %v: %+v, %q", strict, c.Board.Conditions(), c.Closed())
+		}
+	}
+}
+
 func TestReport_IsBounded(t *testing.T) {
 	var r Report
 	for port := range uint16(100) {
