@@ -219,3 +219,37 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 		return l.server.Closed() == "", l.server.Closed()
 	})
 }
+
+// TestRefusal_ClosedPortDoesNotStayOpen closes a port of a sidecar without an identity by a policy,
+// in the edit that adds another port, whose listener Envoy refuses.
+func TestRefusal_ClosedPortDoesNotStayOpen(t *testing.T) {
+	l := newRuns(t)
+	l.put("", "")
+	one, two, _ := strings.Cut(fmt.Sprintf(twoPorts, "HTTP"), "  - {port: {number: 8082")
+	l.put("mesh.yaml", one)
+	l.next()
+	n := node("sidecar", "shop", map[string]any{"app": "edge"})
+	refuses := func(r *resource.Resource) bool { return r.Name == "127.0.0.1_8082" }
+	f := serveFleet(t, l.server)
+	p := f.connect(n, refuses)
+	eventually(t, "the first listener", func() (bool, string) {
+		return p.get(resource.ListenerType, inboundListener) != nil, ""
+	})
+	l.put("mesh.yaml", one+"  - {port: {number: 8082"+two+`---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: closes, namespace: shop}
+spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}, portLevelMtls: {8082: {mode: DISABLE}}}
+`)
+	closed := func(what string, p *proxy) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) {
+			return p.get(resource.ClusterType, "inbound|8082||") != nil &&
+				p.get(resource.ListenerType, inboundListener) == nil, fmt.Sprint(p.versions())
+		})
+	}
+	l.reported("the refusal", "mesh.yaml:1: Sidecar shop/default: Envoy refused the Listener",
+		"port 8081 accepts no connections")
+	closed("the running proxy", p)
+	closed("a new epoch", f.connect(n, refuses))
+}

@@ -48,12 +48,13 @@ type acceptance struct {
 	unaccepted map[Key]bool    // the newest version was accepted by no client
 	accepted   map[Key]version // the last accepted version where it is not the newest
 	removed    map[Key]version // last accepted versions of resources that were removed lately
+	closed     map[Key]bool    // of the last Change
 	retained   map[Key]bool    // removed resources that are in the snapshot for refused ones
 	refusals   map[Key]*refusal
 	restored   map[Key]Refusal // until the first publication
 	notify     func()          // called without the lock when refusals change
-	// streams of proxies, in order. An Envoy that drains accepts listeners without looking at them:
-	// the newest stream counts.
+	// streams of proxies that have answered a response with listeners, see Join. An Envoy that
+	// drains accepts listeners without looking at them: of listeners the newest stream counts.
 	streams map[string][]uint64
 }
 
@@ -79,14 +80,15 @@ func newAcceptance() acceptance {
 		streams: map[string][]uint64{}, notify: func() {}}
 }
 
-// Join makes a client known. It must call Leave in the end.
+// Join records that a client has answered a response with listeners: the older ones of its proxy
+// are replaced and drain. It must call Leave in the end.
 func (f *Feed) Join(client Client) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams[client.Proxy] = append(f.streams[client.Proxy], client.Stream)
 }
 
-// outdated reports whether the proxy of a client has a later one. Callers hold mu.
+// outdated reports whether the proxy of a client has a later one that joined. Callers hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
 	return len(all) > 0 && slices.Max(all) > client.Stream
@@ -159,7 +161,7 @@ func (f *Feed) dropped(old *Resource) {
 }
 
 // Accept records that a client accepted resources of the snapshot with a sequence. Listeners do not
-// count if the proxy has a later client.
+// count if a later client of the proxy has joined.
 func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	if f.open.Load() == 0 {
 		return
@@ -209,7 +211,8 @@ func (f *Feed) reconcile(e *edit, key Key) {
 }
 
 // Refuse records that a client refused resources, and returns the snapshot after it. Refusals of
-// versions that are not the newest have no effect.
+// versions that are not the newest have no effect. What an older client refuses of listeners is
+// local to it, see Join.
 func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	f.mu.Lock()
 	e := f.edit()
@@ -231,6 +234,7 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 			continue
 		}
 		m.by[client] = true
+		n.Local = n.Local || key.Type == ListenerType && f.outdated(client)
 		m.Held = m.Held || n.Held != nil
 		m.Unbound = m.Unbound && n.Unbound
 		m.local = m.local && (n.Local || n.Unbound)
@@ -238,7 +242,7 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		m.Since = f.accepted[key].replaced
 		m.Reason, m.Retrying = n.Reason, false
 		for _, r := range n.Replaces {
-			if e.sets[r.Type][r.Name] != nil && !f.retained[r.Key()] {
+			if e.sets[r.Type][r.Name] != nil && !f.retained[r.Key()] || f.closed[r.Key()] {
 				continue
 			}
 			if _, ok := f.removed[r.Key()]; !ok && r.Known() {

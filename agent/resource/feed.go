@@ -61,6 +61,8 @@ type Change struct {
 	Set    []*Resource // new or with new content
 	Remove []Key
 	Absent []Key // on a feed of resources on demand: removed, and known not to exist
+	// Closed are the resources that a policy closes: they are not retained for refused ones.
+	Closed map[Key]bool
 }
 
 // history is the number of snapshots whose changed keys a feed remembers. A reader that is further
@@ -141,6 +143,14 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 			f.dropped(old)
 			e.remove(k)
 		}
+	}
+	f.closed = change.Closed
+	for k := range f.closed {
+		if f.retained[k] {
+			delete(f.retained, k)
+			e.remove(k)
+		}
+		delete(f.removed, k)
 	}
 	if len(change.Set) > 0 {
 		f.restored = nil

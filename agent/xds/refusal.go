@@ -115,6 +115,10 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	if r == w.inflight {
 		w.inflight = nil
 	}
+	if w.typeURL == resource.ListenerType && !s.joined {
+		s.joined = true
+		s.feed.Join(s.client)
+	}
 	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()

@@ -23,6 +23,7 @@ type session struct {
 	snapshot *resource.Snapshot
 	feed     *resource.Feed // source of snapshot; may have a newer one
 	client   resource.Client
+	joined   bool // client has answered a response with listeners
 	shared   *bodies
 	report   reporter
 	words    func(message string) string // Options.Words; nil: all

@@ -104,7 +104,6 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	shared := s.share(feed)
 	st.feed = feed // leave releases it
 	client := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
-	feed.Join(client)
 	defer feed.Leave(client)
 	snapshot, newer := feed.Current()
 	st.session = &session{

@@ -221,6 +221,7 @@ func loops(bind, endpoint string, port uint32) bool {
 func (in inbound) make(v *View, scope *model.Scope) {
 	const unit = "inbound"
 	clear(in.own)
+	v.closed = map[resource.Key]bool{}
 	var resources []*resource.Resource
 	// As in Istio, without interception the application owns its ports.
 	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
@@ -255,6 +256,8 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		mode, found := d.authenticate(peers, v.node)
 		problems = append(problems, found...)
 		if d.Closed() && d.Bind != "" {
+			v.closed[resource.Key{Type: resource.ListenerType,
+				Name: translate.ListenerName(d.Bind, d.Port)}] = true
 			continue // nothing listens
 		}
 		r, err := d.Cluster(v.world.Mesh(), v.node, origin)

@@ -29,6 +29,7 @@ type View struct {
 	problems map[string][]object.Problem // by unit
 	// pending for the next publication; nil: removed
 	change    map[resource.Key]*resource.Resource
+	closed    map[resource.Key]bool // listeners that a policy closes
 	secrets   secrets
 	patches   patches
 	kind      kind
@@ -125,7 +126,7 @@ func (v *View) Reconfigure(everything model.Touched) {
 
 func (v *View) publish() {
 	v.secrets.publish(v)
-	var change resource.Change
+	change := resource.Change{Closed: v.closed}
 	for key, r := range v.change {
 		if r == nil {
 			change.Remove = append(change.Remove, key)
