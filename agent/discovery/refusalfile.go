@@ -1,20 +1,15 @@
 package discovery
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"iter"
+	"maps"
 	"slices"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/proto"
-
-	"outrider.org/outrider/agent/discovery/lastgood"
-	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/recordfile"
 	"outrider.org/outrider/agent/resource"
@@ -24,14 +19,18 @@ import (
 // versions: a new epoch must not get what the former one refused, also after a restart of the agent
 // and a reboot.
 
-// refusedState is what one kind of proxy refused.
+// refusedState is what one kind of proxy refused, a record of the file as JSON.
 type refusedState struct {
 	kind
 	resource.State
-	overrides []view.Override
+	Overrides []view.Override `json:"overrides,omitempty"`
 }
 
-func (r refusedState) empty() bool { return len(r.Refusals)+len(r.overrides) == 0 }
+func (r refusedState) empty() bool { return len(r.Refused)+len(r.Overrides) == 0 }
+
+func (v *served) refusedState() refusedState {
+	return refusedState{v.kind, v.Feed().State(), v.Overrides()}
+}
 
 // maxRefusedStates bounds the kinds of proxies without a view whose refusals are retained.
 const maxRefusedStates = 64
@@ -64,7 +63,7 @@ func (s *Server) inheritRefusals(v *served) {
 	}
 	if rank(best.kind) > 0 {
 		v.Feed().Restore(best.State)
-		v.Restore(best.overrides)
+		v.Restore(best.Overrides)
 	}
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
@@ -88,7 +87,7 @@ func (s *Server) forgetRefusals(now time.Time) {
 func (s *Server) refusedStates() (all []refusedState) {
 	nothing := true
 	for _, v := range s.views {
-		state := refusedState{v.kind, v.Feed().State(), v.Overrides()}
+		state := v.refusedState()
 		nothing = nothing && state.empty()
 		all = append(all, state)
 	}
@@ -100,146 +99,13 @@ func (s *Server) refusedStates() (all []refusedState) {
 
 // retainRefusals retains what the proxies of a view refused, which is dropped. Callers hold mu.
 func (s *Server) retainRefusals(v *served) {
-	state := refusedState{v.kind, v.Feed().State(), v.Overrides()}
+	state := v.refusedState()
 	if state.empty() {
 		return
 	}
 	if s.refusals = append(s.refusals, state); len(s.refusals) > maxRefusedStates {
 		s.refusals = slices.Delete(s.refusals, 0, 1)
 	}
-}
-
-// writtenState is a refusedState in the file.
-type writtenState struct {
-	kind
-	Refusals  []writtenRefusal  `json:"refusals,omitempty"`
-	Retained  []writtenResource `json:"retained,omitempty"`
-	Overrides []writtenOverride `json:"overrides,omitempty"`
-}
-
-type writtenRefusal struct {
-	Type     string   `json:"type"`
-	Name     string   `json:"name"`
-	Version  string   `json:"version"`
-	Reason   string   `json:"reason"`
-	Local    bool     `json:"local,omitempty"`
-	Unbound  bool     `json:"unbound,omitempty"`
-	Held     bool     `json:"held,omitempty"`
-	Accepted []byte   `json:"accepted,omitempty"` // see writtenResource
-	Replaced []string `json:"replaced,omitempty"` // listeners
-}
-
-// writtenResource is an encoded envoy.service.discovery.v3.Resource.
-type writtenResource []byte
-
-type writtenOverride struct {
-	Type    string            `json:"type"`
-	Name    string            `json:"name"`
-	Reason  string            `json:"reason"`
-	Filters []lastgood.Record `json:"filters,omitempty"`
-	Refused []lastgood.Record `json:"refused,omitempty"`
-}
-
-// encodeRefusals returns the record of a kind of proxy. It is equal for equal states.
-func encodeRefusals(state refusedState) ([]byte, error) {
-	out := writtenState{kind: state.kind}
-	for _, r := range state.Refusals {
-		one := writtenRefusal{Type: r.Key.Type, Name: r.Key.Name, Version: r.Version,
-			Reason: r.Reason, Local: r.Local, Unbound: r.Unbound, Held: r.Held}
-		if r.Accepted != nil {
-			one.Accepted = r.Accepted.Delta()
-		}
-		for _, key := range r.Replaced {
-			one.Replaced = append(one.Replaced, key.Name)
-		}
-		out.Refusals = append(out.Refusals, one)
-	}
-	slices.SortFunc(out.Refusals, func(a, b writtenRefusal) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
-	})
-	for _, r := range state.Retained {
-		out.Retained = append(out.Retained, r.Delta())
-	}
-	slices.SortFunc(out.Retained, slices.Compare[writtenResource])
-	for _, o := range state.overrides {
-		filters, err := lastgood.RecordsOf(o.Filters)
-		if err != nil {
-			return nil, err
-		}
-		refused, err := lastgood.RecordsOf(o.Refused)
-		if err != nil {
-			return nil, err
-		}
-		out.Overrides = append(out.Overrides, writtenOverride{Type: o.Key.Type, Name: o.Key.Name,
-			Reason: o.Reason, Filters: filters, Refused: refused})
-	}
-	slices.SortFunc(out.Overrides, func(a, b writtenOverride) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
-	})
-	return json.Marshal(out)
-}
-
-// decodeRefusals is the inverse of encodeRefusals.
-func decodeRefusals(text []byte, namespace string) (state refusedState, err error) {
-	var in writtenState
-	if err := json.Unmarshal(text, &in); err != nil {
-		return state, err
-	}
-	state.kind = in.kind
-	for _, r := range in.Refusals {
-		one := resource.Refusal{Key: resource.Key{Type: r.Type, Name: r.Name}, Version: r.Version,
-			Reason: r.Reason, Local: r.Local, Unbound: r.Unbound, Held: r.Held}
-		if len(r.Accepted) > 0 {
-			if one.Accepted, err = decodeResource(r.Accepted); err != nil {
-				return state, err
-			}
-		}
-		for _, name := range r.Replaced {
-			one.Replaced = append(one.Replaced, resource.Key{Type: resource.ListenerType, Name: name})
-		}
-		state.Refusals = append(state.Refusals, one)
-	}
-	for _, r := range in.Retained {
-		one, err := decodeResource(r)
-		if err != nil {
-			return state, err
-		}
-		state.Retained = append(state.Retained, one)
-	}
-	for _, o := range in.Overrides {
-		one := view.Override{Key: resource.Key{Type: o.Type, Name: o.Name}, Reason: o.Reason}
-		if one.Filters, err = objectsOf(o.Filters, namespace); err != nil {
-			return state, err
-		}
-		if one.Refused, err = objectsOf(o.Refused, namespace); err != nil {
-			return state, err
-		}
-		state.overrides = append(state.overrides, one)
-	}
-	return state, nil
-}
-
-func objectsOf(records []lastgood.Record, namespace string) (all []*object.Object, err error) {
-	for _, r := range records {
-		o, err := r.Object(namespace, validate.Object)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, o)
-	}
-	return all, nil
-}
-
-func decodeResource(text []byte) (*resource.Resource, error) {
-	var r discoveryv3.Resource
-	if err := proto.Unmarshal(text, &r); err != nil {
-		return nil, err
-	}
-	if r.GetResource().GetTypeUrl() == resource.SecretType {
-		return nil, errors.New("a secret is not stored")
-	}
-	return resource.FromEncoded(r.GetResource().GetTypeUrl(), r.GetName(),
-		r.GetResource().GetValue()), nil
 }
 
 // readRefusals reads the file. What cannot be used is logged.
@@ -249,17 +115,33 @@ func (s *Server) readRefusals() (all []refusedState) {
 	}
 	records, err := refusalFormat.Read(s.options.Refusals)
 	for _, record := range records {
-		state, failed := decodeRefusals(record.Text, s.settings.Namespace)
-		if err = cmp.Or(err, failed); failed == nil && record.Kind == kindRecord {
+		var state refusedState
+		if failed := json.Unmarshal(record.Text, &state); failed != nil {
+			err = cmp.Or(err, failed)
+		} else if record.Kind == kindRecord {
 			all = append(all, state)
 		}
-		s.refusalsWritten = append(s.refusalsWritten, record.Text)
 	}
 	if err != nil {
 		s.options.Logger.Warn("cannot use stored refusals of resources", "error", err)
-		s.refusalsWritten = [][]byte{nil} // replaces the file
+	} else {
+		s.refusalsSum = sumOf(records)
 	}
 	return all[:min(len(all), maxRefusedStates)]
+}
+
+// refusalsMark returns a digest that differs once what proxies refused may differ: each change has a
+// snapshot of its own. Callers hold mu.
+func (s *Server) refusalsMark() [sha256.Size]byte {
+	mark := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(s.views)) {
+		snapshot, _ := s.views[key].Feed().Current()
+		_, _ = fmt.Fprintf(mark, "%q %d\n", key, snapshot.Sequence)
+	}
+	for _, r := range s.refusals {
+		_, _ = fmt.Fprintf(mark, "%q\n", r.kind)
+	}
+	return [sha256.Size]byte(mark.Sum(nil))
 }
 
 // persistRefusals writes the file if its content has changed. Only Run may call it.
@@ -268,52 +150,41 @@ func (s *Server) persistRefusals() error {
 		return nil
 	}
 	s.mu.Lock()
+	mark := s.refusalsMark()
+	if mark == s.refusalsSeen {
+		s.mu.Unlock()
+		return nil
+	}
 	states := s.refusedStates()
 	s.mu.Unlock()
-	var records [][]byte
+	var records []recordfile.Record
 	for _, state := range states {
-		text, err := encodeRefusals(state)
+		text, err := json.Marshal(state)
 		if err != nil {
 			return fmt.Errorf("encode refusals: %w", err)
 		}
-		records = append(records, text)
+		records = append(records, recordfile.Record{Kind: kindRecord, Text: text})
 	}
-	slices.SortFunc(records, slices.Compare[[]byte])
-	all := len(records)
-	records = fitting(records, refusalFormat.Most)
-	if slices.EqualFunc(records, s.refusalsWritten, slices.Equal[[]byte]) {
-		return nil
+	slices.SortFunc(records, func(x, y recordfile.Record) int { return bytes.Compare(x.Text, y.Text) })
+	records, without := refusalFormat.Fit(records)
+	if sum := sumOf(records); sum != s.refusalsSum {
+		if without > 0 {
+			s.options.Logger.Warn("refusals of resources are too large to be stored", "kinds", without)
+		}
+		if err := refusalFormat.Write(s.options.Refusals, slices.Values(records)); err != nil {
+			return err
+		}
+		s.refusalsSum = sum
 	}
-	if without := all - len(records); without > 0 {
-		s.options.Logger.Warn("refusals of resources are too large to be stored", "kinds", without)
-	}
-	if err := refusalFormat.Write(s.options.Refusals, each(records)); err != nil {
-		return err
-	}
-	s.refusalsWritten = records
+	s.refusalsSeen = mark
 	return nil
 }
 
-// fitting leaves out records that make a file larger than most bytes. To write nothing would leave
-// an older file, with versions older than those that clients accepted since.
-func fitting(records [][]byte, most int) [][]byte {
-	const overhead = 16 // at most, of a record
-	total := len(refusalFormat.Header)
-	return slices.DeleteFunc(records, func(text []byte) bool {
-		if total+len(text)+overhead > most {
-			return true
-		}
-		total += len(text) + overhead
-		return false
-	})
-}
-
-func each(records [][]byte) iter.Seq2[byte, []byte] {
-	return func(yield func(byte, []byte) bool) {
-		for _, text := range records {
-			if !yield(kindRecord, text) {
-				return
-			}
-		}
+// sumOf returns a digest of records.
+func sumOf(records []recordfile.Record) [sha256.Size]byte {
+	sum := sha256.New()
+	for _, r := range records {
+		_, _ = fmt.Fprintf(sum, "%d\n%s", len(r.Text), r.Text)
 	}
+	return [sha256.Size]byte(sum.Sum(nil))
 }

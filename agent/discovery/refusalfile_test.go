@@ -1,30 +1,39 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/resource"
 )
 
+// refusedBy returns what proxies of a node refuse, and have accepted in a size.
+func refusedBy(node string, size int) refusedState {
+	return refusedState{kind: kind{Node: node}, State: resource.State{Refused: []resource.Refused{{
+		Resource: &resource.Resource{Type: resource.ClusterType, Name: "a", Version: "2"},
+		Accepted: resource.FromEncoded(resource.ClusterType, "a", make([]byte, size))}}}}
+}
+
+// serverWithRefusals returns a server that has read a file.
+func serverWithRefusals(path string) *Server {
+	s := &Server{options: Options{Refusals: path, Logger: slog.New(slog.DiscardHandler)}}
+	s.refusals = s.readRefusals()
+	return s
+}
+
 // TestRefusals_FileOfAnyState reads a file that is damaged, too large or from another version, and
 // writes refusals of which one is too large. The next server has the others.
 func TestRefusals_FileOfAnyState(t *testing.T) {
-	state := func(node string, size int) refusedState {
-		return refusedState{kind: kind{Node: node}, State: resource.State{
-			Refusals: []resource.Refusal{{Key: resource.Key{Type: resource.ClusterType, Name: "a"},
-				Version: "2", Accepted: resource.FromEncoded(resource.ClusterType, "a",
-					make([]byte, size))}}}}
-	}
-	server := func(path string) *Server {
-		s := &Server{options: Options{Refusals: path, Logger: slog.New(slog.DiscardHandler)}}
-		s.refusals = s.readRefusals()
-		return s
-	}
+	state := refusedBy
+	server := serverWithRefusals
 	good := filepath.Join(t.TempDir(), "good")
 	s := server(good)
 	s.refusals = []refusedState{state("a", 1), state("b", 20<<20), state("c", 1)}
@@ -56,5 +65,90 @@ func TestRefusals_FileOfAnyState(t *testing.T) {
 		if got := fmt.Sprint(info.Size() < 100, info.Mode(), err); got != "true -rw------- <nil>" {
 			t.Errorf("%s: the file is not replaced: %s", name, got)
 		}
+	}
+}
+
+// asUser calls do with the rights of another user on files.
+func asUser(t *testing.T, uid int, do func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsuid(uid); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setfsuid(0) }()
+	do()
+}
+
+// TestRefusals_FileThatCannotBeWritten stores refusals on a file system that is full or read-only,
+// and in a folder of another user. The file of before stays whole; refusals are stored once that
+// is possible. A file of another user in the agent's folder is replaced.
+func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
+	const nobody = 65534
+	for name, test := range map[string]struct {
+		options     string // of the file system
+		folder      int    // its owner
+		breaks      func(folder string) error
+		restores    func(folder string) error
+		unreadable  bool
+		wantFailure string
+	}{
+		"full": {"size=64k", nobody, func(folder string) error {
+			err := os.WriteFile(folder+"/fill", make([]byte, 48<<10), 0o600)
+			return err
+		}, func(folder string) error { return os.Remove(folder + "/fill") }, false, "no space left"},
+		"read-only": {"", nobody, func(folder string) error {
+			return unix.Mount("", folder, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		}, func(folder string) error { return unix.Mount("", folder, "", unix.MS_REMOUNT, "") }, false,
+			"read-only file system"},
+		"another user's folder": {"", 0, func(string) error { return nil },
+			func(folder string) error { return os.Chown(folder, nobody, 0) }, false, "permission denied"},
+		"another user's file": {"", nobody, func(folder string) error {
+			return os.Chmod(folder+"/mesh-refusals", 0o600)
+		}, func(string) error { return nil }, true, ""},
+	} {
+		folder := t.TempDir()
+		if err := unix.Mount("tmpfs", folder, "tmpfs", 0, test.options); err != nil {
+			t.Fatal("this test must run as root: ", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) })
+		path := filepath.Join(folder, "mesh-refusals")
+		former := serverWithRefusals(path)
+		former.refusals = []refusedState{refusedBy("former", 1)}
+		before := former.persistRefusals()
+		for _, err := range []error{before, os.Chmod(path, 0o644), os.Chmod(folder, 0o755),
+			os.Chmod(filepath.Dir(folder), 0o755), os.Chown(folder, test.folder, 0), test.breaks(folder)} {
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		asUser(t, nobody, func() {
+			s := serverWithRefusals(path)
+			if test.unreadable != (len(s.refusals) == 0) {
+				t.Errorf("%s: read %d kinds", name, len(s.refusals))
+			}
+			s.refusals = append(s.refusals, refusedBy("next", 30<<10))
+			err := s.persistRefusals()
+			if test.wantFailure == "" != (err == nil) ||
+				err != nil && !strings.Contains(err.Error(), test.wantFailure) {
+				t.Errorf("%s: %v, want %q", name, err, test.wantFailure)
+			}
+			again := serverWithRefusals(path)
+			if got := again.refusals[0].Node; err != nil && got != "former" {
+				t.Errorf("%s: the file of before has %q", name, got)
+			}
+			failed := make(chan error)
+			go func() { failed <- test.restores(folder) }() // as root
+			if err := cmp.Or(<-failed, s.persistRefusals()); err != nil {
+				t.Errorf("%s: once it is possible: %v", name, err)
+			}
+			all := serverWithRefusals(path).refusals
+			if len(all) == 0 || all[len(all)-1].Node != "next" {
+				t.Errorf("%s: stored: %d kinds", name, len(all))
+			}
+			if entries, _ := os.ReadDir(folder); len(entries) != 1 {
+				t.Errorf("%s: left: %v", name, entries)
+			}
+		})
 	}
 }

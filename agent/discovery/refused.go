@@ -128,7 +128,7 @@ func described(r *resource.Resource) string {
 func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.Refused) Problem {
 	message := fmt.Sprintf("Envoy refused the %s: %s", described(r), of.Reason)
 	fix := "correct it; it is not in use until it changes, or a reload tries it again"
-	if of.Held || of.Accepted != nil {
+	if of.Accepted != nil {
 		fix = "correct it; the version that Envoy accepted before stays in use until it changes, or a " +
 			"reload tries it again"
 	}

@@ -10,6 +10,7 @@ package discovery
 
 import (
 	"context"
+	"crypto/sha256"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,16 +34,17 @@ type Problem = object.Problem
 // for concurrent use.
 type Server struct {
 	part.Readiness
-	options         Options
-	certificates    *certificates
-	persisted       persisted
-	refusalsWritten [][]byte           // records of Options.Refusals; of Run
-	rescan          chan chan struct{} // closed once it is done
-	calls           chan func()        // see inRun
-	reconsider      chan struct{}      // newer has changed
-	newer           atomic.Bool        // see filterCheck
-	proceed         chan struct{}      // see Proceed
-	nacked          chan struct{}      // the refusals of a feed have changed
+	options      Options
+	certificates *certificates
+	persisted    persisted
+	refusalsSeen [sha256.Size]byte  // refusalsMark of the last write; of Run
+	refusalsSum  [sha256.Size]byte  // of the records of Options.Refusals; of Run
+	rescan       chan chan struct{} // closed once it is done
+	calls        chan func()        // see inRun
+	reconsider   chan struct{}      // newer has changed
+	newer        atomic.Bool        // see filterCheck
+	proceed      chan struct{}      // see Proceed
+	nacked       chan struct{}      // the refusals of a feed have changed
 
 	newestStream atomic.Uint64 // that accepted resources
 	meshReads    atomic.Uint64 // begun

@@ -31,15 +31,15 @@ const notEnforced = "the policy is not in force: "
 // resource; ok is false if there is none.
 func (s *Server) unenforced(of *resource.Refused) (p Problem, ok bool) {
 	newest := of.Resource
-	if of.Accepted == nil && !of.Held || newest.Type != resource.ListenerType {
+	if of.Accepted == nil || newest.Type != resource.ListenerType {
 		return Problem{}, false
 	}
 	for _, restriction := range restrictions {
 		isPolicy := func(o resource.Origin) bool { return o.Kind == string(restriction.kind) }
 		at := slices.IndexFunc(newest.Origins, isPolicy)
 		// of what a client has from before the server's start only the version may be known
-		if at < 0 && (of.Accepted == nil || !s.mutualChanged) ||
-			of.Accepted != nil && !restriction.admits(of.Accepted, newest) {
+		if at < 0 && (of.InUse() == nil || !s.mutualChanged) ||
+			of.InUse() != nil && !restriction.admits(of.InUse(), newest) {
 			continue
 		}
 		message := fmt.Sprintf("%sEnvoy refused the %s", notEnforced, described(newest))

@@ -33,8 +33,24 @@ type Record struct {
 	Text []byte
 }
 
+// head returns the bytes before the text of a record: its length with the kind, and the kind.
+func (r Record) head() []byte {
+	return append(binary.AppendUvarint(nil, uint64(len(r.Text)+1)), r.Kind)
+}
+
+// Fit leaves out the records that would make a file too large, and returns how many.
+func (f Format) Fit(records []Record) (fitting []Record, without int) {
+	total := len(f.Header)
+	for _, r := range records {
+		if size := len(r.head()) + len(r.Text); total+size <= f.Most {
+			fitting, total = append(fitting, r), total+size
+		}
+	}
+	return fitting, len(records) - len(fitting)
+}
+
 // Write replaces a file atomically. Its mode is 0600.
-func (f Format) Write(path string, records iter.Seq2[byte, []byte]) (err error) {
+func (f Format) Write(path string, records iter.Seq[Record]) (err error) {
 	file, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600),
 		renameio.WithTempDir(filepath.Dir(path)))
 	if err != nil {
@@ -47,12 +63,12 @@ func (f Format) Write(path string, records iter.Seq2[byte, []byte]) (err error) 
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	total := len(f.Header)
-	for kind, text := range records {
-		head := append(binary.AppendUvarint(nil, uint64(len(text)+1)), kind)
-		if total += len(head) + len(text); total > f.Most {
+	for r := range records {
+		head := r.head()
+		if total += len(head) + len(r.Text); total > f.Most {
 			return fmt.Errorf("write %s: it has more than %d MB", path, f.Most>>20)
 		}
-		for _, part := range [][]byte{head, text} {
+		for _, part := range [][]byte{head, r.Text} {
 			if _, err := out.Write(part); err != nil {
 				return fmt.Errorf("write %s: %w", path, err)
 			}

@@ -74,10 +74,10 @@ func (r resource) size() int {
 
 // writeFile replaces the file atomically.
 func writeFile(path string, nodes []*snapshot) error {
-	err := fileFormat.Write(path, func(yield func(byte, []byte) bool) {
+	err := fileFormat.Write(path, func(yield func(recordfile.Record) bool) {
 		for _, node := range nodes {
 			head := string(node.identity) + " " + node.saved.UTC().Format(time.RFC3339Nano)
-			if !yield(nodeRecord, []byte(head)) {
+			if !yield(recordfile.Record{Kind: nodeRecord, Text: []byte(head)}) {
 				return
 			}
 			for typeURL, of := range node.types {
@@ -85,7 +85,7 @@ func writeFile(path string, nodes []*snapshot) error {
 				for _, one := range of.resources {
 					r.resources = append(r.resources, one)
 				}
-				if !yield(typeRecord, r.encode(true)) {
+				if !yield(recordfile.Record{Kind: typeRecord, Text: r.encode(true)}) {
 					return
 				}
 			}

@@ -14,21 +14,32 @@ type Client struct {
 
 // Refused is the newest version of a resource that a client refused. It is immutable.
 type Refused struct {
-	Resource *Resource // the refused version
-	Accepted *Resource // the last accepted version, which stays in use; nil: none
-	Sequence uint64    // of the last snapshot with the accepted version; 0: unknown
-	Since    time.Time // when another version replaced the accepted one; zero: unknown
-	Reason   string    // of the client
-	Attempt  int       // grows with each Retry: clients that refused it try it once more
-	// Offered means that clients that connect get the refused version first: another client accepted
-	// it, the cause was on the host of the client that refused it, or it is tried again.
-	Offered bool
-	// Retrying means that a Retry has no answer yet.
-	Retrying bool
-	// Held means that a client that refused it has another version, whose content may be unknown.
-	Held bool
+	Resource *Resource `json:"resource"` // the refused version
+	// Accepted is the last accepted version, maybe only its version, which stays in use; nil: none.
+	Accepted *Resource `json:"accepted,omitempty"`
+	Replaced []Key     `json:"replaced,omitempty"` // removed listeners that stay
+	Reason   string    `json:"reason"`             // of the client
+	// Local means that only clients refused it that may be the only ones to do so.
+	Local bool `json:"local,omitempty"`
 	// Unbound means that all clients that refused it could not bind the listener.
-	Unbound bool
+	Unbound bool `json:"unbound,omitempty"`
+
+	Sequence uint64    `json:"-"` // of the last snapshot with the accepted version; 0: unknown
+	Since    time.Time `json:"-"` // when another version replaced that; zero: unknown
+	Attempt  int       `json:"-"` // grows with each Retry: who refused it tries it once more
+	// Offered means that clients that connect get the refused version first: another client accepted
+	// it, Local is set, or it is tried again.
+	Offered bool `json:"-"`
+	// Retrying means that a Retry has no answer yet.
+	Retrying bool `json:"-"`
+}
+
+// InUse returns the last accepted version if its content is known, else nil.
+func (r *Refused) InUse() *Resource {
+	if !r.Accepted.Known() {
+		return nil
+	}
+	return r.Accepted
 }
 
 // Nack is a client's refusal of one resource.
@@ -37,8 +48,8 @@ type Nack struct {
 	Held     *Resource   // what the client has instead, maybe only its version; nil: nothing
 	Replaces []*Resource // listeners of the client which the refused one may replace, if removed
 	Reason   string
-	Local    bool // only this client may refuse it, for example as it has the resource nevertheless
-	Unbound  bool // Envoy cannot bind the listener: a state of its host
+	Local    bool // a state of the client's host, or the client has the resource nevertheless
+	Unbound  bool // Envoy cannot bind the listener
 }
 
 // acceptance is what clients accepted and refused of a feed's resources.
@@ -51,7 +62,7 @@ type acceptance struct {
 	closed     map[Key]bool    // of the last Change
 	retained   map[Key]bool    // removed resources that are in the snapshot for refused ones
 	refusals   map[Key]*refusal
-	restored   map[Key]Refusal // until the first publication
+	restored   map[Key]Refused // until the first publication
 	notify     func()          // called without the lock when refusals change
 	// streams of proxies that have answered a response with listeners, see Join. An Envoy that
 	// drains accepts listeners without looking at them: of listeners the newest stream counts.
@@ -69,9 +80,7 @@ type version struct {
 type refusal struct {
 	Refused
 	by       map[Client]bool // clients
-	local    bool
-	accepted bool  // by another client
-	replaced []Key // listeners that stay
+	accepted bool            // by another client
 }
 
 func newAcceptance() acceptance {
@@ -118,34 +127,21 @@ func (f *Feed) replaced(old, by *Resource) {
 		delete(f.removed, key)
 		delete(f.retained, key)
 	}
-	delete(f.refusals, key)
-	delete(f.accepted, key)
-	if by.Type != ProxyConfigType { // no Envoy requests it
-		f.unaccepted[key] = true
-	}
-	switch {
-	case last.resource == nil:
-	case last.resource.Version == by.Version:
-		delete(f.unaccepted, key)
-	default:
-		f.accepted[key] = last
-	}
-	stored, ok := f.restored[key]
-	if !ok {
-		return
+	stored, restored := f.restored[key]
+	if restored && stored.Accepted != nil {
+		last = version{resource: stored.Accepted}
 	}
 	delete(f.restored, key)
-	switch {
-	case stored.Accepted == nil:
-	case stored.Accepted.Version == by.Version:
-		delete(f.unaccepted, key)
-	default:
-		f.accepted[key] = version{resource: stored.Accepted}
+	delete(f.refusals, key)
+	delete(f.accepted, key)
+	delete(f.unaccepted, key)
+	// no Envoy requests the type ProxyConfigType
+	if by.Type != ProxyConfigType && !(last.resource != nil && last.resource.Version == by.Version) {
+		f.unaccepted[key], f.accepted[key] = true, last
 	}
-	if stored.Version == by.Version {
-		f.refusals[key] = &refusal{by: map[Client]bool{}, local: stored.Local, replaced: stored.Replaced,
-			Refused: Refused{Resource: by, Accepted: stored.Accepted, Reason: stored.Reason,
-				Held: stored.Held, Unbound: stored.Unbound}}
+	if restored && stored.Resource.Version == by.Version {
+		stored.Resource = by
+		f.refusals[key] = &refusal{Refused: stored, by: map[Client]bool{}}
 	}
 }
 
@@ -222,22 +218,20 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		if newest == nil || newest.Version != n.Resource.Version || f.retained[key] {
 			continue
 		}
-		if _, ok := f.accepted[key]; !ok && n.Held.Known() {
+		if !f.accepted[key].resource.Known() && n.Held != nil {
 			f.accepted[key] = version{resource: n.Held}
 		}
 		m := f.refusals[key]
 		if m == nil {
-			m = &refusal{by: map[Client]bool{}, local: true, accepted: !f.unaccepted[key],
-				Refused: Refused{Resource: newest, Unbound: true}}
+			m = &refusal{by: map[Client]bool{}, accepted: !f.unaccepted[key],
+				Refused: Refused{Resource: newest, Local: true, Unbound: true}}
 			f.refusals[key] = m
 		} else if m.by[client] && !m.Retrying && m.Reason == n.Reason {
 			continue
 		}
 		m.by[client] = true
-		n.Local = n.Local || key.Type == ListenerType && f.outdated(client)
-		m.Held = m.Held || n.Held != nil
 		m.Unbound = m.Unbound && n.Unbound
-		m.local = m.local && (n.Local || n.Unbound)
+		m.Local = m.Local && (n.Local || key.Type == ListenerType && f.outdated(client))
 		m.Accepted, m.Sequence = f.accepted[key].resource, f.accepted[key].sequence
 		m.Since = f.accepted[key].replaced
 		m.Reason, m.Retrying = n.Reason, false
@@ -248,8 +242,8 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 			if _, ok := f.removed[r.Key()]; !ok && r.Known() {
 				f.removed[r.Key()] = version{resource: r, sequence: f.current.Sequence}
 			}
-			if !slices.Contains(m.replaced, r.Key()) {
-				m.replaced = append(m.replaced, r.Key())
+			if !slices.Contains(m.Replaced, r.Key()) {
+				m.Replaced = append(slices.Clip(m.Replaced), r.Key())
 			}
 		}
 		e.keys = append(e.keys, key)

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -8,7 +9,15 @@ import (
 )
 
 // Key identifies a resource.
-type Key struct{ Type, Name string }
+type Key struct {
+	Type string `json:"type"`
+	Name string `json:"name"`
+}
+
+// Compare orders keys by type and name.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Type, other.Type), cmp.Compare(k.Name, other.Name))
+}
 
 // Snapshot holds all resources of one kind of proxy at one moment. It is immutable and shared.
 type Snapshot struct {
@@ -221,7 +230,7 @@ func (e *edit) commit() *Snapshot {
 	}
 	for key, m := range f.refusals {
 		one := m.Refused
-		one.Offered = m.local || m.accepted || m.Retrying
+		one.Offered = m.Local || m.accepted || m.Retrying
 		refused[key] = &one
 	}
 	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: e.sets, changed: changed,

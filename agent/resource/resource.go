@@ -5,6 +5,8 @@ package resource
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -128,6 +130,41 @@ func (r *Resource) DeltaField() []byte { return r.encoded }
 // StateField returns Any preceded by the tag and length of the field "resources" of a
 // DiscoveryResponse. Callers must not modify it.
 func (r *Resource) StateField() []byte { return r.encoded[r.state:] }
+
+// stored is a Resource as JSON.
+type stored struct {
+	Key
+	Version string `json:"version"`
+	Value   []byte `json:"value"` // null: only the version is known
+}
+
+var errSecret = errors.New("secrets are not stored")
+
+// MarshalJSON encodes the resource without its origins. A secret is an error.
+func (r *Resource) MarshalJSON() ([]byte, error) {
+	if r.Type == SecretType {
+		return nil, errSecret
+	}
+	s := stored{Key: r.Key(), Version: r.Version}
+	if r.Known() {
+		s.Value = r.Value()
+	}
+	return json.Marshal(s)
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (r *Resource) UnmarshalJSON(text []byte) error {
+	var s stored
+	err := json.Unmarshal(text, &s)
+	*r = Resource{Type: s.Type, Name: s.Name, Version: s.Version}
+	if s.Value != nil {
+		*r = *FromEncoded(s.Type, s.Name, s.Value)
+	}
+	if err == nil && s.Type == SecretType {
+		err = errSecret
+	}
+	return err
+}
 
 // Value returns the encoded message. Callers must not modify it.
 func (r *Resource) Value() []byte { return r.encoded[r.value:] }

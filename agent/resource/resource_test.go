@@ -2,6 +2,7 @@ package resource
 
 import (
 	"bytes"
+	"encoding/json"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,4 +140,27 @@ func TestFeed_Idle(t *testing.T) {
 			t.Errorf("a feed that was left is idle since %v", f.Idle())
 		}
 	})
+}
+
+func TestResource_JSON(t *testing.T) {
+	for name, r := range map[string]*Resource{
+		"known":        FromEncoded(ClusterType, "a", []byte("content")),
+		"version only": {Type: ClusterType, Name: "a", Version: "1"},
+	} {
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Resource
+		if err := json.Unmarshal(text, &got); err != nil || got.Key() != r.Key() ||
+			got.Version != r.Version || got.Known() != r.Known() || !bytes.Equal(got.Value(), r.Value()) {
+			t.Errorf("%s: %s is %+v, %v", name, text, got, err)
+		}
+	}
+	if _, err := json.Marshal(FromEncoded(SecretType, "a", []byte("key"))); err == nil {
+		t.Error("a secret can be stored")
+	}
+	if err := json.Unmarshal([]byte(`{"type": "`+SecretType+`", "value": "AA=="}`), &Resource{}); err == nil {
+		t.Error("a secret can be read")
+	}
 }

@@ -1,6 +1,10 @@
 package resource
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+)
 
 // While the newest version of a resource is refused, clients use the last accepted one. The removed
 // resources that it refers to stay in the snapshots meanwhile, as do removed listeners that the
@@ -31,7 +35,7 @@ func (f *Feed) retain(e *edit) {
 		if m.Accepted != nil {
 			roots = append(roots, m.Accepted)
 		}
-		for _, key := range m.replaced {
+		for _, key := range m.Replaced {
 			need(key)
 		}
 	}
@@ -79,44 +83,33 @@ func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, f
 // Known reports whether the content is known, not only the version.
 func (r *Resource) Known() bool { return r != nil && len(r.encoded) > 0 }
 
-// Refusal is the refusal of a resource as it is stored.
-type Refusal struct {
-	Key      Key
-	Version  string // the refused one
-	Reason   string
-	Local    bool      // see Nack
-	Unbound  bool      // see Nack
-	Held     bool      // see Refused
-	Accepted *Resource // the last accepted version; nil: none
-	Replaced []Key     // listeners that stay
-}
-
-// State has the refusals of a feed for the next feed of the same proxies.
+// State has the refusals of a feed for the next feed of the same proxies, without those of secrets.
 type State struct {
-	Refusals []Refusal
-	Retained []*Resource // removed resources that stay
+	Refused  []Refused   `json:"refused,omitempty"` // of Resource only the version is known
+	Retained []*Resource `json:"retained,omitempty"`
 }
 
-// State returns the refusals of the feed, in no order, without those of secrets.
+// State returns the refusals of the feed, sorted.
 func (f *Feed) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var s State
-	for _, stored := range f.restored {
-		s.Refusals = append(s.Refusals, stored)
-	}
+	s := State{Refused: slices.Collect(maps.Values(f.restored))}
 	for key, m := range f.refusals {
 		if key.Type != SecretType {
-			s.Refusals = append(s.Refusals, Refusal{Key: key, Version: m.Resource.Version,
-				Reason: m.Reason, Local: m.local, Unbound: m.Unbound, Held: m.Held,
-				Accepted: m.Accepted, Replaced: m.replaced})
+			one := m.Refused
+			one.Resource = &Resource{Type: key.Type, Name: key.Name, Version: one.Resource.Version}
+			s.Refused = append(s.Refused, one)
 		}
 	}
 	for key, gone := range f.removed {
-		if (f.retained[key] || len(f.restored) > 0) && key.Type != SecretType {
+		if f.retained[key] || len(f.restored) > 0 {
 			s.Retained = append(s.Retained, gone.resource)
 		}
 	}
+	slices.SortFunc(s.Refused, func(x, y Refused) int {
+		return x.Resource.Key().Compare(y.Resource.Key())
+	})
+	slices.SortFunc(s.Retained, func(x, y *Resource) int { return x.Key().Compare(y.Key()) })
 	return s
 }
 
@@ -125,9 +118,9 @@ func (f *Feed) State() State {
 func (f *Feed) Restore(s State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.restored = map[Key]Refusal{}
-	for _, r := range s.Refusals {
-		f.restored[r.Key] = r
+	f.restored = map[Key]Refused{}
+	for _, r := range s.Refused {
+		f.restored[r.Resource.Key()] = r
 	}
 	for _, r := range s.Retained {
 		f.removed[r.Key()] = version{resource: r}

@@ -159,7 +159,8 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	f := NewFeed()
 	r := FromEncoded(ClusterType, "a", []byte("1"))
-	f.Restore(State{Refusals: []Refusal{{Key: r.Key(), Version: "2", Accepted: r}}})
+	f.Restore(State{Refused: []Refused{{Accepted: r,
+		Resource: &Resource{Type: r.Type, Name: r.Name, Version: "2"}}}})
 	f.Publish(Change{Set: []*Resource{r}})
 	s := f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
 	if got := s.Refused(r.Key()); got == nil || got.Accepted != nil {

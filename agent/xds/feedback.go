@@ -13,7 +13,7 @@ import (
 func (s *session) inherit(w *watch, name string) {
 	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
 	if of != nil && !of.Offered && w.refused[name] == nil {
-		w.refused[name] = &refused{resource: of.Resource, instead: of.Accepted, message: of.Reason,
+		w.refused[name] = &refused{resource: of.Resource, instead: of.InUse(), message: of.Reason,
 			since: time.Now(), attempt: of.Attempt, inherited: true}
 	}
 }
@@ -30,8 +30,8 @@ func (s *session) inheritAll(w *watch) {
 // nack returns what the feed must know of a refusal. held is what the client has instead.
 func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
 	n := resource.Nack{Resource: one, Held: held, Reason: reason,
-		Local:   w.typeURL == resource.SecretType,
 		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
+	n.Local = n.Unbound || w.typeURL == resource.SecretType
 	if held == nil && w.typeURL == resource.ListenerType {
 		for _, name := range s.pendingRemovals(w) {
 			if old := w.differs[name].held; mayReplace(one, old) {

@@ -257,7 +257,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		}
 		of := snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
 		if nacked[name] && of != nil && same(of.Resource, refused.resource) {
-			refused.instead, refused.attempt = cmp.Or(refused.instead, of.Accepted), of.Attempt
+			refused.instead, refused.attempt = cmp.Or(refused.instead, of.InUse()), of.Attempt
 		}
 		if refused.instead != nil {
 			report.Kept[i] = refused.instead.Version

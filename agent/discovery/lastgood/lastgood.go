@@ -19,6 +19,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/validate"
 )
 
 // State has the versions in force that the files no longer contain in valid form.
@@ -133,7 +134,7 @@ func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
 	}
-	objects, err := RecordsOf(state.Objects)
+	objects, err := recordsOf(state.Objects)
 	if err != nil {
 		return err
 	}
@@ -165,8 +166,35 @@ func remove(path string) error {
 	return nil
 }
 
-// RecordsOf returns the records of objects.
-func RecordsOf(objects []*object.Object) (all []Record, err error) {
+// Objects are objects that are Records as JSON.
+type Objects []*object.Object
+
+// MarshalJSON encodes the objects.
+func (o Objects) MarshalJSON() ([]byte, error) {
+	records, err := recordsOf(o)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(records)
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON. Invalid objects are an error.
+func (o *Objects) UnmarshalJSON(text []byte) error {
+	var records []Record
+	if err := json.Unmarshal(text, &records); err != nil {
+		return err
+	}
+	for _, r := range records {
+		one, err := r.Object("", validate.Object)
+		if err != nil {
+			return err
+		}
+		*o = append(*o, one)
+	}
+	return nil
+}
+
+func recordsOf(objects []*object.Object) (all []Record, err error) {
 	for _, o := range objects {
 		r, err := recordOf(o)
 		if err != nil {

@@ -1,8 +1,10 @@
 package view
 
 import (
+	"maps"
 	"slices"
 
+	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/patch"
 	"outrider.org/outrider/agent/resource"
@@ -14,10 +16,10 @@ import (
 
 // Override has the EnvoyFilters in force for one resource in place of the newest ones.
 type Override struct {
-	Key     resource.Key
-	Reason  string           // of the client
-	Filters []*object.Object // in force for the resource
-	Refused []*object.Object // the newest ones that differ
+	resource.Key
+	Reason  string           `json:"reason"`            // of the client
+	Filters lastgood.Objects `json:"filters,omitempty"` // in force for the resource
+	Refused lastgood.Objects `json:"refused,omitempty"` // the newest ones that differ
 }
 
 // override is an Override in force.
@@ -102,7 +104,7 @@ func differing(objects, others []*object.Object) (found []*object.Object) {
 // publishes them. It returns those for which other EnvoyFilters are in force now.
 func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Override) {
 	for key, of := range refused {
-		if of.Offered || of.Accepted == nil || v.patches.overrides[key] != nil ||
+		if of.Offered || of.InUse() == nil || v.patches.overrides[key] != nil ||
 			v.patches.added[key] != nil {
 			continue
 		}
@@ -151,14 +153,13 @@ func (v *View) Suspects(o Override) []*object.Object {
 	return differing(o.Filters, v.patches.set.Objects())
 }
 
-// Overrides returns the overrides in force, in no order.
+// Overrides returns the overrides in force, sorted.
 func (v *View) Overrides() (all []Override) {
 	for _, o := range v.patches.overrides {
 		all = append(all, o.Override)
 	}
-	for _, o := range v.patches.stored {
-		all = append(all, o)
-	}
+	all = slices.AppendSeq(all, maps.Values(v.patches.stored))
+	slices.SortFunc(all, func(x, y Override) int { return x.Key.Compare(y.Key) })
 	return all
 }
 
