@@ -13,7 +13,7 @@ import (
 // quiet machine, and what a busy one allows, where each wake-up takes several.
 const (
 	idleSwitches     = 20
-	idleSwitchesBusy = 150
+	idleSwitchesBusy = 80
 )
 
 // Agent, keeper, capture and resolved rarely wake up while nothing happens, with interception and
