@@ -28,7 +28,7 @@ bench: ## run the benches and all tests (hours on a quiet machine); tables, and 
 	OUTRIDER_RANDOM=10000 go test -run TestRandom -v -timeout 60m ./agent/discovery
 	OUTRIDER_FIELDS=10000 go test -run TestMutation_RemovedFieldChangesAnAnswer -timeout 60m ./agent/discovery
 	OUTRIDER_TEST_FULL=1 go test -count=1 -v -timeout 60m ./agent/discovery/differential
-	OUTRIDER_TEST_FULL=1 go test -count=1 -v -timeout 60m -run 'TestNoRequestIsLost|TestStopUnderLoad|TestReloadsInARow|TestPhasesThatLast|TestBoot|TestCapture_|TestFleet_|TestIdle_' ./scripts/machine/systemtest
+	OUTRIDER_TEST_FULL=1 go test -count=1 -v -timeout 60m -run 'TestNoRequestIsLost|TestStopUnderLoad|TestReloadsInARow|TestPhasesThatLast|TestBoot|TestCapture_|TestFleet_|TestIdle_|TestUpgrade_' ./scripts/machine/systemtest
 	OUTRIDER_TEST_FULL=1 go test -count=1 -v -run TestIstiod_MutualTLSWithShortCertificates ./cmd/outriderd
 	OUTRIDER_ROTATIONS=1000 go test -count=1 -run TestFiles_EveryRotationIsServed ./agent/identity
 	OUTRIDER_TEST_FULL=1 go test -count=1 -v -timeout 60m -run TestUninstall_WithCompromisedEnvoy ./packaging

@@ -35,6 +35,7 @@ func annotated(t *testing.T) string {
 		}
 		before := strings.ReplaceAll(string(text),
 			"src: packaging/outrider.toml", "src: etc/outrider.toml")
+		before = strings.ReplaceAll(before, "compression: gzip", "compression: zstd")
 		file := filepath.Join(dist, packager+".yaml")
 		if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
 			t.Fatal(err)

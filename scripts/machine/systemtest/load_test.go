@@ -97,7 +97,8 @@ func debs(t *testing.T) string {
 		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
 			"package"))
 		command.Env = append(os.Environ(), "VERSION="+version, "ARCHITECTURES=amd64",
-			"PACKAGERS=deb", "DIST="+filepath.Join(folder, version), "WORK="+folder+".work")
+			"PACKAGERS=deb", "DEB_COMPRESSION=zstd", "DIST="+filepath.Join(folder, version),
+			"WORK="+folder+".work")
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("scripts/package: %v: %s", err, out)
 		}
