@@ -67,7 +67,7 @@ func istiod(c *config.Config) identity.Istiod {
 	return issuer
 }
 
-// sealed returns where the certificate is kept over a reboot, nil if it is not.
+// sealed returns the store of the certificate across reboots, nil if it is not stored.
 func sealed(
 	c *config.Config, issuer identity.Istiod, seal []byte, log *slog.Logger,
 ) *identity.Sealed {

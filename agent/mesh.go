@@ -77,7 +77,7 @@ func namespaces(supervisor *epoch.Supervisor) []string {
 	return all
 }
 
-// envoyMayNotHave returns why Envoy must not be given the content of a file, "" if it may. It waits
+// envoyMayNotHave returns why Envoy must not receive the content of a file, "" if it may. It waits
 // for the first connection to the keeper, which knows Envoy's user.
 func envoyMayNotHave(link *epoch.Link, file *os.File) string {
 	<-link.Ready()

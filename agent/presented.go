@@ -15,13 +15,13 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// presentedPause is the shortest time between two looks: at a start Envoy acknowledges much.
+// presentedPause is the minimum time between two queries: a starting Envoy sends many ACKs.
 const presentedPause = time.Second
 
-// presented follows the certificates that Envoy presents from files that it reads itself. Envoy is
-// asked, not the files: the agent may not read them, and Envoy keeps a certificate whose
-// replacement it refuses. It is asked when it has acknowledged secrets, or what uses them, and when
-// epochs change.
+// presented watches the certificates that Envoy presents from files that it reads itself. It
+// queries Envoy instead of reading the files: the agent may not be able to read them, and Envoy
+// retains a certificate whose replacement it refuses. It queries Envoy after an ACK of secrets or
+// of listeners or clusters, and when epochs change.
 type presented struct {
 	part.Readiness
 	identity     *identity.Manager
@@ -56,8 +56,8 @@ func (p *presented) Run(ctx context.Context) error {
 	}
 }
 
-// look requested the live Envoy, if secrets in files are in use. While none is live, the last answer
-// stays.
+// look requested the live Envoy, if secrets in files are in use. While none is live, the last
+// answer stays.
 func (p *presented) look(ctx context.Context) error {
 	live, ok := liveEpoch(p.supervisor)
 	if !ok {

@@ -26,7 +26,7 @@ func (withoutEnvoy) Submit(epoch.Request) func(context.Context) (epoch.Result, e
 	}
 }
 
-// specWithoutEnvoy stands for the Envoy of a configuration without one.
+// specWithoutEnvoy returns the spec of a configuration without Envoy.
 func specWithoutEnvoy() *epoch.Spec {
 	return &epoch.Spec{AdminAddress: func(epoch.Launch) string { return "" }}
 }

@@ -22,7 +22,7 @@ import (
 // read files, call other parts or apply settings run in helper goroutines, which post their results
 // to the owner:
 //
-//	take → prepare* → decide → ask* → applied → settle* → finish  (*: a helper goroutine)
+//	take → prepare* → decide → submit* → applied → queue* → finish  (*: a helper goroutine)
 //
 // Requests are prepared concurrently, so an invalid configuration is refused at once even while an
 // older request waits. The newest of several requests wins. Settings take effect in commit order; a
@@ -57,7 +57,8 @@ type specSource interface {
 	// Check returns why the host cannot provide what a configuration needs.
 	Check(ctx context.Context, loaded *config.Loaded) error
 	Make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
-	// Loses returns an error for what the live epoch serves and a new one would not.
+	// Loses returns an error that names the certificates which the live epoch serves and a new
+	// epoch could not read.
 	Loses(ctx context.Context) error
 }
 
@@ -90,7 +91,7 @@ type prepared struct {
 	loaded  *config.Loaded
 	pending []string // [start] keys that wait for the next start
 	wanted  *wanted
-	loses   error // what the live epoch serves and a new one would not, or nil
+	loses   error // see specSource.Loses
 	epoch   bool  // an epoch was requested; accessed by the owner only
 	first   bool  // of the start of the agent
 }

@@ -12,7 +12,7 @@ import (
 // Request is what to render: Input, or a user's file or the upstream server's bootstrap in its
 // place, and a file to merge into the result.
 type Request struct {
-	Input    Input  // its AdminSocket is ignored, see Rendered
+	Input    Input  // Input.AdminSocket is ignored, see Rendered
 	Custom   *File  // nil = none; a complete bootstrap
 	Template *File  // nil = none; a text/template of one
 	Upstream []byte // nil = none; a bootstrap of the upstream server (protobuf)
@@ -33,7 +33,7 @@ func (r Request) TooExpensive(format string, arguments ...any) error {
 
 // File is a user's file.
 type File struct {
-	Path    string // its extension selects JSON or YAML
+	Path    string // the extension selects JSON or YAML
 	Content []byte
 }
 
@@ -51,7 +51,7 @@ type Rendered struct {
 	Files []string
 }
 
-// For returns the bootstrap (JSON) of an epoch with the given admin socket.
+// For returns the bootstrap (JSON) of an epoch with an admin socket.
 func (r *Rendered) For(adminSocket string) ([]byte, error) {
 	if len(adminSocket) > MaxSocketPath {
 		return nil, fmt.Errorf("the socket's path %s is longer than %d bytes; choose a shorter "+

@@ -17,7 +17,7 @@ type Result struct {
 	Readable bool `json:"readable,omitempty"`
 	// Closed is the first directory on the way that the user may not enter; "": none.
 	Closed string `json:"closed,omitempty"`
-	// Final is the path without symbolic links, as far as the user can follow them.
+	// Final is the path without symbolic links, as far as the user can resolve them.
 	Final string `json:"final,omitempty"`
 	// Device and Inode identify the file, if it could be reached.
 	Device uint64 `json:"device,omitempty"`
@@ -50,8 +50,8 @@ func Check(path string) (Result, error) {
 	if status.Mode&unix.S_IFMT == unix.S_IFDIR {
 		rights |= unix.X_OK
 	}
-	// The real user is checked, which is the effective one here. With AT_EACCESS, kernels before 5.8
-	// would need an emulation that knows nothing but the mode.
+	// The real user is checked, which is also the effective one. With AT_EACCESS, kernels before
+	// 5.8 would need an emulation that knows nothing but the mode.
 	err = unix.Access(opened, rights)
 	if err != nil && !errors.Is(err, unix.EACCES) {
 		return Result{}, &os.PathError{Op: "access", Path: path, Err: err}

@@ -16,7 +16,7 @@ import (
 type Service struct {
 	Address      string // host:port
 	Handler      http.Handler
-	Users        []uint32 // that may connect
+	Users        []uint32 // the users that may connect
 	Refusal      string   // JSON, for connections of other users and beyond the limits
 	WriteTimeout time.Duration
 	Bound        func(error) // receives the result of each attempt to bind the address
@@ -60,7 +60,7 @@ func (s Service) Serve(ctx context.Context) error {
 }
 
 // fromPage reports whether a web page may have made a browser send a request: to another origin, or
-// to its own name, which leads here (DNS rebinding).
+// to its own name, which resolves to this host (DNS rebinding).
 func fromPage(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -47,7 +47,7 @@ type CaptureExplanation struct {
 	Key     string `json:"key"`
 	Rule    string `json:"rule,omitempty"`
 	Chain   string `json:"chain,omitempty"`
-	State   string `json:"state"` // whether the rules are in force
+	State   string `json:"state"` // state of the rules: off, on, withdrawn, closed or trial
 }
 
 // CaptureTrial is the length of a trial.

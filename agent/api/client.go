@@ -23,7 +23,7 @@ type Client struct {
 	http   *http.Client
 }
 
-// NewClient returns a client of the agent on the given socket. It does not connect yet.
+// NewClient returns a client of the agent at a socket. It does not connect yet.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		connection, err := dialSocket(ctx, socket)
@@ -155,7 +155,7 @@ func (c *Client) Admin(ctx context.Context, path string, query url.Values) (Admi
 		Body:        response.Body}, nil
 }
 
-// Events calls each for every event after the given sequence number, oldest first. With stream it
+// Events calls each for every event after a sequence number, oldest first. With stream it
 // continues with new events until ctx ends, each returns an error or the agent exits.
 func (c *Client) Events(ctx context.Context, after uint64, stream bool,
 	each func(condition.Event) error) error {

@@ -32,7 +32,7 @@ type Options struct {
 	Socket  string // path, in an existing directory
 	Rule    Rule
 	Backend Backend
-	Board   *condition.Board // its events are served
+	Board   *condition.Board // source of the events that clients read
 	Logger  *slog.Logger
 	// Readiness is that of the Server; nil: it has a new one.
 	Readiness *part.Readiness

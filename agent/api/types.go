@@ -56,7 +56,7 @@ type Status struct {
 	Capture    string      `json:"capture,omitempty"`
 	Identities []Identity  `json:"identities"`
 	LastReload *LastReload `json:"last_reload,omitempty"`
-	// Doing describes the current activity of running reloads in words.
+	// Doing describes the current phase of the reloads in progress.
 	Doing       string   `json:"doing,omitempty"`
 	ConfigFiles []string `json:"config_files"`
 	ConfigHash  string   `json:"config_hash"`
@@ -114,7 +114,7 @@ type Discovery struct {
 	State   string    `json:"state"`             // embedded, connected, connecting, cached
 	Address string    `json:"address,omitempty"` // of the upstream server; empty if embedded
 	Since   time.Time `json:"since,omitzero"`
-	Detail  string    `json:"detail,omitempty"` // in words: "12 files, 1 problem"
+	Detail  string    `json:"detail,omitempty"` // for people: "12 files, 1 problem"
 }
 
 // Health is the health of the workload that is reported upstream.
@@ -181,7 +181,8 @@ type ReloadRequest struct {
 	// IfChanged starts a new epoch only if a change requires one.
 	IfChanged bool `json:"if_changed,omitempty"`
 	// Abort names draining epochs that are killed, with the connections of their clients, if the
-	// reload starts an epoch and Envoy accepts its configuration, so that it does not wait for them.
+	// reload starts an epoch and Envoy accepts its configuration, so that it does not wait for
+	// them.
 	Abort []int `json:"abort,omitempty"`
 	// Systemctl marks requests of ExecReload=, which are logged as systemctl reload.
 	Systemctl bool `json:"systemctl,omitempty"`
@@ -189,7 +190,7 @@ type ReloadRequest struct {
 
 // Progress is the progress of a long operation.
 type Progress struct {
-	// Phase describes the phase in words: "validating", "waiting for epoch 3 to exit".
+	// Phase describes the phase: "validating", "waiting for epoch 3 to exit".
 	Phase       string    `json:"phase"`
 	Until       time.Time `json:"until,omitzero"` // latest end of the phase; zero: unknown
 	Epoch       *int      `json:"epoch,omitempty"`

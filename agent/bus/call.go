@@ -42,7 +42,7 @@ func newCall(message *dbus.Message) *call {
 	return c
 }
 
-// reply returns the reply with the given values.
+// reply returns a reply with values.
 func (c *call) reply(values []any) *dbus.Message {
 	return c.message(dbus.TypeMethodReply, values)
 }

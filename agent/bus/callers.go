@@ -10,7 +10,7 @@ import (
 const unknownUser = ^uint32(0)
 
 // callers caches the user of each calling connection, so that limits apply per user. The bus is
-// asked once per connection; it never reuses unique names.
+// queried once per connection; it never reuses unique names.
 type callers struct {
 	mu     sync.Mutex
 	known  map[string]uint32

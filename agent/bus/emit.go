@@ -15,8 +15,8 @@ import (
 type emitter struct {
 	conn       *dbus.Conn
 	interfaces interfaces
-	sent       *snapshot // what clients know, except for conditions
-	conditions any       // what clients know of the conditions
+	sent       *snapshot // the values that clients have, except for conditions
+	conditions any       // the conditions that clients have
 	sequence   uint64    // sequence number of the last processed event
 }
 

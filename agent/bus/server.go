@@ -31,7 +31,7 @@ type Options struct {
 	Instance string // "" = none
 	Unit     string // systemd unit; "" in the foreground or if unknown
 	Backend  Backend
-	Board    *condition.Board // its events become signals
+	Board    *condition.Board // source of the events that become signals
 	Logger   *slog.Logger
 }
 

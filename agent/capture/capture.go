@@ -37,7 +37,7 @@ func TableName(instance string) string { return tableName("outrider", instance) 
 // closedName is the name of the table that rejects connections; it has no owner.
 func closedName(instance string) string { return tableName("outrider-closed", instance) }
 
-// natName is the name of the table that keeps established connections translated.
+// natName is the name of the table that continues to translate established connections.
 func natName(instance string) string { return tableName("outrider-nat", instance) }
 
 func tableName(name, instance string) string {

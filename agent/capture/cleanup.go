@@ -42,7 +42,7 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			done = append(done, name)
 		case !errors.Is(err, unix.EPERM):
 			return done, err
-		case name != natName(instance): // which systemd may keep, and which captures nothing
+		case name != natName(instance): // systemd may retain that table, which captures nothing
 			held = append(held, name)
 		}
 	}

@@ -37,7 +37,7 @@ func (c *Client) Close() { c.calls.Close() }
 // Done is closed when the connection is lost.
 func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 
-// Changes returns the status after each change. Only the newest is kept for a slow reader.
+// Changes returns the status after each change. A slow reader gets only the newest.
 func (c *Client) Changes() <-chan Status { return c.changes }
 
 // Apply sends settings, which are in force while Envoy serves.

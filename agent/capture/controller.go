@@ -86,7 +86,7 @@ const (
 func (c *Controller) Run(ctx context.Context) error {
 	c.MarkReady()
 	if c.Settings == nil {
-		c.Stop(ctx) // what an earlier configuration set up
+		c.Stop(ctx) // the rules of an earlier configuration
 		<-ctx.Done()
 		return nil
 	}
@@ -142,7 +142,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 		changed := c.Envoy.Changed()
 		live, now, ended := c.phase()
 		if !live && status.State == Off {
-			now = leaving // nothing was captured yet: outbound connections go on
+			now = leaving // nothing was captured yet: outbound connections remain direct
 		}
 		if now != applied && live ||
 			first && (live || status.Closed || c.Settings.ClosesInbound()) {

@@ -69,7 +69,7 @@ type installed struct {
 const (
 	closedUnknown = 0 // an earlier helper may have left one
 	closedRemoved = -1
-	closedLeft    = -2 // by an earlier helper, whose settings are lost
+	closedLeft    = -2 // the rules of an earlier helper, whose settings are lost
 )
 
 // call is a request of a connection.
@@ -89,7 +89,7 @@ func newHelper(o options) (*helper, error) {
 	}
 	if err := h.memory.load(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		h.logf("cannot read the state: %v", err)
-		h.installed.closed = closedLeft // what was refused may have to be
+		h.installed.closed = closedLeft // the refused connections may have to be refused further
 	}
 	// What an earlier helper on an older kernel left: a table with an owner cannot be made from it.
 	h.plain.owned = false

@@ -18,7 +18,7 @@ const (
 // phase returns the current phase, and a channel that receives when it ends. In a mesh,
 // clients learn only when a drain or a stop begins that the host leaves, and the application cannot
 // end their TLS: inbound connections are captured for longer than outbound ones. A drain that
-// several epochs follow, and a stop after it, count from the first.
+// several epochs drain, and a stop after it, count from the first.
 func (c *Controller) phase() (live bool, now phase, ended <-chan time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ const (
 	routeTypeOffset = 7  // rtm_type in it
 )
 
-// Route asks the kernel how a packet of a user of this host reaches an address: local if it is an
+// Route returns how the kernel would send a packet of a local user to an address: local if it is an
 // address of this host, loopback if the packet passes lo. Both are false without a route.
 func Route(to netip.Addr, uid uint32) (local, loopback bool, err error) {
 	to = to.Unmap()

@@ -18,7 +18,7 @@ const (
 	inboundPriority = -85
 )
 
-// Names of rules that follow from no key.
+// Names of rules that are not derived from a key.
 const (
 	ruleEstablished    = "established connection"
 	ruleFamily         = "Envoy does not listen on this address family"

@@ -29,7 +29,7 @@ type Settings struct {
 	// Units restricts outbound capture to processes of these systemd units, if there are any.
 	Units        []string `json:"units,omitempty"`
 	ExcludeUnits []string `json:"exclude_units,omitempty"`
-	// Transparent keeps the client's address in inbound connections.
+	// Transparent preserves the client's address in inbound connections.
 	Transparent bool `json:"transparent,omitempty"`
 	// FailClosed rejects outbound connections that would be captured while Envoy does not serve;
 	// InboundClosed does so for inbound ones, also in an address family that Envoy does not serve.
@@ -38,7 +38,7 @@ type Settings struct {
 	// InboundOnly: outbound connections and queries go direct, because Envoy drains or has not
 	// served yet. It does not belong to [capture] and begins no trial.
 	InboundOnly bool `json:"inbound_only,omitempty"`
-	// Trial is the time after which new settings end unless they are confirmed; 0: they do not end.
+	// Trial is the time after which new settings end unless confirmed; 0: they do not end.
 	Trial time.Duration `json:"trial,omitempty"`
 }
 

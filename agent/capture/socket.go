@@ -63,7 +63,8 @@ func (s *ownerSocket) flush(conn *nftables.Conn) error {
 	return cmp.Or(conn.Flush(), s.failure)
 }
 
-// exchange sends a batch or a dump request and returns all replies. io.EOF stands for no reply.
+// exchange sends a batch or a dump request and returns all replies. io.EOF means that there was no
+// reply.
 func (s *ownerSocket) exchange(messages []netlink.Message) ([]netlink.Message, error) {
 	return s.exchangeSome(messages, nil)
 }

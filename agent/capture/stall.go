@@ -91,7 +91,7 @@ func (s *stall) progress(envoy uint32) (progress bool) {
 	return progress || err != nil
 }
 
-// reset forgets a probe and what was seen while it waited.
+// reset discards the probe and the observations made while it waited for an answer.
 func (s *stall) reset() {
 	s.drop()
 	s.waited, s.seen = 0, nil

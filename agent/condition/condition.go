@@ -192,7 +192,7 @@ func (b *Board) Conditions() []Condition {
 	return all
 }
 
-// Events returns the retained events after the given sequence number, oldest first.
+// Events returns the retained events after a sequence number, oldest first.
 func (b *Board) Events(after uint64) []Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()

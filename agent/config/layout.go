@@ -62,7 +62,7 @@ func checkInstance(name string) *Error {
 	return nil
 }
 
-// Of returns options that load the given main file. If it is the file of an instance in Directory,
+// Of returns options that load another main file. If it is the file of an instance in Directory,
 // the options select that instance with its drop-ins and directories.
 func (o Options) Of(file string) Options {
 	o.Path = file

@@ -48,8 +48,8 @@ func CheckName(name string) error {
 // Pair returns the name of the secret with the certificate of a credential.
 func Pair(name string) string { return prefix + name }
 
-// Roots returns the name of the secret with the authorities of a credential, whose name may have
-// the suffix already.
+// Roots returns the name of the secret with a credential's authorities: NAME-cacert for credential
+// NAME or NAME-cacert.
 func Roots(name string) string {
 	return prefix + strings.TrimSuffix(name, rootsSuffix) + rootsSuffix
 }

@@ -28,7 +28,7 @@ const (
 const period = time.Minute
 
 // A file system is full if less than this is free: of a large one, and of a small one as a share.
-// What is kept for the next start needs some megabytes in a large mesh.
+// The state for the next start takes some megabytes in a large mesh.
 const (
 	reserve = 1 << 20
 	share   = 64
@@ -37,7 +37,7 @@ const (
 // Folder is a path that the agent or Envoy writes.
 type Folder struct {
 	Path string
-	Lost string // what a full file system costs, as a sentence without a full stop
+	Lost string // consequence of a full file system, as a sentence without a full stop
 }
 
 // Failures is Envoy's count of failed writes to log files.

@@ -112,7 +112,7 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 		p.base, p.worked = seen.only(p.Key), c.worked()
 		return false
 	case base.Epoch != seen.Epoch && p.confirmed:
-		p.base, p.connected = &Snapshot{Epoch: seen.Epoch}, time.Time{} // it counted from zero
+		p.base, p.connected = &Snapshot{Epoch: seen.Epoch}, time.Time{} // the epoch has counted from zero
 		return true
 	case base.Epoch != seen.Epoch:
 		p.restart(seen) // the last counters of the epoch before are unknown

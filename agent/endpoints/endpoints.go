@@ -8,7 +8,7 @@
 // With the embedded discovery server each failed request is reported at once, with its cause. With
 // an upstream server, whose listeners have no such log, the counters show failures. In both cases
 // the counters show the first success, which ends a problem. Everything is bounded: the rate at
-// which failures are read, the endpoints that are kept, and the lines in the journal.
+// which failures are read, the endpoints that are stored, and the lines in the journal.
 package endpoints
 
 import (
@@ -31,8 +31,8 @@ const ConditionFailing = "backend-failing"
 
 // Times and limits of a Tracker.
 const (
-	// confirmAfter is the time without a success after which an endpoint that failed is a problem: if
-	// it fails again, or if it never had a success in this epoch.
+	// confirmAfter is the time without a success after which an endpoint that failed is a problem:
+	// if it fails again, or if it never had a success in this epoch.
 	confirmAfter = 2 * time.Second
 	// connectedAfter is longer than establishing a connection takes.
 	connectedAfter = time.Minute
@@ -45,7 +45,7 @@ const (
 	forgetAfter = 5 * time.Minute
 	// costFactor bounds the share of time that Envoy spends on the counters of a large mesh.
 	costFactor = 50
-	maxFailing = 100 // endpoints that are kept; failures of more are counted
+	maxFailing = 100 // endpoints that are stored; failures of others are only counted
 )
 
 // logLimits bound the lines in a minute, of failures and of ended problems: of one endpoint and

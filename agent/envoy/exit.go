@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExplainExit describes in words how an Envoy ended. code is ignored if signal ("SIGKILL", or
+// ExplainExit describes how an Envoy ended, for people. code is ignored if signal ("SIGKILL", or
 // "killed") is set. last are the last log lines, oldest first; the most relevant one is quoted.
 func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 	var text string

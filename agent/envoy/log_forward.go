@@ -24,7 +24,7 @@ type LogForwarder struct {
 // LogBatch is a batch of lines of one Envoy.
 type LogBatch struct {
 	ID      string // of the epoch
-	Epoch   int    // its number
+	Epoch   int    // number of the epoch
 	PID     int    // 0: unknown
 	Lines   []string
 	Dropped uint64 // lines before these that were lost

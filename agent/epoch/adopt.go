@@ -51,7 +51,7 @@ func (m *machine) loseKeeper() {
 	m.adoption.call = 0
 	m.raise(conditionKeeper, condition.Info,
 		"The keeper is being replaced, or has ended: its successor is awaited.")
-	if a := m.attempt; a != nil { // whether its process lives is known with the next keeper
+	if a := m.attempt; a != nil { // the next keeper reports whether its process lives
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.requeue(a)
 	}
@@ -231,10 +231,10 @@ func (m *machine) assignRoles(dead []processExited) {
 // resumeLive continues what was under way for an adopted epoch that serves.
 func (m *machine) resumeLive(p *process) {
 	m.drain.wanted = p.Drained
-	if p.Drained && p.DrainEnds.IsZero() { // it has not confirmed the drain
+	if p.Drained && p.DrainEnds.IsZero() { // Envoy has not confirmed the drain
 		m.drainAgain(p)
 	}
-	if p.stopBegun && m.stop == nil { // it cannot be undone: a new epoch takes over
+	if p.stopBegun && m.stop == nil { // a stop cannot be undone: a new epoch takes over
 		m.replaceAt = m.now
 		m.backOff.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d",
 			p.Number)
@@ -270,7 +270,7 @@ func (m *machine) resumeStart(p *process) {
 	}
 	m.attempt = a
 	if m.live() == nil && p.Mode != First {
-		m.orphaned(a) // what it was to take over from died meanwhile
+		m.orphaned(a) // the parent died meanwhile
 	}
 	m.poll(a)
 }

@@ -34,16 +34,16 @@ type attempt struct {
 
 	stage   stage
 	process *process
-	parent  *process // takes over from it; nil: from nobody
+	parent  *process // the process whose sockets it takes over; nil: none
 	mode    Mode
 	liveBy  time.Time
 	killBy  time.Time // killing, clearing: exits are not awaited longer
 
 	tries      int   // of this mode
-	sideBySide bool  // hot restart was given up
-	avoid      []int // lineages whose sockets are taken
+	sideBySide bool  // hot restart has failed: the next start is side by side
+	avoid      []int // lineages whose sockets are in use
 	started    bool  // process is among the supervisor's
-	answered   bool  // its admin answered: it is past the handshake with its parent
+	answered   bool  // the admin interface answered: the handshake with the parent is over
 	parentGone bool  // the parent died before the child was live
 	orphanBy   time.Time
 	failure    error // why it ends; nil: it does not
@@ -207,7 +207,7 @@ func (m *machine) abort(cause error) {
 	case a.stage == preparing || a.stage == clearing:
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.fail(a, cause)
-	default: // whether the process exists, and whether it is live by now, comes first
+	default: // the start may have succeeded meanwhile: decide when its job reports
 		a.failure = cause
 		m.do(cancelJob{startJob(a.process.ID)})
 	}

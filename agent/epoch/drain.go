@@ -24,7 +24,7 @@ type draining struct {
 	wanted   bool      // a drain was requested, and no Undrain has succeeded since
 	request  string    // process that is being requested to drain; "": none
 	number   int       // of that process
-	before   bool      // it drained already
+	before   bool      // the epoch drained already
 	again    time.Time // the live epoch is requested again then, until it confirms
 	failed   string    // process for which a failed request was logged
 	calls    []call    // of Drain: they wait for the request
@@ -82,13 +82,13 @@ func (e drainAnswered) apply(m *machine) {
 	d := &m.drain
 	accepted := e.err == nil || errors.Is(e.err, errUnconfirmed) || m.handsOver(e.id)
 	switch {
-	case len(d.calls) == 0: // it was repeated
+	case len(d.calls) == 0: // the request was repeated
 		m.drainRepeated(e)
 	case accepted:
 		m.requireDrain(e)
 	case d.before:
 		m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
-	default: // it may have carried out a part, or does so when it answers again
+	default: // Envoy may have carried out a part, or does so when it answers again
 		m.do(restoreHealth{e.id, m.adminOf(e.id), e.err})
 		return
 	}

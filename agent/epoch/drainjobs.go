@@ -68,7 +68,7 @@ type drainOlder struct {
 	id, admin    string
 	ends, closes time.Time
 	drainable    bool
-	brief        bool   // its drain is too short to accept what waits
+	brief        bool   // the drain is too short to accept the queued connections
 	steer        *steer // nil: no other epoch is live
 }
 
@@ -218,7 +218,7 @@ func (a drainToStop) run(x *executor) {
 		waits := slices.Clone(a.older)
 		switch err := a.drain(ctx, x); {
 		case err == nil || ctx.Err() != nil:
-		case hangs(err): // it answers nobody
+		case hangs(err): // Envoy answers nobody
 			x.logs(slog.LevelWarn, "Envoy hangs: the stop does not wait for its connections",
 				"epoch", a.number, "error", err)
 		default:

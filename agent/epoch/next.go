@@ -50,7 +50,7 @@ func next(was state, e event) (state, []action) {
 	return m.state, m.actions
 }
 
-// reconcile makes the transitions that follow from the state and the time alone, and sets wake.
+// reconcile makes the transitions that depend on the state and the time alone, and sets wake.
 func (m *machine) reconcile() {
 	m.wake = time.Time{}
 	m.reconcileAttempt()

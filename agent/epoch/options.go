@@ -22,13 +22,13 @@ type Options struct {
 	// restart_limit and restart_window, which Configure changes.
 	Config config.Envoy
 
-	// Explain says in words how a process ended; nil: its code or signal.
+	// Explain describes how a process ended; nil: by its code or signal.
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
 	// AwaitExit blocks until a process has ended, and reports false if ctx ends first; nil uses a
 	// pidfd. It is called while no keeper is connected, which would report the exit.
 	AwaitExit func(ctx context.Context, pid int) bool
-	// Obstacle says why no Envoy could start now, such as a port that another program has; nil:
-	// nothing is known.
+	// Obstacle returns why no Envoy could start now, such as a port in use by another program. nil
+	// reports no obstacle.
 	Obstacle func() error
 }
 
@@ -38,25 +38,25 @@ const (
 	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
 	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart
 	preflightTimeout = time.Second            // the same after SIGCONT
-	parentNews       = 50 * time.Millisecond  // until the exit of a refused child's parent is known
-	parentGrace      = 300 * time.Millisecond // a child that lost its parent becomes live
+	parentNews       = 50 * time.Millisecond  // for the exit of a parent, if the keeper refuses its child
+	parentGrace      = 300 * time.Millisecond // for a child that lost its parent to become live
 
 	pollFast    = 5 * time.Millisecond   // polls of a starting epoch in its first seconds,
-	pollFastFor = 3 * time.Second        // which are these;
-	pollSlow    = 100 * time.Millisecond // and later
+	pollFastFor = 3 * time.Second        // that long,
+	pollSlow    = 100 * time.Millisecond // and slower polls later
 
-	handshakeTries       = 3                // of a hot restart that fails in its handshake
-	handshakeTimeout     = 10 * time.Second // a child without an answer by then hangs on its parent
+	handshakeTries       = 3                // attempts of a hot restart that fails in its handshake
+	handshakeTimeout     = 10 * time.Second // then a silent child hangs on its parent
 	handshakeTimeoutDown = 3 * time.Second  // the same when nobody serves
 
-	overdue          = 1500 * time.Millisecond // its child should have ended an epoch
+	overdue          = 1500 * time.Millisecond // after the time when a child ends its parent
 	terminateTimeout = 5 * time.Second         // SIGTERM to SIGKILL
 	abortTimeout     = time.Second             // the same when a stop is aborted
 	killTimeout      = 5 * time.Second         // SIGKILL to the exit
 	acceptQueued     = time.Second             // until queued connections are accepted
 
-	keeperPatience = 5 * time.Second // a keeper replaces itself within this
-	provenFirst    = 2 * time.Second // requests wait so long for a restart of what worked
+	keeperPatience = 5 * time.Second // maximum time in which a keeper re-executes itself
+	provenFirst    = 2 * time.Second // maximum wait of requests for a restart of the last good spec
 	obstaclePause  = 3 * time.Second // between checks for an obstacle; above provenFirst
 	forgetExits    = time.Minute     // a streak of exits ends after this
 	repairInterval = time.Minute     // between attempts to replace an epoch without admin

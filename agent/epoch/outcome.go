@@ -45,7 +45,7 @@ func (m *machine) commit(a *attempt) {
 		}
 		m.lastTried = nil
 	}
-	if !p.alive() { // it was live for a moment: the epoch before it has closed its listeners
+	if !p.alive() { // p was live for a moment: the epoch before it has closed its listeners
 		m.replaceOlder(p)
 		m.refuse(a, errExitedLive)
 		m.crashed(p)
@@ -119,7 +119,7 @@ func (m *machine) conclude(a *attempt) {
 		foreign := exit != nil && (exit.WithKeeper || exit.Signal == "SIGKILL" && p.ending == "")
 		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
-	if p.hot && a.started { // its flag would block every later epoch of this lineage
+	if p.hot && a.started { // its flag in shared memory would block later epochs
 		m.do(clearInitializing{p.Lineage, p.Number})
 	}
 	trouble := handshakeTrouble(p) && errors.Is(a.failure, errExited)

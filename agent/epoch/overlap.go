@@ -67,9 +67,9 @@ func (e drainedOlder) apply(m *machine) {
 	case p == nil:
 	case e.err == nil:
 		p.Ends = m.now
-	case hangs(e.err): // it takes connections and may never answer them
+	case hangs(e.err): // Envoy accepts connections and may never answer them
 		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
-	default: // it serves what it accepts until its time is over
+	default: // Envoy serves what it accepts until its drain time is over
 		m.warn("epoch cannot be drained", "epoch", p.Number, "error", e.err)
 	}
 }

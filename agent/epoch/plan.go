@@ -18,7 +18,7 @@ func (m *machine) startNext() {
 	if spec == nil && m.pending == nil { // nothing ever worked: the last request is tried again
 		spec = m.lastTried
 	}
-	if spec != nil && spec.adopted != nil && live != nil { // it waits for its configuration
+	if spec != nil && spec.adopted != nil && live != nil { // adopted: wait for Apply
 		spec = nil
 	}
 	if spec != nil && !due.IsZero() {
@@ -68,7 +68,7 @@ func (m *machine) plan(a *attempt) {
 		// The newest died and an older one is left: it is the parent again.
 		p.Number = m.last.Number
 		a.parent, a.mode = m.parentOf(m.last), First
-	case len(m.processes) > 0: // what came after them is unknown
+	case len(m.processes) > 0: // the epochs after these are unknown
 		a.parent, a.mode = m.processes[len(m.processes)-1], First
 		p.Number = a.parent.Number + 1
 	default:

@@ -8,12 +8,12 @@ import (
 // are conditions of a proxy that is ready, and that a load balancer should send requests to.
 type proxyState struct {
 	epoch Epoch
-	mesh  string // Mesh.Closed
+	mesh  string // why the mesh configuration makes the proxy not ready; see NewProxy
 
 	// Envoy's answer, if needsAnswer(epoch).
 	ready bool
-	says  string // its state, if it is not ready
-	err   error  // it did not answer
+	says  string // the state that Envoy reports if it is not ready
+	err   error  // Envoy did not answer
 	// replaced: meanwhile another epoch has replaced it, or is about to; gone: and none serves.
 	replaced, gone bool
 }

@@ -29,7 +29,7 @@ type backOff struct {
 	reason  string      // of the epoch that it starts
 	exits   []time.Time // abnormal exits within the window, oldest first
 	streak  int         // exits in a row, none more than forgetExits after the one before
-	checked bool        // nothing keeps Envoy from starting
+	checked bool        // no obstacle keeps Envoy from starting
 	checkBy time.Time   // the check for obstacles runs until then at the latest; zero: it does not
 }
 
@@ -75,7 +75,7 @@ func (m *machine) restart(p *process, delay time.Duration) {
 		}
 	}
 	m.backOff.at = m.now.Add(delay)
-	cause := cmp.Or(p.ExitCause, "is not live and does not end") // it survived SIGKILL
+	cause := cmp.Or(p.ExitCause, "is not live and does not end") // the process survived SIGKILL
 	m.backOff.reason = fmt.Sprintf("epoch %d %s", p.Number, cause)
 	when := "it is started again at once"
 	if delay > 0 {
@@ -112,8 +112,8 @@ func (m *machine) giveUp(p *process, within int) {
 	}
 }
 
-// unobstructed postpones a restart that is due until it is known that nothing keeps Envoy from
-// starting, so that no start is tried in vain and counts for restart_limit. A check that takes
+// unobstructed postpones a restart that is due until a check has found nothing that keeps Envoy
+// from starting, so that no start is tried in vain and counts for restart_limit. A check that takes
 // longer than provenFirst is not waited for.
 func (m *machine) unobstructed(live *process, due time.Time) time.Time {
 	b := &m.backOff

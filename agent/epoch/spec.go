@@ -48,7 +48,7 @@ type Spec struct {
 	adopted *adoptedSpec // not nil: of an adopted epoch; see makeStartable
 }
 
-// Request asks for a new epoch.
+// Request is a request for a new epoch.
 type Request struct {
 	Spec      *Spec
 	Reason    string // for people: "reload", "file changed: /etc/…"

@@ -56,8 +56,8 @@ func (a prepare) do(ctx context.Context, x *executor) (command Command, sum stri
 	return command, sumOf(content), err
 }
 
-// preflight checks that the parent of a hot restart answers: its child would wait for it for ever,
-// and leave messages in its socket that it acts upon when it continues.
+// preflight checks that the parent of a hot restart answers. A new Envoy waits forever for a parent
+// that hangs, and its queued requests, such as "terminate", take effect when the parent resumes.
 func (a prepare) preflight(ctx context.Context, x *executor) error {
 	err := x.state(ctx, a.parentAdmin, preflightHurry)
 	if !hangs(err) || ctx.Err() != nil {

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// status names the state of the supervisor. It follows from the rest of the state: see classify.
+// status names the state of the supervisor. It is derived from the rest of the state by classify.
 type status string
 
 const (
@@ -27,7 +27,7 @@ type link string
 
 const (
 	disconnected link = "disconnected"
-	listing      link = "listing" // its processes have been requested
+	listing      link = "listing" // its list of processes has been requested
 	connected    link = "connected"
 )
 
@@ -50,7 +50,7 @@ type state struct {
 
 	lastGood       *Spec // of the last epoch that was live and can be started again
 	lastTried      *Spec // of the last attempt while there is no lastGood
-	lastGoodFailed bool  // its last start failed
+	lastGoodFailed bool  // the last start of lastGood failed
 
 	attempt    *attempt
 	pending    *pending
@@ -61,7 +61,7 @@ type state struct {
 	drain      draining
 	stop       *stop
 
-	awaits  string // what the pending request waits for
+	awaits  string // reason for the wait of the pending request
 	outcome error  // of Run, once finished
 	wake    time.Time
 }
@@ -98,7 +98,7 @@ type exitState struct {
 type overlapState struct {
 	drainJob bool      // drains side by side
 	closes   time.Time // expected close of its listeners while it drains side by side
-	counting bool      // its connections are being counted
+	counting bool      // a job counts the connections
 	left     int       // connections at the last count; -1: not known
 	busy     bool      // a client was connected at the last count, or that is not known
 	idle     bool      // no client is connected
@@ -115,7 +115,7 @@ type adminState struct {
 type ender string
 
 const (
-	endedByChild      ender = "hot"  // its child, over Envoy's hot-restart protocol
+	endedByChild      ender = "hot"  // by its child, over Envoy's hot-restart protocol
 	endedBySupervisor ender = "side" // the supervisor, by signals
 )
 

@@ -89,7 +89,7 @@ func (m *machine) reconcileStop() {
 		if m.link == disconnected && m.due(m.lostAt.Add(keeperPatience)) {
 			m.finish(fmt.Errorf("end Envoy: %w", errKeeperLost))
 		}
-	case m.attempt != nil: // it is being killed, which takes at most killTimeout
+	case m.attempt != nil: // the attempt is being killed, which takes at most killTimeout
 	case len(m.processes) == 0:
 		stop.cleaning = true
 		m.do(cleanUp{})

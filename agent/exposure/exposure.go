@@ -65,9 +65,9 @@ type Report struct {
 // Exposed is a port that other hosts reach past mutual TLS.
 type Exposed struct {
 	Port      uint16
-	Addresses []netip.AddrPort // that the application listens on
+	Addresses []netip.AddrPort // addresses that the application listens on
 	Families  []string         // IPv4, IPv6
-	By        resource.Origin  // what requires mutual TLS; zero: the upstream server
+	By        resource.Origin  // the policy; zero: of the upstream server
 	Why, Fix  string
 }
 

@@ -27,7 +27,7 @@ type Counts struct {
 	Count  uint64
 }
 
-// New returns an empty histogram with the given upper bounds in ascending order.
+// New returns an empty histogram with upper bounds in ascending order.
 func New(bounds ...time.Duration) *Histogram {
 	return &Histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
 }

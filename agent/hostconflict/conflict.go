@@ -67,8 +67,8 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 	return report
 }
 
-// Strangers returns the programs that listen where self's Envoy is to listen, as an error. It asks
-// only the kernel, not the other agents.
+// Strangers returns the programs that listen where self's Envoy is to listen, as an error. It
+// queries only the kernel, not the other agents.
 func (h Host) Strangers(self Self) error {
 	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
 		return found
@@ -91,7 +91,7 @@ func (s Self) precedes(other otherAgent, want config.Claim) bool {
 	}
 }
 
-// has reports whether self's configuration in force claims the same already.
+// has reports whether self's configuration in force already has a claim.
 func (s Self) has(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }

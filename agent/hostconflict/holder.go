@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Holder returns the socket that keeps Envoy from binding an address, of those given. ipv4 says
+// Holder returns the socket that keeps Envoy from binding an address, among sockets. ipv4 reports
 // that an IPv6 address is to accept IPv4 as well.
 func Holder(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
 	for _, s := range sockets {

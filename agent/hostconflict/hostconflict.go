@@ -20,7 +20,7 @@ import (
 // Agent is the state of a running agent.
 type Agent struct {
 	Started time.Time      // when it first answered (Presence); zero: unknown
-	Serves  bool           // it has a live Envoy
+	Serves  bool           // the agent has a live Envoy
 	Claims  []config.Claim // of the configuration in force
 }
 
@@ -28,8 +28,8 @@ type Agent struct {
 type Host struct {
 	// Directory of the configurations; "": /etc/outrider.
 	Directory string
-	// Query asks the agent of a runtime folder. running reports whether there is one, even if it
-	// does not answer.
+	// Query requests the state of the agent of a runtime folder. running reports whether there is
+	// one, even if it does not answer.
 	Query func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
 	// EnvoyLives reports whether an Envoy of a runtime folder lives, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
@@ -85,7 +85,7 @@ func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 		queries.Go(func() {
 			configured := found[i].Claims
 			found[i].Agent, found[i].running = h.Query(ctx, folder)
-			if found[i].Claims == nil { // it does not run, or is too old to report claims
+			if found[i].Claims == nil { // the agent does not run, or is too old to report claims
 				found[i].Claims = configured
 			}
 			found[i].Serves = found[i].Serves || h.EnvoyLives(folder)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Presence is the time from which other agents can ask this one, which is later than its start. Of
-// two agents that start together, one that found nobody to ask is therefore always the earlier, so
-// that both come to the same result however slowly either starts.
+// Presence is the time from which other agents can query this one, which is later than its start.
+// Of two agents that start together, the one that found no other agent is therefore always the
+// earlier one, and both come to the same result, however slow either start is.
 type Presence struct {
 	answers <-chan struct{}
 	since   func() time.Time
@@ -19,7 +19,7 @@ func NewPresence(answers <-chan struct{}) *Presence {
 }
 
 // Since returns the time of its first call after the agent could answer, zero before. The agent
-// calls it before it asks others.
+// calls it before it queries other agents.
 func (p *Presence) Since() time.Time {
 	select {
 	case <-p.answers:

@@ -19,8 +19,9 @@ const (
 	cgroupFolder = "/sys/fs/cgroup"
 )
 
-// Program says in words who listens on a socket: "nginx (pid 12, nginx.service)". The agent's unit
-// hides the processes of other users, so that often only the unit is known; "" is nobody.
+// Program describes the program that listens on a socket: "nginx (pid 12, nginx.service)". The
+// agent's unit hides the processes of other users, so that often only the unit is known; "" is
+// nobody.
 //
 // A user chooses the names of its processes and control groups: what is not printable is left out.
 func Program(s sockdiag.Socket) string {

@@ -15,7 +15,7 @@
 //   - A version that was published stays until a better one exists. An error never removes it. If
 //     new settings are refused, the secrets that only they provide are removed.
 //   - No lock is held during I/O: a mount that hangs delays only its own secret.
-//   - Renewal follows the wall clock and the monotonic clock, whichever is earlier; timers are
+//   - Renewal is due by the wall clock or the monotonic clock, whichever is earlier; timers are
 //     checked at least every minute, so that suspended machines and clock jumps are noticed.
 package identity
 
@@ -93,7 +93,7 @@ const (
 // Issued is a certificate from an authority.
 type Issued struct {
 	Pair     *pki.Pair
-	Roots    []*x509.Certificate // that the authority names
+	Roots    []*x509.Certificate // that the authority sent
 	Obtained time.Time           // by this machine's wall clock
 	Source   Source
 }

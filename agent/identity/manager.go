@@ -39,7 +39,7 @@ type Options struct {
 	// may block. nil: always unknown.
 	Unreadable func(path string) string
 	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
-	Bundles    string       // file that keeps their last roots over a restart; "": none
+	Bundles    string       // file that stores their last roots across restarts; "": none
 	// Observe reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
 	Observe Observe
 }
@@ -56,7 +56,7 @@ type Manager struct {
 	settings Settings
 	// provisional means that the provider of settings may be refused.
 	provisional bool
-	// bundleURLs are the SPIFFE bundles to follow.
+	// bundleURLs are the URLs of the SPIFFE bundles to fetch.
 	bundleURLs []string
 	entries    map[string]*entry
 	bundles    map[string][]*x509.Certificate // of mesh configurations, by where they come from

@@ -115,7 +115,7 @@ func (o *Output) holds(content map[string][]byte) bool {
 }
 
 // fill writes the files of a set into its folder, on the disk. The folder's owner can rename what
-// is in it at any time: no link is followed out of it.
+// is in it at any time: no link leads out of it.
 func (o *Output) fill(set string, content map[string][]byte) error {
 	dir, err := os.OpenRoot(o.Dir)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 // sealPurpose separates this use of the credential from others, and versions the format.
 const sealPurpose = "outrider sealed certificate 1"
 
-// Sealed keeps the last issued certificate over a reboot, encrypted with AES-256-GCM under a key
+// Sealed stores the last issued certificate across reboots, encrypted with AES-256-GCM under a key
 // from a systemd credential. See NewSealed.
 type Sealed struct {
 	path  string
@@ -73,7 +73,7 @@ func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 	return s, nil
 }
 
-// Save replaces the kept certificate.
+// Save replaces the stored certificate.
 func (s *Sealed) Save(issued *Issued) error {
 	plain, err := json.Marshal(sealedContent{
 		Chain: issued.Pair.ChainPEM, Key: issued.Pair.KeyPEM,
@@ -91,13 +91,13 @@ func (s *Sealed) Save(issued *Issued) error {
 	return nil
 }
 
-// Load returns the kept certificate, also one that has expired: the clock may be ahead at boot, and
-// be corrected later. It returns nil if there is none that can be used, with an error unless none
-// was kept.
+// Load returns the stored certificate, also one that has expired: the clock may be ahead at boot,
+// and be corrected later. It returns nil if there is none that can be used, with an error unless
+// none was stored.
 func (s *Sealed) Load() (*Issued, error) {
 	text, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // none was kept
+		return nil, nil //nolint:nilnil // none is stored
 	}
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// observeInterval is the period in which Envoy is asked for the secrets that it has from SPIRE.
+// observeInterval is the period between requests to Envoy for the secrets that it has from SPIRE.
 const observeInterval = 2 * time.Second
 
 // errNotSeen is why a secret of SPIRE is not shown.
@@ -21,7 +21,7 @@ var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the S
 // Observe returns the certificates of a secret that Envoy has: a chain or roots, nil if none.
 type Observe func(ctx context.Context, name string) ([]*x509.Certificate, error)
 
-// observe reports the secret that Envoy has from SPIRE, until ctx ends. Its key is never seen.
+// observe reports the secret that Envoy has from SPIRE, until ctx ends. The key is never read.
 func (m *Manager) observe(ctx context.Context, name string, report report) {
 	for {
 		version, err := m.observed(ctx, name)

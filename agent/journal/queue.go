@@ -14,7 +14,7 @@ const (
 // queue holds unsent entries, oldest first. Journal.mu guards it.
 type queue struct {
 	entries    [][]byte
-	bytes      int    // size of the entries, including those taken but not yet sent
+	bytes      int    // size of the entries, including those removed but not yet sent
 	suppressed uint64 // lines dropped since the last report
 	busy       bool   // work is sending or about to; new entries must queue
 }

@@ -73,8 +73,8 @@ func unplug(socket int) error {
 	return nil
 }
 
-// unaccepted counts the connections that wait to be accepted by listeners, given as inode and port,
-// and the handshakes that will.
+// unaccepted counts the connections that wait to be accepted by listeners, identified by inode and
+// port, and the handshakes that will.
 func unaccepted(listeners map[uint32]uint16) (int, error) {
 	ports := map[uint16]bool{}
 	for _, port := range listeners {

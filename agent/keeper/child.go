@@ -91,7 +91,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	s.children = append(s.children, c)
 	c.pipe.start()
 	s.updateIdleTimer()
-	s.reap() // it may have exited before it was known here
+	s.reap() // the process may have exited before it was registered
 	return c.view(), nil
 }
 

@@ -24,7 +24,7 @@ type Client struct {
 	out      chan Event
 	wait     sync.WaitGroup
 	measured measurement
-	checks   chan struct{} // has an element for each Access in progress
+	checks   chan struct{} // holds one element per Access in progress
 }
 
 // Dial connects the agent to the keeper that listens on a socket. One agent may be connected at a
@@ -208,7 +208,7 @@ func (c *Client) StopAccepting(ctx context.Context) error {
 }
 
 // Steer directs the new connections of ports that an Envoy (from) shares with others to one of them
-// (to) until from exits. from closes its listeners after the given time. Ports in the error are
+// (to) until from exits. from closes its listeners after the time closes. Ports in the error are
 // left as they were.
 func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
 	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})

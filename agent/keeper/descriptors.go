@@ -13,7 +13,7 @@ import (
 )
 
 // openSockets are the sockets of some processes, by inode. Several processes hold a socket that a
-// hot restart has passed on; the process that was given last comes last.
+// hot restart has passed on; the process that was passed last comes last.
 type openSockets struct {
 	holders map[uint32][]holder
 	pidfds  []int

@@ -46,7 +46,7 @@ const (
 	CodeBusy      Code = "busy"      // another agent is connected
 	CodeVersion   Code = "version"   // no common protocol version
 	CodeForbidden Code = "forbidden" // not for this user or role
-	CodeExists    Code = "exists"    // the id is taken
+	CodeExists    Code = "exists"    // the ID is in use
 	CodeNotFound  Code = "not-found" // no such process
 	CodeExited    Code = "exited"    // the process has exited already
 	CodeEpoch     Code = "epoch"     // an epoch that uses the same hot-restart sockets lives
@@ -57,7 +57,7 @@ const (
 	CodeLayout    Code = "layout"     // shared memory of an Envoy whose layout is unknown
 	CodeStopping  Code = "stopping"   // the keeper is about to exit
 	CodeLimit     Code = "limit"      // too many at once
-	CodeReexecute Code = "re-execute" // the keeper could not replace itself and goes on
+	CodeReexecute Code = "re-execute" // the keeper could not replace itself and continues
 	CodeInternal  Code = "internal"   // a system call failed
 )
 

@@ -5,7 +5,7 @@ import "sync"
 // eventQueue holds the events that the agent has not received yet. The client reads answers
 // meanwhile, so the queue is bounded: the oldest log lines are dropped, never an exit.
 type eventQueue struct {
-	lines *backlog // its token is for exits too
+	lines *backlog // the token of the backlog wakes the writer for exits, too
 
 	mu    sync.Mutex
 	exits []*Process

@@ -42,7 +42,7 @@ type Info struct {
 	Started    time.Time `json:"started"`
 	Reexecuted int       `json:"reexecuted"` // how often it has replaced itself
 	BaseID     uint32    `json:"base_id"`    // of lineage 0; see BaseIDOf
-	Folder     string    `json:"folder"`     // Envoy's admin sockets belong here
+	Folder     string    `json:"folder"`     // folder of Envoy's admin sockets
 	SocketPath string    `json:"socket_path"`
 	// SocketPath is Envoy's --socket-path. Its sockets are named
 	// <SocketPath>_{parent,child,udp_parent,udp_child}_<base id*10 + epoch%3>.
@@ -122,7 +122,7 @@ type Exit struct {
 // Log is a batch of lines of one process.
 type Log struct {
 	ID    string   `json:"id"`
-	Epoch int      `json:"epoch"`           // its Number
+	Epoch int      `json:"epoch"`           // the Number of its process
 	Lines []string `json:"lines,omitempty"` // oldest first, without line ends
 	// Dropped counts lines of this process that were lost before these.
 	Dropped uint64 `json:"dropped,omitempty"`
@@ -140,5 +140,5 @@ type RunResult struct {
 	Stdout, Stderr []byte // at most MaxOutput each
 	Truncated      bool   // the output was longer
 	Exit           Exit
-	TimedOut       bool // it was killed at its time-out
+	TimedOut       bool // the command was killed at its time-out
 }

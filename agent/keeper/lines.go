@@ -52,7 +52,7 @@ func text(line []byte) string {
 	return strings.ToValidUTF8(string(bytes.TrimSuffix(line, []byte{'\r'})), "\uFFFD")
 }
 
-// tail keeps the last lines of a process.
+// tail stores the last lines of a process.
 type tail struct{ lines []string }
 
 func (t *tail) add(line string) {

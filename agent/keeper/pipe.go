@@ -97,14 +97,14 @@ func (p *logPipe) lastLines() []string {
 	return slices.Clone(p.last.lines)
 }
 
-// pause stops reading, so that the next image of the keeper continues exactly here. resume undoes
-// it.
+// pause stops reading, so that the next image of the keeper continues at the same byte. resume
+// undoes it.
 func (p *logPipe) pause() {
 	p.mu.Lock()
 	paused := p.paused
 	p.mu.Unlock()
 	if p.file.SetReadDeadline(time.Unix(1, 0)) != nil {
-		<-p.closed // it has ended or is about to
+		<-p.closed // reading has ended or is about to
 		return
 	}
 	select {

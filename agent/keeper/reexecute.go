@@ -13,7 +13,7 @@ import (
 // Flags that one image of the keeper passes to the next.
 const (
 	flagState = "state-fd" // descriptor of the state
-	flagTakes = "takes"    // exit 0 when a state of this format can be taken over
+	flagTakes = "takes"    // exit 0 if the program can read a state of this format
 )
 
 const (

@@ -47,7 +47,7 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 			err = refuse(codeOfFork(err), "run %s: %v", spec.Path, err)
 		} else {
 			s.commands[pid] = ended
-			s.reap() // it may have exited before it was known here
+			s.reap() // the process may have exited before it was registered
 		}
 	}
 	s.mu.Unlock()

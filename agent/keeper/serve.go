@@ -48,7 +48,7 @@ func Serve(options Options, state *os.File) error {
 		s.handleSignals(signals, stop)
 	}()
 	s.mu.Lock()
-	s.reap() // what ended during the re-execution
+	s.reap() // processes that ended during the re-execution
 	s.updateIdleTimer()
 	s.mu.Unlock()
 	// The socket listens: whoever connects from now on is served.

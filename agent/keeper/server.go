@@ -43,14 +43,14 @@ type server struct {
 	logged   repeat.Limiter
 	listener *net.UnixListener
 	lock     *os.File
-	users    []uint32 // who may connect besides root
+	users    []uint32 // users that may connect besides root
 	path     string
 	program  string // executed by reexecute
 
 	measured  measurement
 	listened  listenedPorts
 	attaching sync.Mutex    // held while programs are attached to listeners
-	checks    chan struct{} // has an element for each check of a file in progress
+	checks    chan struct{} // holds one element per check of a file in progress
 
 	mu       sync.Mutex
 	children []*child // in the order of their start, until forgotten
@@ -214,7 +214,7 @@ func (s *server) releaseAgent(c *connection) {
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)
-		s.lines.wake() // its writer may have taken the token
+		s.lines.wake() // the writer of the connection may have received the token
 		s.updateIdleTimer()
 	}
 }

@@ -19,8 +19,8 @@ type traffic struct {
 	established uint64 // TCP connections, those to upstreams included
 	downstream  uint64 // connections of clients, TCP or of a Unix socket; a doubtful one counts
 	own         uint64 // established TCP connections to Outrider's own listeners
-	listening   bool   // it has the socket of a TCP or UDP listener
-	udp         bool   // it has the socket of a UDP listener
+	listening   bool   // the process has the socket of a TCP or UDP listener
+	udp         bool   // the process has the socket of a UDP listener
 }
 
 // countTraffic returns what each process has open. own has the processes, each with the addresses

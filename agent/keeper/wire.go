@@ -58,7 +58,7 @@ type request struct {
 	To string `json:"to,omitempty"`
 	// Closes is the time until the other process closes its listeners (steer).
 	Closes time.Duration   `json:"closes,omitempty"`
-	Signal int             `json:"signal,omitempty"` // its number
+	Signal int             `json:"signal,omitempty"` // signal number
 	Note   json.RawMessage `json:"note,omitempty"`
 	// Cancel is the number of the run or measurement to cancel.
 	Cancel  uint64 `json:"cancel,omitempty"`

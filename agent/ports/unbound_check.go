@@ -37,7 +37,7 @@ func (u *Unbound) check(ctx context.Context) (found bool) {
 				one.again, one.sent = now.Add(bindPause), true
 				free[of.stream] = append(free[of.stream], name)
 			}
-			if blocked || !one.sent || one.problem == (discovery.Problem{}) { // else Envoy will tell
+			if blocked || !one.sent || one.problem == (discovery.Problem{}) { // else Envoy reports it
 				one.problem = p
 			}
 			problems = append(problems, one.problem)
@@ -158,7 +158,7 @@ func (a addresses) describe(s sockdiag.Socket) string {
 	return a.programs[s.Cookie]
 }
 
-// shown returns an address in words: 0.0.0.0:80, [::]:443/udp.
+// shown returns an address as text: 0.0.0.0:80, [::]:443/udp.
 func shown(a *corev3.SocketAddress) string {
 	text := net.JoinHostPort(a.GetAddress(), strconv.Itoa(int(a.GetPortValue())))
 	if a.GetProtocol() == corev3.SocketAddress_UDP {

@@ -55,7 +55,8 @@ func regular(file *os.File, err error) (*os.File, error) {
 // Read is Open for the content of a file. One of more than most bytes is an error.
 func Read(path string, most int64) ([]byte, error) { return content(most)(Open(path)) }
 
-// ReadIn is Read for a file in a directory of another user, out of which it follows no link.
+// ReadIn is Read for a file in a directory of another user. A link out of the directory is an
+// error.
 func ReadIn(directory *os.Root, name string, most int64) ([]byte, error) {
 	return content(most)(regular(directory.OpenFile(name, flags, 0)))
 }

@@ -142,7 +142,7 @@ func (c *Client[R]) answer(number uint64, r R, more bool) error {
 	defer c.mu.Unlock()
 	answer, found := c.pending[number]
 	if !found {
-		return nil // its caller has given up
+		return nil // the caller no longer waits
 	}
 	if len(answer.received) == maxMessages {
 		return errors.New("an answer has too many messages")

@@ -6,7 +6,7 @@
 // that uses a Conn. The client numbers its requests; the helper answers each with its number, in
 // any order and possibly in several frames, and sends events without a number (Client).
 //
-// No peer blocks the other one: a message must be taken, and once begun be complete, within
+// No peer blocks the other one: a message must be received, and once begun be complete, within
 // Timeout. An error ends the connection.
 package rpc
 
@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// Timeout bounds the time for which a peer may take nothing while a message is sent to it, or leave
-// incomplete a message that it sends.
+// Timeout bounds the time for which a peer may receive nothing while a message is sent to it, or
+// leave a message that it sends incomplete.
 const Timeout = 5 * time.Second
 
 // Conn sends and receives messages. Send may be called concurrently, Receive by one goroutine at a

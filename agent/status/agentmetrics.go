@@ -36,7 +36,7 @@ type Metrics struct {
 	DNS         *dns.Server // nil if disabled
 	Capture     *capture.Controller
 	Endpoints   *endpoints.Tracker
-	PendingKeys func() []string   // that are in force only after the next start
+	PendingKeys func() []string   // changed keys that take effect at the next start
 	Connections ConnectionMetrics // of the servers of the agent's addresses
 }
 

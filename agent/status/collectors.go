@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// conditionMetrics exports a sample for each condition that stands (prometheus.Collector).
+// conditionMetrics exports a sample for each active condition (prometheus.Collector).
 type conditionMetrics struct{ board *condition.Board }
 
 var conditionActive = prometheus.NewDesc("outrider_condition",

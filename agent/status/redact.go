@@ -50,7 +50,7 @@ type frame struct {
 	label  string // value of the object's "key" or "name"
 	hide   bool   // the holders in here are credentials
 	public bool   // except certificates
-	secret bool   // all values in here are credentials
+	secret bool   // all values in this container are credentials
 }
 
 // marks precede what Envoy 1.40 quotes of its configuration, in JSON as in its log (see

@@ -53,7 +53,7 @@ func (g *Google) Exchange(ctx context.Context, request Request) (Token, error) {
 	scope := cmp.Or(request.Scope, cloudPlatform)
 	federatedScope := scope
 	if g.account != "" {
-		federatedScope = cloudPlatform // what iamcredentials requires
+		federatedScope = cloudPlatform // the scope that iamcredentials requires
 	}
 	form := url.Values{"grant_type": {grantType}, "audience": {audience},
 		"scope": {federatedScope}, "requested_token_type": {typeAccess},

@@ -41,7 +41,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Code + ": " + e.Description }
 
-// The error codes of RFC 6749 and RFC 8693 that are used here.
+// The error codes of RFC 6749 and RFC 8693 that this package uses.
 const (
 	InvalidRequest = "invalid_request"
 	InvalidTarget  = "invalid_target" // unusable audience or resource

@@ -43,7 +43,7 @@ const (
 	timeout = 10 * time.Second
 )
 
-// RetryAfter is how long after a failure the process is not asked again.
+// RetryAfter is the minimum time between a failure of the process and the next request to it.
 const RetryAfter = time.Minute
 
 // Checker checks Configs. It is safe for concurrent use.
@@ -53,7 +53,7 @@ type Checker struct {
 
 	mu     sync.Mutex
 	known  map[[sha256.Size]byte]remembered
-	failed error // of the process, whatever it is asked; until retry
+	failed error // error of the process, returned for every request until retry
 	retry  time.Time
 }
 
@@ -63,7 +63,7 @@ type Answer struct {
 	Err      error
 }
 
-// remembered is an Answer; one with Err is asked for again after retry.
+// remembered is a cached Answer; one with Err is requested again after retry.
 type remembered struct {
 	Answer
 	retry time.Time

@@ -39,7 +39,7 @@ type stamp struct {
 	changed       syscall.Timespec // ctime: cannot be set back
 }
 
-// identity returns the part of s that tells one file or folder from another.
+// identity returns the part of s that identifies a file or folder.
 func (s stamp) identity() stamp { return stamp{device: s.device, inode: s.inode} }
 
 // ifTrusted returns s, or the zero stamp if the file is too fresh to trust its change time.

@@ -24,7 +24,8 @@ func openMounts() (*mounts, error) {
 }
 
 // await calls handle with the mount points that changed, until the file is closed. A mount that
-// took the ID of another at the same point in the meantime cannot be told: the point is then "/".
+// took the ID of another at the same point in the meantime cannot be detected: the point is then
+// "/".
 func (m *mounts) await(handle func(points []string)) {
 	raw, err := m.file.SyscallConn()
 	for first := true; err == nil; first = false {

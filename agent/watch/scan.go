@@ -24,7 +24,7 @@ const maxSteps = 200_000
 // scan is what was found on the way to a root and below it. All paths are free of symbolic links.
 type scan struct {
 	end    string              // where the root leads; "": nowhere
-	denied bool                // its existence is unknown: a folder on its way cannot be searched
+	denied bool                // its existence is unknown: a folder on its path cannot be searched
 	polled bool                // inotify does not report all changes of what was found
 	nodes  map[string]node     // what the way depends on: folders, links, missing names, its end
 	files  map[string][]string // files that count, by path, with their names as reported
@@ -60,7 +60,7 @@ func scanRoot(r *root, f *folders) scan {
 	case info.IsDir():
 		s.direct = []folder{{end, r.name}}
 	default:
-		s.watch(end, true) // it may be a mount, or have other names
+		s.watch(end, true) // the end may be a mount, or have other names
 		s.files[end] = []string{r.name}
 	}
 	for len(s.direct)+len(s.linked) > 0 && s.left >= 0 {
@@ -77,7 +77,7 @@ func scanRoot(r *root, f *folders) scan {
 	return s.scan
 }
 
-// resolve follows path, relative to folder, link by link. info is nil if it leads nowhere.
+// resolve resolves path, relative to folder, link by link. info is nil if it leads nowhere.
 func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 	rest := components(path)
 	for links := 0; len(rest) > 0; s.left-- {

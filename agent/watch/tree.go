@@ -17,7 +17,7 @@ type tree struct {
 	suffixes []string
 	unread   bool // see Options
 	folders  *folders
-	roots    map[string]*root    // by path as given to Set
+	roots    map[string]*root    // by path as passed to Set
 	pending  map[*entry]struct{} // changed and not delivered
 	changed  bool                // a content has, since the flag was reset
 	reads    int                 // number of files read so far, for tests
@@ -26,7 +26,7 @@ type tree struct {
 // root is one path of Set with everything that was found below it. Its job alone changes entries,
 // and reads them without the lock.
 type root struct {
-	key        string // as given to Set
+	key        string // as passed to Set
 	name, path string // as reported; absolute
 	recursive  bool
 	suffixes   []string
@@ -99,7 +99,7 @@ func (t *tree) set(paths []string) ([]*root, error) {
 	return all, errors.Join(failed...)
 }
 
-// invalidate makes the next scan follow all paths again.
+// invalidate makes the next scan resolve all paths again.
 func (t *tree) invalidate() {
 	for _, r := range t.roots {
 		r.stale = true

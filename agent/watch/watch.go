@@ -4,7 +4,7 @@
 // SHA-256. Touching a file, or replacing it with an equal one, is no change.
 // A file that cannot be read counts by inode, size and change time, with Options.Unread any file.
 //
-// Paths need not exist. A scan follows each path link by link, watches the folders on its way and
+// Paths need not exist. A scan resolves each path link by link, watches the folders on its way and
 // in the listed directories with inotify, and reads the files whose inode, size or change time
 // differs from the last scan. An event that concerns a path causes a scan of it, which reads only
 // the written files if nothing else changed. So does a mount on its way. Only where inotify does
@@ -49,8 +49,8 @@ const (
 // is reported as a change.
 const scanWait = time.Second
 
-// restFactor bounds the share of time spent on scans while many files change: scans are followed by
-// rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet
+// restFactor bounds the share of time spent on scans while many files change: each scan is followed
+// by rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet
 // time, so that the parts of one change (a key and its certificate) are read at once.
 const (
 	restFactor = 4
@@ -179,7 +179,7 @@ func (w *Watcher) signal() {
 	}
 }
 
-// Changes delivers the changed files, sorted: a file of Set as given there, a file in a directory
+// Changes delivers the changed files, sorted: a file of Set as passed to it, a file in a directory
 // as the directory's path joined with the name below it, and a directory of Set that appears or
 // disappears as its path. Changes that nobody receives are merged; one that is undone before it is
 // received is dropped.

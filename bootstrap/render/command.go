@@ -109,7 +109,7 @@ func answerInTime(question bootstrap.Question, check Checker) bootstrap.Answer {
 func cpuTime() time.Duration {
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) != nil {
-		return 0 // it cannot fail
+		return 0 // the renderer cannot fail
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -20,8 +20,8 @@ import (
 // other values replaced.
 //
 // Protobuf cannot distinguish an explicit false, 0 or "" from an absent one, so such a value never
-// replaces another. Envoy ignores it silently; here it is an error, like everything else that would
-// have no effect. Errors are of type *Error.
+// replaces another. Envoy ignores it silently; Build returns an error, like everything else that
+// would have no effect. Errors are of type *Error.
 func override(into *value, file string, content []byte) error {
 	from, err := parse(file, content)
 	if err != nil {

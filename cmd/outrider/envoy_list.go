@@ -76,8 +76,8 @@ func (a *app) envoyListCommand() *cobra.Command {
 	return command
 }
 
-// queryIndex adds what the index of Python packages has. If it cannot be asked, it says so on
-// standard error.
+// queryIndex adds what the index of Python packages has. If the index is not available, it says so
+// on standard error.
 func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvoy {
 	shown := a.startProgress("asking the index of Python packages", "")
 	versions, err := a.installer().Available(ctx, a.indexTime)

@@ -115,7 +115,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 }
 
 // checkOptions returns how the agent would read its files, and the files, according to the
-// configuration on disk. A given MeshConfig file replaces that of the configuration.
+// configuration on disk. A MeshConfig file on the command line replaces that of the configuration.
 func (a *app) checkOptions(ctx context.Context,
 	meshConfig string) (discovery.CheckOptions, []string, error) {
 	loaded, err := config.Load(a.onDisk(nil))

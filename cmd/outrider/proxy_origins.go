@@ -66,7 +66,7 @@ func (o origins) cell(typeURL, name string) cell {
 	return originsCell(o.from[originKey{typeURL, name, ""}])
 }
 
-// route returns the origin of a route, given by its index in the virtual host. If an
+// route returns the origin of a route, by its index in the virtual host. If an
 // EnvoyFilter has added or removed routes, it is that of the virtual host.
 func (o origins) route(routes, name string, at, all int) cell {
 	if found := o.routes[originKey{resource.RouteType, routes, name}]; len(found) == all {

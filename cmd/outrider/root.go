@@ -22,7 +22,7 @@ import (
 
 // app is one call of the command line.
 type app struct {
-	in       io.Reader // the terminal to ask on; nil: standard input is none
+	in       io.Reader // the terminal for questions; nil: standard input is no terminal
 	out, err io.Writer
 	now      func() time.Time
 	colour   bool // standard output is a terminal with colour

@@ -220,7 +220,7 @@ func (a *app) addEpochs(d *details, epochs []api.Epoch) {
 	}
 }
 
-// outcomes are the outcomes of reloads in words.
+// outcomes are the descriptions of the outcomes of reloads.
 var outcomes = map[api.Outcome]string{
 	api.OutcomeRestarted: "a new Envoy was started",
 	api.OutcomeApplied:   "applied, without a new Envoy",

@@ -66,7 +66,7 @@ func (a *app) write(t *table, none string) {
 	writeAligned(a.out, rows, "", a.paint)
 }
 
-// without removes the columns with the given names, which are in the first row.
+// without removes columns by the names in the first row.
 func without(rows [][]cell, names []string) [][]cell {
 	shown := make([][]cell, len(rows))
 	for i, row := range rows {

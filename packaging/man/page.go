@@ -78,7 +78,7 @@ func (p *Page) Example(text string) {
 	p.roff.WriteString(".fi\n.RE\n")
 }
 
-// Usage writes a line of a synopsis, given as roff.
+// Usage writes a line of a synopsis. The text is roff.
 func (p *Page) Usage(roff string) {
 	p.paragraph()
 	p.roff.WriteString(".nh\n" + roff + "\n.hy\n")
@@ -140,7 +140,7 @@ func escaped(text string) string {
 		`\(ti`).Replace(text)
 }
 
-// guarded keeps a line from being interpreted as a request.
+// guarded escapes a line that roff would interpret as a request.
 func guarded(roff string) string {
 	if strings.HasPrefix(roff, ".") || strings.HasPrefix(roff, "'") {
 		return `\&` + roff

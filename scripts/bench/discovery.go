@@ -198,7 +198,7 @@ func writeServices(t *stage, services int) string {
 	return folder
 }
 
-// writeService writes a ServiceEntry of five endpoints, the last one with the given address.
+// writeService writes a ServiceEntry of five endpoints, the last one with an address of its own.
 func writeService(t *stage, folder string, i int, last string) {
 	t.Helper()
 	var text bytes.Buffer

@@ -208,7 +208,7 @@ func (w sdsWatch) send(t *stage, to *discoveryv3.DiscoveryResponse) {
 	}
 }
 
-// next returns when a certificate arrives: a given one, or any.
+// next returns when a certificate arrives: a specified one, or any.
 func (w sdsWatch) next(t *stage, chain []byte) time.Time {
 	t.Helper()
 	for {

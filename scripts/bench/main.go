@@ -118,7 +118,7 @@ func main() {
 	}
 }
 
-// hurry reduces all settings that were not given.
+// hurry reduces all settings that were not specified.
 func hurry() {
 	selected := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { selected[f.Name] = true })

@@ -33,7 +33,7 @@ type durations struct {
 	Tests    []duration `json:"tests"`
 }
 
-// slowest sorts all and keeps every package and the slowest tests.
+// slowest returns every package and the slowest tests, sorted.
 func slowest(all []duration) durations {
 	d := durations{Time: time.Now().UTC().Truncate(time.Second)}
 	sorted := slices.Clone(all)

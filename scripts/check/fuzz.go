@@ -68,7 +68,7 @@ func fuzzOne(ctx context.Context, target target, fuzzTime time.Duration) (out st
 	return out, over && !found
 }
 
-// findTargets reads the test files: much quicker than to build all tests and ask them.
+// findTargets reads the test files: much quicker than building all tests to list them.
 func findTargets(ctx context.Context, packages []string) ([]target, error) {
 	c := command(ctx, "go",
 		append([]string{"list", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles"}, packages...)...)

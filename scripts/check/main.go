@@ -108,8 +108,8 @@ func main() {
 	}
 }
 
-// setTags has the go command, and all that asks it, build with the tags that programs are built
-// with.
+// setTags has the go command, and all programs that run it, build with the tags that programs are
+// built with.
 func setTags() error {
 	tags, err := os.ReadFile("scripts/tags")
 	if err != nil {

@@ -100,7 +100,7 @@ func collect(events io.Reader, out io.Writer) result {
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintf(out, "%s\n", lines.Text()) // not of a test: the go command's own words
+			fmt.Fprintf(out, "%s\n", lines.Text()) // not of a test: a message of the go command
 			continue
 		}
 		key := e.Package + " " + e.Test
@@ -167,7 +167,7 @@ func (r *result) fail(pack, test, why string) {
 }
 
 const (
-	mostSaid    = 10  // lines of a failed test that are told again at the end
+	mostSaid    = 10  // lines of a failed test that are repeated at the end
 	longestSaid = 400 // bytes of such a line
 )
 

@@ -1,6 +1,6 @@
 //go:build deps
 
-// Package deps keeps modules in go.mod until the code that uses them has landed.
+// Package deps retains modules in go.mod until the code that uses them has landed.
 package deps
 
 import (

@@ -9,7 +9,7 @@ import (
 const subBuckets = 64
 
 // histogram counts durations in exponential buckets, like an HDR histogram, from a microsecond. It
-// keeps the exact maximum.
+// stores the exact maximum.
 type histogram struct {
 	buckets []uint32
 	count   int

@@ -35,7 +35,7 @@ type Latency struct {
 // Class is the result of one class of load: ka, nc, h2, tcp (whose requests are messages).
 type Class struct {
 	Requests int `json:"requests"`
-	// due at the end while their stream waited for an answer
+	// requests that were due at the end, while their stream waited for an answer
 	Unsent   int             `json:"unsent,omitempty"`
 	Outcomes map[Outcome]int `json:"outcomes"`
 	Latency

@@ -53,8 +53,8 @@ type Options struct {
 	Bind []string
 	// BindWritable is Bind with write access.
 	BindWritable []string
-	// Network is the file of the network namespace to use, which survives reboots; "": a new one with
-	// loopback only.
+	// Network is the file of the network namespace to use, which survives reboots; "": a new one
+	// with loopback only.
 	Network string
 	// SystemCalls are allowed besides those of a container: names, or groups (systemd.exec(5)).
 	SystemCalls []string
@@ -66,7 +66,7 @@ type Machine struct {
 	dir     string // contains its root, in its own mount namespace
 	cgroup  string
 	process *exec.Cmd // systemd-nspawn
-	leader  int       // its PID 1, as seen from here
+	leader  int       // its PID 1, in the host's PID namespace
 	console *console
 	notify  *notifySocket
 	exited  chan struct{}
@@ -163,7 +163,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 // Name returns the host name.
 func (m *Machine) Name() string { return m.name }
 
-// Leader returns the machine's PID 1, as seen from here.
+// Leader returns the machine's PID 1, in the host's PID namespace.
 func (m *Machine) Leader() int { return m.leader }
 
 // Command returns a command in the machine, as root and outside of units.
@@ -231,13 +231,13 @@ func (m *Machine) end() error {
 	return errors.Join(removeCgroup(m.cgroup, time.Now().Add(endingTime)), os.Remove(m.dir))
 }
 
-// console keeps the last output.
+// console stores the last output.
 type console struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// consoleSize is the size of the kept output.
+// consoleSize is the size of the stored output.
 const consoleSize = 64 << 10
 
 func (c *console) Write(p []byte) (int, error) {

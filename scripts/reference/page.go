@@ -58,7 +58,7 @@ func (p *page) read(source string) error {
 var siteLink = regexp.MustCompile(`href="(?:https://istio\.io)?(?:/latest)?` +
 	`(/docs/reference/config/[^"#]*?)(?:\.html|/)?(#[^"]*)?"`)
 
-// localLinks returns HTML whose links to pages of Istio's site are to the files here, where there
+// localLinks returns HTML whose links to pages of Istio's site lead to local files, where there
 // are such, and else whole addresses.
 func localLinks(body string) string {
 	body = siteLink.ReplaceAllStringFunc(body, func(link string) string {

@@ -89,7 +89,7 @@ func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
 	}
 }
 
-// Running tells whether outriderd still runs.
+// Running reports whether outriderd still runs.
 func (d *Daemon) Running() bool {
 	select {
 	case <-d.done:
@@ -102,7 +102,7 @@ func (d *Daemon) Running() bool {
 // Output is the last part of what outriderd logged.
 func (d *Daemon) Output() string { return d.output.String() }
 
-// Ready asks /healthz/ready; the text is the reason when not.
+// Ready queries /healthz/ready. The text is the reason why the proxy is not ready.
 func (r *Rig) Ready() (bool, string) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
@@ -135,7 +135,7 @@ func (r *Rig) WaitReady(limit time.Duration) {
 	}
 }
 
-// tail keeps the last part of what is written to it.
+// tail stores the last part of what is written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -94,7 +94,7 @@ enabled = false
 }
 
 // WebYAML returns the service for the rig's load: HTTP and TCP on the rig's ports, with a backend
-// on the given port.
+// on a port.
 func (r *Rig) WebYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry

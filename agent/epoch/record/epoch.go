@@ -9,12 +9,12 @@ type State string
 
 // The states. Shown maps them to the four that users see.
 const (
-	Starting    State = "starting"     // its process is being started and is not live yet
-	Live        State = "live"         // it serves
-	HandingOver State = "handing over" // it serves, and a successor is starting or has failed
-	Draining    State = "draining"     // it was replaced and ends
-	Stopping    State = "stopping"     // it serves what is in flight until the agent's stop ends it
-	Exited      State = "exited"       // its process has ended
+	Starting    State = "starting"     // the process is started and not live yet
+	Live        State = "live"         // the epoch serves
+	HandingOver State = "handing over" // serves; a successor starts or has failed
+	Draining    State = "draining"     // the epoch was replaced and ends its connections
+	Stopping    State = "stopping"     // completes requests in flight for the agent's stop
+	Exited      State = "exited"       // the process has ended
 )
 
 // Serves reports whether an epoch of this state is the one that serves.
@@ -54,7 +54,7 @@ type Epoch struct {
 	Started       time.Time `json:"started,omitzero"`
 	Live          time.Time `json:"live,omitzero"`        // zero: it never was
 	Exited        time.Time `json:"exited,omitzero"`      // zero: it lives
-	ExitCause     string    `json:"exit_cause,omitempty"` // why it ended, in words
+	ExitCause     string    `json:"exit_cause,omitempty"` // how it ended, for people
 	ExitStatus    int       `json:"exit_status,omitempty"`
 	ExitSignal    string    `json:"exit_signal,omitempty"` // "SIGKILL"
 
@@ -66,14 +66,14 @@ type Epoch struct {
 	Hash         string        `json:"-"` // of its Spec
 	Namespace    string        `json:"-"` // of its Spec
 	AdminAddress string        `json:"-"`
-	Ends         time.Time     `json:"-"` // draining: it is ended then at the latest; zero: not known
-	AdminLost    bool          `json:"-"` // it serves, but its admin interface is gone
-	Silent       bool          `json:"-"` // it lives, but its admin interface does not answer
-	MayRefuse    bool          `json:"-"` // it may have closed its listeners for a child that died
+	Ends         time.Time     `json:"-"` // draining: its latest end; zero: not known
+	AdminLost    bool          `json:"-"` // the epoch serves without an admin interface
+	Silent       bool          `json:"-"` // the admin interface does not answer
+	MayRefuse    bool          `json:"-"` // the listeners may be closed, for a child that died
 	Drained      bool          `json:"-"` // a drain was requested
 	DrainTime    time.Duration `json:"-"` // from the request to the close of its listeners
-	DrainEnds    time.Time     `json:"-"` // its listeners close then; zero: not confirmed
-	Awaits       string        `json:"-"` // what a request for the next epoch waits for; "": none waits
+	DrainEnds    time.Time     `json:"-"` // time at which the listeners close; zero: not confirmed
+	Awaits       string        `json:"-"` // why a request for the next epoch waits; "": none waits
 }
 
 // HalfDrained returns when half of a requested drain is over; zero if none was requested.

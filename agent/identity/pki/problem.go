@@ -19,8 +19,8 @@ var (
 type Problem struct {
 	Kind   error  // one of the errors above
 	File   string // path, or a description of the source
-	Detail string // what is wrong
-	Fix    string // what a person does about it
+	Detail string // the problem
+	Fix    string // the remedy for a person
 }
 
 // Error implements error: "FILE: detail; fix".

@@ -61,7 +61,7 @@ func (a *Authority) Sign(t testing.TB, template *x509.Certificate,
 	return certificate
 }
 
-// Leaf returns a template of a workload's certificate that is valid for the given time.
+// Leaf returns a template of a workload's certificate that is valid for a duration.
 func Leaf(name string, lifetime time.Duration) *x509.Certificate {
 	id := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/" + name}
 	return &x509.Certificate{

@@ -11,7 +11,7 @@ import (
 // Result is the configuration that replaces Istio's files of a virtual machine. It is valid.
 type Result struct {
 	Config string   // TOML
-	Notes  []string // what has no equivalent, or differs; also in Config as comments
+	Notes  []string // settings without equivalent, or that differ; also in Config as comments
 }
 
 // document is a configuration file under construction.
@@ -23,7 +23,7 @@ type document struct {
 type setting struct {
 	key   string // dotted
 	value any
-	from  string // what it was converted from
+	from  string // the setting that it was converted from
 }
 
 // tables is the order of tables in the file, that of outrider.toml(5).

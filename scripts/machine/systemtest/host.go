@@ -241,7 +241,7 @@ func (h *Host) Journal(arguments ...string) string {
 	return h.MustRun(h.t, "journalctl", append([]string{"-q", "--no-pager"}, arguments...)...)
 }
 
-// Processes are the pids of what runs a program in the machine.
+// Processes returns the PIDs of the processes in the machine that run a program.
 func (h *Host) Processes(name string) []string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "pgrep", "-x", name)

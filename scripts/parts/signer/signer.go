@@ -33,7 +33,7 @@ const issuerName = "https://tokens.test"
 
 // Signer is a running istiod.
 type Signer struct {
-	Root    *pkitest.Authority // that it started with
+	Root    *pkitest.Authority // its root when it started
 	Address string             // host:port with TLS
 	Plain   string             // host:port without TLS
 

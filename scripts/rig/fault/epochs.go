@@ -84,7 +84,7 @@ func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
 
 func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
 
-// parentEnds ends a parent whose child still expects it, and waits until the child has told it to
+// parentEnds ends a parent whose child still expects it, and waits until the child has made it
 // terminate. Without rescue, the child would block its main thread and abort ten seconds later.
 func (s *Scene) parentEnds(signal syscall.Signal) {
 	s.Helper()
