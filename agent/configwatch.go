@@ -56,7 +56,7 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait,
 			strings.Join(missing, ", "))
 		s.board.Raise(conditionFilesMissing, condition.Error, sentence)
-		s.logOf("watch").Error("files are missing; Envoy starts without", "waited", c.Identity.Wait,
+		s.logOf("watch").Error("starting Envoy without missing files", "waited", c.Identity.Wait,
 			"missing", missing)
 		return nil
 	}

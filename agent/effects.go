@@ -45,7 +45,7 @@ func (s reloadSource) Make(
 	return s.maker.make(ctx, loaded, to)
 }
 
-func (s reloadSource) Loses(ctx context.Context) error {
+func (s reloadSource) LostCertificates(ctx context.Context) error {
 	if live, ok := liveEpoch(s.supervisor); ok {
 		return lostCertificates(ctx, s.discovery, s.xds, live)
 	}
@@ -158,7 +158,7 @@ func (e reloadEffects) Enact(
 		apply = e.discovery.Configure
 	}
 	if err := apply(settings); err != nil {
-		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)
+		e.logOf("discovery").Error("cannot apply [discovery] settings", "error", err)
 	}
 	if e.dns != nil {
 		e.dns.Configure(c.DNS)

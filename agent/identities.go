@@ -26,7 +26,7 @@ const adminTime = 2 * time.Second
 type workloadIdentity struct {
 	*identity.Manager
 	seal         []byte        // credential; nil if there is none
-	acknowledged chan struct{} // notified when Envoy has accepted what may use secrets
+	acknowledged chan struct{} // receives after an ACK of secrets, or of resources that may use them
 	sds          *xds.Server
 	log          *slog.Logger
 }

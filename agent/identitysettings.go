@@ -29,7 +29,7 @@ func readSeal(b *base, c *config.Config) []byte {
 		seal, err = os.ReadFile(filepath.Join(folder, sealCredential))
 	}
 	if err != nil && c.Identity.Provider == "istiod" && c.Identity.Persist != "off" {
-		b.logOf("identity").Warn("certificates are not kept over a reboot: no credential seal",
+		b.logOf("identity").Warn("certificates are not stored across reboots: no credential seal",
 			"error", err)
 	}
 	return seal
@@ -77,7 +77,7 @@ func sealed(
 	store, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
 		issuer.SpiffeID+" from "+issuer.Address, seal)
 	if err != nil {
-		log.Warn("cannot keep the certificate over a reboot", "error", err)
+		log.Warn("cannot store certificate across reboots", "error", err)
 		return nil
 	}
 	return store

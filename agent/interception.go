@@ -22,7 +22,7 @@ func newCapture(
 	users := capture.Users{Agent: userID("outrider"), Envoy: userID(c.Envoy.User)}
 	settings := capture.NewSettings(c, b.options.Config.Instance)
 	if err := keepClosed(filepath.Join(c.Paths.StateDir, closedName), settings); err != nil {
-		b.logOf("capture").Warn("cannot persist what outrider-capture-early.service closes",
+		b.logOf("capture").Warn("cannot persist settings for outrider-capture-early.service",
 			"error", err)
 	}
 	return capture.NewController(capture.ControllerOptions{

@@ -57,9 +57,9 @@ type specSource interface {
 	// Check returns why the host cannot provide what a configuration needs.
 	Check(ctx context.Context, loaded *config.Loaded) error
 	Make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
-	// Loses returns an error that names the certificates which the live epoch serves and a new
-	// epoch could not read.
-	Loses(ctx context.Context) error
+	// LostCertificates returns an error that names the certificates which the live epoch serves and
+	// a new epoch could not read.
+	LostCertificates(ctx context.Context) error
 }
 
 // requester is the part of the supervisor that the reloader needs. Its methods do not block.
@@ -91,7 +91,7 @@ type prepared struct {
 	loaded  *config.Loaded
 	pending []string // [start] keys that wait for the next start
 	wanted  *wanted
-	loses   error // see specSource.Loses
+	loses   error // see specSource.LostCertificates
 	epoch   bool  // an epoch was requested; accessed by the owner only
 	first   bool  // of the start of the agent
 }

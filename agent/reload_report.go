@@ -48,7 +48,7 @@ func (r *reloader) finish(ctx context.Context, request *reload, result api.Reloa
 	if result.Outcome == api.OutcomeRestarted {
 		level = slog.LevelDebug // the log lines of the new epoch say why it was started
 	}
-	r.log.Log(context.Background(), level, "reload", "reason", request.reason,
+	r.log.Log(context.Background(), level, "reload finished", "reason", request.reason,
 		"outcome", string(result.Outcome), "epoch", describe(result),
 		"took", result.Duration.Round(time.Millisecond).String())
 	r.end(ctx, request, result)

@@ -55,7 +55,7 @@ func (r *reloads) Make(
 	return r.build(ctx, loaded, to)
 }
 
-func (r *reloads) Loses(context.Context) error { return nil }
+func (r *reloads) LostCertificates(context.Context) error { return nil }
 
 func (r *reloads) Live() (epoch.Epoch, epoch.Admin, bool) {
 	r.mu.Lock()

@@ -90,7 +90,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	if err == nil {
 		err = r.effects.Hold(request.id, read)
 	}
-	read.loses = r.source.Loses(ctx)
+	read.loses = r.source.LostCertificates(ctx)
 	return read, err
 }
 
@@ -264,7 +264,7 @@ func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step f
 		r.board.Clear(conditionPending)
 	}
 	for _, warning := range won.loaded.Warnings {
-		r.log.Warn("configuration", "warning", warning.Error())
+		r.log.Warn("configuration warning", "warning", warning.Error())
 	}
 	return func(step func(string)) { r.effects.Enact(ctx, old, won, step) }
 }

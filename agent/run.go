@@ -84,7 +84,7 @@ func (r *run) end(err error) error {
 		}
 		return &ExitError{Code: ExitInternal, Err: err}
 	case r.life.restarts.Load():
-		r.log.Info("ended for a restart; Envoy continues serving")
+		r.log.Info("agent ended for a restart; Envoy continues serving")
 	case r.life.stopping.Load():
 		r.link.Shutdown()
 		if r.dns != nil {

@@ -70,14 +70,14 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitNoProgram, err)
 	}
-	if err := blueprint.Writable(ctx, epoch.Runner{Link: m.link}, loaded); err != nil {
+	if err := blueprint.CheckWritable(ctx, epoch.Runner{Link: m.link}, loaded); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
 	plan, grpc, err := m.plan(ctx, loaded, to)
 	if err != nil {
 		return nil, err
 	}
-	if err := plan.Suits(binary); err != nil {
+	if err := plan.CheckBinary(binary); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
 	spec, err := m.spec(loaded.Config, plan, binary)

@@ -87,6 +87,6 @@ func (s *stopper) stop(ctx context.Context, why string) {
 		s.capture.Leave(ctx, accepts/2)
 	}
 	if err := s.supervisor.Stop(ctx, settings, again); err != nil && ctx.Err() == nil {
-		s.log.Error("stop", "error", err)
+		s.log.Error("cannot stop Envoy", "error", err)
 	}
 }

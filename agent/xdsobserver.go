@@ -57,7 +57,7 @@ func (o xdsObserver) Disconnected(stream xds.Stream, err error) {
 
 // Pushed logs a response.
 func (o xdsObserver) Pushed(stream xds.Stream, push xds.Push) {
-	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", resource.TypeName(push.Type), "version",
+	o.log.Debug("xDS response sent", "pid", stream.Peer.PID, "type", resource.TypeName(push.Type), "version",
 		push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
@@ -67,7 +67,7 @@ func (o xdsObserver) Accepted(stream xds.Stream, typeURL, version string) {
 	o.discovery.Accepted(stream.ID, stream.Node)
 	o.ports.Accepted(stream.Node, typeURL)
 	o.unbound.Accepted(stream, typeURL)
-	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version",
+	o.log.Debug("xDS response accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version",
 		version)
 }
 
@@ -145,7 +145,7 @@ func inUse(refusal xds.Refusal) string {
 func (o xdsObserver) Cured(stream xds.Stream, typeURL string, names []string) {
 	o.unbound.Recovered(stream, typeURL, names)
 	if accepted := o.refused.Accepted(stream.ID, typeURL, names); len(accepted) > 0 {
-		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
+		o.log.Info("Envoy accepted resources that it had refused", "pid", stream.Peer.PID,
 			"type", resource.TypeName(typeURL), "resources", strings.Join(accepted, ", "))
 	}
 }

@@ -71,7 +71,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	}
 	rendered, err := render(ctx, question)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
-		return nil, request.TooExpensive("rendering it takes more than %d MiB of memory", p.memory()>>20)
+		return nil, request.LimitError("rendering it takes more than %d MiB of memory", p.memory()>>20)
 	}
 	if err != nil {
 		return nil, err

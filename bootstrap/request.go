@@ -21,8 +21,8 @@ type Request struct {
 	Secret bool `json:"-"`
 }
 
-// TooExpensive returns an error in the file that is most expensive to render, or a ProgramError.
-func (r Request) TooExpensive(format string, arguments ...any) error {
+// LimitError returns an error in the file that is most expensive to render, or a ProgramError.
+func (r Request) LimitError(format string, arguments ...any) error {
 	for _, file := range []*File{r.Template, r.Custom, r.Override} {
 		if file != nil {
 			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}

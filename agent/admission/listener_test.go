@@ -57,7 +57,7 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 func dialAs(t *testing.T, uid int, address, text string) (c net.Conn) {
 	t.Helper()
 	var err error
-	parts.As(t, uid, func() { c, err = net.Dial("tcp", address) })
+	parts.RunAs(t, uid, func() { c, err = net.Dial("tcp", address) })
 	if err != nil {
 		t.Fatal(err)
 	}

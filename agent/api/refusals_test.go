@@ -44,7 +44,7 @@ func TestRefusals_DoNotFillTheLog(t *testing.T) {
 		Board: condition.NewBoard(), Logger: logs.Agent,
 	})
 	var connection net.Conn
-	parts.As(t, parts.Nobody, func() { connection, err = net.Dial("unix", socket) })
+	parts.RunAs(t, parts.Nobody, func() { connection, err = net.Dial("unix", socket) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -206,8 +206,8 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// Suits returns config.Errors for settings that the binary does not support.
-func (b *Blueprint) Suits(binary *envoy.Binary) error {
+// CheckBinary returns config.Errors for settings that the binary does not support.
+func (b *Blueprint) CheckBinary(binary *envoy.Binary) error {
 	var errs config.Errors
 	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
 		errs = append(errs, b.loaded.Fault("envoy.stat_name_length",

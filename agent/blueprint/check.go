@@ -103,11 +103,11 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	if binary == nil {
 		return report
 	}
-	if err := plan.Suits(binary); err != nil {
+	if err := plan.CheckBinary(binary); err != nil {
 		report.refuse(err)
 	}
 	if environment.envoys {
-		if err := Writable(ctx, environment.runner, loaded); err != nil {
+		if err := CheckWritable(ctx, environment.runner, loaded); err != nil {
 			report.refuse(err)
 		}
 	}

@@ -41,7 +41,7 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		err = wrong.Err // the message has the path
 	}
 	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err),
-		fix).Because(err)
+		fix).WithCause(err)
 }
 
 var errNotRegular = errors.New("it is not a regular file")

@@ -90,7 +90,7 @@ func (m Maker) input(
 		if err != nil {
 			errs = append(errs, loaded.Fault("telemetry.statsd_udp_address",
 				"Envoy needs an IP address: "+err.Error(),
-				"write an address, or a name that this host can resolve").Because(err))
+				"write an address, or a name that this host can resolve").WithCause(err))
 		}
 		input.StatsdAddress = address.String()
 	}

@@ -24,7 +24,7 @@ func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, er
 	facts, err := m.Cloud.Read(ctx, node.Cloud)
 	if err != nil {
 		return node, config.Errors{loaded.Fault("node.cloud_platform", err.Error(),
-			"remove the key on a machine elsewhere").Because(err)}
+			"remove the key on a machine elsewhere").WithCause(err)}
 	}
 	node.Locality = cmp.Or(node.Locality, facts.Locality)
 	labels := map[string]string{}

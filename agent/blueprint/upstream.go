@@ -24,7 +24,7 @@ func (m Maker) requestUpstream(ctx context.Context, b *Blueprint, request bootst
 		return err
 	})
 	if err != nil {
-		return b.refused(err).Because(err)
+		return b.refused(err).WithCause(err)
 	}
 	b.Accepted = accepted
 	return nil

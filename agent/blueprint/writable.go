@@ -13,10 +13,10 @@ import (
 // testProgram is test(1) of coreutils. It checks whether a file is writable.
 const testProgram = "/usr/bin/test"
 
-// Writable returns config.Errors for files that Envoy will write but may not: because of its user,
-// or the sandbox of its unit. runner must run in that sandbox. Envoy itself would fail only at its
-// first write.
-func Writable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) error {
+// CheckWritable returns config.Errors for files that Envoy will write but may not: because of its
+// user, or the sandbox of its unit. runner must run in that sandbox. Envoy itself would fail only
+// at its first write.
+func CheckWritable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) error {
 	var errs config.Errors
 	for _, file := range []struct{ key, path string }{
 		{"envoy.outlier_log_path", loaded.Config.Envoy.OutlierLogPath},
@@ -33,7 +33,7 @@ func Writable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) e
 			errs = append(errs,
 				loaded.Fault(file.key,
 					fmt.Sprintf("whether Envoy may write %s could not be found out: %v", file.path,
-						err), "").Because(err))
+						err), "").WithCause(err))
 		} else if exit != 0 {
 			errs = append(errs, loaded.Fault(file.key, "Envoy may not write "+file.path,
 				fmt.Sprintf("use a path in /var/log/outrider, or let its "+

@@ -144,7 +144,7 @@ func (d *daemon) connect() *dbus.Conn {
 func (d *daemon) connectAs(uid int) (conn *dbus.Conn) {
 	d.t.Helper()
 	var err error
-	parts.As(d.t, uid, func() { conn, err = dbus.Dial(d.address()) })
+	parts.RunAs(d.t, uid, func() { conn, err = dbus.Dial(d.address()) })
 	if err == nil {
 		err = conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(uid))})
 	}

@@ -110,5 +110,5 @@ func (s *Server) unavailable(err error) {
 		fmt.Sprintf(
 			"D-Bus is unavailable: %v%s; retrying, nothing else is affected",
 			err, fix))
-	s.options.Logger.Debug("no bus", "error", err)
+	s.options.Logger.Debug("cannot connect to D-Bus", "error", err)
 }

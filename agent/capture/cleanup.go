@@ -68,8 +68,9 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	return done, nil
 }
 
-// Refuses reports whether the table exists that rejects connections while Envoy does not serve.
-func Refuses(instance string) bool {
+// RejectsConnections reports whether the table exists that rejects connections while Envoy does not
+// serve.
+func RejectsConnections(instance string) bool {
 	socket, err := newOwnerSocket()
 	if err != nil {
 		return false

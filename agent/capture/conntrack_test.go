@@ -75,7 +75,7 @@ func trackAll(t *testing.T) {
 // hold returns a UDP socket of the application to a resolver.
 func hold(t *testing.T, resolver string) (socket net.Conn) {
 	t.Helper()
-	parts.As(t, appUser, func() {
+	parts.RunAs(t, appUser, func() {
 		var err error
 		if socket, err = net.Dial("udp", net.JoinHostPort(resolver, "53")); err != nil {
 			t.Fatal(err)

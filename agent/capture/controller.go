@@ -198,7 +198,7 @@ func (c *Controller) set(client *Client, status Status) {
 	c.changed = make(chan struct{})
 	c.mu.Unlock()
 	if was.State != status.State && status.State != "" {
-		c.Logger.Info("interception has changed", "state", status.State, "reason", status.Reason)
+		c.Logger.Info("interception state changed", "state", status.State, "reason", status.Reason)
 	}
 	raise := func(code string, severity condition.Severity, holds bool, sentence string) {
 		if holds {

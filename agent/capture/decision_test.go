@@ -304,7 +304,7 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	if d.inbound {
 		other.Do(t, call)
 	} else {
-		parts.As(t, d.user, call)
+		parts.RunAs(t, d.user, call)
 	}
 	want := map[Decision]string{Outbound: "15001", Inbound: "15006", DNS: "15053", Refused: "refused",
 		Direct: fmt.Sprintf("%s %d", map[bool]string{true: "here", false: "far"}[local],

@@ -222,7 +222,7 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for address, uid := range test.udp {
-				parts.As(t, uid, func() { datagrams(t, address, proxyAnswer) })
+				parts.RunAs(t, uid, func() { datagrams(t, address, proxyAnswer) })
 			}
 			parts.As(t, test.tcp, func() { serve(t, DNSPort, "proxy") })
 			got := dnsReceives(DNSPort, agentUser)

@@ -59,7 +59,7 @@ func newSlowEnvoy(t *testing.T) *slowEnvoy {
 		listeners: map[uint16]net.Listener{}}
 	t.Cleanup(func() { e.check.stall.reset() })
 	for _, port := range []uint16{OutboundPort, InboundPort} {
-		parts.As(t, envoyUser, func() {
+		parts.RunAs(t, envoyUser, func() {
 			l, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 			if err != nil {
 				t.Fatal(err)
@@ -85,7 +85,7 @@ func (e *slowEnvoy) dial(port uint16) net.Conn {
 // accept accepts as Envoy does.
 func (e *slowEnvoy) accept(port uint16) (c net.Conn) {
 	e.t.Helper()
-	parts.As(e.t, envoyUser, func() {
+	parts.RunAs(e.t, envoyUser, func() {
 		var err error
 		if c, err = e.listeners[port].Accept(); err != nil {
 			e.t.Fatal(err)

@@ -248,7 +248,7 @@ func (h *helper) tick(now time.Time) {
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
-		h.withdraw() // inherited from an image whose settings are lost
+		h.withdraw() // the rules of an earlier image whose settings are lost
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until

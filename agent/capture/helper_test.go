@@ -58,7 +58,7 @@ func TestHelper_RedirectsNothingToOthers(t *testing.T) {
 	r.startEnvoy()
 	r.answers(10*time.Second, "15001")
 	r.kill(r.envoy)
-	parts.As(t, appUser, func() {
+	parts.RunAs(t, appUser, func() {
 		serve(t, OutboundPort, "stranger")
 		serve(t, InboundPort, "stranger")
 	})
@@ -148,7 +148,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 		return
 	}
 	r := newRig(t)
-	parts.As(t, envoyUser, func() {
+	parts.RunAs(t, envoyUser, func() {
 		echo(t, OutboundPort)
 		echo(t, InboundPort)
 	})
@@ -211,7 +211,7 @@ func TestHelper_RefusesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for user, allowed := range map[int]bool{appUser: false, envoyUser: false, agentUser: true} {
-		parts.As(t, user, func() {
+		parts.RunAs(t, user, func() {
 			client, err := Dial(t.Context(), r.socket())
 			if err != nil {
 				t.Fatal(err)
@@ -222,7 +222,7 @@ func TestHelper_RefusesOthers(t *testing.T) {
 			}
 		})
 	}
-	parts.As(t, agentUser, func() { // the agent cannot keep root out
+	parts.RunAs(t, agentUser, func() { // the agent cannot keep root out
 		for range maxConnections {
 			client, err := Dial(t.Context(), r.socket())
 			if err != nil {

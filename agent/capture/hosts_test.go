@@ -20,7 +20,7 @@ func newHosts(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := newHostsWithoutEnvoy(t)
 	var inbound *net.TCPListener
-	parts.As(t, envoyUser, func() {
+	parts.RunAs(t, envoyUser, func() {
 		serve(t, OutboundPort, fmt.Sprint(OutboundPort))
 		inbound = serve(t, InboundPort, fmt.Sprint(InboundPort))
 	})
@@ -30,7 +30,7 @@ func newHosts(t *testing.T) *parts.OtherHost {
 		serveDatagrams(t, 53, "far 53", append(far[:], otherServer[:]...)...)
 	})
 	serveDatagrams(t, 53, "here 53", here[:]...)
-	parts.As(t, agentUser, func() {
+	parts.RunAs(t, agentUser, func() {
 		serve(t, DNSPort, fmt.Sprint(DNSPort))
 		serveDatagrams(t, DNSPort, fmt.Sprint(DNSPort), loopbackAddress[:]...)
 	})

@@ -80,7 +80,7 @@ func (r *rig) resolvers(text string) {
 // ask sends a query for meshName to a resolver as a user, from a socket of its own.
 func ask(t *testing.T, uid int, network, resolver string) (answer string) {
 	t.Helper()
-	parts.As(t, uid, func() {
+	parts.RunAs(t, uid, func() {
 		c, err := net.DialTimeout(network, net.JoinHostPort(resolver, "53"), time.Second/2)
 		if err != nil {
 			answer = err.Error()
@@ -148,7 +148,7 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 			return ask(t, appUser, "tcp", resolver) == "proxy"
 		})
 		connect := func(uid int) (c net.Conn) {
-			parts.As(t, uid, func() {
+			parts.RunAs(t, uid, func() {
 				var err error
 				if c, err = net.Dial("tcp", net.JoinHostPort(resolver, "53")); err != nil {
 					t.Fatal(err)

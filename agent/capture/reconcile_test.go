@@ -83,7 +83,7 @@ func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 	if log := fmt.Sprint(r.helper.Stderr); strings.Count(log, fault) != 1 {
 		t.Errorf("the journal: %s", log)
 	}
-	parts.As(t, envoyUser, func() { serve(t, OutboundPort, "15001") })
+	parts.RunAs(t, envoyUser, func() { serve(t, OutboundPort, "15001") })
 	if s, err := r.client.Status(t.Context()); err != nil ||
 		!strings.Contains(s.Reason, "tproxy.conf") {
 		t.Errorf("Envoy cannot listen on 15006: %+v, %v", s, err)

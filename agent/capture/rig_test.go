@@ -132,7 +132,7 @@ func (r *rig) captures(want State) {
 // answer calls another host as the application.
 func (r *rig) answer() (answer string) {
 	r.t.Helper()
-	parts.As(r.t, appUser, func() {
+	parts.RunAs(r.t, appUser, func() {
 		connection, err := net.DialTimeout("tcp", net.JoinHostPort(far[0], "80"), time.Second/2)
 		if err != nil {
 			answer = err.Error()

@@ -21,7 +21,7 @@ var virtual = both{"203.0.113.7", "2001:db8:7::7"}
 // or an error. The kernel sends SYNs after 0, 1 and 3 seconds.
 func dialFrom(t *testing.T, user int, port uint16, to string, limit time.Duration) (answer string) {
 	t.Helper()
-	parts.As(t, user, func() {
+	parts.RunAs(t, user, func() {
 		dialer := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{Port: int(port)},
 			Control: reuseAddress}
 		c, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(to, "80"))

@@ -41,8 +41,8 @@ type Error struct {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Because sets the cause and returns e.
-func (e *Error) Because(cause error) *Error {
+// WithCause sets the cause and returns e.
+func (e *Error) WithCause(cause error) *Error {
 	e.Cause = cause
 	return e
 }

@@ -138,7 +138,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	r.SetNames(nil)
 	upstream.silent.Store(true)
 	dial := func() (c net.Conn) {
-		parts.As(t, 65534, func() {
+		parts.RunAs(t, 65534, func() {
 			var err error
 			if c, err = net.Dial("udp", r.address); err != nil {
 				t.Fatal(err)
@@ -192,7 +192,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	}
 	defer func() { _ = four.Close() }()
 	fourPort := uint16(four.LocalAddr().(*net.UDPAddr).Port)
-	parts.As(t, 65534, func() { // IPv6 only
+	parts.RunAs(t, 65534, func() { // IPv6 only
 		six, err := net.ListenPacket("udp6", fmt.Sprintf("[::]:%d", fourPort))
 		if err != nil {
 			t.Fatal(err)

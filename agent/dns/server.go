@@ -189,7 +189,7 @@ func (s *Server) readHost() {
 		defer s.rebuild()
 	}
 	if !slices.Equal(found.addresses, s.host.addresses) {
-		s.options.Logger.Info("resolvers of the host", "addresses", found.addresses)
+		s.options.Logger.Info("host resolvers changed", "addresses", found.addresses)
 	}
 	s.host, s.hostKnown = found, true
 	s.apply()

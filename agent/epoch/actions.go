@@ -123,7 +123,7 @@ func (a launch) run(x *executor) {
 
 func (a sendSignal) run(x *executor) {
 	args := []any{"epoch", a.number, "signal", unix.SignalName(a.signal)}
-	x.logs(slog.LevelInfo, "signal to Envoy", append(args, "why", a.why)...)
+	x.logs(slog.LevelInfo, "sending signal to Envoy", append(args, "why", a.why)...)
 	x.requestKeeper("cannot send signal to Envoy", args, func(ctx context.Context, k Keeper) error {
 		return k.Signal(ctx, a.id, a.signal)
 	})

@@ -277,7 +277,7 @@ func (m *machine) resumeStart(p *process) {
 
 // disown ends a process that has no note of ours: it holds ports and names that Envoy needs.
 func (m *machine) disown(f foundProcess) {
-	m.warn("the keeper has a process that is no epoch: ending it", "pid", f.pid, "error", f.problem)
+	m.warn("ending a process of the keeper that is no epoch", "pid", f.pid, "error", f.problem)
 	if f.exit == nil {
 		m.do(sendSignal{f.id, -1, syscall.SIGKILL, "it is no epoch"})
 	}

@@ -37,7 +37,7 @@ type attempt struct {
 	parent  *process // the process whose sockets it takes over; nil: none
 	mode    Mode
 	liveBy  time.Time
-	killBy  time.Time // killing, clearing: exits are not awaited longer
+	killBy  time.Time // stages killing and clearing: end of the wait for exits
 
 	tries      int   // of this mode
 	sideBySide bool  // hot restart has failed: the next start is side by side

@@ -144,8 +144,8 @@ func (a steer) do(ctx context.Context, x *executor) {
 		return k.Steer(ctx, a.from, a.to, max(time.Until(a.closes), 0))
 	})
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		x.logs(slog.LevelWarn, "new connections still come to an epoch that was replaced, and may "+
-			"be reset when it closes its listeners", "epoch", a.number, "error", err)
+		x.logs(slog.LevelWarn, "cannot steer new connections to the new epoch: some may be "+
+			"reset when the old one closes its listeners", "epoch", a.number, "error", err)
 	}
 }
 
@@ -222,7 +222,7 @@ func (a drainToStop) run(x *executor) {
 			x.logs(slog.LevelWarn, "Envoy hangs: the stop does not wait for its connections",
 				"epoch", a.number, "error", err)
 		default:
-			x.logs(slog.LevelWarn, "requests in flight are not known: the stop waits until no "+
+			x.logs(slog.LevelWarn, "cannot read requests in flight: the stop waits until no "+
 				"client is connected", "epoch", a.number, "until", a.until.Format(time.TimeOnly),
 				"error", err)
 			waits = append(waits, leaving{a.id, a.until})
@@ -246,7 +246,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 		}
 		err := x.awaitActivity(ctx, admin, 0, func(a envoy.Activity) bool { return a.Connections == 0 })
 		if err != nil {
-			x.logs(slog.LevelWarn, "connections are not known: the listeners close", "error", err)
+			x.logs(slog.LevelWarn, "cannot read connections: closing the listeners", "error", err)
 		}
 	} else if !sleep(ctx, a.config.TerminationDrainDuration) {
 		return nil

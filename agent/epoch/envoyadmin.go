@@ -39,7 +39,7 @@ func (l *Link) Admin(address string) *EnvoyAdmin {
 func (l *Link) stopAccepting(ctx context.Context) error {
 	err := l.Get().StopAccepting(ctx)
 	if err != nil {
-		l.log.Warn("connections that come while the listeners close may be reset",
+		l.log.Warn("cannot stop accepting: new connections may be reset",
 			"error", err)
 	}
 	return err

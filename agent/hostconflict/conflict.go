@@ -141,7 +141,7 @@ func (h Host) strangers(self Self, wants []config.Claim, known map[string]bool) 
 				fix = "put the change of " + key +
 					" in force first, then this one, or give Envoy another port"
 			}
-			conflicts = append(conflicts, self.Wants.Fault(want.Key, message, fix).Because(ErrPortInUse))
+			conflicts = append(conflicts, self.Wants.Fault(want.Key, message, fix).WithCause(ErrPortInUse))
 			break
 		}
 	}

@@ -59,7 +59,7 @@ const (
 	obtaining               // a worker, which has no version yet
 	provided                // a worker, which has provided the version
 	superseded              // the worker of the settings before; the new settings have none yet
-	replacing               // the same, until the worker of the new settings has a version
+	replacing               // as current, until the worker of the new settings has a version
 )
 
 func (e *entry) state() state {

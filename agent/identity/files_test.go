@@ -132,7 +132,7 @@ func TestNames_NobodyProvides(t *testing.T) {
 		"file-root:/nonexistent": "no such file",
 	} {
 		r.Subscribe([]string{name})
-		r.awaitCondition(identity.CodeUnavailable, identity.Title(name)+": ")
+		r.awaitCondition(identity.CodeUnavailable, identity.Describe(name)+": ")
 		r.awaitCondition(identity.CodeUnavailable, text)
 		r.Unsubscribe([]string{name})
 		if all := r.board.Conditions(); len(all) > 0 {

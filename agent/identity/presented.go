@@ -44,15 +44,15 @@ func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[
 // label returns how sentences for people call a secret: by its file or its credential, with an
 // object that uses it.
 func (m *Manager) label(name string) string {
-	label := Title(name)
+	label := Describe(name)
 	if users := m.users[name]; len(users) > 0 {
 		label += " (" + users[0] + ")"
 	}
 	return label
 }
 
-// Title returns what a secret is called in sentences for people.
-func Title(name string) string {
+// Describe returns the description of a secret in sentences for people.
+func Describe(name string) string {
 	if short, ok := credential.Title(name); ok {
 		return short
 	}

@@ -65,7 +65,7 @@ func (m *Manager) storeOnce(last *stored) error {
 	errs := []error{m.storeBundles(bundles)}
 	if _, err := os.Lstat(stale); err == nil { // else Remove fails on a read-only file system
 		if err := os.Remove(stale); err != nil {
-			errs = append(errs, fmt.Errorf("cannot remove the certificate that was kept: %w", err))
+			errs = append(errs, fmt.Errorf("cannot remove the stored certificate: %w", err))
 		}
 	}
 	if pair == nil || pair.source == FromSpire || roots == nil {
@@ -117,7 +117,7 @@ func (m *Manager) storeBundles(bundles map[string][]byte) error {
 		err = renameio.WriteFile(m.options.Bundles, text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep the roots of SPIFFE bundles: %w", err)
+		return fmt.Errorf("cannot store the roots of SPIFFE bundles: %w", err)
 	}
 	return nil
 }

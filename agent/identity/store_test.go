@@ -221,5 +221,5 @@ func TestSealed_IsRemovedWhenItIsNotWanted(t *testing.T) {
 		return errors.Is(err, fs.ErrNotExist)
 	})
 	r.Configure(identity.Settings{Stale: r.dir}) // not empty
-	r.awaitCondition(identity.CodeNotStored, "cannot remove the certificate that was kept")
+	r.awaitCondition(identity.CodeNotStored, "cannot remove the stored certificate")
 }

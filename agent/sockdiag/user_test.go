@@ -20,7 +20,7 @@ func accepted(t *testing.T, uid int, listen, dial string) (server, client net.Co
 	}
 	defer func() { _ = listener.Close() }()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	parts.As(t, uid, func() { client, err = net.Dial("tcp", net.JoinHostPort(dial, port)) })
+	parts.RunAs(t, uid, func() { client, err = net.Dial("tcp", net.JoinHostPort(dial, port)) })
 	if err != nil {
 		t.Fatal(err)
 	}

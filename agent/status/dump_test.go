@@ -60,7 +60,7 @@ func slowReader(t *testing.T, uid int, address, path string) (c net.Conn) {
 		})
 	}}
 	var err error
-	parts.As(t, uid, func() { c, err = dialer.Dial("tcp", address) })
+	parts.RunAs(t, uid, func() { c, err = dialer.Dial("tcp", address) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func asked(t *testing.T, in func(func()), who, url string) {
 
 func here(do func()) { do() }
 
-func nobody(t *testing.T) func(func()) { return func(do func()) { parts.As(t, parts.Nobody, do) } }
+func nobody(t *testing.T) func(func()) { return func(do func()) { parts.RunAs(t, parts.Nobody, do) } }
 
 const wholeRequest = "GET /healthz/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -112,7 +112,7 @@ func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 	})
 	var c net.Conn
 	var err error
-	parts.As(t, 12345, func() { c, err = net.Dial("tcp", view.Address()) })
+	parts.RunAs(t, 12345, func() { c, err = net.Dial("tcp", view.Address()) })
 	if err != nil {
 		t.Fatal(err)
 	}

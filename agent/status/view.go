@@ -151,7 +151,7 @@ func (v *View) open(port int) error {
 		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		v.options.Logger.Error("the view of Envoy's admin ended", "error", err)
+		v.options.Logger.Error("admin view ended unexpectedly", "error", err)
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		if v.listener == listener {

@@ -122,7 +122,7 @@ func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy 
 				return
 			}
 			if r.Context().Err() == nil {
-				v.options.Logger.Debug("the view of Envoy's admin failed", "path", r.URL.Path,
+				v.options.Logger.Debug("cannot forward request to Envoy's admin", "path", r.URL.Path,
 					"error", err)
 			}
 			say(w, http.StatusBadGateway, err.Error())

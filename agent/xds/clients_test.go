@@ -141,7 +141,7 @@ func clientAs(t *testing.T, uid int, socket string) discoveryv3.AggregatedDiscov
 	connection, err := grpc.NewClient("passthrough:x",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (c net.Conn, err error) {
-			parts.As(t, uid, func() { c, err = net.Dial("unix", socket) })
+			parts.RunAs(t, uid, func() { c, err = net.Dial("unix", socket) })
 			return c, err
 		}))
 	if err != nil {
@@ -255,7 +255,7 @@ func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 func dialAs(t *testing.T, uid int, socket string) (c net.Conn) {
 	t.Helper()
 	var err error
-	parts.As(t, uid, func() { c, err = net.Dial("unix", socket) })
+	parts.RunAs(t, uid, func() { c, err = net.Dial("unix", socket) })
 	if err != nil {
 		t.Fatal(err)
 	}

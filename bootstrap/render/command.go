@@ -98,7 +98,7 @@ func answerInTime(question bootstrap.Question, check Checker) bootstrap.Answer {
 				return bootstrap.Answer{Unable: fmt.Sprintf("checking typed_configs takes more "+
 					"than %v", question.Time)}
 			} else if cpuTime() > question.Time {
-				return answerOf(nil, question.Request.TooExpensive(
+				return answerOf(nil, question.Request.LimitError(
 					"rendering it takes more than %v", question.Time))
 			}
 		}

@@ -18,7 +18,7 @@ func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 // reportClosed prints how to lift fail and fail_inbound = "closed" after a failure: systemd runs
 // nothing when a failed unit is stopped.
 func (c *cleaner) reportClosed() {
-	if os.Getenv("SERVICE_RESULT") != "success" && capture.Refuses(c.instance) {
+	if os.Getenv("SERVICE_RESULT") != "success" && capture.RejectsConnections(c.instance) {
 		c.report(`new connections are refused while Envoy does not serve (capture.fail, capture.fail_inbound); ` +
 			`"outrider cleanup --stop" ends this`)
 	}

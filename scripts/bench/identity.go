@@ -142,7 +142,7 @@ func istioAgent(t *stage, discovery string) *sdsAgent {
 		a.pid = process.Process.Pid
 	}
 	a.stop = func() {
-		_ = syscall.Kill(-process.Process.Pid, syscall.SIGKILL) // with its Envoy
+		_ = syscall.Kill(-process.Process.Pid, syscall.SIGKILL) // the group: the program and its Envoy
 		_ = process.Wait()
 		_ = os.Remove(a.socket)
 	}

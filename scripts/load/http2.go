@@ -155,7 +155,7 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	case outcome = <-stream.done:
 	case <-timer.C:
 		c.finish(id, Timeout)
-		outcome = <-stream.done // of whoever was first
+		outcome = <-stream.done // of the first of both
 		c.writing.Lock()
 		_ = c.write(time.Now().Add(time.Second),
 			func() error { return c.framer.WriteRSTStream(id, http2.ErrCodeCancel) })

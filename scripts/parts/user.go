@@ -11,9 +11,9 @@ import (
 // Nobody is a user other than root.
 const Nobody = 65534
 
-// As calls do as another user: files and sockets that the calling goroutine creates belong to that
-// user. It requires root.
-func As(t testing.TB, uid int, do func()) {
+// RunAs calls do as another user: files and sockets that the calling goroutine creates belong to
+// that user. It requires root.
+func RunAs(t testing.TB, uid int, do func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("tests of other users must run as root")

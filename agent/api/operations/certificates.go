@@ -24,7 +24,7 @@ func certificateProblems(
 			continue
 		}
 		p := discovery.Problem{Severity: condition.Error,
-			Message: identity.Title(s.Name) + ": " + s.Sentence}
+			Message: identity.Describe(s.Name) + ": " + s.Sentence}
 		if s.Condition == identity.CodeNotRenewed {
 			p.Severity = condition.Warning
 		}

@@ -175,7 +175,7 @@ func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	answer := make(chan rig.Result, 1)
 	go func() { answer <- s.Outrider("reload") }()
 	child = s.InState(api.EpochStarting, 10*time.Second)
-	time.Sleep(quiet) // it has initialised what it can
+	time.Sleep(quiet) // the new Envoy has initialised what it can
 	return child, answer
 }
 
