@@ -111,7 +111,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 				await: socket,
 			},
 			{parts: []part.Part{supervisor}, await: supervisor},
-			{ // these depend on the epochs of an earlier agent
+			{ // parts that depend on the epochs of an earlier agent
 				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
 					[]part.Part{m.capture, &keyRights{state: state, board: b.board},

@@ -129,7 +129,7 @@ func (e reloadEffects) Enact(
 	e.identity.configure(c)
 	e.sdsSockets.Configure(c.SDS.Socket)
 	e.xdsSockets.Configure(c.XDS.Socket)
-	if c.Log.Level != old.Config.Log.Level { // otherwise a request may have set another level
+	if c.Log.Level != old.Config.Log.Level { // a level set on request remains otherwise
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")

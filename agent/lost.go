@@ -86,7 +86,7 @@ func lost(
 			}
 		}
 	}
-	if known { // otherwise this Envoy is about to reconnect
+	if known { // an Envoy without a known node is about to reconnect
 		maps.DeleteFunc(all, func(name string, _ discovery.Problem) bool { return !held[name] })
 	}
 	return all, refused

@@ -216,7 +216,7 @@ func (r *reloader) applied(
 func (r *reloader) winner(read *prepared) *prepared {
 	hash, _, live := r.serves()
 	if !live {
-		return read // it was live a moment ago
+		return read // the epoch was live a moment ago
 	}
 	var won *prepared
 	for _, candidate := range append(slices.Clone(r.requested), r.committed) {
@@ -253,7 +253,7 @@ func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step f
 	old := r.current
 	r.current, r.pending = won.loaded, won.pending
 	r.mu.Unlock()
-	if won.id > r.refused { // otherwise a newer configuration is still refused
+	if won.id > r.refused { // a newer refused configuration keeps its condition
 		r.board.Clear(conditionRefused)
 	}
 	if len(won.pending) > 0 {

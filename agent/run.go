@@ -31,7 +31,7 @@ type run struct {
 type stage struct {
 	parts []part.Part
 	await part.Part                       // must be ready for the stage to be done; nil: none
-	then  func(ctx context.Context) error // and this have returned; an error ends the agent
+	then  func(ctx context.Context) error // runs last in the stage; an error ends the agent
 }
 
 // pinger is a goroutine that must run for the agent to be alive.

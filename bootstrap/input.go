@@ -113,7 +113,7 @@ type TLSMode string
 const (
 	Disable TLSMode = "disable" // no TLS
 	Simple  TLSMode = "simple"  // the server has a certificate
-	Mutual  TLSMode = "mutual"  // both sides have one
+	Mutual  TLSMode = "mutual"  // both sides have a certificate
 )
 
 // TLS has the TLS settings of a Service.

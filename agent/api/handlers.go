@@ -61,7 +61,7 @@ func (s *Server) undrain(w http.ResponseWriter, r *http.Request) {
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	s.stream(w, r, func(ctx context.Context, progress func(Progress)) (any, error) {
 		if err := s.options.Backend.WaitReady(ctx, progress); err != nil {
-			return WaitResult{Reason: err.Error()}, nil //nolint:nilerr // it is the answer
+			return WaitResult{Reason: err.Error()}, nil //nolint:nilerr // the error is the answer
 		}
 		return WaitResult{Ready: true}, nil
 	})

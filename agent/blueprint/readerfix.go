@@ -41,7 +41,7 @@ func (r *Reader) fix(path, final string, open bool) string {
 	case direct && (owner.Uid == 0 || owner.Uid == r.uid) && info.Mode()&0o077 == 0:
 		return fmt.Sprintf("chown %s %s; chmod 400 %s", r.name, path, path)
 	}
-	return r.copyOf(path, final) // others use the file, or replace what the link leads to
+	return r.copyOf(path, final) // other programs use the file, or replace the target of the link
 }
 
 // groupOf returns the primary group of another user than root if the reader is a member; else "".

@@ -29,7 +29,7 @@ func newCall(message *dbus.Message) *call {
 	}
 	for i, argument := range c.args {
 		if _, ok := argument.(dbus.Variant); ok {
-			c.args[i] = nil // only Set takes a variant, and it always fails
+			c.args[i] = nil // only Set has a variant argument, and Set always fails
 		}
 	}
 	c.sender, _ = message.Headers[dbus.FieldSender].Value().(string)

@@ -20,7 +20,7 @@ const (
 	coalesce = 10 * time.Millisecond
 	// stateAge is the age up to which clients read a cached state. It bounds the cost of reads.
 	stateAge   = 50 * time.Millisecond
-	figuresAge = time.Second            // the same for resource usage
+	figuresAge = time.Second            // maximum age of figures of resource usage
 	patience   = 200 * time.Millisecond // limit of a read's wait for a refresh
 	// A live proxy that is not ready does not report when it becomes ready, so its state is polled.
 	firstLook   = 250 * time.Millisecond

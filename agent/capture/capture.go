@@ -55,7 +55,7 @@ const (
 	Off       State = "off"       // no settings
 	On        State = "on"        // the rules are in force
 	Withdrawn State = "withdrawn" // settings, but no rules; Status.Reason says why
-	Closed    State = "closed"    // the same, and inbound connections are rejected
+	Closed    State = "closed"    // withdrawn, and inbound connections are rejected
 	Trial     State = "trial"     // in force until Status.Until, or until confirmed
 )
 
@@ -79,7 +79,7 @@ type Status struct {
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`
 	Users    Users     `json:"users"`
-	Units    []Unit    `json:"units,omitempty"` // those of the settings that run
+	Units    []Unit    `json:"units,omitempty"` // running units among those of the settings
 	Counters []Counter `json:"counters,omitempty"`
 	Version  string    `json:"version,omitempty"` // of the helper
 	PID      int       `json:"pid,omitempty"`

@@ -46,7 +46,7 @@ type dnsCapture struct {
 	answered   time.Time
 	silent     bool         // it did not answer the last query
 	resolvers  []netip.Addr // redirected
-	host       []netip.Addr // those of the host
+	host       []netip.Addr // resolvers of the host
 	read       time.Time    // of host
 	stale      bool         // sockets in use may be redirected without rules
 }

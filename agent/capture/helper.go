@@ -201,7 +201,7 @@ func (h *helper) do(r request) error {
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings
-		if h.Settings != nil { // these do not belong to [capture]
+		if h.Settings != nil { // the two fields do not belong to [capture]
 			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {

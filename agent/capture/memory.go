@@ -15,7 +15,7 @@ type memory struct {
 	Settings  *Settings     `json:"settings,omitempty"`
 	Withdrawn bool          `json:"withdrawn,omitempty"` // by request
 	Until     time.Time     `json:"until,omitzero"`      // end of a trial, for people
-	Ends      time.Duration `json:"ends,omitempty"`      // the same as bootTime
+	Ends      time.Duration `json:"ends,omitempty"`      // end of the trial as bootTime
 	Expired   bool          `json:"expired,omitempty"`   // the trial was not confirmed
 }
 

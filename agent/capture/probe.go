@@ -22,7 +22,7 @@ type probeState int
 
 const (
 	probeWaits    probeState = iota
-	probeAccepted            // or closed: by Envoy, or because nobody listens any longer
+	probeAccepted            // accepted, or closed by Envoy or because nobody listens
 	probeLost                // unknown, such as while a local firewall drops it
 )
 

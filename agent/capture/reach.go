@@ -81,7 +81,7 @@ func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix stri
 		case found.Key == ruleFamily:
 			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
-		case connected && settings.ClosesInbound(): // else it would be closed
+		case connected && settings.ClosesInbound(): // the connection would be closed otherwise
 			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
 				`run "outrider capture confirm"`
 		case connected || now.Reason == "":

@@ -91,7 +91,7 @@ func (w *unitWatch) find(names []string) ([]Unit, error) {
 			if slices.Contains(names, e.Name()) {
 				info, err := e.Info()
 				if err != nil {
-					continue // it has just stopped
+					continue // the unit has just stopped
 				}
 				if status, ok := info.Sys().(*syscall.Stat_t); ok {
 					found = append(found, Unit{e.Name(), below, status.Ino, depth + 1})

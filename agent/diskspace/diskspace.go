@@ -139,7 +139,7 @@ func full(folders []Folder) []string {
 	for _, folder := range folders {
 		var s unix.Statfs_t
 		if err := unix.Statfs(folder.Path, &s); err != nil {
-			continue // not there yet, or not to be seen
+			continue // the folder does not exist yet, or is not accessible
 		}
 		free, size := s.Bavail*uint64(s.Bsize), s.Blocks*uint64(s.Bsize)
 		var left string

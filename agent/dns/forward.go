@@ -155,7 +155,7 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	q.Name = randomCase(lower)
 	mixed := *query // its other sections are shared and not modified
 	mixed.Question = []dns.Question{q}
-	if q.Name != lower { // else it has no letters
+	if q.Name != lower { // a name without letters has no mixed case
 		ended := f.track(q.Name)
 		defer ended()
 	}

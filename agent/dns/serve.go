@@ -59,7 +59,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 			select {
 			case <-started:
 				return server.Shutdown()
-			case <-time.After(time.Second): // it failed
+			case <-time.After(time.Second): // the server failed
 				return one.tcp.Close()
 			}
 		})

@@ -31,7 +31,7 @@ type connection struct {
 
 const (
 	maxIdle = 64              // connections of a network
-	maxUses = 256             // then a UDP socket is replaced, so that its port changes
+	maxUses = 256             // of a UDP socket, which is then replaced so that its port changes
 	maxRest = 5 * time.Second // of an idle connection; servers close theirs after some seconds
 	// avoided is how long an upstream that failed comes after the others.
 	avoided = 10 * time.Second
@@ -50,7 +50,7 @@ func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, erro
 	switch {
 	case err == nil:
 		u.failed.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled): // otherwise another upstream has responded
+	case !errors.Is(ctx.Err(), context.Canceled): // canceled: another upstream has responded
 		u.fail()
 	}
 	return reply, err
@@ -143,7 +143,7 @@ func (c *connection) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, er
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil { // it may have ended before the deadline was reset
+	if err := ctx.Err(); err != nil { // ctx may have ended before the deadline was reset
 		return nil, err
 	}
 	if err := c.WriteMsg(&own); err != nil {

@@ -161,7 +161,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 	defer t.mu.Unlock()
 	for cluster, count := range now {
 		if before := t.empty[cluster]; count != before && !ignored(cluster) {
-			if count > before { // otherwise another epoch answers
+			if count > before { // a lower count is that of another epoch
 				count -= before
 			}
 			t.report(Failure{Key{Cluster: cluster}, causeEmpty, count}, time.Now())

@@ -137,7 +137,7 @@ type Tracker struct {
 	before  *Snapshot // in blind mode: the last counters
 	nowhere bool      // a cluster without a healthy endpoint failed; Envoy does not name it
 	empty   map[string]uint64
-	looked  time.Time // when the last counters were read
+	looked  time.Time // time of the last read of the counters
 	// byClient are the clusters in them whose endpoints clients choose.
 	byClient map[string]bool
 }
@@ -149,7 +149,7 @@ type failing struct {
 	latest    uint64    // requests of the last failure
 	base      *Snapshot // counters after the failure; nil: not read yet
 	worked    bool      // there was a success before base, perhaps after the failure
-	connected time.Time // when a connection was seen that has not failed; zero: none
+	connected time.Time // first sight of a connection that has not failed; zero: none
 }
 
 // again reports whether it failed again, later than right after the first failure.

@@ -34,7 +34,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	streams int
-	next    time.Time // when the next message may be read
+	next    time.Time // earliest time of the next read of a message
 }
 
 // StreamAccessLogs implements the service. It reads a bounded number of messages a second.

@@ -106,7 +106,7 @@ func (x *executor) await(ctx context.Context, c *caller) answer {
 	case <-x.ended:
 	}
 	select {
-	case a := <-c.answer: // it was answered, then Run ended
+	case a := <-c.answer: // the answer came before the end of Run
 		return a
 	default:
 		return answer{err: ErrEnded}

@@ -113,7 +113,7 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	case a == nil:
 	case a.process == p && a.stage == killing:
 		m.conclude(a)
-	case a.process == p: // it may have been live before it exited
+	case a.process == p: // the process may have been live before it exited
 		m.abort(errExited)
 	case a.parent == p:
 		m.orphaned(a)

@@ -36,24 +36,24 @@ type Options struct {
 const (
 	requestTimeout   = 3 * time.Second        // one request to the keeper
 	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
-	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart
-	preflightTimeout = time.Second            // the same after SIGCONT
+	preflightHurry   = 500 * time.Millisecond // probe of the parent's admin before a hot restart
+	preflightTimeout = time.Second            // the same probe after SIGCONT
 	parentNews       = 50 * time.Millisecond  // for the exit of a parent, if the keeper refuses its child
 	parentGrace      = 300 * time.Millisecond // for a child that lost its parent to become live
 
-	pollFast    = 5 * time.Millisecond   // polls of a starting epoch in its first seconds,
-	pollFastFor = 3 * time.Second        // that long,
-	pollSlow    = 100 * time.Millisecond // and slower polls later
+	pollFast    = 5 * time.Millisecond   // interval of polls of a starting epoch for
+	pollFastFor = 3 * time.Second        // its first seconds
+	pollSlow    = 100 * time.Millisecond // interval of polls after that
 
 	handshakeTries       = 3                // attempts of a hot restart that fails in its handshake
-	handshakeTimeout     = 10 * time.Second // then a silent child hangs on its parent
-	handshakeTimeoutDown = 3 * time.Second  // the same when nobody serves
+	handshakeTimeout     = 10 * time.Second // limit of the handshake of a hot restart
+	handshakeTimeoutDown = 3 * time.Second  // the same limit when nobody serves
 
 	overdue          = 1500 * time.Millisecond // after the time when a child ends its parent
 	terminateTimeout = 5 * time.Second         // SIGTERM to SIGKILL
-	abortTimeout     = time.Second             // the same when a stop is aborted
+	abortTimeout     = time.Second             // SIGTERM to SIGKILL when a stop is aborted
 	killTimeout      = 5 * time.Second         // SIGKILL to the exit
-	acceptQueued     = time.Second             // until queued connections are accepted
+	acceptQueued     = time.Second             // limit for accepting queued connections
 
 	keeperPatience = 5 * time.Second // maximum time in which a keeper re-executes itself
 	provenFirst    = 2 * time.Second // maximum wait of requests for a restart of the last good spec
@@ -65,9 +65,9 @@ const (
 	probeMisses    = 3               // unanswered probes in a row make an epoch silent
 	drainTimeout   = 5 * time.Second // one request to drain
 
-	countDelay    = 500 * time.Millisecond // until connections are counted in an overlap
+	countDelay    = 500 * time.Millisecond // first count of connections in an overlap
 	idleEvery     = 300 * time.Millisecond // between counts; longer than keeper.MeasurementAge
-	countEvery    = 500 * time.Millisecond // the same during a stop
+	countEvery    = 500 * time.Millisecond // between counts during a stop
 	countsQuiet   = 2                      // in a row: a changing kernel table may lack a line
 	quietFor      = time.Second            // without a request in flight a stop's drain is done
 	adminRefusals = 10                     // unanswered requests in a row: the admin is gone

@@ -162,7 +162,7 @@ func waitsFor(old *process) string {
 
 // logWait logs, once per epoch, that a request waits for it.
 func (m *machine) logWait(old *process) {
-	counted := old.busy || m.endedByLive() != old // else it may be idle
+	counted := old.busy || m.endedByLive() != old // the old epoch may be idle otherwise
 	if old.logged || !counted {
 		return
 	}

@@ -56,7 +56,7 @@ type state struct {
 	pending    *pending
 	backOff    backOff
 	unreplaced []unreplaced
-	replaceAt  time.Time // not zero: the live epoch may refuse connections and is replaced then
+	replaceAt  time.Time // time to replace a live epoch that may refuse connections; zero: none
 	probe      probing
 	drain      draining
 	stop       *stop

@@ -215,7 +215,7 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 	}
 	var r Report
 	for _, e := range ports {
-		slices.SortFunc(e.Addresses, netip.AddrPort.Compare) // else the sentence would change
+		slices.SortFunc(e.Addresses, netip.AddrPort.Compare) // for a stable sentence
 		slices.Sort(e.Families)
 		r.Exposed = append(r.Exposed, *e)
 	}

@@ -19,7 +19,7 @@ import (
 
 // Agent is the state of a running agent.
 type Agent struct {
-	Started time.Time      // when it first answered (Presence); zero: unknown
+	Started time.Time      // time of its first answer (Presence); zero: unknown
 	Serves  bool           // the agent has a live Envoy
 	Claims  []config.Claim // of the configuration in force
 }

@@ -54,11 +54,11 @@ func unitOf(root string, id uint64) string {
 	unit := ""
 	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil //nolint:nilerr // it was removed meanwhile
+			return nil //nolint:nilerr // the process has ended meanwhile
 		}
 		info, err := entry.Info()
 		if err != nil {
-			return nil //nolint:nilerr // the same
+			return nil //nolint:nilerr // the process has ended meanwhile
 		}
 		if status, ok := info.Sys().(*syscall.Stat_t); !ok || status.Ino != id {
 			return nil

@@ -23,7 +23,7 @@ const CodeBundle = "trust-bundle-unavailable"
 // A bundle is fetched again after the time that it names, between minBundleRefresh and
 // maxBundleRefresh; after a failure sooner, with the pause doubling.
 const (
-	bundleRefresh    = 5 * time.Minute // if it names none, as SPIFFE recommends
+	bundleRefresh    = 5 * time.Minute // without spiffe_refresh_hint
 	minBundleRefresh = time.Minute
 	maxBundleRefresh = time.Hour
 	firstBundleRetry = time.Second

@@ -196,7 +196,7 @@ func readFile(path string, denied func(*os.File) string) (pki.Input, error) {
 	if err != nil {
 		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // opened for reading only
 	if denied != nil {
 		if why := denied(file); why != "" {
 			return pki.Input{}, errors.New(why)

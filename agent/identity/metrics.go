@@ -31,7 +31,7 @@ func (m Metrics) Collect(out chan<- prometheus.Metric) {
 	stats := m.Manager.Stats()
 	for _, s := range m.Manager.Secrets() {
 		if s.NotAfter.IsZero() {
-			continue // not loaded yet
+			continue // the secret is not loaded yet
 		}
 		out <- prometheus.MustNewConstMetric(secretExpiry, prometheus.GaugeValue,
 			float64(s.NotAfter.Unix()), label(s.Name), string(s.Source))

@@ -83,7 +83,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, re
 				return
 			case elapsed:
 				if !failed {
-					continue // unless it is due now
+					continue // the renewal may be due now
 				}
 			case changed:
 				if !failed {

@@ -63,7 +63,7 @@ func (m *Manager) storeOnce(last *stored) error {
 	}
 	m.mu.Unlock()
 	errs := []error{m.storeBundles(bundles)}
-	if _, err := os.Lstat(stale); err == nil { // else Remove fails on a read-only file system
+	if _, err := os.Lstat(stale); err == nil { // Remove fails on a read-only file system
 		if err := os.Remove(stale); err != nil {
 			errs = append(errs, fmt.Errorf("cannot remove the stored certificate: %w", err))
 		}
@@ -75,7 +75,7 @@ func (m *Manager) storeOnce(last *stored) error {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}
 	now := stored{pair, sealed}
-	if sealed != nil && *last != now && pair.issuer == issuer { // not that of an earlier authority
+	if sealed != nil && *last != now && pair.issuer == issuer { // else of an earlier authority
 		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
@@ -112,7 +112,7 @@ func (m *Manager) storeBundles(bundles map[string][]byte) error {
 		return nil
 	}
 	text, err := json.Marshal(bundles)
-	before, _ := os.ReadFile(m.options.Bundles) // otherwise it is written again
+	before, _ := os.ReadFile(m.options.Bundles) // an unreadable file is written again
 	if err == nil && !bytes.Equal(before, text) && (len(bundles) > 0 || before != nil) {
 		err = renameio.WriteFile(m.options.Bundles, text, 0o600)
 	}

@@ -27,7 +27,7 @@ type connection struct {
 	running sync.WaitGroup // commands and measurements
 
 	mu    sync.Mutex
-	exits []Process                     // not yet sent; bounded by the number of processes
+	exits []Process                     // exits not yet sent; bounded by the number of processes
 	calls map[uint64]context.CancelFunc // cancel functions by request
 
 	writing chan struct{} // full while lines are between backlog and socket

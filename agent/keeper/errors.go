@@ -45,7 +45,7 @@ const (
 	CodeInvalid   Code = "invalid"   // the request makes no sense
 	CodeBusy      Code = "busy"      // another agent is connected
 	CodeVersion   Code = "version"   // no common protocol version
-	CodeForbidden Code = "forbidden" // not for this user or role
+	CodeForbidden Code = "forbidden" // the user or role may not request this
 	CodeExists    Code = "exists"    // the ID is in use
 	CodeNotFound  Code = "not-found" // no such process
 	CodeExited    Code = "exited"    // the process has exited already
@@ -53,7 +53,7 @@ const (
 	CodeNoParent  Code = "no-parent" // a hot restart needs the epoch before, which does not live
 	// The program could not be started: missing, not executable, wrong format.
 	CodeExecute   Code = "execute"
-	CodeLiving    Code = "living"     // not while Envoys live
+	CodeLiving    Code = "living"     // impossible while Envoys live
 	CodeLayout    Code = "layout"     // shared memory of an Envoy whose layout is unknown
 	CodeStopping  Code = "stopping"   // the keeper is about to exit
 	CodeLimit     Code = "limit"      // too many at once

@@ -35,7 +35,7 @@ func (s *server) steer(from, to string, closes time.Duration) error {
 	}
 	s.steered = &steering{from, time.AfterFunc(max(closes-closingLead, 0), func() {
 		err := s.divert(from, to, true)
-		if err != nil && !IsCode(err, CodeNotFound) { // else one has exited
+		if err != nil && !IsCode(err, CodeNotFound) { // not found: one has exited
 			s.logf("%v", err)
 		}
 	})}

@@ -62,7 +62,7 @@ func (s *server) save(to *reexec.Image) (stateFD int, err error) {
 			saved.Partial, saved.Cut = c.pipe.splitter.partial, c.pipe.splitter.cut
 		}
 		if c.standIn != nil {
-			if number, err := to.Add(c.standIn.socket); err == nil { // else it has ended
+			if number, err := to.Add(c.standIn.socket); err == nil { // else the stand-in has ended
 				saved.Rescue, saved.Parent = number, c.standIn.parent
 			}
 		}

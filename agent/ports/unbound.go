@@ -78,7 +78,7 @@ type unbound struct {
 	by      resource.Origin // zero: not known
 	reason  string          // of the kernel: "Address already in use"
 	again   time.Time       // the next attempt is not before
-	sent    bool            // and not refused since
+	sent    bool            // the listener was sent and not refused since
 	problem discovery.Problem
 }
 

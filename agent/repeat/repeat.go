@@ -56,7 +56,7 @@ const maxSubjects = 1000
 type Limiter struct {
 	mu       sync.Mutex
 	subjects map[string]*subject
-	swept    time.Time // when subjects without a report in Span were removed
+	swept    time.Time // last removal of subjects without a report in Span
 }
 
 type subject struct {

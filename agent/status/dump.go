@@ -126,7 +126,7 @@ type dumpBody struct {
 
 var errEvicted = errors.New("the answer was read so slowly that another reader took its place")
 
-// fill reads the whole body of an answer and becomes its new body.
+// fill reads the whole body of a response and replaces it by b.
 func (b *dumpBody) fill(response *http.Response) error {
 	defer response.Body.Close()
 	compressed := &bounded{}

@@ -83,7 +83,7 @@ func (m *merged) hold(source string, families []*dto.MetricFamily) {
 	m.held = append(m.held, held)
 }
 
-// holdText adds a family, as text, to a source that is not held yet.
+// holdText adds a family to a source as text.
 func (m *merged) holdText(held heldSource, family *dto.MetricFamily, text []byte) {
 	key := m.key(family)
 	all, ok := held.families[key]

@@ -38,7 +38,7 @@ func NewGoogle(audience, account string) *Google {
 		federation:  "https://sts.googleapis.com/v1/token",
 		credentials: "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/",
 		client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("unexpected redirect") // it would receive the token
+			return errors.New("unexpected redirect") // the target would receive the token
 		}},
 	}
 }

@@ -99,7 +99,7 @@ func hash(path string, sum *[sha256.Size]byte) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = opened.Close() }() // only read
+	defer func() { _ = opened.Close() }() // opened for reading only
 	h := sha256.New()
 	if _, err := io.Copy(h, opened); err != nil {
 		return err

@@ -78,7 +78,7 @@ func (f *folders) start(path string, identity stamp) error {
 func (f *folders) addOnly(path string, identity stamp) error {
 	err := f.add(path)
 	if err == nil && lstat(path).identity() != identity {
-		_ = f.inner.Remove(path) // not known if it has other paths
+		_ = f.inner.Remove(path) // fails if inotify knows the folder by another path
 		err = fs.ErrNotExist
 	}
 	return err

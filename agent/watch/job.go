@@ -15,7 +15,7 @@ type job struct {
 
 // result is what a job found.
 type result struct {
-	scan scan // if the job scanned the root
+	scan scan // result, if the job scanned the root
 	read map[*entry]reading
 }
 
@@ -24,8 +24,8 @@ type reading struct {
 	path    string
 	content content
 	stamp   stamp
-	linked  bool // it has other names: changes through them are watched
-	polled  bool // or must be polled
+	linked  bool // the file has other names: changes through them are watched
+	polled  bool // inotify cannot watch the file
 }
 
 // begin returns the job that a root is due for. Callers hold the lock.

@@ -26,7 +26,7 @@ type scan struct {
 	end    string              // where the root leads; "": nowhere
 	denied bool                // its existence is unknown: a folder on its path cannot be searched
 	polled bool                // inotify does not report all changes of what was found
-	nodes  map[string]node     // what the way depends on: folders, links, missing names, its end
+	nodes  map[string]node     // folders, links, missing names and the end of the path
 	files  map[string][]string // files that count, by path, with their names as reported
 }
 

@@ -27,7 +27,7 @@ type tree struct {
 // and reads them without the lock.
 type root struct {
 	key        string // as passed to Set
-	name, path string // as reported; absolute
+	name, path string // name as reported, and absolute path
 	recursive  bool
 	suffixes   []string
 	entries    map[string]*entry // by name, always with the root's own
@@ -37,13 +37,13 @@ type root struct {
 	baseline bool                // the first one has ended
 	stale    bool                // the way to the files may have changed: scan it again
 	access   bool                // the mode of a folder on the way may have changed
-	written  map[*entry]struct{} // unless stale, only these must be read
+	written  map[*entry]struct{} // entries to read, unless stale
 }
 
 // entry is a file, or the root itself.
 type entry struct {
 	root              *root
-	name              string // as reported
+	name              string // as reported by Changes
 	path              string // without symbolic links; "" if it leads nowhere
 	stamp             stamp
 	current, reported content // last read; last delivered, or read by Set
@@ -224,7 +224,7 @@ func (t *tree) batch() batch {
 func (t *tree) delivered(b batch) {
 	for e, state := range b.state {
 		e.reported = state
-		if _, pending := t.pending[e]; pending { // else Set has dropped it
+		if _, pending := t.pending[e]; pending { // Set may have dropped it
 			t.compare(e)
 		}
 	}

@@ -167,7 +167,7 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 		return nil, nil
 	case errors.Is(err, errNotRegular):
 		c.report("%v: no keeper holds it", err)
-		return nil, c.remove(keepers, lockName) // it would block the next keeper
+		return nil, c.remove(keepers, lockName) // the lock file would block the next keeper
 	case errors.Is(err, unix.EWOULDBLOCK): // another process holds a lease
 		return nil, errAlive
 	case err != nil:

@@ -110,7 +110,7 @@ func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) erro
 
 // takeBack restores the selection, and agents that had changed.
 func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) error {
-	ctx = context.WithoutCancel(ctx) // it must complete in spite of an interruption
+	ctx = context.WithoutCancel(ctx) // the switch must complete in spite of an interruption
 	if err := store.Select(result.Before); err != nil {
 		return err
 	}

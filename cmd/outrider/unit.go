@@ -107,7 +107,7 @@ func unitOf(program, instance string) string {
 // printWhyNotRunning prints the state of the unit of an agent that does not answer, and what to do.
 func (a *app) printWhyNotRunning(ctx context.Context) {
 	name := a.unitName()
-	ctx = context.WithoutCancel(ctx) // it may have expired
+	ctx = context.WithoutCancel(ctx) // ctx may have expired
 	state := a.unit(ctx, name+".service")
 	said := ""
 	if state.Status != "" {
@@ -131,7 +131,7 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 	}
 	envoys := unitOf("outrider-envoy", a.instance) + ".service"
 	switch {
-	case state.Active == "": // it may run in the foreground
+	case state.Active == "": // the agent may run in the foreground
 	case a.serves(envoys):
 		fmt.Fprintf(a.err, "Envoy continues serving in %s, with the configuration of before.\n", envoys)
 	default:

@@ -163,7 +163,7 @@ func (b *Backend) accept() {
 		b.conns[conn] = struct{}{}
 		b.mu.Unlock()
 		b.serving.Go(func() {
-			_, _ = io.Copy(conn, conn) // until either end goes
+			_, _ = io.Copy(conn, conn) // until either end closes
 			_ = conn.Close()
 			b.mu.Lock()
 			delete(b.conns, conn)

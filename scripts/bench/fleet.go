@@ -20,7 +20,7 @@ type fleetResult struct {
 	PilotAgent []time.Duration `json:"pilot_agent_ready_ns"`
 
 	Ready  []time.Duration `json:"ready_ns"`  // from exec to /healthz/ready 200
-	Cached []time.Duration `json:"cached_ns"` // the same while istiod is away
+	Cached []time.Duration `json:"cached_ns"` // starts while istiod is away
 	Alone  []time.Duration `json:"alone_ns"`  // Envoy with the same resources, static, to LIVE
 
 	MedianReady  time.Duration `json:"ready_median_ns"`

@@ -128,7 +128,7 @@ func hurry() {
 		"changes": "3", "sustain": "5s"} {
 		if !selected[name] {
 			if err := flag.Set(name, value); err != nil {
-				panic(fmt.Sprintf("flag %s: %v", name, err)) // the table above is wrong
+				panic(fmt.Sprintf("flag %s: %v", name, err)) // no flag of that name
 			}
 		}
 	}

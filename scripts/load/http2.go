@@ -37,7 +37,7 @@ func newHTTP2Slot(address, host, path string) *http2Slot {
 		{Name: ":authority", Value: host},
 		{Name: ":path", Value: path},
 	} {
-		_ = encoder.WriteField(field) // into memory
+		_ = encoder.WriteField(field) // writing into memory does not fail
 	}
 	return &http2Slot{address: address, headers: block.Bytes()}
 }

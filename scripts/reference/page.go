@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"text/template"
+
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // page is the reference of one kind.
@@ -16,20 +18,25 @@ type page struct {
 	body    string // HTML
 }
 
-// pages are those of all kinds of agent/discovery/object, and what these refer to.
-var pages = []page{
-	{Kind: "Gateway", source: "networking/v1alpha3/gateway.pb.html"},
-	{Kind: "VirtualService", source: "networking/v1alpha3/virtual_service.pb.html"},
-	{Kind: "ServiceEntry", source: "networking/v1alpha3/service_entry.pb.html"},
-	{Kind: "DestinationRule", source: "networking/v1alpha3/destination_rule.pb.html"},
-	{Kind: "WorkloadEntry", source: "networking/v1alpha3/workload_entry.pb.html"},
-	{Kind: "Sidecar", source: "networking/v1alpha3/sidecar.pb.html"},
-	{Kind: "PeerAuthentication", source: "security/v1beta1/peer_authentication.pb.html"},
-	{Kind: "EnvoyFilter", source: "networking/v1alpha3/envoy_filter.pb.html"},
-	{Kind: "WorkloadGroup", source: "networking/v1alpha3/workload_group.pb.html"},
-	{Kind: "ProxyConfig", source: "networking/v1beta1/proxy_config.pb.html"},
-	{Kind: "MeshConfig", source: "mesh/v1alpha1/istio.mesh.v1alpha1.pb.html"},
-	{Kind: "WorkloadSelector", source: "type/v1beta1/selector.pb.html"},
+// pages are those of all supported kinds of mesh objects, and what these refer to.
+var pages = append(pagesOf(object.NetworkingGroup, object.SecurityGroup),
+	page{Kind: "ProxyConfig", source: "networking/v1beta1/proxy_config.pb.html"},
+	page{Kind: "MeshConfig", source: "mesh/v1alpha1/istio.mesh.v1alpha1.pb.html"},
+	page{Kind: "WorkloadSelector", source: "type/v1beta1/selector.pb.html"})
+
+// pagesOf returns the pages of the supported kinds of groups. Istio generates each from the proto
+// file that declares the kind.
+func pagesOf(groups ...string) (all []page) {
+	for _, group := range groups {
+		for _, kind := range object.Kinds(group) {
+			if spec := object.NewSpec(object.Kind(kind)); spec != nil {
+				file := spec.ProtoReflect().Descriptor().ParentFile().Path()
+				all = append(all, page{Kind: kind,
+					source: strings.TrimSuffix(file, ".proto") + ".pb.html"})
+			}
+		}
+	}
+	return all
 }
 
 // File returns the name of the page's file.
@@ -76,7 +83,7 @@ func localLinks(body string) string {
 // missing is a field that this version does not support.
 type missing struct {
 	Field  string
-	Answer string // of mesh check
+	Answer string // output of mesh check
 	Note   string // may be empty
 }
 

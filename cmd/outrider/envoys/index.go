@@ -43,7 +43,7 @@ func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]strin
 	err := command.Start()
 	if err == nil {
 		_ = unix.Prlimit(command.Process.Pid, unix.RLIMIT_AS,
-			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil) // it may have ended
+			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil) // fails if pip has ended
 		err = command.Wait()
 	}
 	switch {

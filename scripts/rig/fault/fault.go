@@ -64,7 +64,7 @@ type Scene struct {
 	Probe   *rig.Probe
 
 	fault  Fault
-	strike time.Time     // when the fault takes effect; zero: never
+	strike time.Time     // time at which the fault takes effect; zero: never
 	start  time.Duration // maximum time from spawn to LIVE before and after
 	figure string        // further result for people
 
