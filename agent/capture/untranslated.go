@@ -38,10 +38,10 @@ const counterUnanswered = "unanswered"
 // redirect.
 const ruleUnredirected = "inbound connection that was not redirected"
 
-// unredirected returns the chain that drops inbound SYNs that Rules redirects and the kernel did
-// not, which would reach the application: those of a port of which it remembers a segment without
-// an answer, such as one that it dropped, and those that it takes for invalid. Clients can send
-// both.
+// unredirected returns the chain that drops inbound SYNs which Rules redirects but the kernel did
+// not: they would reach the application. The kernel does not redirect a SYN that it considers
+// invalid, or whose connection conntrack knows from an earlier segment without an answer. A client
+// can send both.
 func (b *builder) unredirected(s *Settings, families Families) Chain {
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}),
 		rule(ruleLoopback, Direct, loopback{arriving: true}))

@@ -27,7 +27,7 @@ const (
 
 const period = time.Minute
 
-// A file system is full if less than this is free: of a large one, and of a small one as a share.
+// A file system is full if less than this is free: bytes, or for a small file system a share.
 // The state for the next start takes some megabytes in a large mesh.
 const (
 	reserve = 1 << 20

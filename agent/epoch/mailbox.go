@@ -55,7 +55,7 @@ type worker struct {
 
 func newWorker() worker { return worker{newMailbox[func(context.Context)]()} }
 
-// run runs what is added, until close. At the end of ctx what is left is dropped.
+// run calls the queued functions in order until close. When ctx ends, the rest is dropped.
 func (w worker) run(ctx context.Context) {
 	for {
 		for _, f := range w.take() {

@@ -103,7 +103,7 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	for name, r := range listeners {
 		var listener listenerv3.Listener
 		if err := proto.Unmarshal(r.Value(), &listener); err != nil {
-			continue // our own encoding; Envoy would refuse it
+			continue // impossible: the agent encoded the listener itself
 		}
 		if !binds(&listener) {
 			continue

@@ -84,7 +84,7 @@ func (b *Backend) Close() {
 	}
 	b.mu.Lock()
 	for conn := range b.conns {
-		_ = conn.Close() // ends its copy
+		_ = conn.Close() // ends the goroutine that copies
 	}
 	b.conns = nil
 	b.mu.Unlock()

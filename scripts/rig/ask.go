@@ -59,7 +59,7 @@ func (r *Rig) Get(path string) (int, string, error) {
 	return r.GetHost("web.test", r.Ports.HTTP, path)
 }
 
-// GetSlow is Get of what takes its time: /sleep/8s.
+// GetSlow is Get for a slow response, such as that of /sleep/8s.
 func (r *Rig) GetSlow(path string) (int, string, error) {
 	return get("web.test", r.Ports.HTTP, path, time.Minute)
 }

@@ -251,7 +251,7 @@ func (h *Host) Processes(name string) []string {
 	return strings.Fields(out)
 }
 
-// ProcessStatus is a line of /proc/PID/status.
+// ProcessStatus returns the value of a line of /proc/PID/status.
 func (h *Host) ProcessStatus(pid int, name string) string {
 	h.t.Helper()
 	for line := range strings.Lines(h.MustRun(h.t, "cat", fmt.Sprintf("/proc/%d/status", pid))) {
