@@ -125,18 +125,18 @@ func (o xdsObserver) refuse(stream xds.Stream, refusal xds.Refusal, sentence str
 
 // inUse describes what Envoy uses in place of the refused resources.
 func inUse(refusal xds.Refusal) string {
-	switch kept := slices.DeleteFunc(slices.Clone(refusal.Kept),
+	switch retained := slices.DeleteFunc(slices.Clone(refusal.Kept),
 		func(version string) bool { return version == "" }); {
-	case len(kept) == 0 && len(refusal.Kept) > 0:
+	case len(retained) == 0 && len(refusal.Kept) > 0:
 		return "there is no previous version"
-	case len(kept) == 1 && len(refusal.Kept) == 1:
-		return "the previous version stays in use (" + kept[0] + ")"
-	case len(kept) < len(refusal.Kept):
+	case len(retained) == 1 && len(refusal.Kept) == 1:
+		return "the previous version stays in use (" + retained[0] + ")"
+	case len(retained) < len(refusal.Kept):
 		return fmt.Sprintf("of %d resources the previous version stays in use (%s), "+
-			"the others have none", len(kept), strings.Join(kept[:min(len(kept), maxShown)], ", "))
-	case len(kept) > 0:
+			"the others have none", len(retained), strings.Join(retained[:min(len(retained), maxShown)], ", "))
+	case len(retained) > 0:
 		return "the previous versions stay in use (" +
-			strings.Join(kept[:min(len(kept), maxShown)], ", ") + ")"
+			strings.Join(retained[:min(len(retained), maxShown)], ", ") + ")"
 	}
 	return "the previous version stays in use"
 }

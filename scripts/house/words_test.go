@@ -16,7 +16,6 @@ const mostTerms = 40 // of the glossary
 var unclean = []string{
 	"agent",
 	"agent/resource",
-	"agent/status",
 	"agent/xds",
 }
 
