@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// newClients returns what decides about the clients of the xDS socket.
+// newClients returns the access control for clients of the xDS socket.
 func newClients(b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap) *xds.Clients {
 	nodes := epochNodes{epochs: e.supervisor.Epochs}
 	return &xds.Clients{Server: server, Same: discovery.SameNode, Own: e.own, Envoys: nodes.all,

@@ -233,7 +233,8 @@ func counted(n int, noun string) string {
 // maxOlder bounds the peers that a status names.
 const maxOlder = 20
 
-// addOutside adds what is outside mutual TLS on purpose, or because it is older than the rules.
+// addOutside adds ports that are outside mutual TLS on purpose, and connections older than the
+// rules.
 func (o *overview) addOutside(status *api.Status) {
 	for _, o := range o.mesh.Exposure.Report().Outside {
 		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.OutsidePort(o))

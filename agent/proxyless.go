@@ -31,7 +31,7 @@ func specWithoutEnvoy() *epoch.Spec {
 	return &epoch.Spec{AdminAddress: func(epoch.Launch) string { return "" }}
 }
 
-// newRequester returns what starts the epochs of a configuration.
+// newRequester returns the requester of epochs for a configuration.
 func newRequester(c *config.Config, supervisor *epoch.Supervisor) requester {
 	if c.Envoy.Enabled {
 		return supervisor

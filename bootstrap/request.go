@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// Request is what to render: Input, or a user's file or the upstream server's bootstrap in its
-// place, and a file to merge into the result.
+// Request is the input of a rendering: Input, or a user's file or the upstream server's bootstrap
+// in its place, and a file to merge into the result.
 type Request struct {
 	Input    Input  // Input.AdminSocket is ignored, see Rendered
 	Custom   *File  // nil = none; a complete bootstrap

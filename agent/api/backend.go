@@ -42,7 +42,8 @@ type Backend interface {
 	MeshProblems(ctx context.Context) ([]MeshProblem, error)
 	// MeshExplain predicts how the live epoch would handle a request, without sending it.
 	MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error)
-	// MeshCompare returns what files would change for the live epoch, which gets nothing of them.
+	// MeshCompare returns the changes that files would cause for the live epoch, without applying
+	// them.
 	MeshCompare(ctx context.Context, request MeshFiles) (MeshComparison, error)
 	// MeshOrigins returns the source objects of each resource of the live epoch.
 	MeshOrigins(ctx context.Context) ([]MeshOrigin, error)

@@ -64,7 +64,7 @@ type MeshFile struct {
 	Content []byte `json:"content"`
 }
 
-// MeshComparison is what MeshFiles would change.
+// MeshComparison lists the changes that MeshFiles would cause.
 type MeshComparison struct {
 	Changes []MeshChange `json:"changes"`
 	// Problems are those of the files, and those of others because of them.
@@ -82,7 +82,8 @@ type MeshChange struct {
 	Object string `json:"object,omitempty"` // Kind namespace/name
 }
 
-// MeshCompare returns what files would change. It needs the rights to see the configuration.
+// MeshCompare returns the changes that files would cause. It needs the rights to see the
+// configuration.
 func (c *Client) MeshCompare(ctx context.Context, files MeshFiles) (MeshComparison, error) {
 	return call[MeshComparison](ctx, c, http.MethodPost, "/mesh/compare", files)
 }

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// node returns the node of a configuration with what this host and its cloud supply.
+// node returns the node of a configuration with the values that this host and its cloud supply.
 func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, error) {
 	c := loaded.Config
 	node, err := c.Node.Resolve(m.Host)

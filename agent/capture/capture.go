@@ -62,7 +62,7 @@ const (
 // InForce reports whether connections are captured.
 func (s State) InForce() bool { return s == On || s == Trial }
 
-// Status is what the helper reports after each request and each change.
+// Status is the helper's report after each request and each change.
 type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`

@@ -24,7 +24,7 @@ const (
 	ConditionDNS         = "capture-dns-withdrawn"
 )
 
-// Envoy is what a Controller needs of the supervisor.
+// Envoy is the part of the supervisor that a Controller uses.
 type Envoy interface {
 	// Serves reports whether an epoch is live, and when half of its drain on request has passed;
 	// zero: it does not drain.
@@ -189,7 +189,7 @@ func limited[T any](ctx context.Context, call func(context.Context) (T, error)) 
 	return call(ctx)
 }
 
-// set stores the status and raises what people must know.
+// set stores the status, and raises or clears conditions.
 func (c *Controller) set(client *Client, status Status) {
 	c.mu.Lock()
 	was := c.status
@@ -228,7 +228,7 @@ func (c *Controller) set(client *Client, status Status) {
 	}
 }
 
-// instead says what happens to connections that are not captured.
+// instead describes the fate of connections that are not captured.
 func (c *Controller) instead(status Status) string {
 	switch {
 	case status.Closed && (status.ClosedInbound || !c.inbound()):

@@ -103,7 +103,7 @@ func (q query) holds(c *Connection) bool {
 	return strings.HasPrefix(q.text(), c.Protocol+" ") && c.Destination.Port() == 53
 }
 
-// wantedDNS returns what the redirection has to be now.
+// wantedDNS returns the wanted state of the redirection.
 func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	d := &h.dns
 	if h.Settings == nil || h.Settings.dnsPort() == 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A Connection is what Explain evaluates.
+// A Connection is a connection that Explain evaluates.
 type Connection struct {
 	Inbound     bool   // made by another host
 	Protocol    string // tcp, udp
@@ -17,7 +17,7 @@ type Connection struct {
 	CGroup      string // of the caller, without a leading slash
 }
 
-// Explanation says what happens to a connection, by which rule and from which key.
+// Explanation is the decision about a connection, with its rule and key.
 type Explanation struct {
 	Decision Decision `json:"verdict"`
 	Key      string   `json:"key"`            // configuration key or name of the rule

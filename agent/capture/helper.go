@@ -57,7 +57,7 @@ type helper struct {
 	clients    map[*connection]bool
 }
 
-// installed says from what the tables were made.
+// installed records the inputs of the installed tables.
 type installed struct {
 	generation, nat int // 0: not installed
 	closed          int // or one of the constants below
@@ -235,7 +235,7 @@ func (h *helper) do(r request) error {
 	return nil
 }
 
-// tick makes the kernel's tables what they have to be now.
+// tick brings the kernel's tables into the wanted state.
 func (h *helper) tick(now time.Time) {
 	next := Status{State: Off, Users: h.users, Version: h.version, PID: os.Getpid(),
 		Units: h.running}

@@ -96,8 +96,8 @@ func (m user) holds(c *Connection) bool {
 	return m.set.has(binaryutil.NativeEndian.PutUint32(c.UID))
 }
 
-// loopback matches what this host sends over lo, to addresses of its own or by a route of an
-// administrator's; arriving in chains that see it arrive.
+// loopback matches packets that this host sends over lo, to addresses of its own or by a route of
+// an administrator's; arriving in chains that see it arrive.
 type loopback struct{ arriving bool }
 
 func (l loopback) text() string {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is what survives a kill of the helper.
+// memory is the state that survives a kill of the helper.
 type memory struct {
 	Protocol  int           `json:"protocol,omitempty"` // of the helper that wrote it; 0: 1
 	Settings  *Settings     `json:"settings,omitempty"`

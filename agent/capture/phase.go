@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// phase is what a Controller captures.
+// phase is the part of the settings that a Controller applies.
 type phase int
 
 const (
@@ -48,7 +48,7 @@ func (c *Controller) settings(now phase) *Settings {
 	return &settings
 }
 
-// request returns the call that makes the helper do what a phase needs.
+// request returns the call to the helper that a phase needs.
 func (c *Controller) request(now phase) func(*Client, context.Context) (Status, error) {
 	if now == left {
 		return (*Client).Withdraw

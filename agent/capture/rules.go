@@ -78,7 +78,7 @@ func rule(key string, decision Decision, matches ...match) Rule {
 	return Rule{Key: key, Decision: decision, Matches: matches}
 }
 
-// start returns the rules that exempt what can never be captured.
+// start returns the rules that exempt traffic which is never captured.
 func (b *builder) start(families Families) []Rule {
 	rules := []Rule{rule(ruleEstablished, Direct, notSYN{})}
 	for _, f := range []struct{ ipv6, served bool }{{false, families.IPv4}, {true, families.IPv6}} {

@@ -69,7 +69,7 @@ func (s *ownerSocket) exchange(messages []netlink.Message) ([]netlink.Message, e
 	return s.exchangeSome(messages, nil)
 }
 
-// exchangeSome is exchange, but returns of a dump only what keep holds for.
+// exchangeSome is exchange, but returns only the messages of a dump for which keep is true.
 func (s *ownerSocket) exchangeSome(messages []netlink.Message, keep func(data []byte) bool,
 ) ([]netlink.Message, error) {
 	if len(messages) == 0 {

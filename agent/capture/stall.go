@@ -30,7 +30,7 @@ type stall struct {
 	seen     map[uint64]seen // connections when they were compared, by cookie
 }
 
-// seen is what Envoy has not done with a connection.
+// seen records the lack of progress of a connection.
 type seen struct {
 	accepted bool
 	unread   uint32

@@ -58,7 +58,7 @@ type Rule struct {
 	Action   action // nil: that of the decision
 }
 
-// Decision is what happens to a connection.
+// Decision is the treatment of a connection.
 type Decision string
 
 // The decisions. Direct ends the evaluation of a chain.

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Facts are what the metadata service knows. Labels are those tags that are Kubernetes labels.
+// Facts are the metadata of the instance. Labels are those tags that are Kubernetes labels.
 type Facts struct {
 	Locality string // region/zone
 	Labels   map[string]string

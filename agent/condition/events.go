@@ -11,7 +11,7 @@ import (
 // change of its class and its end.
 const most = 3
 
-// entry is a condition and what events have said of it. Its fields are guarded by the board.
+// entry is a condition with the state of its events. Its fields are guarded by the board.
 type entry struct {
 	now   *Condition // nil: cleared
 	said  *Condition // nil: no event, or that it is cleared

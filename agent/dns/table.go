@@ -26,7 +26,7 @@ type Port struct {
 	Number uint16
 }
 
-// Node is what the table needs to know about the proxy's node.
+// Node has the properties of the proxy's node that the table uses.
 type Node struct{ Namespace, Domain string }
 
 // ttl is that of all answers from the table, in seconds, as in Istio.

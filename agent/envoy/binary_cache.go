@@ -34,7 +34,7 @@ func InspectCached(
 	return found, nil
 }
 
-// Cached returns what the cache file has of the binary at path, nil if it has nothing.
+// Cached returns the cached data of the binary at path, nil if there are none.
 func Cached(path, cache string) *Binary {
 	var known Binary
 	text, err := os.ReadFile(cache)

@@ -18,7 +18,7 @@ import (
 
 // The short actions on callers, board and log.
 type (
-	// reply answers a call. Readers and the keeper have what the answer speaks of by then.
+	// reply answers a call. Earlier changes have reached readers and the keeper by then.
 	reply struct {
 		call   int
 		answer answer

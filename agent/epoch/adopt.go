@@ -133,8 +133,8 @@ func (e listed) apply(m *machine) {
 	}
 }
 
-// adopt takes over what the keeper has: at the start of Run everything, with a new keeper what
-// differs from what was known.
+// adopt takes over the keeper's processes: at the start of Run all of them, with a new keeper those
+// that differ from the known ones.
 func (m *machine) adopt(found []foundProcess) {
 	has := func(id string) bool {
 		return slices.ContainsFunc(found, func(f foundProcess) bool { return f.id == id })
@@ -171,7 +171,7 @@ func (m *machine) adopt(found []foundProcess) {
 	m.assignRoles(dead)
 }
 
-// dropUnreplaced removes what is left of epochs that the keeper never had.
+// dropUnreplaced removes the files of epochs that the keeper does not know.
 func (m *machine) dropUnreplaced(has func(id string) bool) {
 	all := m.unreplaced
 	m.unreplaced = slices.DeleteFunc(slices.Clone(all), func(u unreplaced) bool {
@@ -228,7 +228,7 @@ func (m *machine) assignRoles(dead []processExited) {
 	}
 }
 
-// resumeLive continues what was under way for an adopted epoch that serves.
+// resumeLive continues the drain or stop of an adopted epoch that serves.
 func (m *machine) resumeLive(p *process) {
 	m.drain.wanted = p.Drained
 	if p.Drained && p.DrainEnds.IsZero() { // Envoy has not confirmed the drain

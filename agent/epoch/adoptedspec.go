@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// adoptedSpec is what is known of the spec of an adopted epoch: the file and the command line it
+// adoptedSpec is the known part of the spec of an adopted epoch: the file and the command line it
 // was started with. That is enough to start it again under its own number, until Apply provides the
 // functions that made them.
 type adoptedSpec struct{ number, lineage int }

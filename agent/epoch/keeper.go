@@ -30,7 +30,7 @@ type Processes interface {
 	Done() <-chan struct{}
 }
 
-// Ledger is what the keeper stores of processes, independent of the agent.
+// Ledger is the keeper's list of processes, which survives the agent.
 type Ledger interface {
 	// Processes lists all that live, and those that exited and were not forgotten.
 	Processes(ctx context.Context) ([]keeper.Process, error)
@@ -41,12 +41,12 @@ type Ledger interface {
 	Forget(ctx context.Context, id string) error
 }
 
-// Repair is what takes the right to touch Envoy's sockets and shared memory, or its user.
+// Repair are the operations that need access to Envoy's sockets or shared memory, or its user.
 type Repair interface {
 	// Run runs a program to its end as Envoy's user.
 	Run(ctx context.Context, path string, args []string) (keeper.RunResult, error)
-	// ClearInitializing clears the flag that a failed start leaves in a lineage's shared memory, and
-	// reports whether it was set.
+	// ClearInitializing clears the flag that a failed start leaves in a lineage's shared memory,
+	// and reports whether it was set.
 	ClearInitializing(ctx context.Context, lineage int) (bool, error)
 	// Steer directs new connections of the ports that two processes share to one of them, until the
 	// other ends, which closes its listeners after a time.
@@ -70,7 +70,7 @@ type Admin interface {
 	SetLogLevels(ctx context.Context, level, components string) error
 }
 
-// ServerState is what an Envoy says of itself.
+// ServerState is the state that an Envoy reports.
 type ServerState struct {
 	Server         string // state of /server_info, such as "LIVE" or "PRE_INITIALIZING"
 	RestartEpoch   int    // --restart-epoch, or OwnAddress; counts only if Live

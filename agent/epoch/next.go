@@ -76,7 +76,7 @@ func (m *machine) reconcile() {
 	}
 }
 
-// publishState sets what readers see of the supervisor's state in an epoch that serves.
+// publishState copies the part of the supervisor's state that readers see into the serving epoch.
 func (m *machine) publishState(p *process) {
 	p.Awaits, p.MayRefuse = "", false
 	if !p.State.Serves() {
@@ -126,7 +126,7 @@ func (m *machine) info(message string, args ...any) {
 	m.do(logLine{level: slog.LevelInfo, message: message, args: args})
 }
 
-// annotate stores what the next agent must know of an epoch in the keeper.
+// annotate stores the note of an epoch, for the next agent, in the keeper.
 func (m *machine) annotate(p *process) {
 	if p.alive() {
 		m.do(storeNote{p.ID, p.Number, noteOf(p)})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// note is what the keeper stores of an epoch for the next agent.
+// note is the state of an epoch that the keeper stores for the next agent.
 type note struct {
 	Epoch
 	RestartEpoch      int           `json:"restart_epoch"`

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// startNext begins the attempt that is due, if any: first the restart of what worked last, then
-// what was requested, then a repair.
+// startNext begins the attempt that is due, if any: first the restart of the last good spec, then
+// the requested one, then a repair.
 func (m *machine) startNext() {
 	live := m.live()
 	due := m.replaceAt

@@ -58,7 +58,7 @@ func (p *Proxy) Drains() bool {
 // Changed returns a channel that is closed at the next change of an epoch.
 func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 
-// SetWaiting sets what the start waits for before it has an epoch, in a sentence; "" if nothing.
+// SetWaiting sets a sentence on why the start waits before its first epoch; "" if it does not.
 func (p *Proxy) SetWaiting(sentence string) { p.waiting.Store(&sentence) }
 
 // Live implements status.Proxy: it returns a transport to the live epoch's admin interface, and the

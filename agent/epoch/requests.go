@@ -97,7 +97,7 @@ func (m *machine) refusePending(cause error) {
 	}
 }
 
-// announceWaiting announces to callers that wait what they wait for and until when.
+// announceWaiting reports to waiting callers the reason and the end of the wait.
 func (m *machine) announceWaiting() {
 	m.awaits = ""
 	if m.pending == nil && len(m.drain.undrains) == 0 {
@@ -148,7 +148,7 @@ func (a *attempt) doing() string {
 	return fmt.Sprintf(format, a.process.Number)
 }
 
-// waitsFor says what a request waits for while an older epoch ends.
+// waitsFor describes the reason of a wait while an older epoch ends.
 func waitsFor(old *process) string {
 	why := fmt.Sprintf("waiting for epoch %d to finish draining", old.Number)
 	switch {

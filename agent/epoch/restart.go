@@ -127,7 +127,7 @@ func (m *machine) unobstructed(live *process, due time.Time) time.Time {
 	return b.checkBy
 }
 
-// obstacleChecked is the event of a check for what would keep Envoy from starting.
+// obstacleChecked is the event of a check for obstacles to a start of Envoy.
 type obstacleChecked struct{ err error }
 
 func (e obstacleChecked) apply(m *machine) {

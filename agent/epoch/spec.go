@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Launch is what an epoch's bootstrap and command line depend on besides the configuration.
+// Launch has the values, besides the configuration, that an epoch's bootstrap and command line
+// depend on.
 type Launch struct {
 	Number        int    // the epoch as users count it; names files and the admin socket
 	RestartEpoch  int    // --restart-epoch
@@ -17,7 +18,7 @@ type Launch struct {
 	BootstrapPath string // -c
 }
 
-// Command is what the keeper executes.
+// Command is a command line that the keeper executes.
 type Command struct {
 	Path string   `json:"path"`
 	Args []string `json:"args"` // without the program's name

@@ -66,7 +66,7 @@ type state struct {
 	wake    time.Time
 }
 
-// process is an epoch and what only the supervisor knows of it.
+// process is an epoch with the state that is private to the supervisor.
 type process struct {
 	Epoch
 	launchState
@@ -75,7 +75,8 @@ type process struct {
 	adminState
 }
 
-// launchState is what a process was launched as. Renew and Tuned replace spec and command.
+// launchState is the spec and command with which a process was launched. Renew and Tuned replace
+// spec and command.
 type launchState struct {
 	spec    *Spec // of an adopted one at first only hash and durations
 	root    int   // number of the first epoch of its lineage

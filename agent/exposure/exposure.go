@@ -55,7 +55,7 @@ type Options struct {
 	Board     *condition.Board
 }
 
-// Report is what the last check found.
+// Report is the result of the last check.
 type Report struct {
 	Exposed []Exposed
 	Outside []Outside
@@ -131,7 +131,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Report returns what the last check found.
+// Report returns the result of the last check.
 func (c *Checker) Report() Report { return *c.report.Load() }
 
 // Closed returns why the agent is not ready: a port that is reachable past mutual TLS, or may be; ""

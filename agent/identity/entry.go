@@ -14,7 +14,7 @@ type entry struct {
 	definition  definition // of worker
 	worker      *worker    // nil: none runs
 	former      *worker    // of the settings before
-	current     *material  // the last version; of ROOTCA without what the mesh configuration adds
+	current     *material  // the last version; of ROOTCA without the roots of the mesh configuration
 	served      *material  // in the feed; roots are merged anew each time
 	failure     failure    // of the last attempt
 }
@@ -25,7 +25,7 @@ type worker struct {
 	started time.Time // by the wall clock
 }
 
-// definition is what a worker was started for.
+// definition is the source for which a worker was started.
 type definition struct {
 	files  Files
 	folder string // of credentials, for the secret of one
@@ -55,7 +55,7 @@ type failure struct {
 type state int
 
 const (
-	idle       state = iota // nobody: it comes with another secret, or nothing provides it (any more)
+	idle       state = iota // no worker: another secret provides it, or nothing does
 	obtaining               // a worker, which has no version yet
 	provided                // a worker, which has provided the version
 	superseded              // the worker of the settings before; the new settings have none yet

@@ -27,7 +27,7 @@ const (
 // report passes a new version to the Manager, or why there is none.
 type report func(*material, error)
 
-// source is what a worker reads.
+// source locates the files that a worker reads.
 type source struct {
 	files  Files
 	usage  pki.Usage
@@ -93,7 +93,7 @@ func (m *Manager) readFiles(ctx context.Context, from source, report report) {
 	}
 }
 
-// revocations is what is known of the revocation lists of a secret.
+// revocations is the state of the revocation lists of a secret.
 type revocations struct {
 	exist   bool      // in the last version
 	missing time.Time // since when; zero: they are not

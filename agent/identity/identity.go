@@ -45,8 +45,8 @@ const (
 	fileRootPrefix = "file-root:"
 )
 
-// Files are the paths of a certificate chain, its key, root certificates and what these revoked.
-// Empty: none.
+// Files are the paths of a certificate chain, its key, root certificates and their revocation
+// lists. Empty: none.
 type Files struct{ Cert, Key, Root, CRL string }
 
 // empty reports whether no path is set.

@@ -133,7 +133,7 @@ func (i Istiod) issue(
 	return i.accept(response.GetCertChain(), keyPEM)
 }
 
-// fix returns what helps against an error of a call, after "; ", or "".
+// fix returns the remedy for an error of a call, after "; ", or "".
 func (i Istiod) fix(err error) string {
 	switch {
 	case strings.Contains(err.Error(), "signed by unknown authority"):

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// dialOptions reads what authenticates both sides. Without a certificate the token is sent, if one
+// dialOptions reads the credentials of both sides. Without a certificate the token is sent, if one
 // is configured.
 func (i Istiod) dialOptions(
 	trusted []*x509.Certificate, certificate *tls.Certificate,

@@ -92,7 +92,7 @@ func (m *Manager) publish(missing map[string]bool) {
 	}
 	if len(change.Set)+len(change.Remove)+len(change.Absent) > 0 {
 		m.feed.Publish(change)
-		runtime.Gosched() // readers often push it before it is announced
+		runtime.Gosched() // lets xDS streams send the version before it is logged
 	}
 	for _, name := range slices.Sorted(maps.Keys(replaced)) {
 		m.announce(name, m.version(name), replaced[name])

@@ -67,7 +67,7 @@ func (m *Manager) startWaiting() {
 	}
 }
 
-// sourceOf returns what a worker has to read for a secret, and records it in the entry's
+// sourceOf returns the source that a worker has to read for a secret, and records it in the entry's
 // definition.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
@@ -110,7 +110,7 @@ func (m *Manager) removeCounters(name string) {
 	maps.DeleteFunc(m.stats.Failures, func(f Failure, _ uint64) bool { return f.Resource == name })
 }
 
-// report accepts what a worker found. It takes mu.
+// report accepts the result of a worker. It takes mu.
 func (m *Manager) report(
 	ctx context.Context, from *worker, name string, version *material, err error,
 ) {

@@ -70,7 +70,7 @@ func catchSignals() chan os.Signal {
 	return signals
 }
 
-// prepare creates what a first start needs.
+// prepare creates the folder, lock and socket of a first start.
 func (s *server) prepare() error {
 	o := s.options
 	folder, err := filepath.Abs(o.Folder)

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// traffic is what a process has open.
+// traffic counts the sockets of a process.
 type traffic struct {
 	established uint64 // TCP connections, those to upstreams included
 	downstream  uint64 // connections of clients, TCP or of a Unix socket; a doubtful one counts
@@ -23,7 +23,7 @@ type traffic struct {
 	udp         bool   // the process has the socket of a UDP listener
 }
 
-// countTraffic returns what each process has open. own has the processes, each with the addresses
+// countTraffic returns the traffic of each process. own has the processes, each with the addresses
 // of Outrider's own listeners, whose connections are not clients'. It ignores the Unix sockets in a
 // folder, which are those of Envoy's admin interface. With an error, the counts may be too low.
 //
@@ -90,7 +90,7 @@ func countTraffic(own map[int][]netip.AddrPort, folder string,
 		}
 	}))
 	for _, its := range found {
-		if its.udp { // the kernel does not know what is in flight
+		if its.udp { // the kernel does not know the requests in flight
 			its.downstream = max(its.downstream, its.established-its.own)
 		}
 	}

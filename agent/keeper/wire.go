@@ -12,7 +12,7 @@ import (
 // several messages (More), and sends events. Frames, hello and the operation "re-execute" never
 // change, so that an agent of any version can replace a keeper of any other.
 
-// role is what a client may do.
+// role determines the operations of a client.
 type role string
 
 const (

@@ -63,7 +63,7 @@ type Unbound struct {
 	problems []discovery.Problem
 }
 
-// answers are what the client of a stream said of its listeners and clusters.
+// answers are the ACKs and NACKs of a stream for listeners and clusters.
 type answers struct {
 	stream  uint64
 	pid     int32
@@ -193,7 +193,7 @@ func (u *Unbound) Accepted(stream xds.Stream, typeURL string) {
 	}
 }
 
-// Recovered records that a client does not refuse listeners any more.
+// Recovered records that a client accepts listeners that it had refused.
 func (u *Unbound) Recovered(stream xds.Stream, typeURL string, names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

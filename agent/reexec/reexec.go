@@ -31,7 +31,8 @@ func Program() (string, error) {
 	return strings.TrimSuffix(path, " (deleted)"), nil
 }
 
-// Image is what the next image inherits. Close must be called after a failure.
+// Image has the descriptors and state that the next image inherits. Close must be called after a
+// failure.
 type Image struct{ numbers []int }
 
 // Add duplicates a descriptor and returns its number in the next image.

@@ -1,4 +1,4 @@
-// Package spelling finds what a misspelled name was meant to be.
+// Package spelling finds the correct spelling of a misspelled name.
 package spelling
 
 import "strings"

@@ -76,7 +76,7 @@ type question struct {
 	answer *Answer
 }
 
-// probe is what every process that works can answer.
+// probe is a question that every working process can answer.
 var probe = []question{{Config: Config{Type: "google.protobuf.Empty", Value: json.RawMessage("{}")}}}
 
 // Check returns an answer for each Config. It starts processes for those that are not known, one

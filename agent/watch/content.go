@@ -23,7 +23,7 @@ const (
 	unknown    // not read yet
 )
 
-// content is what a path holds, comparable.
+// content is the content of a path, in comparable form.
 type content struct {
 	kind  kind
 	sum   [sha256.Size]byte // of a file
@@ -31,8 +31,8 @@ type content struct {
 	looks int               // counts possible changes that the stamp does not show (Options.Unread)
 }
 
-// stamp is what the kernel changes whenever a file's content may have changed. The zero stamp is
-// that of no file.
+// stamp has the metadata that the kernel changes whenever a file's content may have changed. The
+// zero stamp is that of no file.
 type stamp struct {
 	device, inode uint64
 	size          int64

@@ -26,13 +26,13 @@ type folders struct {
 	// shared has the paths of each identity. fsnotify knows the first alone: it has one path per
 	// inode, and panics when a path is added again that has become another name of a watched inode.
 	shared map[stamp][]string
-	// folders that cannot be watched; with "/..." paths that hold too much; "": the limit of watches
-	// is reached
+	// folders that cannot be watched; with "/..." paths that hold too much; "": the limit of
+	// watches is reached
 	warned map[string]bool
 }
 
-// watch watches what has this path now. It returns false if that must be polled instead. It may
-// block. One that may not be listed is warned of if its entries matter.
+// watch watches the file or folder that has this path now. It returns false if that must be polled
+// instead. It may block. One that may not be listed is warned of if its entries matter.
 func (f *folders) watch(path string, entries bool) bool {
 	now := lstat(path).identity()
 	f.mu.Lock()
@@ -74,7 +74,7 @@ func (f *folders) start(path string, identity stamp) error {
 	return nil
 }
 
-// addOnly has fsnotify watch path, or fails if that is not what had this identity.
+// addOnly has fsnotify watch path, or fails if path has another identity by then.
 func (f *folders) addOnly(path string, identity stamp) error {
 	err := f.add(path)
 	if err == nil && lstat(path).identity() != identity {

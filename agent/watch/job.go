@@ -10,16 +10,16 @@ type job struct {
 	access  bool // count files as changed (Options.Unread)
 	written []*entry
 	done    chan struct{}
-	late    bool // nobody waits for it any more
+	late    bool // nobody waits for the job
 }
 
-// result is what a job found.
+// result is the result of a job.
 type result struct {
 	scan scan // result, if the job scanned the root
 	read map[*entry]reading
 }
 
-// reading is what a job found an entry to hold.
+// reading is the content of an entry as a job read it.
 type reading struct {
 	path    string
 	content content
@@ -83,7 +83,7 @@ func (r *root) paths(found scan) map[*entry]string {
 	return paths
 }
 
-// read looks at what an entry holds.
+// read reads the content of an entry.
 func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) reading {
 	at, before := reading{path: path}, e.current
 	if j.access && unread {
@@ -108,7 +108,7 @@ func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) readi
 	return at
 }
 
-// apply records what a job found. Callers hold the lock.
+// apply records the result of a job. Callers hold the lock.
 func (t *tree) apply(j *job, found result) {
 	r := j.root
 	if r.job = nil; j.scan {

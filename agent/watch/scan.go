@@ -21,16 +21,17 @@ const maxLinks = 40
 // included, and the components of the ways that links lead.
 const maxSteps = 200_000
 
-// scan is what was found on the way to a root and below it. All paths are free of symbolic links.
+// scan is the result of a scan: the path to a root and everything below it. All paths are free of
+// symbolic links.
 type scan struct {
 	end    string              // where the root leads; "": nowhere
 	denied bool                // its existence is unknown: a folder on its path cannot be searched
-	polled bool                // inotify does not report all changes of what was found
+	polled bool                // inotify does not report all changes of the found files
 	nodes  map[string]node     // folders, links, missing names and the end of the path
 	files  map[string][]string // files that count, by path, with their names as reported
 }
 
-// node is what a scan found a path to be.
+// node is the kind of file that a scan found at a path.
 type node struct {
 	watched bool // itself; else its folder is
 	entries bool // a folder in which a link, a file or a missing name was found

@@ -112,7 +112,7 @@ type event struct {
 	op   fsnotify.Op
 }
 
-// event records what the next scan must look at, and reports whether that is anything.
+// event records the paths that the next scan must read, and reports whether there are any.
 func (t *tree) event(of event) (concerns bool) {
 	if of.path == "" { // events were lost
 		t.folders.sweep(nil) // the scan watches them anew
@@ -187,7 +187,7 @@ func (t *tree) compare(e *entry) {
 	}
 }
 
-// sweep ends the watch of what no root needs, unless a scan is about to need more.
+// sweep ends watches that no root needs, unless a scan is pending.
 func (t *tree) sweep() {
 	needed := map[string]bool{}
 	for _, r := range t.roots {

@@ -133,7 +133,7 @@ func (r *report) add(name, content string) {
 	}
 }
 
-// missing records what is not in the report and why.
+// missing records the missing pieces of the report and the reasons.
 func (r *report) missing(what string, err error) {
 	reason, _, _ := strings.Cut(err.Error(), "\n")
 	r.summary.Missing = append(r.summary.Missing, what+": "+reason)

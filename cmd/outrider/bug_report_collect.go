@@ -34,7 +34,7 @@ func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	a.collectHost(ctx, r)
 }
 
-// collectAgent adds what the agent knows and returns its status, which names the files in use.
+// collectAgent adds the state of the agent and returns its status, which names the files in use.
 // Without an agent the status is empty.
 func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) api.Status {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)

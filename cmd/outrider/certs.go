@@ -82,7 +82,7 @@ func (a *app) left(i api.Identity) cell {
 	return cell{age(left), green}
 }
 
-// titleOf returns what an identity is called: "credential shop", "file www.crt", or its name.
+// titleOf returns the title of an identity: "credential shop", "file www.crt", or its name.
 func titleOf(i api.Identity) string {
 	if title, ok := credential.Title(i.Name); ok {
 		return title

@@ -66,7 +66,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 	return command
 }
 
-// cleaner removes what is left of one instance. done has a sentence for each removal.
+// cleaner removes the remains of one instance. done has a sentence for each removal.
 type cleaner struct {
 	runtime      string // agent's runtime folder
 	keeper       string // keeper's folder: its lock, base id, Envoy's sockets

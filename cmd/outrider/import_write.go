@@ -27,7 +27,7 @@ type targets struct {
 	errs  []error
 }
 
-// targetFile is a file and what write did.
+// targetFile is a file with the action that write took.
 type targetFile struct {
 	Path   string `json:"path"`
 	Result string `json:"result"` // created, replaced, unchanged, permissions corrected, names added
@@ -66,7 +66,7 @@ func (p *targets) add(path string, text []byte, mode fs.FileMode) {
 	p.files = append(p.files, file)
 }
 
-// istiodName is what istioctl writes into hosts.
+// istiodName is the name that istioctl writes into hosts.
 var istiodName = regexp.MustCompile(`^istiod(-[a-z0-9-]+)?\.[a-z0-9-]+\.svc$`)
 
 // addHosts adds lines to the file of host names. A name with another address, or of another server

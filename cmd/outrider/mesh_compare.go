@@ -12,14 +12,15 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// comparison is what the running agent says of files. An empty one says nothing.
+// comparison is the running agent's comparison of files with those in force, empty without an
+// agent.
 type comparison struct {
 	changes  []api.MeshChange
 	problems []discovery.Problem // of the files beside those that are in force
 	not      error               // why nothing was compared
 }
 
-// compare returns what files and folders would change of what the agent serves.
+// compare returns the changes that files and folders would cause.
 func (a *app) compare(ctx context.Context, paths []string) comparison {
 	texts, err := discovery.ReadTexts(paths, api.MaxMeshFiles)
 	if err != nil {

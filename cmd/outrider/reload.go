@@ -55,7 +55,7 @@ func (a *app) reloadCommand() *cobra.Command {
 	return command
 }
 
-// leaves says what ^C does while a command waits for an older epoch.
+// leaves describes the effect of ^C while a command waits for an older epoch.
 func leaves(what string) string { return "^C leaves the " + what + " to the agent" }
 
 // runBySystemd reports whether the command is ExecReload= of a unit (systemd.exec(5)).

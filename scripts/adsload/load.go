@@ -47,7 +47,7 @@ type Load struct {
 	marks    map[*Mark]struct{}
 }
 
-// Received counts what all clients received of a type.
+// Received counts the resources of a type that all clients received.
 type Received struct{ Responses, Resources, Removed, Bytes int }
 
 // maxMessage limits a response, in bytes. The state of the world of many thousands of resources
@@ -129,7 +129,7 @@ func (l *Load) isFull(client int, took time.Duration) {
 	}
 }
 
-// Received returns what all clients received so far, by type.
+// Received returns the counts of all clients so far, by type.
 func (l *Load) Received() map[string]Received {
 	l.mu.Lock()
 	defer l.mu.Unlock()

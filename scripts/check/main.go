@@ -211,7 +211,7 @@ func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	return c
 }
 
-// output runs a program and returns what it prints, on both channels.
+// output runs a program and returns its standard output and error.
 func output(ctx context.Context, name string, arguments ...string) (string, error) {
 	out, err := command(ctx, name, arguments...).CombinedOutput()
 	return string(bytes.TrimRight(out, "\n")), err

@@ -171,7 +171,7 @@ const (
 	longestSaid = 400 // bytes of such a line
 )
 
-// message begins what a test says with t.Error, t.Fatal or t.Log.
+// message begins a message of t.Error, t.Fatal or t.Log.
 var message = regexp.MustCompile(`^ +[A-Za-z0-9_]+\.go:[0-9]+: `)
 
 // said are the first lines of what a test says, without what it quotes: a journal of hundreds of

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// programs has what builds each program, by name.
+// programs has the build function of each program, by name.
 var programs sync.Map
 
 // Program returns the path of a copy of the program cmd/NAME that belongs to the test.
@@ -18,7 +18,8 @@ func Program(t testing.TB, name string) string {
 	t.Helper()
 	built := BuildProgram(t, name)
 	path := filepath.Join(ShortDir(t), name)
-	// Another process writes it: exec fails (ETXTBSY) while a child that this one forks has it open.
+	// Another process writes it: exec fails (ETXTBSY) while a child that this one forks has it
+	// open.
 	if out, err := exec.Command("install", "-m", "0700", built, path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -48,8 +49,9 @@ func BuildProgram(t testing.TB, name string) string {
 	return path
 }
 
-// Build builds programs as scripts/build does, with more flags or packages as its arguments and more
-// environment, in build/NAME, and returns that folder. What is up to date there is not linked again.
+// Build builds programs as scripts/build does, with more flags or packages as its arguments and
+// more environment, in build/NAME, and returns that folder. What is up to date there is not linked
+// again.
 func Build(environment []string, name string, arguments ...string) (string, error) {
 	folder := filepath.Join(Root(), "build", name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

@@ -2,7 +2,7 @@ package main
 
 import "text/template"
 
-// document is what layout needs.
+// document is the input of layout.
 type document struct{ Title, Version, Body string }
 
 // layout is one page; it loads nothing from elsewhere.

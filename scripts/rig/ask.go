@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Result is what a run of the command line gave.
+// Result is the result of a run of the command line.
 type Result struct {
 	Out, Err string
 	Exit     int

@@ -65,7 +65,7 @@ func Build(t testing.TB, race bool) Programs {
 	return Programs{dir}
 }
 
-// RemovePrograms removes what Build built; for TestMain.
+// RemovePrograms removes the programs of Build. It is for TestMain.
 func RemovePrograms() {
 	built.Lock()
 	defer built.Unlock()

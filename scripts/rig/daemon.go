@@ -99,7 +99,7 @@ func (d *Daemon) Running() bool {
 	}
 }
 
-// Output is the last part of what outriderd logged.
+// Output returns the last part of the log of outriderd.
 func (d *Daemon) Output() string { return d.output.String() }
 
 // Ready queries /healthz/ready. The text is the reason why the proxy is not ready.
@@ -135,7 +135,7 @@ func (r *Rig) WaitReady(limit time.Duration) {
 	}
 }
 
-// tail stores the last part of what is written to it.
+// tail is a writer that stores the last part of the text.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -71,7 +71,8 @@ func (o *Mesh) meshNode() (*corev3.Node, error) {
 		"no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
 }
 
-// MeshCompare returns what files would change for the Envoy that last accepted listeners.
+// MeshCompare returns the changes that files would cause for the Envoy that last accepted
+// listeners.
 func (o *Mesh) MeshCompare(ctx context.Context,
 	files api.MeshFiles) (api.MeshComparison, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)

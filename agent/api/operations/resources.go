@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Resources has the operations on what Envoy has: its resources and its admin interface.
+// Resources has the operations on Envoy's resources and admin interface.
 type Resources struct {
 	Supervisor *epoch.Supervisor
 	Discovery  *discovery.Server

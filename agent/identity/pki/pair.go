@@ -21,7 +21,7 @@ const (
 	maxRoots   = 100
 )
 
-// Usage is what a certificate must be usable for.
+// Usage is the purpose for which a certificate must be valid.
 type Usage int
 
 // The usages.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// maxTokenBytes bounds what is parsed as a token. Headers of HTTP/2 are smaller.
+// maxTokenBytes bounds the length of a token. Headers of HTTP/2 are smaller.
 const maxTokenBytes = 64 << 10
 
 // tokenText are the characters of a token, which is sent in a header.

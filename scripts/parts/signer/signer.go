@@ -96,7 +96,7 @@ func (s *Signer) Restart(t testing.TB) {
 // Stop kills istiod.
 func (s *Signer) Stop() { s.stop() }
 
-// Log returns what istiod logged.
+// Log returns istiod's log.
 func (s *Signer) Log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
