@@ -224,7 +224,7 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 			for address, uid := range test.udp {
 				parts.RunAs(t, uid, func() { datagrams(t, address, proxyAnswer) })
 			}
-			parts.As(t, test.tcp, func() { serve(t, DNSPort, "proxy") })
+			parts.RunAs(t, test.tcp, func() { serve(t, DNSPort, "proxy") })
 			got := dnsReceives(DNSPort, agentUser)
 			if got != test.want || got.any() && !dnsAnswers(got, DNSPort) {
 				t.Errorf("got %+v, want %+v", got, test.want)

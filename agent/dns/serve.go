@@ -215,7 +215,7 @@ func (s *Server) resolve(ctx context.Context, q *query) []byte {
 	case err != nil && ctx.Err() != nil:
 		return nil
 	case err != nil:
-		s.options.Logger.Debug("query failed", "name", q.message.Question[0].Name, "error", err)
+		s.options.Logger.Debug("DNS query failed", "name", q.message.Question[0].Name, "error", err)
 		return s.fail(q, dns.RcodeServerFailure)
 	}
 	s.forwarded.Add(1)
