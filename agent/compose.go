@@ -96,7 +96,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	start := &starter{base: b, state: state, claims: e.claims, maker: maker.Maker, bootstraps: boots,
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
-	if err := b.store.Discard(); err != nil { // of an earlier configuration, or a later version
+	if err := b.store.Discard(); err != nil { // those of other versions
 		b.log.Warn("sockets that are not in use stay open until the unit has stopped", "error", err)
 	}
 	return &run{base: b, life: life, state: state, link: e.link, capture: m.capture, dns: m.dns,

@@ -56,8 +56,8 @@ func (p *presented) Run(ctx context.Context) error {
 	}
 }
 
-// look requested the live Envoy, if secrets in files are in use. While none is live, the last
-// answer stays.
+// look queries the live Envoy if secrets in files are in use. While no Envoy is live, the result of
+// the last query remains.
 func (p *presented) look(ctx context.Context) error {
 	live, ok := liveEpoch(p.supervisor)
 	if !ok {

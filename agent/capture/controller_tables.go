@@ -2,10 +2,10 @@ package capture
 
 import "slices"
 
-// Tables returns the tables of the settings; while Envoy drains those for inbound connections, as
-// long as these are captured. If connections are rejected, these are the tables that are in force;
-// otherwise the address families and resolvers are as installed, else all of them. It returns none
-// if nothing is captured.
+// Tables returns the tables that the settings produce, none if nothing is captured. While Envoy
+// drains, they contain inbound connections only. If connections are rejected, they are the tables
+// in force; otherwise they use the address families and resolvers of the installed ones, or all if
+// none is installed.
 func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
 // TablesWith is Tables, as if a unit ran, and returns the unit's control group.

@@ -26,7 +26,7 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 	if err != nil {
 		return err
 	}
-	h.notify(daemon.SdNotifyWatchdog) // the time of the next lines counts
+	h.notify(daemon.SdNotifyWatchdog) // restarts the watchdog's time
 	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, program, "-version").CombinedOutput(); err != nil {

@@ -82,7 +82,7 @@ type launchState struct {
 	root    int   // number of the first epoch of its lineage
 	hot     bool  // runs with hot restart
 	command Command
-	sum     string // of its bootstrap: sumOf
+	sum     string // checksum of its bootstrap (sumOf)
 }
 
 // exitState is how a process ends.

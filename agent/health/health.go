@@ -142,7 +142,7 @@ func (c *Checker) Status() Status {
 func (c *Checker) reset() {
 	switch {
 	case !c.settings.Enabled:
-		if c.status.State == Unhealthy { // nobody would report otherwise
+		if c.status.State == Unhealthy { // reports end with "healthy"
 			c.set(Healthy, "")
 		}
 		c.status = Status{}

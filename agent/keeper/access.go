@@ -16,7 +16,7 @@ const (
 	accessWait = 2 * time.Second
 	// maxChecks bounds the checks at the same time, including those that no file system answers.
 	maxChecks = 16
-	// maxRequests bounds those of a client, so that MaxCalls has room for other calls.
+	// maxRequests bounds the Access calls of a client, so that MaxCalls has room for other calls.
 	maxRequests = 8
 )
 

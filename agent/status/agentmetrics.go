@@ -37,7 +37,7 @@ type Metrics struct {
 	Capture     *capture.Controller
 	Endpoints   *endpoints.Tracker
 	PendingKeys func() []string   // changed keys that take effect at the next start
-	Connections ConnectionMetrics // of the servers of the agent's addresses
+	Connections ConnectionMetrics // connections of the agent's HTTP servers
 }
 
 // Gatherer returns the agent's metrics for /stats/prometheus. Their values are read at each scrape.
