@@ -71,8 +71,10 @@ func TestRealFailures(t *testing.T) {
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.Hot})
 	victim, began := r.live(), time.Now()
 	kill(victim.PID, syscall.SIGKILL) // in the overlap: nobody listens any more
-	parts.Eventually(t, 20*time.Second, "epoch 1 is back",
-		func() bool { return r.live().Number == 1 && r.live().PID != victim.PID })
+	parts.Eventually(t, 20*time.Second, "epoch 1 is back", func() bool {
+		live := r.live()
+		return live.Number == 1 && live.PID != victim.PID
+	})
 	t.Logf("back after %s", time.Since(began))
 	if response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", r.port)); err != nil {
 		t.Error(err)

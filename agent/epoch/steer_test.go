@@ -107,7 +107,7 @@ func TestSteerImpossible(t *testing.T) {
 		h.must(version("b", "12.1"))
 		h.wait(10 * time.Second)
 		h.expect("1 live")
-		if !strings.Contains(h.log.String(), "may be reset when it closes its listeners") {
+		if !strings.Contains(h.log.String(), "cannot steer new connections") {
 			t.Errorf("nobody was told:\n%s", h.log.String())
 		}
 		if len(h.conditions()) != 0 || h.outage() != 0 {
