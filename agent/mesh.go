@@ -25,6 +25,9 @@ const maxViews = 8
 // refusalsName is the file in the state directory with the resources that Envoys refused.
 const refusalsName = "mesh-refusals"
 
+// keySetsName is the file in the state directory with the key sets of issuers of tokens.
+const keySetsName = "mesh-key-sets"
+
 // newDiscovery returns the embedded discovery server. pushed is called after each change; nil:
 // nothing is.
 func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
@@ -40,7 +43,8 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 		AgentDenied: unreadable,
 		Namespaces:  func() []string { return namespaces(e.supervisor) }, TrustBundle: w.trust,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName),
-		Refusals: filepath.Join(c.Paths.StateDir, refusalsName), Board: b.board,
+		Refusals: filepath.Join(c.Paths.StateDir, refusalsName),
+		KeySets:  filepath.Join(c.Paths.StateDir, keySetsName), Board: b.board,
 		Logger: b.logOf("discovery"), Pushed: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()

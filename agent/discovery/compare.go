@@ -75,6 +75,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		return Comparison{}, err
 	}
 	world := model.NewWorld(p.domain, p.mesh)
+	world.SetKeySets(s.keySets.Keys)
 	made, err := view.New(world, v.Node(), view.NewCache(), s.certificates.look)
 	if err != nil {
 		return Comparison{}, err

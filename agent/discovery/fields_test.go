@@ -72,8 +72,9 @@ func readAPI() *istioAPI {
 			"WorkloadEntry": &networking.WorkloadEntry{},
 			"WorkloadGroup": &networking.WorkloadGroup{},
 			"Sidecar":       &networking.Sidecar{}, "EnvoyFilter": &networking.EnvoyFilter{},
-			"PeerAuthentication": &security.PeerAuthentication{},
-			"MeshConfig":         &meshapi.MeshConfig{}}}
+			"PeerAuthentication":    &security.PeerAuthentication{},
+			"RequestAuthentication": &security.RequestAuthentication{},
+			"MeshConfig":            &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {
 		a.walk(kind, message.ProtoReflect().Descriptor())
 	}

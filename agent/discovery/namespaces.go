@@ -28,7 +28,9 @@ func (s *Server) isCurrent(v *served) bool {
 }
 
 func (s *Server) newWorld() *model.World {
-	return model.NewWorld(s.options.Domain, s.effectiveMesh())
+	world := model.NewWorld(s.options.Domain, s.effectiveMesh())
+	world.SetKeySets(s.keySets.Keys)
+	return world
 }
 
 // updateOthers moves the views that are not current to new worlds. Only Run may call it.

@@ -42,6 +42,11 @@ type Options struct {
 	// accepted last. "": a server does not know what proxies refused of an earlier one.
 	Refusals string
 
+	// KeySets is the file (0600) that stores the fetched key sets of RequestAuthentications. "": after
+	// a start, none is known until it has been fetched.
+	KeySets       string
+	KeySetRefresh time.Duration // 0: 20 minutes
+
 	// TypedConfigs checks typed_configs in EnvoyFilters whose types this program does not link. nil:
 	// Envoy alone checks them.
 	TypedConfigs *typedconfig.Checker

@@ -22,6 +22,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/histogram"
+	"outrider.org/outrider/agent/jwks"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/typedconfig"
@@ -36,6 +37,7 @@ type Server struct {
 	part.Readiness
 	options      Options
 	certificates *certificates
+	keySets      *jwks.Fetcher
 	persisted    persisted
 	refusalsSeen [sha256.Size]byte  // refusalsMark of the last write; of Run
 	refusalsSum  [sha256.Size]byte  // of the records of Options.Refusals; of Run
@@ -79,6 +81,7 @@ func New(options Options) (*Server, error) {
 	if err := options.Settings.AccessLog.Validate(); err != nil {
 		return nil, err
 	}
+	roots := options.SystemRoots
 	fill(&options)
 	lastGood, stale := readLastGood(options)
 	s := &Server{
@@ -93,6 +96,7 @@ func New(options Options) (*Server, error) {
 		nacked: make(chan struct{}, 1), mesh: mesh.Default(),
 		views: map[string]*served{},
 	}
+	s.keySets = s.newKeySets(roots)
 	s.refusals = s.readRefusals()
 	s.reverted.Store(lastGood.Reverted)
 	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
@@ -123,6 +127,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { s.certificates.run(ctx, s.options.Logger) })
+	watching.Go(func() { _ = s.keySets.Run(ctx) }) // returns nil
 	started := time.Now()
 	s.read((*store.Store).Load, nil)
 	s.MarkReady()
@@ -156,6 +161,8 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.reconsider:
 			s.config.store.Reconsider()
 			s.read((*store.Store).Load, nil)
+		case <-s.keySets.Changed():
+			s.publishKeySets()
 		case <-s.proceed:
 			s.proceedNow()
 		case <-s.nacked:
@@ -254,10 +261,14 @@ func (s *Server) push(changes []object.Change, paths []string) {
 			now.objects[change.Newest().Key] = true
 		}
 	}
+	first := !c.loaded
 	c.loaded = true
 	touched := c.apply(changes)
 	c.stored, c.held = c.store.Problems(), c.store.Held()
 	s.dropIdle(time.Now())
+	if first || len(touched.Policies) > 0 {
+		s.requireKeySets()
+	}
 	s.updateViews(touched)
 	s.edited(now)
 	s.dropCertificates()

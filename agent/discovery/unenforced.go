@@ -22,6 +22,7 @@ var restrictions = []struct {
 	admits func(accepted, newest *resource.Resource) bool
 }{
 	{object.PeerAuthentication, admitsWithoutMutualTLS},
+	{object.RequestAuthentication, admitsPast(translate.TokenFilter)},
 }
 
 // notEnforced begins the messages of policies that are not in force.

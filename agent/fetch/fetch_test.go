@@ -23,7 +23,7 @@ func TestTransport_RefusesLocalAddresses(t *testing.T) {
 	}
 	client := fetch.NewClient(fetch.NewTransport(func(host string) bool {
 		return host == "localhost"
-	}))
+	}, nil))
 	for host, refused := range map[string]bool{"127.0.0.1": true, "0.0.0.0": true,
 		"[::ffff:127.0.0.1]": true, "localhost": false, "LOCALHOST": false} {
 		body, err := fetch.Get(t.Context(), client, "http://"+host+":"+port, 100)

@@ -2,6 +2,8 @@ package fetch
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -54,13 +56,15 @@ type guard struct {
 
 // NewTransport returns a transport that connects to local addresses (IsLocal) only for hosts that
 // are allowed: lower case, without a final dot. It compares the address after each resolution. Of a
-// host behind an HTTP proxy of the environment it resolves the name itself.
-func NewTransport(allowed func(host string) bool) http.RoundTripper {
+// host behind an HTTP proxy of the environment it resolves the name itself. It trusts roots, or the
+// system's if they are nil.
+func NewTransport(allowed func(host string) bool, roots *x509.CertPool) http.RoundTripper {
 	g := guard{allowed: allowed}
 	base := func() *http.Transport {
 		return &http.Transport{DisableKeepAlives: true, ForceAttemptHTTP2: true,
 			DisableCompression: true, TLSHandshakeTimeout: dialTimeout,
-			MaxResponseHeaderBytes: maxHeaderBytes}
+			MaxResponseHeaderBytes: maxHeaderBytes,
+			TLSClientConfig:        &tls.Config{RootCAs: roots}}
 	}
 	direct, proxy := base(), base()
 	direct.DialContext = g.dial

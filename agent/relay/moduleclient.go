@@ -16,7 +16,7 @@ const maxRedirects = 10
 func newModuleClient(local bool) *http.Client {
 	transport := http.DefaultClient.Transport
 	if transport == nil && !local {
-		transport = fetch.NewTransport(func(string) bool { return false })
+		transport = fetch.NewTransport(func(string) bool { return false }, nil)
 	}
 	return &http.Client{Transport: transport,
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {

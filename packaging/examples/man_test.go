@@ -51,6 +51,17 @@ var kinds = []struct{ name, text string }{
 		"are reached from outside."},
 	{"PeerAuthentication", "Whether connections to the application need mutual TLS: STRICT, " +
 		"PERMISSIVE\n(both are accepted) or DISABLE; see MUTUAL TLS."},
+	{"RequestAuthentication", "Which tokens (JWT) requests may have: issuers, audiences, the keys, and in\n" +
+		"which headers, parameters or cookies a token is. A request with an invalid token\n" +
+		"gets 401 (403 for a wrong audience), one without a token passes. It is for the\n" +
+		"HTTP ports of a Gateway, of a Sidecar's ingress and, with interception, of every\n" +
+		"application of the host. A VirtualService of a Gateway matches claims as headers:\n" +
+		"`\"@request.auth.claims.group\"` or `\"@request.auth.claims[group][name]\"`. The\n" +
+		"agent fetches `jwksUri`, or what the issuer's OpenID configuration names, every 20\n" +
+		"minutes. While that fails, the last keys remain in use, also after a restart; until\n" +
+		"it succeeded once, all tokens of the issuer get 401; condition\n" +
+		"key-set-unavailable names both. A server at a loopback, link-local or metadata\n" +
+		"address is asked only if a ServiceEntry has its host or address."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
 		"kinds cannot say: compression, limits, passwords, tokens, networks, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +
@@ -227,12 +238,10 @@ nobody else may write to them.`)
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
 	}
-	p.Text(`Kinds that restrict access and are not supported (AuthorizationPolicy,
-RequestAuthentication, and WasmPlugin and TrafficExtension in the phases AUTHN and
-AUTHZ) are errors: no change of the mesh configuration takes effect while one that
+	p.Text(`Kinds that restrict access and are not supported (AuthorizationPolicy, and
+WasmPlugin and TrafficExtension in the phases AUTHN and AUTHZ) are errors: no change of the mesh configuration takes effect while one that
 restricts something is there, since serving without it would open what it closes.
-An EnvoyFilter does their work: see the examples allow-addresses, basic-auth and
-jwt. Kinds of other groups (HTTPRoute, Service and others) are ignored, and listed
+An EnvoyFilter does their work: see the examples allow-addresses and basic-auth. Kinds of other groups (HTTPRoute, Service and others) are ignored, and listed
 by "outrider mesh check".`)
 	fields(p)
 	p.Section("ROUTER AND SIDECAR")

@@ -25,7 +25,7 @@ var layers = []layer{
 		agent/operator agent/ownership agent/part agent/readfile agent/recordfile agent/reexec agent/repeat agent/resource agent/rpc
 		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
 		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},
-	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/xds`},
+	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/jwks agent/xds`},
 	{"parts", `agent/api agent/blueprint agent/bus agent/capture agent/cloud
 		agent/config agent/diskspace agent/dns agent/endpoints agent/envoy agent/epoch
 		agent/exposure agent/health agent/identity agent/journal agent/keeper

@@ -27,7 +27,8 @@ var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora contain the expected error
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
-		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup", "PeerAuthentication"}
+		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup", "PeerAuthentication",
+		"RequestAuthentication"}
 )
 
 // Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.

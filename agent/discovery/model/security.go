@@ -118,9 +118,9 @@ func (w *World) Selected(o *object.Object, node Node) bool {
 }
 
 // Secured reports whether a change affects the AuthorizationPolicies or RequestAuthentications of a
-// proxy.
+// proxy, or may change their key sets.
 func (w *World) Secured(touched Touched, node Node) bool {
-	return slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
+	return touched.KeySets && len(w.TokenRules(node)) > 0 || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
 		return w.Selected(o, node)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/jwks"
 )
 
 // World holds all objects. It is not safe for concurrent use. The services, rules and routings that
@@ -23,6 +24,7 @@ type World struct {
 	workloads workloads
 	peers     *peerPolicies
 	policies  policies
+	keySets   func(jwks.Source) string    // nil: none is known
 	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
@@ -85,6 +87,7 @@ type Touched struct {
 	Peers    bool // PeerAuthentications
 	// AuthorizationPolicies and RequestAuthentications before and after the change
 	Policies []*object.Object
+	KeySets  bool                // of RequestAuthentications
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 

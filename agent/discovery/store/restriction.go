@@ -41,8 +41,6 @@ var restrictions = withSupported(map[string]restriction{
 	"AuthorizationPolicy": {securityGroup,
 		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts,
 		"allow-addresses"},
-	"RequestAuthentication": {securityGroup,
-		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts, "jwt"},
 	"WasmPlugin": {extensionsGroup,
 		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts, ""},
 	"TrafficExtension": {extensionsGroup,
@@ -149,11 +147,6 @@ func authorizationRestricts(spec proto.Message) bool {
 		})
 	}
 	return len(policy.Rules) > 0
-}
-
-// requestsRestricts: each rule denies requests with an invalid token.
-func requestsRestricts(spec proto.Message) bool {
-	return len(spec.(*security.RequestAuthentication).JwtRules) > 0
 }
 
 func wasmRestricts(spec proto.Message) bool {

@@ -47,9 +47,11 @@ func TestRestrictions(t *testing.T) {
 		strings.Replace(policy("PeerAuthentication",
 			"spec: {mtls: {mode: STRICT}}"), "{name: x}", "{}", 1): true, // without a name
 		policy("RequestAuthentication",
-			"spec: {jwtRules: [{issuer: a}]}"): true,
+			"spec: {jwtRules: [{issuer: a}]}"): false,
 		policy("RequestAuthentication",
-			"spec: {}"): false,
+			"spec: {jwtRules: [{issuer: a, jwks: no}]}"): true, // invalid jwks
+		policy("RequestAuthentication",
+			"spec: {jwtRules: [{issuers: a}]}"): true, // unknown field
 		policy("AuthorisationPolicy",
 			"spec: {rules: [{}]}"): true, // misspelt
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: x}}": true,

@@ -87,15 +87,15 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 }
 
 // VirtualInbound returns the listener that receives captured inbound connections, to declared ports
-// and to all others, for which policy has the mode of mutual TLS.
+// and to all others, for which policy has the mode of mutual TLS. guards are those of the others.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
-	origins ...resource.Origin) (*resource.Resource, error) {
+	guards Guards, origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
 	if err != nil {
 		return nil, err
 	}
 	l := newListener(anyIPv4, m.InboundPort, loop)
-	for _, in := range append(undeclared(node, ports, policy), ports...) {
+	for _, in := range append(undeclared(node, ports, policy, guards), ports...) {
 		chains, err := in.chains(m, true)
 		if err != nil {
 			return nil, err
@@ -120,9 +120,10 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy mod
 
 // undeclared returns the ports other than declared ones: all in one, and those that have a mode of
 // mutual TLS of their own.
-func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy) []Inbound {
+func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy,
+	guards Guards) []Inbound {
 	all := []Inbound{{Passthrough: true, Protocol: model.Auto, Identity: node.Identity,
-		Mutual: policy.Default.Mode}}
+		Mutual: policy.Default.Mode, Guards: guards}}
 	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
 		if !slices.ContainsFunc(ports, func(in Inbound) bool { return in.Port == port }) {
 			in := all[0]

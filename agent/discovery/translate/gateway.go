@@ -44,14 +44,14 @@ func bound(bind string) string {
 // GatewayListener returns the listener for all servers with one address ("" = 0.0.0.0) and port:
 // one chain without TLS, or any number of chains distinguished by SNI.
 func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
-	origins ...resource.Origin) (*resource.Resource, error) {
+	guards Guards, origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {
 		address = anyIPv4
 	}
 	l := newListener(address, port)
 	inspect := false
 	for _, c := range chains {
-		chain, err := c.translate("outbound_"+ListenerName(address, port), m)
+		chain, err := c.translate("outbound_"+ListenerName(address, port), m, guards)
 		if err != nil {
 			return nil, err
 		}
@@ -61,17 +61,17 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 	if inspect {
 		inspectTLS(l)
 	}
-	return resource.New(l.Name, l, compact(origins)...)
+	return resource.New(l.Name, l, compact(append(origins, guards.Origins...))...)
 }
 
-func (c GatewayChain) translate(statPrefix string, m *mesh.Config) (*listenerv3.FilterChain,
-	error) {
-	out := &listenerv3.FilterChain{Name: c.Name, Filters: c.Filters}
+func (c GatewayChain) translate(statPrefix string, m *mesh.Config,
+	guards Guards) (*listenerv3.FilterChain, error) {
+	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(c.Filters...)}
 	if c.RouteName != "" {
 		if c.StatPrefix != "" {
 			statPrefix = c.StatPrefix
 		}
-		manager, err := connectionManager(c.RouteName, statPrefix, true, m)
+		manager, err := connectionManager(c.RouteName, statPrefix, true, m, guards)
 		if err != nil {
 			return nil, err
 		}

@@ -26,12 +26,13 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 }
 
 // connectionManager returns an HTTP connection manager with the named route configuration from RDS.
-func connectionManager(routeName, statPrefix string, gateway bool,
-	m *mesh.Config) (*listenerv3.Filter, error) {
+func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Config,
+	guards Guards) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
+	guards.addTo(manager)
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
 		Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
 	if gateway {

@@ -34,6 +34,7 @@ type Inbound struct {
 	TLS      *networking.ServerTLSSettings // terminated here; nil: not at all
 	Mutual   model.MutualTLS               // of the mesh; without effect with TLS
 	Identity bool                          // the proxy has a certificate of the mesh
+	Guards   Guards
 	// captured connections to undeclared ports: Port, or all if it is 0
 	Passthrough bool
 	// limits of connections to the application; nil: none
@@ -157,11 +158,10 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	for _, a := range in.accepts() {
 		chain := &listenerv3.FilterChain{Name: in.chainName(a.http),
 			FilterChainMatch: a.match(port)}
-		filter, err := in.filter(m, a.http)
-		if err != nil {
+		var err error
+		if chain.Filters, err = in.filters(m, a.http); err != nil {
 			return nil, err
 		}
-		chain.Filters = []*listenerv3.Filter{filter}
 		if a.ends {
 			context := mutualTLS(m)
 			if in.TLS != nil {
@@ -177,30 +177,34 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	return chains, nil
 }
 
-// filter returns the terminal network filter.
-func (in Inbound) filter(m *mesh.Config, http bool) (*listenerv3.Filter, error) {
+// filters returns the network filters of a chain. The last one forwards.
+func (in Inbound) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, error) {
 	cluster := InboundClusterName(in.Port)
-	switch {
-	case in.Passthrough && http:
-		return inboundManager(m, 0, "http", InboundPassthroughCluster, InboundPassthroughCluster)
-	case in.Passthrough:
-		return passOn(m.AccessLog, InboundPassthroughCluster)
-	case http:
-		return inboundManager(m, in.Port, in.Name, cluster, "inbound_"+in.chainName(true))
+	if in.Passthrough {
+		cluster = InboundPassthroughCluster
 	}
-	return passOn(m.AccessLog, cluster)
+	if http {
+		manager, err := in.manager(m, cluster)
+		return []*listenerv3.Filter{manager}, err
+	}
+	forward, err := passOn(m.AccessLog, cluster)
+	return in.Guards.before(forward), err
 }
 
-// inboundManager sends every request to one cluster. As in Istio, it retries requests that failed
-// because the application had just closed the connection.
-func inboundManager(m *mesh.Config, port uint32, portName, cluster,
-	statPrefix string) (*listenerv3.Filter, error) {
+// manager sends every request to one cluster. As in Istio, it retries requests that failed because
+// the application had just closed the connection.
+func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
+	port, portName, statPrefix := in.Port, in.Name, "inbound_"+in.chainName(true)
+	if in.Passthrough {
+		port, portName, statPrefix = 0, "http", cluster
+	}
 	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
 	// only the router
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
+	in.Guards.addTo(manager)
 	asServer(manager)
 	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
 		Route: &routev3.RouteAction{

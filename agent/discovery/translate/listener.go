@@ -52,7 +52,7 @@ type Outbound struct {
 func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(o.Address, o.Port)
 	if o.Routes != "" {
-		manager, err := connectionManager(o.Routes, "outbound_"+l.Name, false, m)
+		manager, err := connectionManager(o.Routes, "outbound_"+l.Name, false, m, Guards{})
 		if err != nil {
 			return nil, err
 		}

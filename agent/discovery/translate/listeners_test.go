@@ -146,7 +146,7 @@ func TestCapture(t *testing.T) {
 		}
 		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster)
 		got = append(got, text(t, proxy.name+": outbound", r, err))
-		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, origin)
+		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, translate.Guards{}, origin)
 		got = append(got, text(t, proxy.name+": inbound", r, err))
 	}
 	golden(t, "testdata/capture.txtar", got)

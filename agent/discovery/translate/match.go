@@ -8,6 +8,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 // everything matches every request.
@@ -18,7 +20,7 @@ func everything() *routev3.RouteMatch {
 // isEverything reports whether a match accepts every request.
 func isEverything(m *routev3.RouteMatch) bool {
 	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.Headers) == 0 &&
-		len(m.QueryParameters) == 0
+		len(m.QueryParameters)+len(m.DynamicMetadata) == 0
 }
 
 // requestMatch translates one HTTP match; nil matches everything.
@@ -47,9 +49,19 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Headers)) {
+		if claim, ok := model.RoutingClaim(name); ok {
+			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, in.Headers[name]))
+			continue
+		}
 		out.Headers = append(out.Headers, headerMatch(name, in.Headers[name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.WithoutHeaders)) {
+		if claim, ok := model.RoutingClaim(name); ok {
+			m := claimMatch(claim, in.WithoutHeaders[name])
+			m.Invert = true
+			out.DynamicMetadata = append(out.DynamicMetadata, m)
+			continue
+		}
 		m := headerMatch(name, in.WithoutHeaders[name])
 		m.InvertMatch = true
 		m.TreatMissingHeaderAsEmpty = in.WithoutHeaders[name].GetMatchType() != nil
@@ -77,6 +89,22 @@ func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher
 	}
 	return &routev3.HeaderMatcher{Name: name,
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
+}
+
+// claimMatch returns a matcher for a claim of the request's token: a text, or a list with it.
+func claimMatch(claim []string, in *networking.StringMatch) *matcherv3.MetadataMatcher {
+	out := &matcherv3.MetadataMatcher{Filter: TokenFilter}
+	for _, key := range append([]string{TokenClaims}, claim...) {
+		out.Path = append(out.Path, &matcherv3.MetadataMatcher_PathSegment{
+			Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: key}})
+	}
+	text := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{
+		StringMatch: stringMatch(in)}}
+	list := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_ListMatch{
+		ListMatch: &matcherv3.ListMatcher{MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: text}}}}
+	out.Value = &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_OrMatch{
+		OrMatch: &matcherv3.OrMatcher{ValueMatchers: []*matcherv3.ValueMatcher{list, text}}}}
+	return out
 }
 
 // stringMatch translates a string match; nil if it is empty.

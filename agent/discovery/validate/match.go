@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
@@ -32,7 +34,7 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		path := fmt.Sprintf("%s.headers[%q]", field, name)
-		c.matchedHeader(path, name)
+		c.matchedHeader(path, name, m.Headers[name])
 		if m.Headers[name] == nil {
 			c.fail(path, "is null", "write {} to ask that the header is there")
 		}
@@ -40,8 +42,9 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {
 		path := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
-		c.matchedHeader(path, name)
-		if m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form for any value
+		c.matchedHeader(path, name, m.WithoutHeaders[name])
+		_, claim := model.RoutingClaim(name)
+		if claim || m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form for any value
 			c.stringMatch(path, m.WithoutHeaders[name])
 		}
 	}
@@ -60,17 +63,24 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	}
 }
 
-// matchedHeader checks the name of a header or pseudo header.
-func (c *checker) matchedHeader(field, name string) {
+// matchedHeader checks the name of a header or pseudo header, or the key of a claim.
+func (c *checker) matchedHeader(field, name string, s *networking.StringMatch) {
 	switch name {
 	case ":method", ":scheme", ":authority", ":path", ":status":
 		return
 	}
-	if strings.HasPrefix(strings.ToLower(name), "@request.auth.claims") {
-		c.absent(field)
+	if _, ok := model.RoutingClaim(name); !ok {
+		c.header(field, name)
 		return
 	}
-	c.header(field, name)
+	if c.sidecars {
+		c.fail(field, "sidecars and delegates cannot route by the claims of a token",
+			"name gateways without mesh in the VirtualService")
+	}
+	if s.GetMatchType() == nil {
+		c.fail(field, "does not say which values of the claim match",
+			"write exact, prefix or regex in it")
+	}
 }
 
 func (c *checker) stringMatch(field string, s *networking.StringMatch) {

@@ -25,7 +25,7 @@ func readOne(t *testing.T, kind, spec string, check func(*object.Object) []objec
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.yaml")
 	group := "networking"
-	if kind == "PeerAuthentication" {
+	if object.Kind(kind).Restricts() {
 		group = "security"
 	}
 	content := "apiVersion: " + group + ".istio.io/v1\nkind: " + kind +

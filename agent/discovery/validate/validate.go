@@ -46,6 +46,8 @@ func Object(o *object.Object) []object.Finding {
 		c.sidecar(spec, o.Namespace)
 	case *security.PeerAuthentication:
 		c.peerAuthentication(spec)
+	case *security.RequestAuthentication:
+		c.requestAuthentication(spec)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
 		return cmp.Compare(a.Field, b.Field)
@@ -70,6 +72,7 @@ func Localities(field string, l *networking.LocalityLoadBalancerSetting) []objec
 
 type checker struct {
 	namespace string // of the object
+	sidecars  bool   // the VirtualService is for sidecars, or a delegate
 	findings  []object.Finding
 }
 

@@ -26,6 +26,7 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 		}
 	}
 	mesh := len(v.Gateways) == 0 || slices.Contains(v.Gateways, model.MeshGateway)
+	c.sidecars = mesh
 	c.routedHosts(v.Hosts, mesh)
 	for i, name := range v.Gateways {
 		c.gatewayName(fmt.Sprintf("gateways[%d]", i), name)

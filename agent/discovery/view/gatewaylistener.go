@@ -56,7 +56,7 @@ func (l *gatewayListener) join(s server) *object.Problem {
 
 // reconcile updates the listener after a change.
 func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched) {
-	stale := l.dirty || slices.ContainsFunc(l.servers, func(s server) bool {
+	stale := l.dirty || v.guards.changed || slices.ContainsFunc(l.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
 		return ok && !s.routesRequests()
 	})
@@ -117,7 +117,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 	if len(c.chains) > 0 {
 		var err error
 		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(),
-			append(origins, c.origins...)...); err != nil {
+			v.guards.Guards, append(origins, c.origins...)...); err != nil {
 			c.problems = append(c.problems, l.servers[0].problem("port",
 				"Envoy would refuse the listener: "+err.Error(), ""))
 		}

@@ -46,7 +46,7 @@ func newInbound() inbound {
 
 // update determines the local ports of changed services and publishes what differs.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
-	dirty := touched.Sidecars || touched.Peers
+	dirty := touched.Sidecars || touched.Peers || v.guards.changed
 	for host := range touched.Hosts {
 		before := in.served[host]
 		now := servedBy(v, host)
@@ -254,6 +254,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		}
 		origin := d.object.Origin()
 		mode, found := d.authenticate(peers, v.node)
+		d.Guards = v.guards.Guards
 		problems = append(problems, found...)
 		if d.Closed() && d.Bind != "" {
 			v.closed[resource.Key{Type: resource.ListenerType,
@@ -277,14 +278,15 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			origins = append(origins, origin)
 			continue
 		}
-		r, err = d.Listener(v.world.Mesh(), append([]resource.Origin{origin}, mode.Origins()...)...)
+		r, err = d.Listener(v.world.Mesh(), slices.Concat([]resource.Origin{origin}, mode.Origins(),
+			d.Guards.Origins)...)
 		if publish(d, r, err) {
 			in.own[d.Port] = d
 		}
 	}
 	if v.node.Captured() {
 		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, peers,
-			append(origins, peers.Origins()...)...)
+			v.guards.Guards, slices.Concat(origins, peers.Origins(), v.guards.Origins)...)
 		if err == nil {
 			resources = append(resources, r)
 		} else {

@@ -33,6 +33,7 @@ type View struct {
 	secrets   secrets
 	patches   patches
 	kind      kind
+	guards    guards
 	published *mesh.Config // whose CA certificates were published
 }
 
@@ -70,6 +71,7 @@ func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	maps.Copy(touched.Hosts, v.world.Everything().Hosts)
 	maps.Copy(touched.Bindings, v.world.Everything().Bindings)
 	v.world, v.cache = world, cache
+	v.guards.make(v)
 	if len(v.units) > 0 {
 		v.kind.relisten(v)
 	}
@@ -109,6 +111,7 @@ func (v *View) Update(touched model.Touched) {
 		v.orphanedBindings()
 	}
 	v.authorities()
+	v.guards.update(v, touched)
 	v.kind.update(v, touched)
 	v.reconcileAdded()
 	v.unused()
@@ -120,6 +123,7 @@ func (v *View) Reconfigure(everything model.Touched) {
 	if current, _ := v.feed.Current(); current.Sequence == 0 {
 		return // the first update will do it
 	}
+	v.guards.make(v)
 	v.kind.relisten(v)
 	v.Update(everything)
 }

@@ -1,0 +1,45 @@
+package discovery
+
+import (
+	"crypto/x509"
+	"os"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/jwks"
+)
+
+// newKeySets returns what fetches the key sets of RequestAuthentications. roots is a file, or ""
+// for the system's.
+func (s *Server) newKeySets(roots string) *jwks.Fetcher {
+	options := jwks.Options{File: s.options.KeySets, Allowed: s.mayBeLocal,
+		Board: s.options.Board, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
+	if roots != "" {
+		options.Roots = x509.NewCertPool()
+		pem, err := os.ReadFile(roots)
+		if err != nil || !options.Roots.AppendCertsFromPEM(pem) {
+			s.options.Logger.Warn("no root certificates for key sets", "file", roots, "error", err)
+		}
+	}
+	return jwks.New(options)
+}
+
+// mayBeLocal reports whether a host may have an address of this machine, its links or a metadata
+// service: a ServiceEntry names it.
+func (s *Server) mayBeLocal(host string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.config.world.Names(host)
+}
+
+// requireKeySets lets the key sets be fetched that the objects in force need. Callers hold mu.
+func (s *Server) requireKeySets() {
+	s.keySets.Require(s.config.world.KeySources())
+}
+
+// publishKeySets publishes changed key sets. Only Run may call it.
+func (s *Server) publishKeySets() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.updateViews(model.Touched{KeySets: true})
+	s.reportProblems()
+}

@@ -1,0 +1,52 @@
+package translate_test
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	security "istio.io/api/security/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/discovery/validate"
+)
+
+// FuzzAuthenticate translates specs of RequestAuthentications: Envoy's API refuses nothing that
+// validation accepts.
+func FuzzAuthenticate(f *testing.F) {
+	for _, seed := range []string{"{}", "jwtRules: [{}]", "jwtRules: [{issuer: a}, {issuer: a}]",
+		`jwtRules: [{issuer: a, jwks: '{"keys":[]}', audiences: [b], timeout: 1s}]`,
+		`jwtRules: [{jwksUri: "https://a.test:1/b?c", fromHeaders: [{name: a, prefix: "b "}]}]`,
+		`jwtRules: [{issuer: a, fromHeaders: [{}], fromParams: [b], fromCookies: [c]}]`,
+		`jwtRules: [{issuer: a, outputPayloadToHeader: b, outputClaimToHeaders: [{header: c, claim: d}]}]`,
+		`jwtRules: [{issuer: "a\n", outputPayloadToHeader: "b\0", spaceDelimitedClaims: [c]}]`,
+		"selector: {matchLabels: {a: b}}\njwtRules: [{issuer: a, forwardOriginalToken: true}]",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		encoded, err := yaml.YAMLToJSON([]byte(text))
+		spec := &security.RequestAuthentication{}
+		if err != nil || protojson.Unmarshal(encoded, spec) != nil {
+			return
+		}
+		o := &object.Object{Key: object.Key{Kind: object.RequestAuthentication, Namespace: "shop",
+			Name: "a"}, Spec: spec}
+		for _, finding := range validate.Object(o) {
+			if finding.Severity == condition.Error {
+				return
+			}
+		}
+		w := model.NewWorld("cluster.local", mesh.Default())
+		w.Apply([]object.Change{{New: o}})
+		w.KeySources()
+		node := model.Node{Namespace: "shop", Labels: spec.GetSelector().GetMatchLabels()}
+		for _, p := range translate.Authenticate(w, node).Problems {
+			t.Errorf("%s\n%s", p, text)
+		}
+	})
+}

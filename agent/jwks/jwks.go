@@ -1,0 +1,304 @@
+// Package jwks fetches the key sets (JWKS) with which proxies verify tokens. It fetches them beside
+// everything else: Keys returns what is known. Each is fetched again after some minutes; while that
+// fails, the last good one remains, also over a restart (Options.File).
+package jwks
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/backoff"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/fetch"
+	"outrider.org/outrider/agent/part"
+)
+
+// Codes of the conditions.
+const (
+	CodeUnavailable = "key-set-unavailable" // a key set cannot be fetched
+	CodeNotStored   = "key-sets-not-stored" // the file cannot be written
+)
+
+const (
+	maxSources    = 256
+	maxConcurrent = 8
+	maxBytes      = 128 << 10 // of a key set, and of an OpenID configuration
+	maxTotal      = 8 << 20   // of all key sets
+
+	refreshAfter = 20 * time.Minute // Istio's
+	firstRetry   = time.Second
+	lastRetry    = time.Minute
+	retryJitter  = 0.1
+
+	defaultTime = 5 * time.Second
+	maxTime     = 30 * time.Second
+
+	// unusedFor is how long a key set that nothing requires is retained.
+	unusedFor = 7 * 24 * time.Hour
+)
+
+// Source is where a key set comes from. It has either URI or Issuer.
+type Source struct {
+	URI    string // of the key set
+	Issuer string // whose OpenID configuration names the key set
+}
+
+// SourceOf returns the source for an issuer's tokens. uri is the one of a RequestAuthentication, or
+// "".
+func SourceOf(issuer, uri string) Source {
+	if uri != "" {
+		return Source{URI: uri}
+	}
+	return Source{Issuer: issuer}
+}
+
+func compareSources(a, b Source) int {
+	return strings.Compare(a.URI+"\x00"+a.Issuer, b.URI+"\x00"+b.Issuer)
+}
+
+// Options of a Fetcher.
+type Options struct {
+	File string // (0600) with the key sets for the next start; "": none
+
+	// Allowed reports whether hosts may have local addresses: loopback, link-local, or of a cloud's
+	// metadata service. nil: none may. Any goroutine calls it.
+	Allowed func(host string) bool
+	Roots   *x509.CertPool // of HTTPS servers; nil: the system's
+
+	Refresh time.Duration // after a success; 0: 20 minutes
+
+	Board  *condition.Board // nil: failures are only logged
+	Logger *slog.Logger     // nil: nothing is logged
+}
+
+// Fetcher fetches the key sets that Require names. Its methods may be called concurrently.
+type Fetcher struct {
+	part.Readiness
+	options  Options
+	client   *http.Client
+	required chan struct{} // Require has changed the entries
+	changed  chan struct{}
+
+	// Of Run.
+	running     int
+	written     time.Time // last attempt to write the file
+	outdated    bool      // the file has other times than the entries
+	changedKeys bool      // it has other key sets
+	storeFailed bool
+
+	mu      sync.Mutex // guards the following fields
+	entries map[Source]*entry
+	omitted []Source // required beyond maxSources
+	known   bool     // what is required: Require was called
+}
+
+// entry is a key set. Only Run writes it, except required, timeout and due.
+type entry struct {
+	text    string    // "": none yet
+	fetched time.Time // last success
+
+	required bool
+	timeout  time.Duration
+	due      time.Time
+	busy     bool
+	retries  backoff.Backoff
+	err      error // of the last attempt
+}
+
+// New returns a Fetcher that knows what an earlier one stored.
+func New(options Options) *Fetcher {
+	if options.Allowed == nil {
+		options.Allowed = func(string) bool { return false }
+	}
+	if options.Refresh == 0 {
+		options.Refresh = refreshAfter
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Board == nil {
+		options.Board = condition.NewBoard()
+	}
+	f := &Fetcher{options: options,
+		client:   fetch.NewClient(fetch.NewTransport(options.Allowed, options.Roots)),
+		required: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		entries: map[Source]*entry{}}
+	f.restore()
+	return f
+}
+
+// Name is the part's name.
+func (f *Fetcher) Name() string { return "jwks" }
+
+// Changed delivers after a change of what Keys returns.
+func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
+
+// Keys returns the last good key set of a source, "" if there is none.
+func (f *Fetcher) Keys(from Source) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.entries[from]; e != nil {
+		return e.text
+	}
+	return ""
+}
+
+// Require sets the sources to fetch, with the time that an attempt may take (0: 5 s). It does not
+// block.
+func (f *Fetcher) Require(sources map[Source]time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := 0
+	for from, e := range f.entries {
+		timeout, required := sources[from]
+		if required && !e.required {
+			e.due = time.Time{}
+		}
+		if e.required = required; required {
+			e.setTime(timeout)
+			count++
+		}
+	}
+	f.omitted, f.known = nil, true
+	for _, from := range slices.SortedFunc(maps.Keys(sources), compareSources) {
+		switch {
+		case f.entries[from] != nil:
+		case count < maxSources:
+			e := f.newEntry()
+			e.required = true
+			e.setTime(sources[from])
+			f.entries[from] = e
+			count++
+		default:
+			f.omitted = append(f.omitted, from)
+		}
+	}
+	signal(f.required)
+}
+
+// newEntry returns an entry that is fetched at once, and retried at least as often as refreshed.
+func (f *Fetcher) newEntry() *entry {
+	return &entry{retries: backoff.Backoff{Min: min(firstRetry, f.options.Refresh),
+		Max: min(lastRetry, f.options.Refresh), Jitter: retryJitter}}
+}
+
+func (e *entry) setTime(timeout time.Duration) {
+	if timeout <= 0 {
+		timeout = defaultTime
+	}
+	e.timeout = min(timeout, maxTime)
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+// Run fetches until ctx ends.
+func (f *Fetcher) Run(ctx context.Context) error {
+	f.MarkReady()
+	results := make(chan result)
+	var fetches sync.WaitGroup
+	defer fetches.Wait()
+	for {
+		next := f.begin(func(from Source, timeout time.Duration) {
+			fetches.Go(func() {
+				r := f.fetch(ctx, from, timeout)
+				select {
+				case results <- r:
+				case <-ctx.Done():
+				}
+			})
+		})
+		f.report()
+		timer := time.NewTimer(min(next, f.store()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			if f.options.File != "" && (f.outdated || f.changedKeys) {
+				f.write()
+			}
+			return nil
+		case <-timer.C:
+		case <-f.required:
+		case r := <-results:
+			f.finish(r)
+		}
+		timer.Stop()
+	}
+}
+
+// begin starts the fetches that are due, those that are overdue for longest first, and returns the
+// time until the next one.
+func (f *Fetcher) begin(start func(Source, time.Duration)) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	var due []Source
+	next := unusedFor
+	for from, e := range f.entries {
+		switch {
+		case e.busy:
+		case !e.required:
+			if f.known && (now.Sub(e.fetched) > unusedFor || len(f.entries) > maxSources) {
+				delete(f.entries, from)
+				f.outdated = f.outdated || e.text != ""
+			}
+		case e.due.After(now):
+			next = min(next, e.due.Sub(now))
+		default:
+			due = append(due, from)
+		}
+	}
+	slices.SortFunc(due, func(a, b Source) int { return f.entries[a].due.Compare(f.entries[b].due) })
+	for _, from := range due[:min(len(due), maxConcurrent-f.running)] {
+		f.running++
+		f.entries[from].busy = true
+		start(from, f.entries[from].timeout)
+	}
+	return next
+}
+
+// finish takes the result of a fetch.
+func (f *Fetcher) finish(r result) {
+	f.running--
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.entries[r.from]
+	if r.err == nil && f.total()-len(e.text)+len(r.text) > maxTotal {
+		r.err = errTotal
+	}
+	e.busy, e.err = false, r.err
+	if r.err != nil {
+		e.due = time.Now().Add(e.retries.Next())
+		return
+	}
+	e.retries.Reset()
+	e.fetched = time.Now()
+	e.due = e.fetched.Add(f.options.Refresh)
+	f.outdated = true
+	if !equal(e.text, r.text) {
+		f.options.Logger.Info("key set changed", "from", r.from.redacted())
+		e.text = r.text
+		f.changedKeys = true
+		signal(f.changed)
+	}
+}
+
+// total returns the size of all key sets. Callers hold mu.
+func (f *Fetcher) total() int {
+	total := 0
+	for _, e := range f.entries {
+		total += len(e.text)
+	}
+	return total
+}

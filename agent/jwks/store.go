@@ -1,0 +1,101 @@
+package jwks
+
+import (
+	"encoding/json"
+	"iter"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/recordfile"
+)
+
+// format is that of the file; records have up to maxTotal of key sets, which JSON may escape.
+var format = recordfile.Format{Header: "outrider key sets 1\n", Most: 6*maxTotal + 1<<20}
+
+const (
+	recordKeySet = 'k'
+	// Pauses after a write: until a key set is stored, and until the time when it was fetched is.
+	pauseChanged = 100 * time.Millisecond
+	pauseFetched = time.Minute
+	pauseFailed  = 5 * time.Second
+)
+
+// stored is a record of the file.
+type stored struct {
+	URI     string    `json:"uri,omitempty"`
+	Issuer  string    `json:"issuer,omitempty"`
+	Fetched time.Time `json:"fetched"`
+	Text    string    `json:"text"`
+}
+
+// restore reads the file.
+func (f *Fetcher) restore() {
+	if f.options.File == "" {
+		return
+	}
+	records, err := format.Read(f.options.File)
+	if err != nil {
+		f.options.Logger.Warn("cannot read stored key sets", "error", err)
+		return
+	}
+	for _, r := range records {
+		var s stored
+		if r.Kind != recordKeySet || json.Unmarshal(r.Text, &s) != nil ||
+			checkFetched([]byte(s.Text)) != nil || len(f.entries) >= maxSources {
+			continue
+		}
+		e := f.newEntry()
+		e.text, e.fetched = s.Text, s.Fetched
+		f.entries[Source{URI: s.URI, Issuer: s.Issuer}] = e
+	}
+}
+
+// store writes the file if it is outdated and not written a moment ago. It returns the time until it
+// should be called again.
+func (f *Fetcher) store() time.Duration {
+	if f.options.File == "" || !f.outdated && !f.changedKeys {
+		return unusedFor
+	}
+	pause := pauseFetched
+	if f.changedKeys {
+		pause = pauseChanged
+	}
+	if f.storeFailed {
+		pause = pauseFailed
+	}
+	if wait := time.Until(f.written.Add(pause)); wait > 0 {
+		return wait
+	}
+	f.write()
+	return 0
+}
+
+func (f *Fetcher) write() {
+	f.written = time.Now()
+	err := format.Write(f.options.File, f.records())
+	if f.storeFailed = err != nil; err != nil {
+		f.options.Board.Raise(CodeNotStored, condition.Warning, "cannot store the key sets for "+
+			"the next start of the agent: "+err.Error()+"; free the disk or correct its rights")
+		return
+	}
+	f.outdated, f.changedKeys = false, false
+	f.options.Board.Clear(CodeNotStored)
+}
+
+// records returns the content of the file.
+func (f *Fetcher) records() iter.Seq[recordfile.Record] {
+	f.mu.Lock()
+	var all []recordfile.Record
+	for from, e := range f.entries {
+		if e.text == "" {
+			continue
+		}
+		text, err := json.Marshal(stored{from.URI, from.Issuer, e.fetched, e.text})
+		if err == nil { // strings and a time
+			all = append(all, recordfile.Record{Kind: recordKeySet, Text: text})
+		}
+	}
+	f.mu.Unlock()
+	return slices.Values(all)
+}
