@@ -185,8 +185,7 @@ func TestCompare_SaysThatChangesAreWithheld(t *testing.T) {
 		t.Fatal(err)
 	}
 	policy := filepath.Join(mesh, "policy.yaml")
-	write(t, policy, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n"+
-		"metadata: {name: closed}\nspec: {}\n")
+	write(t, policy, unsupported)
 	changes <- []string{policy}
 	eventually(t, "the policy is read", func() (bool, string) {
 		return len(server.Problems()) > 0, ""

@@ -73,6 +73,7 @@ func readAPI() *istioAPI {
 			"WorkloadGroup": &networking.WorkloadGroup{},
 			"Sidecar":       &networking.Sidecar{}, "EnvoyFilter": &networking.EnvoyFilter{},
 			"PeerAuthentication":    &security.PeerAuthentication{},
+			"AuthorizationPolicy":   &security.AuthorizationPolicy{},
 			"RequestAuthentication": &security.RequestAuthentication{},
 			"MeshConfig":            &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {

@@ -120,6 +120,7 @@ type peerClient struct {
 	identity *tls.Certificate // nil: none
 	plain    bool
 	alpn     []string
+	sni      string
 	// whether the modes let it in: "DISABLE PERMISSIVE STRICT"
 	admitted string
 }
@@ -150,9 +151,13 @@ func peerClients(t *testing.T, pki meshPKI) []peerClient {
 	}
 }
 
-// ask makes a request and returns the status, or "refused". With TLS the server must present the
-// proxy's ID.
+// ask makes a request and returns the status, or "refused".
 func (c peerClient) ask(address string) string {
+	return c.send(address, "GET / HTTP/1.1\r\nHost: any.test\r\n\r\n")
+}
+
+// send is ask for the text of a request. With TLS the server must present the proxy's ID.
+func (c peerClient) send(address, request string) string {
 	raw, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
 		return "refused"
@@ -161,7 +166,7 @@ func (c peerClient) ask(address string) string {
 	_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
 	connection := raw
 	if !c.plain {
-		config := &tls.Config{InsecureSkipVerify: true, NextProtos: c.alpn,
+		config := &tls.Config{InsecureSkipVerify: true, NextProtos: c.alpn, ServerName: c.sni,
 			VerifyConnection: func(state tls.ConnectionState) error {
 				if id := state.PeerCertificates[0].URIs[0].String(); id != vmID {
 					return fmt.Errorf("the server is %s", id)
@@ -176,7 +181,7 @@ func (c peerClient) ask(address string) string {
 		}
 		connection = tls.Client(raw, config)
 	}
-	_, err = io.WriteString(connection, "GET / HTTP/1.1\r\nHost: any.test\r\n\r\n")
+	_, err = io.WriteString(connection, request)
 	if err != nil {
 		return "refused"
 	}

@@ -14,11 +14,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// denyAll allows nothing.
-const denyAll = `apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: deny-all, namespace: shop}
-spec: {}
+// unsupported restricts access, and its kind is not supported.
+const unsupported = `apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: authorizer, namespace: shop}
+spec: {url: file:///authorizer.wasm, phase: AUTHZ}
 `
 
 // answering is a Gateway that answers every request with 200.
@@ -51,7 +51,7 @@ func TestRestriction_ServesNothingWithoutLastGood(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			directory, port := t.TempDir(), parts.FreePort(t)
 			policy := filepath.Join(directory, "policy.yaml")
-			write(t, policy, denyAll)
+			write(t, policy, unsupported)
 			write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
 			board := condition.NewBoard()
 			server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
@@ -64,13 +64,12 @@ func TestRestriction_ServesNothingWithoutLastGood(t *testing.T) {
 				t.Errorf("a request that nobody may send: %d", got)
 			}
 			if why := server.Closed(); !strings.Contains(why,
-				"policy.yaml:1: AuthorizationPolicy shop/deny-all: kind AuthorizationPolicy "+
-					"restricts access") {
+				"policy.yaml:1: WasmPlugin shop/authorizer: kind WasmPlugin restricts access") {
 				t.Errorf("closed: %q", why)
 			}
 			if conditions := board.Conditions(); len(conditions) != 1 ||
 				conditions[0].Severity != condition.Error ||
-				!strings.Contains(conditions[0].Sentence, "AuthorizationPolicy restricts access") {
+				!strings.Contains(conditions[0].Sentence, "WasmPlugin restricts access") {
 				t.Errorf("conditions %v", conditions)
 			}
 			write(t, policy, "")
@@ -108,7 +107,7 @@ func TestRestriction_ServesStateBefore(t *testing.T) {
 	})
 
 	policy, more := filepath.Join(directory, "policy.yaml"), filepath.Join(directory, "more.yaml")
-	write(t, policy, denyAll)
+	write(t, policy, unsupported)
 	write(t, more, fmt.Sprintf(answering, "more", added))
 	changes <- []string{policy, more}
 	changes <- nil // taken once the one before is done
@@ -137,8 +136,7 @@ func TestRestriction_ServesStateBefore(t *testing.T) {
 	if got := answer(added); got != 0 {
 		t.Errorf("what came with the policy, whose file cannot be read now: %d", got)
 	}
-	write(t, policy, strings.Replace(denyAll, "spec: {}", "spec: {rules: [{}]}",
-		1)) // which allows everything
+	write(t, policy, strings.Replace(unsupported, "AUTHZ", "STATS", 1)) // which restricts nothing
 	changes <- []string{policy}
 	eventually(t, "what was withheld is served", func() (bool, string) {
 		got := answer(added)
@@ -156,12 +154,12 @@ func TestRestriction_ServesStateBefore(t *testing.T) {
 func TestRestriction_NextServerServesLastGood(t *testing.T) {
 	l := newRuns(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
-	restricts, unread := "kind AuthorizationPolicy restricts access", "not valid YAML"
+	restricts, unread := "kind WasmPlugin restricts access", "not valid YAML"
 	l.put("", "connectTimeout: 10s\n")
 	l.put("a.yaml", a)
 	l.next()
 	l.expect("at first", "a 10s", false)
-	l.put("policy.yaml", denyAll)
+	l.put("policy.yaml", unsupported)
 	l.put("b.yaml", b)
 	l.expect("a policy came", "a 10s", true, restricts)
 	l.put("a.yaml", "")

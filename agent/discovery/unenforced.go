@@ -23,6 +23,7 @@ var restrictions = []struct {
 }{
 	{object.PeerAuthentication, admitsWithoutMutualTLS},
 	{object.RequestAuthentication, admitsPast(translate.TokenFilter)},
+	{object.AuthorizationPolicy, admitsWithoutGuards},
 }
 
 // notEnforced begins the messages of policies that are not in force.

@@ -105,13 +105,13 @@ func TestRestriction_AgentIsNotReadyWithoutIt(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,
 		rig.Options{Race: true,
-			Mesh: map[string]string{"policy.yaml": `apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: deny-all, namespace: default}
-spec: {}
+			Mesh: map[string]string{"policy.yaml": `apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: authorizer, namespace: default}
+spec: {url: file:///authorizer.wasm, phase: AUTHZ}
 `}})
 	r.Start()
-	const named = "AuthorizationPolicy default/deny-all: kind AuthorizationPolicy restricts access"
+	const named = "WasmPlugin default/authorizer: kind WasmPlugin restricts access"
 	rig.Eventually(t, time.Minute, "an epoch is live",
 		func() bool { return r.Outrider("proxy", "status").Exit == 0 })
 	rig.Eventually(t, 30*time.Second, "readiness names the policy", func() bool {

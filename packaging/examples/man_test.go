@@ -62,6 +62,18 @@ var kinds = []struct{ name, text string }{
 		"it succeeded once, all tokens of the issuer get 401; condition\n" +
 		"key-set-unavailable names both. A server at a loopback, link-local or metadata\n" +
 		"address is asked only if a ServiceEntry has its host or address."},
+	{"AuthorizationPolicy", "Who may send requests or connect: ALLOW, DENY, AUDIT, and CUSTOM, which asks\n" +
+		"an authorizer of `extensionProviders` in mesh_config_file (envoyExtAuthzHttp or\n" +
+		"envoyExtAuthzGrpc). It guards the ports of a Gateway, of a Sidecar's ingress and,\n" +
+		"with interception, of every application of the host; not what goes out. If any\n" +
+		"policy with ALLOW selects the proxy, what none of them allows is denied (403).\n" +
+		"On ports without HTTP, a rule for requests (methods, paths, hosts, headers, tokens)\n" +
+		"allows nothing, and with DENY it denies what its other fields match. principals,\n" +
+		"namespaces and serviceAccounts need mutual TLS, behind other proxies `remoteIpBlocks`\n" +
+		"needs numTrustedProxies (example trusted-proxies). The annotation\n" +
+		"`istio.io/dry-run: \"true\"` counts what a policy would deny and denies nothing.\n" +
+		"targetRefs select proxies with the label\n" +
+		"gateway.networking.k8s.io/gateway-name (`labels` in [node]). Nginx: `allow`, `deny`."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
 		"kinds cannot say: compression, limits, passwords, tokens, networks, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +
@@ -238,10 +250,11 @@ nobody else may write to them.`)
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
 	}
-	p.Text(`Kinds that restrict access and are not supported (AuthorizationPolicy, and
-WasmPlugin and TrafficExtension in the phases AUTHN and AUTHZ) are errors: no change of the mesh configuration takes effect while one that
-restricts something is there, since serving without it would open what it closes.
-An EnvoyFilter does their work: see the examples allow-addresses and basic-auth. Kinds of other groups (HTTPRoute, Service and others) are ignored, and listed
+	p.Text(`Kinds that restrict access and are not supported (WasmPlugin and TrafficExtension
+in the phases AUTHN and AUTHZ) are errors, as are invalid objects of
+AuthorizationPolicy, RequestAuthentication and PeerAuthentication: no change of the mesh
+configuration takes effect while one that restricts something is there, since
+serving without it would open what it closes. Kinds of other groups (HTTPRoute, Service and others) are ignored, and listed
 by "outrider mesh check".`)
 	fields(p)
 	p.Section("ROUTER AND SIDECAR")

@@ -27,8 +27,9 @@ var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora contain the expected error
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
-		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup", "PeerAuthentication",
-		"RequestAuthentication"}
+		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
+	// of security.istio.io
+	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"}
 )
 
 // Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.
@@ -63,16 +64,15 @@ func Objects(folders ...string) ([]Object, error) {
 			return nil, fmt.Errorf("gather objects: %w", err)
 		}
 	}
-	// Mutations depend on an object's position: this kind, which came later, must not move others.
-	slices.SortStableFunc(all, func(a, b Object) int { return a.isPeer() - b.isPeer() })
+	// Mutations depend on an object's position: kinds that came later must not move others.
+	slices.SortStableFunc(all, func(a, b Object) int { return a.policy() - b.policy() })
 	return all, nil
 }
 
-func (o Object) isPeer() int {
-	if o.value["kind"] == "PeerAuthentication" {
-		return 1
-	}
-	return 0
+// policy returns the position of the object's kind among policies, -1 for other kinds.
+func (o Object) policy() int {
+	kind, _ := o.value["kind"].(string)
+	return slices.Index(policies, kind)
 }
 
 // documents splits a file into YAML documents and txtar files.
@@ -93,11 +93,11 @@ func decode(document string) (map[string]any, string) {
 	}
 	apiVersion, _ := value["apiVersion"].(string)
 	kind, _ := value["kind"].(string)
-	group := "networking.istio.io/"
-	if kind == "PeerAuthentication" {
-		group = "security.istio.io/"
+	group, kinds := "networking.istio.io/", supported
+	if strings.HasPrefix(apiVersion, "security.istio.io/") {
+		group, kinds = "security.istio.io/", policies
 	}
-	if !strings.HasPrefix(apiVersion, group) || !slices.Contains(supported, kind) {
+	if !strings.HasPrefix(apiVersion, group) || !slices.Contains(kinds, kind) {
 		return nil, ""
 	}
 	text, err := json.Marshal(value)

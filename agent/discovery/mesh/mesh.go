@@ -2,6 +2,7 @@
 package mesh
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -48,6 +49,8 @@ type Config struct {
 	Authorities, Bundles []string
 	// trust domains besides the mesh's whose workloads are accepted (caCertificates), sorted
 	OtherTrustDomains []string
+	// external authorizers by name (extensionProviders)
+	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
 
 	// Properties of the machine, not of the file:
 	SystemRoots string // file with the system's CA certificates
@@ -80,6 +83,11 @@ func (m *Config) Equal(other *Config) bool {
 	}
 	a.Keepalive, a.Retry, a.Locality, a.TLS = b.Keepalive, b.Retry, b.Locality, b.TLS
 	a.MutualTLS = b.MutualTLS
+	if !maps.EqualFunc(a.Authorizers, b.Authorizers,
+		func(x, y *meshapi.MeshConfig_ExtensionProvider) bool { return proto.Equal(x, y) }) {
+		return false
+	}
+	a.Authorizers = b.Authorizers
 	return reflect.DeepEqual(a, b)
 }
 

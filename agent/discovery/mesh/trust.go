@@ -33,6 +33,11 @@ func (m *Config) Peers(names []string) []string {
 	return slices.Compact(peers)
 }
 
+// Domains returns the mesh's trust domain, then its aliases, which are equivalent.
+func (m *Config) Domains() []string {
+	return slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases)
+}
+
 // TrustDomains returns the prefixes of the SPIFFE IDs that servers accept: those of the mesh's
 // trust domain, of the aliases and of the domains of additional authorities.
 func (m *Config) TrustDomains() []string {

@@ -42,7 +42,7 @@ var supported = map[protoreflect.Name]bool{
 	"access_log_format": true, "access_log_encoding": true, "default_config": true,
 	"proxy_listen_port": true, "proxy_inbound_listen_port": true,
 	"tls_defaults": true, "mesh_mTLS": true, "enable_auto_mtls": true, "trust_domain": true,
-	"trust_domain_aliases": true, "ca_certificates": true,
+	"trust_domain_aliases": true, "ca_certificates": true, "extension_providers": true,
 }
 
 // Supported reports whether a field of MeshConfig or of one of its messages has an effect.
@@ -56,6 +56,9 @@ func Supported(field protoreflect.FieldDescriptor) bool {
 		return field.Name() == "mode"
 	case "istio.mesh.v1alpha1.Topology":
 		return field.Name() == "num_trusted_proxies"
+	case "istio.mesh.v1alpha1.MeshConfig.ExtensionProvider":
+		return field.Name() == "name" || field.Name() == "envoy_ext_authz_http" ||
+			field.Name() == "envoy_ext_authz_grpc"
 	}
 	return true
 }
@@ -119,6 +122,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	c.accessLog(m)
 	c.tls(m)
 	c.trust(m)
+	c.providers(m.ExtensionProviders)
 	c.defaultConfig(m.DefaultConfig)
 }
 

@@ -77,6 +77,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.MutualTLS = in.MeshMTLS
 	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
 	m.Authorities, m.Bundles, m.OtherTrustDomains = authorities(in)
+	m.Authorizers = authorizers(in)
 	if in.TrustDomain != "" {
 		m.TrustDomain = in.TrustDomain
 	}

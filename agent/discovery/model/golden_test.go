@@ -67,6 +67,9 @@ func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string
 	for _, s := range peers.Shadowed {
 		sections["peers"] += fmt.Sprintf("shadowed: %s by %s\n", name(s.Object), name(s.By))
 	}
+	if policies := w.SecurityPolicies(object.AuthorizationPolicy, proxy); len(policies) > 0 {
+		sections["policies"] = list(policies) + "\n"
+	}
 	sections["filters"] = list(w.EnvoyFilters(proxy)) + "\n"
 	return sections
 }
@@ -254,6 +257,8 @@ func reported(touched model.Touched, section string) bool {
 		return touched.Sidecars
 	case "peers":
 		return touched.Peers
+	case "policies":
+		return len(touched.Policies) > 0
 	}
 	return touched.Filters
 }

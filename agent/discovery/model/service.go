@@ -160,6 +160,9 @@ func (w *World) service(host, namespace string, accept func(*Service) bool) *Ser
 	return found
 }
 
+// Services returns the services of a host, visible or not.
+func (w *World) Services(host string) []*Service { return w.services[host] }
+
 // oldestSpec returns the spec of the oldest entry, whose exportTo applies.
 func (s *Service) oldestSpec() *networking.ServiceEntry {
 	return s.Oldest().Spec.(*networking.ServiceEntry)

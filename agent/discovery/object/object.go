@@ -13,6 +13,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
+// DryRunAnnotation marks an AuthorizationPolicy that is evaluated and not enforced.
+const DryRunAnnotation = "istio.io/dry-run"
+
 // Key identifies an object. Of two objects with the same key the older one has precedence.
 type Key struct {
 	Kind      Kind

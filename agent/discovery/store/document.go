@@ -195,7 +195,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		d.refuse(node, &path{name: "metadata"}, "the object has no metadata.name", "")
 		found.broken = true
 		return
-	case h.spec == nil:
+	case h.spec == nil && !kind.Restricts(): // to Istio, an empty policy is one too
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
 	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name},
@@ -204,6 +204,8 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		Line: node.Line, Index: len(found.objects) + len(found.bad) + len(found.filters)}
 	if !d.failed {
 		o.Spec = spec
+	}
+	if !d.failed && h.spec != nil {
 		d.message(h.spec, o.Spec.ProtoReflect(), &path{name: "spec"}, depth+1)
 	}
 	if d.failed {

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 	extensions "istio.io/api/extensions/v1alpha1"
-	security "istio.io/api/security/v1beta1"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
@@ -21,9 +19,6 @@ const (
 	securityGroup   = object.SecurityGroup
 	extensionsGroup = "extensions.istio.io"
 
-	// dryRun marks an AuthorizationPolicy that is only logged.
-	dryRun = "istio.io/dry-run"
-
 	nothingChanges = "; as it may restrict access, no change of the mesh configuration takes effect"
 )
 
@@ -32,26 +27,21 @@ type restriction struct {
 	group     string
 	spec      func() proto.Message
 	restricts func(spec proto.Message) bool // also called with an empty spec
-	example   string                        // with an EnvoyFilter for the purpose
 }
 
 // restrictions maps Istio's kinds that can restrict access: those that are not supported, and
 // those of package object.
 var restrictions = withSupported(map[string]restriction{
-	"AuthorizationPolicy": {securityGroup,
-		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts,
-		"allow-addresses"},
 	"WasmPlugin": {extensionsGroup,
-		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts, ""},
+		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
 	"TrafficExtension": {extensionsGroup,
-		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts, ""},
+		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
 })
 
-// withSupported adds the kinds of package object that restrict access, without a spec. Those that
-// are among all are not supported yet.
+// withSupported adds the supported kinds that restrict access, without a spec.
 func withSupported(all map[string]restriction) map[string]restriction {
 	for _, name := range object.Kinds(securityGroup) {
-		if _, unsupported := all[name]; object.Kind(name).Restricts() && !unsupported {
+		if object.Kind(name).Restricts() {
 			all[name] = restriction{group: securityGroup}
 		}
 	}
@@ -115,8 +105,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	if h.spec != nil {
 		d.message(h.spec, spec.ProtoReflect(), &path{name: "spec"}, depth+1)
 	}
-	dry, _ := strconv.ParseBool(h.annotations[dryRun])
-	if !d.failed && (dry && h.kind == "AuthorizationPolicy" || !kind.restricts(spec)) {
+	if !d.failed && !kind.restricts(spec) {
 		d.report(condition.Warning, node.Line, nil,
 			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect",
 				h.kind),
@@ -124,29 +113,9 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		return
 	}
 	found.restricts = true
-	fix := "remove it: no change of the mesh configuration takes effect while it is there"
-	if kind.example != "" {
-		fix += fmt.Sprintf("; for an EnvoyFilter in its place see \"outrider example show %s\"",
-			kind.example)
-	}
 	d.refuse(node, nil,
 		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider",
-			h.kind), fix)
-}
-
-// authorizationRestricts: ALLOW denies whatever no rule matches, and an empty rule matches
-// everything.
-func authorizationRestricts(spec proto.Message) bool {
-	policy := spec.(*security.AuthorizationPolicy)
-	switch policy.Action {
-	case security.AuthorizationPolicy_AUDIT:
-		return false
-	case security.AuthorizationPolicy_ALLOW:
-		return !slices.ContainsFunc(policy.Rules, func(rule *security.Rule) bool {
-			return len(rule.GetFrom())+len(rule.GetTo())+len(rule.GetWhen()) == 0
-		})
-	}
-	return len(policy.Rules) > 0
+			h.kind), "remove it: no change of the mesh configuration takes effect while it is there")
 }
 
 func wasmRestricts(spec proto.Message) bool {

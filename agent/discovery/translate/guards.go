@@ -4,7 +4,10 @@ import (
 	"slices"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -15,6 +18,22 @@ type Guards struct {
 	Requests    []*hcmv3.HttpFilter  // before the filters of routing
 	Connections []*listenerv3.Filter // before the filter that forwards what is not parsed as HTTP
 	Origins     []resource.Origin
+}
+
+// DenyAll returns the filters that deny everything: they allow what any of no rules matches.
+func DenyAll(origins ...resource.Origin) Guards {
+	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}
+	return Guards{Origins: origins,
+		Requests: []*hcmv3.HttpFilter{httpFilter(httpRBACFilter, &httprbacv3.RBAC{Rules: rules})},
+		Connections: []*listenerv3.Filter{{Name: networkRBACFilter,
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed(&networkrbacv3.RBAC{
+				Rules: rules, StatPrefix: networkStatPrefix})}}}}
+}
+
+// IsGuard reports whether filters with a name admit or deny.
+func IsGuard(name string) bool {
+	return slices.Contains([]string{httpRBACFilter, networkRBACFilter, extAuthzFilter,
+		networkExtAuthzFilter}, name)
 }
 
 // addTo puts the filters for requests before those of a connection manager.

@@ -25,14 +25,14 @@ func (c *checker) targeted(p interface {
 	GetTargetRef() *types.PolicyTargetReference
 	GetTargetRefs() []*types.PolicyTargetReference
 }) {
-	ways := 0
+	count := 0
 	for _, is := range []bool{p.GetSelector() != nil, p.GetTargetRef() != nil,
 		len(p.GetTargetRefs()) > 0} {
 		if is {
-			ways++
+			count++
 		}
 	}
-	if ways > 1 {
+	if count > 1 {
 		c.fail("selector", "only one of selector, targetRef and targetRefs is possible",
 			"remove the others")
 	}

@@ -5,7 +5,9 @@ package validate
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -48,6 +50,8 @@ func Object(o *object.Object) []object.Finding {
 		c.peerAuthentication(spec)
 	case *security.RequestAuthentication:
 		c.requestAuthentication(spec)
+	case *security.AuthorizationPolicy:
+		c.authorizationPolicy(o, spec)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
 		return cmp.Compare(a.Field, b.Field)
@@ -67,6 +71,21 @@ func Localities(field string, l *networking.LocalityLoadBalancerSetting) []objec
 	c := &checker{}
 	// DestinationRules have the outlier detection.
 	c.localityLoadBalancer(field, l, &networking.OutlierDetection{})
+	return c.findings
+}
+
+// ServiceName returns the findings of the service of an extension provider: NAMESPACE/HOST, or HOST.
+func ServiceName(field, service string) []object.Finding {
+	c := &checker{}
+	namespace, host, ok := strings.Cut(service, "/")
+	if !ok {
+		host = service
+	} else if !isDNSLabel(namespace) {
+		c.fail(field, fmt.Sprintf("%q is no namespace", namespace), "write NAMESPACE/HOST")
+	}
+	if _, err := netip.ParseAddr(host); ok || err != nil {
+		c.host(field, host, false)
+	}
 	return c.findings
 }
 

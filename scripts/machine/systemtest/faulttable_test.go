@@ -34,7 +34,7 @@ func yaml(text string) string { return "cat >" + meshIn + " <<'EOF'\n" + text + 
 // object is a mesh object with a spec of one line.
 func object(kind, name, spec string) string {
 	group := map[string]string{"EnvoyFilter": "networking.istio.io/v1alpha3",
-		"AuthorizationPolicy": "security.istio.io/v1"}[kind]
+		"WasmPlugin": "extensions.istio.io/v1alpha1"}[kind]
 	if group == "" {
 		group = "networking.istio.io/v1"
 	}
@@ -143,8 +143,9 @@ var faults = []fault{
 	{name: "wrong kind", fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":",
 		breaks: yaml(object("VirtualServices", "x", "{hosts: [x.test]}")),
 		status: []string{meshIn + ":", "VirtualService"}},
-	{name: "unknown kind of policy", breaks: yaml(object("AuthorizationPolicy", "x", "{}")),
-		fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
+	{name: "kind of policy that is not supported",
+		breaks: yaml(object("WasmPlugin", "x", "{url: file:///x.wasm, phase: AUTHZ}")),
+		fixes:  noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
 		status: []string{meshIn + ":1: ", "restricts access", "remove it"}},
 	{name: "destination that does not exist", warns: true, fixes: noMeshIn,
 		breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], gateways: [edge], http: [{route: "+

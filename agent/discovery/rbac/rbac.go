@@ -1,0 +1,194 @@
+// Package rbac translates the rules of AuthorizationPolicies into policies of Envoy's RBAC filters,
+// as istiod does.
+//
+// A rule becomes one policy. Each element of its "to" is a permission, each element of its "from" a
+// principal, and a condition of its "when" is part of all permissions or of all principals. A field
+// with values matches if any of them does; its "not" form if none does.
+package rbac
+
+import (
+	"slices"
+	"strings"
+
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	security "istio.io/api/security/v1beta1"
+)
+
+// Translator translates the rules of one policy. Rules are valid.
+type Translator struct {
+	Namespace string   // of the policy, and of serviceAccounts without one
+	Domains   []string // the mesh's trust domain, then its aliases
+	// Connections means that the filter sees no requests. It cannot match attributes of requests.
+	Connections bool
+	// Allows means the action ALLOW. A rule with an attribute that cannot be matched allows nothing
+	// then; with another action the rule matches regardless of the attribute.
+	Allows bool
+}
+
+// Attributes as in the key of a condition; those without a key have names that no key has.
+const (
+	sourceIP          = "source.ip"
+	remoteIP          = "remote.ip"
+	sourceNamespace   = "source.namespace"
+	sourceAccount     = "source.serviceAccount"
+	sourceTrustDomain = "source.trustDomain"
+	sourcePrincipal   = "source.principal"
+	requestPrincipal  = "request.auth.principal"
+	requestAudiences  = "request.auth.audiences"
+	requestPresenter  = "request.auth.presenter"
+	requestClaims     = "request.auth.claims"
+	requestHeaders    = "request.headers"
+	destinationIP     = "destination.ip"
+	destinationPort   = "destination.port"
+	connectionSNI     = "connection.sni"
+	filterMetadata    = "experimental.envoy.filters."
+
+	requestHost   = "host"
+	requestMethod = "method"
+	requestPath   = "path"
+)
+
+// Known reports whether a condition of a rule may have a key.
+func Known(key string) bool {
+	return ofPermission(key) || slices.Contains([]string{sourceIP, remoteIP, sourceNamespace,
+		sourceAccount, sourceTrustDomain, sourcePrincipal, requestPrincipal, requestAudiences,
+		requestPresenter}, key) || Named(key)
+}
+
+// Named reports whether a key has the name of something in brackets: request.headers[NAME].
+func Named(key string) bool {
+	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
+		strings.HasPrefix(key, filterMetadata)
+}
+
+// ofPermission reports whether a condition belongs to the permissions of a rule.
+func ofPermission(key string) bool {
+	return key == destinationIP || key == destinationPort || key == connectionSNI ||
+		strings.HasPrefix(key, filterMetadata)
+}
+
+// ofRequest reports whether an attribute exists only in requests.
+func ofRequest(attribute string) bool {
+	return attribute == requestHost || attribute == requestMethod || attribute == requestPath ||
+		strings.HasPrefix(attribute, "request.")
+}
+
+// predicate is a field of a rule or one of its conditions.
+type predicate struct {
+	attribute         string
+	values, notValues []string
+}
+
+// Policy translates a rule. It returns nil if the rule can match nothing.
+func (t Translator) Policy(rule *security.Rule) *rbacv3.Policy {
+	var ofTo, ofFrom []predicate
+	for _, when := range rule.When {
+		p := predicate{when.GetKey(), when.GetValues(), when.GetNotValues()}
+		if ofPermission(p.attribute) {
+			ofTo = append(ofTo, p)
+		} else {
+			ofFrom = append(ofFrom, p)
+		}
+	}
+	policy := &rbacv3.Policy{}
+	for _, to := range operations(rule) {
+		all, ok := conjunction(t, append(to, ofTo...), permissions, t.permission)
+		if !ok {
+			return nil
+		}
+		policy.Permissions = append(policy.Permissions, all)
+	}
+	for _, from := range sources(rule) {
+		all, ok := conjunction(t, append(from, ofFrom...), principals, t.principal)
+		if !ok {
+			return nil
+		}
+		policy.Principals = append(policy.Principals, all)
+	}
+	return policy
+}
+
+// operations returns the predicates of each operation of a rule; one empty list without any.
+func operations(rule *security.Rule) [][]predicate {
+	if len(rule.To) == 0 {
+		return [][]predicate{nil}
+	}
+	all := make([][]predicate, 0, len(rule.To))
+	for _, to := range rule.To {
+		o := to.GetOperation()
+		all = append(all, []predicate{
+			{requestHost, o.GetHosts(), o.GetNotHosts()},
+			{requestMethod, o.GetMethods(), o.GetNotMethods()},
+			{requestPath, o.GetPaths(), o.GetNotPaths()},
+			{destinationPort, o.GetPorts(), o.GetNotPorts()}})
+	}
+	return all
+}
+
+// sources is operations for the sources of a rule.
+func sources(rule *security.Rule) [][]predicate {
+	if len(rule.From) == 0 {
+		return [][]predicate{nil}
+	}
+	all := make([][]predicate, 0, len(rule.From))
+	for _, from := range rule.From {
+		s := from.GetSource()
+		all = append(all, []predicate{
+			{sourcePrincipal, s.GetPrincipals(), s.GetNotPrincipals()},
+			{requestPrincipal, s.GetRequestPrincipals(), s.GetNotRequestPrincipals()},
+			{sourceAccount, s.GetServiceAccounts(), s.GetNotServiceAccounts()},
+			{sourceTrustDomain, s.GetTrustDomains(), s.GetNotTrustDomains()},
+			{sourceNamespace, s.GetNamespaces(), s.GetNotNamespaces()},
+			{remoteIP, s.GetRemoteIpBlocks(), s.GetNotRemoteIpBlocks()},
+			{sourceIP, s.GetIpBlocks(), s.GetNotIpBlocks()}})
+	}
+	return all
+}
+
+// logic combines permissions or principals.
+type logic[T any] struct {
+	any     T
+	and, or func(...T) T
+	not     func(T) T
+}
+
+// conjunction matches what satisfies all predicates. It returns false if nothing can.
+func conjunction[T any](t Translator, all []predicate, with logic[T],
+	match func(attribute string, values []string) T) (T, bool) {
+	var parts []T
+	for _, p := range all {
+		switch {
+		case len(p.values)+len(p.notValues) == 0:
+			continue
+		case t.Connections && ofRequest(p.attribute) && t.Allows:
+			return with.any, false
+		case t.Connections && ofRequest(p.attribute):
+			continue
+		}
+		if len(p.values) > 0 {
+			parts = append(parts, match(p.attribute, p.values))
+		}
+		if len(p.notValues) > 0 {
+			parts = append(parts, with.not(match(p.attribute, p.notValues)))
+		}
+	}
+	if len(parts) == 0 {
+		parts = []T{with.any}
+	}
+	return with.and(parts...), true
+}
+
+// each matches what matches any of the values.
+func each[T any](values []string, with logic[T], match func(value string) T) T {
+	parts := make([]T, len(values))
+	for i, value := range values {
+		parts[i] = match(value)
+	}
+	return with.or(parts...)
+}
+
+// Never is a policy that matches nothing, for an AuthorizationPolicy without rules.
+func Never() *rbacv3.Policy {
+	return &rbacv3.Policy{Permissions: []*rbacv3.Permission{permissions.not(permissions.any)},
+		Principals: []*rbacv3.Principal{principals.not(principals.any)}}
+}

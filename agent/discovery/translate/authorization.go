@@ -1,0 +1,243 @@
+package translate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	security "istio.io/api/security/v1beta1"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/rbac"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Names of filters that admit or deny, and the prefixes of their statistics and metadata, as in
+// Istio.
+const (
+	httpRBACFilter    = "envoy.filters.http.rbac"
+	networkRBACFilter = "envoy.filters.network.rbac"
+	networkStatPrefix = "tcp."
+
+	dryRunAllow = "istio_dry_run_allow_"
+	dryRunDeny  = "istio_dry_run_deny_"
+)
+
+// Authorization holds the filters for the AuthorizationPolicies of a proxy. They precede routing
+// and forwarding: first those of external authorizers, then AUDIT, DENY and ALLOW.
+type Authorization struct {
+	External    []*hcmv3.HttpFilter  // before tokens of requests are verified
+	Requests    []*hcmv3.HttpFilter  // after that
+	Connections []*listenerv3.Filter // that are not parsed as HTTP
+	Origins     []resource.Origin
+	Problems    []object.Problem
+	Reads       []string // hosts of external authorizers, sorted
+}
+
+// actions lists the actions that Envoy decides itself, in the order of their filters.
+var actions = []struct {
+	policy security.AuthorizationPolicy_Action
+	filter rbacv3.RBAC_Action
+}{
+	{security.AuthorizationPolicy_AUDIT, rbacv3.RBAC_LOG},
+	{security.AuthorizationPolicy_DENY, rbacv3.RBAC_DENY},
+	{security.AuthorizationPolicy_ALLOW, rbacv3.RBAC_ALLOW},
+}
+
+// Authorize translates the AuthorizationPolicies of a proxy. If Envoy would refuse the result, which
+// validation prevents, everything is denied.
+func Authorize(w *model.World, node model.Node) *Authorization {
+	policies := w.SecurityPolicies(object.AuthorizationPolicy, node)
+	out, err := authorize(w, policies)
+	if err == nil {
+		return out
+	}
+	deny := DenyAll(out.Origins...)
+	problem := policies[0].Problem(object.Finding{Severity: condition.Error,
+		Message: "everything is denied, as Envoy would refuse the policies: " + err.Error(),
+		Fix:     "correct the value it names"})
+	return &Authorization{Requests: deny.Requests, Connections: deny.Connections,
+		Origins: deny.Origins, Problems: []object.Problem{problem}}
+}
+
+func authorize(w *model.World, policies []*object.Object) (*Authorization, error) {
+	out := &Authorization{}
+	byAction := map[security.AuthorizationPolicy_Action][]*object.Object{}
+	for _, o := range policies {
+		action := o.Spec.(*security.AuthorizationPolicy).Action
+		byAction[action] = append(byAction[action], o)
+		out.Origins = append(out.Origins, o.Origin())
+	}
+	m := w.Mesh()
+	if err := out.authorizers(w, byAction[security.AuthorizationPolicy_CUSTOM]); err != nil {
+		return out, err
+	}
+	for _, action := range actions {
+		policies := byAction[action.policy]
+		if len(policies) == 0 {
+			continue
+		}
+		var enforced, shadow []*object.Object
+		for _, o := range policies {
+			if DryRun(o) {
+				shadow = append(shadow, o)
+			} else {
+				enforced = append(enforced, o)
+			}
+		}
+		rules := func(policies []*object.Object, connections bool) *rbacv3.RBAC {
+			if len(policies) == 0 {
+				return nil
+			}
+			return rulesOf(policies, action.filter, m, connections)
+		}
+		if err := out.add(rules(enforced, false), rules(shadow, false), rules(enforced, true),
+			rules(shadow, true)); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// add appends the filters of one action for requests and for connections. Rules may be nil.
+func (a *Authorization) add(requests, requestShadow, connections,
+	connectionShadow *rbacv3.RBAC) error {
+	forRequests, err := guard(httpRBACFilter, &httprbacv3.RBAC{Rules: requests,
+		ShadowRules: requestShadow, ShadowRulesStatPrefix: shadowPrefix(requestShadow)})
+	if err != nil {
+		return err
+	}
+	forConnections, err := networkFilter(networkRBACFilter, &networkrbacv3.RBAC{Rules: connections,
+		ShadowRules: connectionShadow, ShadowRulesStatPrefix: shadowPrefix(connectionShadow),
+		StatPrefix: networkStatPrefix})
+	a.Requests = append(a.Requests, forRequests)
+	a.Connections = append(a.Connections, forConnections)
+	return err
+}
+
+// guard returns an HTTP filter that admits or denies.
+func guard(name string, config validated) (*hcmv3.HttpFilter, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("filter %s: %w", name, err)
+	}
+	return httpFilter(name, config), nil
+}
+
+// shadowPrefix returns the prefix of the statistics and metadata of policies that are not enforced.
+// As in Istio, there is one without such policies, too.
+func shadowPrefix(rules *rbacv3.RBAC) string {
+	switch rules.GetAction() {
+	case rbacv3.RBAC_ALLOW:
+		return dryRunAllow
+	case rbacv3.RBAC_DENY:
+		return dryRunDeny
+	}
+	return ""
+}
+
+// DryRun reports whether an AuthorizationPolicy is evaluated and not enforced.
+func DryRun(o *object.Object) bool {
+	dry, _ := strconv.ParseBool(o.Annotations[object.DryRunAnnotation])
+	return dry
+}
+
+// rulesOf returns the rules of policies, at least one, with one action. Envoy denies everything if
+// the action is ALLOW and no rule is left.
+func rulesOf(policies []*object.Object, action rbacv3.RBAC_Action, m *mesh.Config,
+	connections bool) *rbacv3.RBAC {
+	rules := &rbacv3.RBAC{Action: action, Policies: map[string]*rbacv3.Policy{}}
+	for _, o := range policies {
+		addRules(rules, o, "", rbac.Translator{Namespace: o.Namespace, Domains: m.Domains(),
+			Connections: connections, Allows: action == rbacv3.RBAC_ALLOW})
+	}
+	return rules
+}
+
+// addRules adds the rules of a policy under Istio's names, behind a prefix.
+func addRules(rules *rbacv3.RBAC, o *object.Object, prefix string, t rbac.Translator) {
+	all := o.Spec.(*security.AuthorizationPolicy).Rules
+	for i, rule := range all {
+		if policy := t.Policy(rule); policy != nil {
+			rules.Policies[ruleName(o, prefix, i)] = policy
+		}
+	}
+	if len(all) == 0 {
+		rules.Policies[ruleName(o, prefix, 0)] = rbac.Never()
+	}
+}
+
+func ruleName(o *object.Object, prefix string, rule int) string {
+	return fmt.Sprintf("%sns[%s]-policy[%s]-rule[%d]", prefix, o.Namespace, o.Name, rule)
+}
+
+// authorizers adds the filters of the policies with the action CUSTOM. A policy whose authorizer
+// cannot be used denies what its rules match. As in Istio, so do all if they name several.
+func (a *Authorization) authorizers(w *model.World, policies []*object.Object) error {
+	byProvider := map[string][]*object.Object{}
+	for _, o := range policies {
+		name := o.Spec.(*security.AuthorizationPolicy).GetProvider().GetName()
+		byProvider[name] = append(byProvider[name], o)
+	}
+	for _, name := range slices.Sorted(maps.Keys(byProvider)) {
+		prefix := fmt.Sprintf("%s-%s-", authorizerPrefix, name)
+		requests, connections := newDenial(), newDenial()
+		for _, o := range byProvider[name] {
+			t := rbac.Translator{Namespace: o.Namespace, Domains: w.Mesh().Domains()}
+			addRules(requests, o, prefix, t)
+			t.Connections = true
+			addRules(connections, o, prefix, t)
+		}
+		cluster, host, why := a.authorizer(w, name, len(byProvider))
+		if why != "" {
+			for _, o := range byProvider[name] {
+				a.Problems = append(a.Problems, o.Problem(object.Finding{Field: "provider.name",
+					Severity: condition.Error, Message: why + ": everything that the rules match is denied",
+					Fix: authorizerFix}))
+			}
+			if err := a.deny(requests, connections); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := a.external(w.Mesh().Authorizers[name], name, cluster, host, requests,
+			connections); err != nil {
+			return err
+		}
+	}
+	slices.Sort(a.Reads)
+	return nil
+}
+
+func newDenial() *rbacv3.RBAC {
+	return &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
+}
+
+// deny adds filters that deny what rules for external authorizers match.
+func (a *Authorization) deny(requests, connections *rbacv3.RBAC) error {
+	const reason = "-deny-due-to-bad-CUSTOM-action"
+	renamed := func(rules *rbacv3.RBAC) *rbacv3.RBAC {
+		out := newDenial()
+		for name, policy := range rules.Policies {
+			out.Policies[name+reason] = policy
+		}
+		return out
+	}
+	forRequests, err := guard(httpRBACFilter, &httprbacv3.RBAC{Rules: renamed(requests)})
+	if err != nil {
+		return err
+	}
+	forConnections, err := networkFilter(networkRBACFilter, &networkrbacv3.RBAC{
+		Rules: renamed(connections), StatPrefix: networkStatPrefix})
+	a.External = append(a.External, forRequests)
+	a.Connections = append(a.Connections, forConnections)
+	return err
+}

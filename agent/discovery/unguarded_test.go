@@ -1,0 +1,60 @@
+package discovery
+
+import (
+	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+
+	security "istio.io/api/security/v1beta1"
+)
+
+func TestAdmitsWithoutGuards(t *testing.T) {
+	rule := func(path string) *security.Rule {
+		return &security.Rule{To: []*security.Rule_To{{Operation: &security.Operation{
+			Paths: []string{path}}}}}
+	}
+	policy := func(action security.AuthorizationPolicy_Action,
+		rules ...*security.Rule) *object.Object {
+		return &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy, Namespace: "shop",
+			Name: action.String()}, Spec: &security.AuthorizationPolicy{Action: action, Rules: rules}}
+	}
+	listener := func(policies ...*object.Object) *resource.Resource {
+		w := model.NewWorld("cluster.local", mesh.Default())
+		for _, o := range policies {
+			w.Apply([]object.Change{{New: o}})
+		}
+		a := translate.Authorize(w, model.Node{Namespace: "shop"})
+		in := translate.Inbound{Port: 80, Name: "p", Protocol: model.Auto, Bind: "127.0.0.1",
+			Pool:   &networking.ConnectionPoolSettings{},
+			Guards: translate.Guards{Requests: a.Requests, Connections: a.Connections}}
+		r, err := in.Listener(w.Mesh())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	deny := policy(security.AuthorizationPolicy_DENY, rule("/a"))
+	for name, test := range map[string]struct {
+		before, after []*object.Object
+		want          bool
+	}{
+		"the same":     {[]*object.Object{deny}, []*object.Object{deny}, false},
+		"none":         {nil, nil, false},
+		"one more":     {nil, []*object.Object{deny}, true},
+		"one less":     {[]*object.Object{deny}, nil, false},
+		"another rule": {[]*object.Object{deny}, []*object.Object{policy(deny.Spec.(*security.AuthorizationPolicy).Action, rule("/b"))}, true},
+		"another action": {[]*object.Object{deny},
+			[]*object.Object{deny, policy(security.AuthorizationPolicy_ALLOW, rule("/a"))}, true},
+	} {
+		if got := admitsWithoutGuards(listener(test.before...), listener(test.after...)); got !=
+			test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
