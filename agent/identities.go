@@ -122,8 +122,8 @@ func (o secretObserver) Refused(from xds.Stream, refusal xds.Refusal) {
 	}
 }
 
-// Cured implements xds.Observer.
-func (o secretObserver) Cured(from xds.Stream, typeURL string, names []string) {
+// Recovered implements xds.Observer.
+func (o secretObserver) Recovered(from xds.Stream, typeURL string, names []string) {
 	o.refused.Accepted(from.ID, typeURL, names)
 }
 

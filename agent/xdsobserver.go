@@ -141,8 +141,8 @@ func inUse(refusal xds.Refusal) string {
 	return "the previous version stays in use"
 }
 
-// Cured records that a stream accepts resources again.
-func (o xdsObserver) Cured(stream xds.Stream, typeURL string, names []string) {
+// Recovered records that a stream accepts resources again.
+func (o xdsObserver) Recovered(stream xds.Stream, typeURL string, names []string) {
 	o.unbound.Recovered(stream, typeURL, names)
 	if accepted := o.refused.Accepted(stream.ID, typeURL, names); len(accepted) > 0 {
 		o.log.Info("Envoy accepted resources that it had refused", "pid", stream.Peer.PID,

@@ -34,7 +34,7 @@ func TestXDSObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
 		{"one that an object explains", func() { refuse(old, "known", resource.Origin{Line: 1}) }, ""},
 		{"one", func() { refuse(old, "a") }, "a"},
 		{"two", func() { refuse(old, "b") }, "a b"},
-		{"one of two is accepted", func() { o.Cured(old, resource.ListenerType, []string{"a"}) }, "b"},
+		{"one of two is accepted", func() { o.Recovered(old, resource.ListenerType, []string{"a"}) }, "b"},
 		{"the next epoch refuses it too", func() { refuse(next, "b") }, "b"},
 		{"the first one ends", func() { o.Disconnected(old, nil) }, "b"},
 		{"and the other", func() { o.Disconnected(next, errors.New("it crashed")) }, ""},

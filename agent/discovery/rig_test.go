@@ -63,11 +63,11 @@ type refusals struct {
 	all []string
 }
 
-func (*refusals) Connected(xds.Stream)                {}
-func (*refusals) Disconnected(xds.Stream, error)      {}
-func (*refusals) Pushed(xds.Stream, xds.Push)         {}
-func (*refusals) Accepted(xds.Stream, string, string) {}
-func (*refusals) Cured(xds.Stream, string, []string)  {}
+func (*refusals) Connected(xds.Stream)                   {}
+func (*refusals) Disconnected(xds.Stream, error)         {}
+func (*refusals) Pushed(xds.Stream, xds.Push)            {}
+func (*refusals) Accepted(xds.Stream, string, string)    {}
+func (*refusals) Recovered(xds.Stream, string, []string) {}
 func (r *refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -93,7 +93,7 @@ func (r *recorder) Refused(_ Stream, refusal Refusal) {
 	r.refusals = append(r.refusals, refusal)
 }
 
-func (r *recorder) Cured(_ Stream, typeURL string, names []string) {
+func (r *recorder) Recovered(_ Stream, typeURL string, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.cured = append(r.cured, fmt.Sprint(short(typeURL), names))

@@ -34,7 +34,7 @@ type Observer interface {
 	// the client's NACK, once the refused resources are known
 	Refused(Stream, Refusal)
 	// resources refused before are accepted or reverted
-	Cured(stream Stream, typeURL string, names []string)
+	Recovered(stream Stream, typeURL string, names []string)
 }
 
 // Push is a response that goes out.
@@ -61,9 +61,9 @@ func (p Push) Names() []string {
 
 type nobody struct{}
 
-func (nobody) Connected(Stream)                {}
-func (nobody) Disconnected(Stream, error)      {}
-func (nobody) Pushed(Stream, Push)             {}
-func (nobody) Accepted(Stream, string, string) {}
-func (nobody) Refused(Stream, Refusal)         {}
-func (nobody) Cured(Stream, string, []string)  {}
+func (nobody) Connected(Stream)                   {}
+func (nobody) Disconnected(Stream, error)         {}
+func (nobody) Pushed(Stream, Push)                {}
+func (nobody) Accepted(Stream, string, string)    {}
+func (nobody) Refused(Stream, Refusal)            {}
+func (nobody) Recovered(Stream, string, []string) {}

@@ -318,7 +318,7 @@ func (st *stream) refused(r Refusal) {
 
 // cured implements reporter.
 func (st *stream) cured(typeURL string, names []string) {
-	st.server.observer.Cured(st.Stream, typeURL, names)
+	st.server.observer.Recovered(st.Stream, typeURL, names)
 }
 
 // notOffered implements reporter.

@@ -50,11 +50,11 @@ type runningEnvoy struct {
 	refused []string
 }
 
-func (*runningEnvoy) Connected(xds.Stream)                {}
-func (*runningEnvoy) Disconnected(xds.Stream, error)      {}
-func (*runningEnvoy) Pushed(xds.Stream, xds.Push)         {}
-func (*runningEnvoy) Accepted(xds.Stream, string, string) {}
-func (*runningEnvoy) Cured(xds.Stream, string, []string)  {}
+func (*runningEnvoy) Connected(xds.Stream)                   {}
+func (*runningEnvoy) Disconnected(xds.Stream, error)         {}
+func (*runningEnvoy) Pushed(xds.Stream, xds.Push)            {}
+func (*runningEnvoy) Accepted(xds.Stream, string, string)    {}
+func (*runningEnvoy) Recovered(xds.Stream, string, []string) {}
 func (e *runningEnvoy) Refused(_ xds.Stream, refusal xds.Refusal) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
