@@ -162,6 +162,10 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	former.until(t, "200")
 	answer.Store(keySet(first, second))
 	later.until(t, "200")
+	if found, _ := compared(t, server, node("router", "shop", map[string]any{"app": "edge"}),
+		folder); len(found) > 0 {
+		t.Errorf("the same files would change %v", found)
+	}
 	for range 3 { // other texts with the same keys, and answers that are no key sets
 		answer.Store(keySet(second, first))
 		answer.Store("none")
