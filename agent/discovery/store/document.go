@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -217,7 +218,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 			o.Routes = append(o.Routes, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
 		}
 	}
-	v := &validated{object: o, spec: h.spec}
+	v := &validated{object: o, spec: cmp.Or(h.spec, node)} // findings without a spec are the object's
 	if r.validate != nil {
 		v.add(r.validate(o), len(d.problems))
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 func TestRestrictions(t *testing.T) {
@@ -133,5 +134,20 @@ func TestRestriction_MayBeInUnreadableFile(t *testing.T) {
 		if got := f.store.Restricted(false); got != step.want {
 			t.Errorf("mode %o: restricted: %v: %v", step.mode, got, f.store.Problems())
 		}
+	}
+}
+
+// TestRestriction_WithoutSpec refuses a policy without a spec, about which validation has a finding.
+func TestRestriction_WithoutSpec(t *testing.T) {
+	f := newFiles(t)
+	f.store.options.Validate = func(*object.Object) []object.Finding {
+		return []object.Finding{{Field: "rules", Severity: condition.Error, Message: "bad"}}
+	}
+	f.write("x.yaml", "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n"+
+		"metadata: {name: x}\n")
+	f.store.Load()
+	if problems := f.store.Problems(); len(problems) != 1 || problems[0].Line != 1 ||
+		!f.store.Restricted(false) {
+		t.Errorf("problems %v", problems)
 	}
 }
