@@ -249,12 +249,12 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 			e.pass(proxy, d)
 			return
 		}
+		e.patched("network filter", f.Name, d)
 		if ended, known := e.guardConnection(f, d); ended {
 			return
 		} else if known {
 			continue
 		}
-		e.patched("network filter", f.Name, d)
 		e.unknown("what network filter %s does with the connection", f.Name)
 	}
 	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")

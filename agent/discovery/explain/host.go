@@ -22,6 +22,11 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	}
 	e.request.Path = normalized(m, e.request.Path)
 	for _, f := range m.HttpFilters {
+		var facts []string
+		if f.Disabled {
+			facts = []string{"is disabled, except where a route enables it"}
+		}
+		e.patched("filter", f.Name, d, facts...)
 		if !f.Disabled {
 			if ended, known := e.guard(f, d); ended {
 				return
@@ -29,11 +34,6 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 				continue
 			}
 		}
-		var facts []string
-		if f.Disabled {
-			facts = []string{"is disabled, except where a route enables it"}
-		}
-		e.patched("filter", f.Name, d, facts...)
 		if f.Name != faultFilter && f.Name != corsFilter && f.Name != routerFilter && !f.Disabled {
 			e.unknown("what HTTP filter %s of listener %s does with the request", f.Name, d.Name)
 			e.foreign = true
