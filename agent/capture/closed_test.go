@@ -133,7 +133,7 @@ func TestController_ClosedInbound(t *testing.T) {
 	r := newRig(t)
 	envoy := &liveEnvoy{changed: make(chan struct{})}
 	envoy.dead.Store(true)
-	f := follower(condition.NewBoard(), closedInbound(captureAll))
+	f := testController(condition.NewBoard(), closedInbound(captureAll))
 	f.Envoy, f.Socket = envoy, r.socket()
 	f.ControllerOptions.State = filepath.Join(r.folder, "state.json")
 	ctx, cancel := context.WithCancel(t.Context())

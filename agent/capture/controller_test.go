@@ -46,7 +46,7 @@ func (e *liveEnvoy) drain(half time.Time) {
 	e.changed <- struct{}{}
 }
 
-func follower(board *condition.Board, settings Settings) *Controller {
+func testController(board *condition.Board, settings Settings) *Controller {
 	return NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: noEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.DiscardHandler)})
 }
@@ -82,7 +82,7 @@ func TestController_SaysWhatHappensInstead(t *testing.T) {
 		": new outbound connections are refused": {State: Withdrawn, Closed: true},
 	} {
 		board := condition.NewBoard()
-		f := follower(board, both)
+		f := testController(board, both)
 		f.set(&Client{}, status)
 		if all := board.Conditions(); len(all) != 1 || all[0].Severity != condition.Error ||
 			!strings.Contains(strings.Replace(all[0].Sentence, ", ", ": ", 1), want) {
@@ -106,7 +106,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	during := func(settings Settings, shown string, closed bool) {
 		t.Helper()
 		board := condition.NewBoard()
-		f := follower(board, settings)
+		f := testController(board, settings)
 		f.Socket, f.ControllerOptions.State = r.socket(), filepath.Join(r.folder, "state.json")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -133,7 +133,7 @@ type leaver struct {
 
 func newLeaver(t *testing.T) *leaver {
 	t.Helper()
-	l := &leaver{newRig(t), follower(condition.NewBoard(), captureAll),
+	l := &leaver{newRig(t), testController(condition.NewBoard(), captureAll),
 		&liveEnvoy{changed: make(chan struct{})}}
 	l.startEnvoy()
 	l.Envoy, l.Socket = l.envoy, l.socket()
@@ -188,7 +188,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	unknown := follower(condition.NewBoard(), captureAll)
+	unknown := testController(condition.NewBoard(), captureAll)
 	if unknown.Reach() != nil {
 		t.Error("the rules are known before the helper has answered")
 	}
@@ -268,7 +268,7 @@ func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 
 // With fail = "closed", the tables are those that are in force.
 func TestController_TablesOfClosed(t *testing.T) {
-	f := follower(condition.NewBoard(), captureDNS)
+	f := testController(condition.NewBoard(), captureDNS)
 	for want, status := range map[string]Status{
 		"[outrider-dns outrider]": {State: Withdrawn, DNS: DNSStatus{State: Withdrawn}},
 		"[outrider-closed]":       {State: Closed, ClosedInbound: true, DNS: DNSStatus{State: Withdrawn}},
@@ -292,7 +292,7 @@ func TestController_TablesWithUnit(t *testing.T) {
 	shop := newUnit(t, slice.Path+"/shop.service")
 	only := captureAll
 	only.Units = []string{slice.Name}
-	f := follower(condition.NewBoard(), only)
+	f := testController(condition.NewBoard(), only)
 	for unit, want := range map[string]Decision{"shop.service": Outbound, "other.service": Direct} {
 		tables, group := f.TablesWith(unit)
 		got := Explain(Connection{Protocol: "tcp", Destination: netip.MustParseAddrPort(far[0] + ":80"),

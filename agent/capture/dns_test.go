@@ -256,11 +256,11 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	settings := captureAll
 	settings.DNSPort = DNSPort
 	board := condition.NewBoard()
-	follower := NewController(ControllerOptions{Socket: r.socket(), Settings: &settings,
+	controller := NewController(ControllerOptions{Socket: r.socket(), Settings: &settings,
 		Users: testUsers, Envoy: &liveEnvoy{}, Board: board, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- follower.Run(ctx) }()
+	go func() { done <- controller.Run(ctx) }()
 	reported := func() bool {
 		return slices.ContainsFunc(board.Conditions(), func(c condition.Condition) bool {
 			return c.Code == ConditionDNS
@@ -271,7 +271,7 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	parts.Eventually(t, 10*time.Second, "the condition is cleared", func() bool {
 		return !reported()
 	})
-	if text := follower.Tables()[0].String(); !strings.Contains(text, "elements = { "+far[0]+"/32 }") {
+	if text := controller.Tables()[0].String(); !strings.Contains(text, "elements = { "+far[0]+"/32 }") {
 		t.Error(text)
 	}
 	cancel()

@@ -254,7 +254,7 @@ func TestHelper_RefusesOthers(t *testing.T) {
 	}
 }
 
-// Units are followed as they start and stop, whatever slice they are in.
+// Units are found as they start and stop, whatever slice they are in.
 func TestHelper_FollowsUnits(t *testing.T) {
 	if !inNetwork(t) {
 		return

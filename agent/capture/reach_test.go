@@ -53,7 +53,7 @@ func TestController_Reach(t *testing.T) {
 			status: Status{State: Closed, ClosedInbound: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f := follower(condition.NewBoard(), Settings{})
+			f := testController(condition.NewBoard(), Settings{})
 			f.Settings, f.status, f.client, f.known = test.settings, test.status, test.client, true
 			direct, why, fix := f.Reach()(netip.MustParseAddrPort(test.to))
 			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
@@ -73,7 +73,7 @@ func TestController_FamilyWithoutEnvoy(t *testing.T) {
 	ip(t, "address add 2001:db8::1/128 dev lo nodad")
 	for _, closed := range []bool{false, true} {
 		board := condition.NewBoard()
-		f := follower(board, captureAll)
+		f := testController(board, captureAll)
 		status := Status{State: On, Families: Families{IPv4: true}, ClosedInbound: closed}
 		f.set(&Client{}, status)
 		if all := board.Conditions(); (len(all) == 1 && all[0].Code == ConditionFamily) == closed {

@@ -117,6 +117,7 @@ func TestForward_UsesTheNextUpstream(t *testing.T) {
 }
 
 func TestForward_ReportsUpstreamsThatFail(t *testing.T) {
+	t.Parallel()
 	upstream := startResolver(t)
 	upstream.silent.Store(true)
 	r := start(t, upstream.address)
@@ -195,7 +196,7 @@ func TestForward_ReportsNoMissingUpstreamBeforeResolvConf(t *testing.T) {
 	}
 }
 
-func TestForward_FollowsResolvConf(t *testing.T) {
+func TestForward_ReadsResolvConfAgain(t *testing.T) {
 	r := start(t)
 	r.SetNames(meshNames())
 	if !r.has(conditionNone) {

@@ -43,7 +43,7 @@ func TestRoute_Domains(t *testing.T) {
 }
 
 // The helper gets each change of the domains once. Its errors and its end are reported.
-func TestRoute_FollowsTheTable(t *testing.T) {
+func TestRoute_SendsChangedDomains(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "resolved.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

@@ -125,6 +125,15 @@ func TestStrict_NeverPlainText(t *testing.T) {
 	h.plain("000 000 000")
 	h.mutual()
 	h.status("outrider running, ready")
+	h.Script("systemctl reload outrider-capture; systemctl restart outrider") // as an upgrade does
+	h.captureIs("on")
+	h.status("outrider running, ready")
+	log := h.Journal("-u", "outrider.service")
+	for _, alarm := range []string{"mutual-tls-bypassed", "capture-unavailable"} {
+		if strings.Contains(log, alarm) {
+			t.Errorf("%s is raised:\n%s", alarm, log)
+		}
+	}
 	const ask = "systemd-run --quiet --unit=ask /usr/local/bin/ask"
 	h.Script(ask)
 	h.closed("Envoy serves")
@@ -167,7 +176,7 @@ func TestStrict_NeverPlainText(t *testing.T) {
 	h.Script("systemctl stop ask; outrider cleanup --stop")
 	h.plain("200 200 200")
 	const open = "inbound connections go direct, past Envoy: ports"
-	if log := h.Journal("-u", "outrider-capture.service"); !strings.Contains(log, open) ||
+	if log = h.Journal("-u", "outrider-capture.service"); !strings.Contains(log, open) ||
 		!strings.Contains(log, "9100") {
 		t.Errorf("the journal does not name the open ports:\n%s", log)
 	}
