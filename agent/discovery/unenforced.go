@@ -22,7 +22,7 @@ var restrictions = []struct {
 	admits func(accepted, newest *resource.Resource) bool
 }{
 	{object.PeerAuthentication, admitsWithoutMutualTLS},
-	{object.RequestAuthentication, admitsPast(translate.TokenFilter)},
+	{object.RequestAuthentication, admitsWithoutGuards},
 	{object.AuthorizationPolicy, admitsWithoutGuards},
 }
 

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"slices"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -31,13 +32,19 @@ func TestAdmitsWithoutGuards(t *testing.T) {
 		}
 		a := translate.Authorize(w, model.Node{Namespace: "shop"})
 		in := translate.Inbound{Port: 80, Name: "p", Protocol: model.Auto, Bind: "127.0.0.1",
-			Pool:   &networking.ConnectionPoolSettings{},
-			Guards: translate.Guards{Requests: a.Requests, Connections: a.Connections}}
+			Pool: &networking.ConnectionPoolSettings{},
+			Guards: translate.Guards{Connections: a.Connections, Requests: slices.Concat(
+				translate.Authenticate(w, model.Node{Namespace: "shop"}).Requests, a.Requests)}}
 		r, err := in.Listener(w.Mesh())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
+	}
+	tokens := func(keys string) *object.Object {
+		return &object.Object{Key: object.Key{Kind: object.RequestAuthentication,
+			Namespace: "shop", Name: "a"}, Spec: &security.RequestAuthentication{
+			JwtRules: []*security.JWTRule{{Issuer: "a", Jwks: keys}}}}
 	}
 	deny := policy(security.AuthorizationPolicy_DENY, rule("/a"))
 	for name, test := range map[string]struct {
@@ -47,6 +54,9 @@ func TestAdmitsWithoutGuards(t *testing.T) {
 		"the same":     {[]*object.Object{deny}, []*object.Object{deny}, false},
 		"none":         {nil, nil, false},
 		"one more":     {nil, []*object.Object{deny}, true},
+		"tokens":       {nil, []*object.Object{tokens("a")}, true},
+		"other keys":   {[]*object.Object{tokens("a")}, []*object.Object{tokens("b")}, true},
+		"same keys":    {[]*object.Object{tokens("a")}, []*object.Object{tokens("a")}, false},
 		"one less":     {[]*object.Object{deny}, nil, false},
 		"another rule": {[]*object.Object{deny}, []*object.Object{policy(deny.Spec.(*security.AuthorizationPolicy).Action, rule("/b"))}, true},
 		"another action": {[]*object.Object{deny},

@@ -33,7 +33,7 @@ func DenyAll(origins ...resource.Origin) Guards {
 // IsGuard reports whether filters with a name admit or deny.
 func IsGuard(name string) bool {
 	return slices.Contains([]string{httpRBACFilter, networkRBACFilter, extAuthzFilter,
-		networkExtAuthzFilter}, name)
+		networkExtAuthzFilter, TokenFilter}, name)
 }
 
 // addTo puts the filters for requests before those of a connection manager.
