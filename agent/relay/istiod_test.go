@@ -38,7 +38,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i.Kill()
+		i.kill()
 		parts.Eventually(t, 5*time.Second, "the loss is reported", func() bool {
 			return strings.Contains(r.condition(conditionAway), i.address) &&
 				r.Status().State == Connecting
@@ -84,7 +84,7 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
 		e.Kill()
-		i.Kill()
+		i.kill()
 		r.stop()
 
 		r = startRelay(t, Upstream{Address: i.address}, cache)

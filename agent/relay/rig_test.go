@@ -30,7 +30,7 @@ type istiod struct {
 	folder  string
 	ports   [3]int
 	address string
-	*parts.Process
+	kill    func()
 }
 
 func startIstiod(t testing.TB) *istiod {
@@ -46,18 +46,7 @@ func startIstiod(t testing.TB) *istiod {
 
 func (i *istiod) start() {
 	i.t.Helper()
-	command, err := parts.IstiodCommand(i.folder, "enableAutoMtls: false\n", i.t.TempDir(), i.ports)
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	i.Process = parts.StartProcess(i.t, command)
-	parts.Eventually(i.t, 30*time.Second, "istiod listens", func() bool {
-		connection, err := net.Dial("tcp", i.address)
-		if err == nil {
-			_ = connection.Close()
-		}
-		return err == nil
-	})
+	i.kill = parts.StartIstiod(i.t, i.folder, "enableAutoMtls: false\n", i.ports)
 }
 
 // service writes a ServiceEntry whose host NAME.test has a port and a backend.

@@ -2,9 +2,7 @@ package main_test
 
 import (
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,9 +22,10 @@ type upstreamed struct {
 	t       *testing.T
 	ports   [3]int
 	address string
-	istiod  *exec.Cmd
 	mesh    string   // MeshConfig of istiod
 	env     []string // further variables of istiod
+
+	killIstiod func()
 }
 
 func newUpstreamed(t *testing.T) *upstreamed {
@@ -46,32 +45,7 @@ func newUpstreamed(t *testing.T) *upstreamed {
 
 func (u *upstreamed) startIstiod() {
 	u.t.Helper()
-	command, err := parts.IstiodCommand(filepath.Join(u.Dir, "istio.d"), u.mesh,
-		u.t.TempDir(), u.ports)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	command.Env = append(command.Env, u.env...)
-	if err := command.Start(); err != nil {
-		u.t.Fatal(err)
-	}
-	u.istiod = command
-	u.t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
-	rig.Eventually(u.t, time.Minute, "istiod listens", func() bool {
-		connection, err := net.Dial("tcp", u.address)
-		if err == nil {
-			_ = connection.Close()
-		}
-		return err == nil
-	})
-}
-
-func (u *upstreamed) killIstiod() {
-	u.t.Helper()
-	if err := u.istiod.Process.Kill(); err != nil {
-		u.t.Fatal(err)
-	}
-	_ = u.istiod.Wait()
+	u.killIstiod = parts.StartIstiod(u.t, filepath.Join(u.Dir, "istio.d"), u.mesh, u.ports, u.env...)
 }
 
 // awaitState waits for a state of the connection to istiod.
