@@ -24,10 +24,11 @@ import (
 // backend answers HTTP requests with what it got, and lines of TCP with themselves.
 type backend struct{ http, tcp int }
 
-// random are the headers that Envoy makes up.
-var random = []string{"X-Request-Id", "Traceparent", "X-Envoy-Expected-Rq-Timeout-Ms"}
+// random are the headers that Envoy makes up, and the name of the operation in traces.
+var random = []string{"X-Request-Id", "Traceparent", "X-Envoy-Expected-Rq-Timeout-Ms",
+	"X-Envoy-Decorator-Operation"}
 
-func startBackend(t *testing.T) backend {
+func startBackend(t testing.TB) backend {
 	t.Helper()
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Date"] = nil
@@ -69,7 +70,7 @@ func described(r *http.Request) string {
 }
 
 // serveHTTP runs a server until the test ends, and returns its port.
-func serveHTTP(t *testing.T, handler http.Handler) int {
+func serveHTTP(t testing.TB, handler http.Handler) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -85,7 +86,7 @@ func serveHTTP(t *testing.T, handler http.Handler) int {
 // authorizers are the external authorizers of CUSTOM policies.
 type authorizers struct{ http, grpc, dead int }
 
-func startAuthorizers(t *testing.T) *authorizers {
+func startAuthorizers(t testing.TB) *authorizers {
 	t.Helper()
 	a := &authorizers{dead: 1} // nothing listens on port 1
 	a.http = serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,7 +152,7 @@ extensionProviders:
     timeout: 10s
     includeRequestBodyInCheck: {maxRequestBytes: 4096, allowPartialMessage: true}
 - name: dead
-  envoyExtAuthzHttp: {service: dead.authz.test, port: 9002, timeout: 5s, statusOnError: "418"}
+  envoyExtAuthzHttp: {service: dead.authz.test, port: 9002, timeout: 5s, statusOnError: "409"}
 - name: open
   envoyExtAuthzGrpc: {service: dead.authz.test, port: 9002, timeout: 5s, failOpen: true}
 - name: missing
@@ -160,7 +161,7 @@ extensionProviders:
 }
 
 // services returns the ServiceEntries of the authorizers.
-func (a *authorizers) services(t *testing.T) []map[string]any {
+func (a *authorizers) services(t testing.TB) []map[string]any {
 	t.Helper()
 	text := ""
 	for _, s := range []struct {

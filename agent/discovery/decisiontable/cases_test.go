@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,7 +45,7 @@ func textOf(objects []map[string]any) string {
 }
 
 // objectsOf decodes YAML documents.
-func objectsOf(t *testing.T, text string) (objects []map[string]any) {
+func objectsOf(t testing.TB, text string) (objects []map[string]any) {
 	t.Helper()
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	for {
@@ -103,7 +104,7 @@ spec:
 
 // maker makes cases.
 type maker struct {
-	t       *testing.T
+	t       testing.TB
 	backend backend
 	keys    *tokens
 	cases   []*testCase
@@ -119,6 +120,11 @@ func (m *maker) add(from, kind, policies string) *testCase {
 		"ECHO", fmt.Sprint(m.backend.tcp))
 	c.objects = objectsOf(m.t, names.Replace(workloadOf[kind]))
 	for _, object := range objectsOf(m.t, policies) {
+		if object["kind"] == "VirtualService" { // in place of that of the workload
+			c.objects = slices.DeleteFunc(c.objects, func(o map[string]any) bool {
+				return o["kind"] == "VirtualService"
+			})
+		}
 		c.objects = append(c.objects, replaced(object, names).(map[string]any))
 	}
 	for _, object := range c.objects {
@@ -169,7 +175,7 @@ func (m *maker) ownCases() {
 }
 
 // allCases returns the cases of Istio's test data, those of this package and random ones.
-func allCases(t *testing.T, keys *tokens, backend backend) []*testCase {
+func allCases(t testing.TB, keys *tokens, backend backend) []*testCase {
 	t.Helper()
 	m := &maker{t: t, keys: keys, backend: backend}
 	m.istioCases()

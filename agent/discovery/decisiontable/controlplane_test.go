@@ -48,7 +48,7 @@ func (c *testCase) labels() map[string]any {
 }
 
 // fromIstiod returns the resources of all workloads by an istiod with all objects in its API server.
-func fromIstiod(t *testing.T, cases []*testCase, providers *authorizers) map[string]*workload {
+func fromIstiod(t testing.TB, cases []*testCase, providers *authorizers) map[string]*workload {
 	t.Helper()
 	control := cluster.Start(t)
 	config, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "istio"},
@@ -98,7 +98,7 @@ var plurals = map[string]string{"AuthorizationPolicy": "authorizationpolicies",
 	"ServiceEntry": "serviceentries", "DestinationRule": "destinationrules"}
 
 // subscribe returns the resources that a server has for a node.
-func subscribe(t *testing.T, connection *grpc.ClientConn,
+func subscribe(t testing.TB, connection *grpc.ClientConn,
 	node *corev3.Node) []*resource.Resource {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -141,7 +141,7 @@ func subscribe(t *testing.T, connection *grpc.ClientConn,
 }
 
 // nameOf returns the name in an encoded resource: field 1 in all four types.
-func nameOf(t *testing.T, kind string, value []byte) string {
+func nameOf(t testing.TB, kind string, value []byte) string {
 	t.Helper()
 	for rest := value; len(rest) > 0; {
 		number, wire, n := protowire.ConsumeTag(rest)
@@ -160,7 +160,7 @@ func nameOf(t *testing.T, kind string, value []byte) string {
 	return ""
 }
 
-func endpointsOf(t *testing.T, clusters []*resource.Resource) (names []string) {
+func endpointsOf(t testing.TB, clusters []*resource.Resource) (names []string) {
 	t.Helper()
 	for _, r := range clusters {
 		var c clusterv3.Cluster
@@ -172,7 +172,7 @@ func endpointsOf(t *testing.T, clusters []*resource.Resource) (names []string) {
 	return names
 }
 
-func routesOf(t *testing.T, listeners []*resource.Resource) (names []string) {
+func routesOf(t testing.TB, listeners []*resource.Resource) (names []string) {
 	t.Helper()
 	for _, r := range listeners {
 		var l listenerv3.Listener
@@ -189,7 +189,7 @@ func routesOf(t *testing.T, listeners []*resource.Resource) (names []string) {
 	return names
 }
 
-func decode(t *testing.T, r *resource.Resource, into proto.Message) {
+func decode(t testing.TB, r *resource.Resource, into proto.Message) {
 	t.Helper()
 	if err := proto.Unmarshal(r.Value(), into); err != nil {
 		t.Fatalf("%s: %v", r.Name, err)
@@ -197,7 +197,7 @@ func decode(t *testing.T, r *resource.Resource, into proto.Message) {
 }
 
 // eventually polls until a condition holds.
-func eventually(t *testing.T, what string, holds func() (bool, string)) {
+func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
 	parts.EventuallySees(t, time.Minute, what, holds)
 }

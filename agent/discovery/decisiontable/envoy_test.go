@@ -62,7 +62,7 @@ func (e *runningEnvoy) Refused(_ xds.Stream, refusal xds.Refusal) {
 }
 
 // expectAccepted fails the test if Envoy refused a resource.
-func (e *runningEnvoy) expectAccepted(t *testing.T) {
+func (e *runningEnvoy) expectAccepted(t testing.TB) {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,7 +77,7 @@ type fixed struct{ feed *resource.Feed }
 func (s fixed) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
 
 // startEnvoy runs an Envoy until the test ends, and waits until it listens.
-func startEnvoy(t *testing.T, workloads map[string]*workload, pki *identities) *runningEnvoy {
+func startEnvoy(t testing.TB, workloads map[string]*workload, pki *identities) *runningEnvoy {
 	t.Helper()
 	folder, e := parts.ShortDir(t), &runningEnvoy{}
 	source := fixed{resource.NewFeed()}
@@ -108,7 +108,7 @@ func startEnvoy(t *testing.T, workloads map[string]*workload, pki *identities) *
 }
 
 // serve serves the certificate and the roots of each workload on a socket until the test ends.
-func (i *identities) serve(t *testing.T, path string) {
+func (i *identities) serve(t testing.TB, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -132,7 +132,7 @@ func inline(data []byte) *corev3.DataSource {
 }
 
 // issue returns a certificate with an ID.
-func (i *identities) issue(t *testing.T, id string) (chain, key []byte) {
+func (i *identities) issue(t testing.TB, id string) (chain, key []byte) {
 	t.Helper()
 	leaf := pkitest.Leaf("workload", time.Hour)
 	uri, err := url.Parse(id)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // fullEnvironment makes the table ten times as large.
@@ -33,7 +34,7 @@ func (m *maker) randomCases() {
 	}
 	m.t.Logf("random policies from seed %d (%s)", from, seedEnvironment)
 	for i := range count {
-		g := &generator{rand.New(rand.NewPCG(from, uint64(i)))}
+		g := &generator{random: rand.New(rand.NewPCG(from, uint64(i)))}
 		kind := "sidecar"
 		if g.one(3) {
 			kind = "router"
@@ -46,7 +47,10 @@ func (m *maker) randomCases() {
 }
 
 // generator makes random policies.
-type generator struct{ random *rand.Rand }
+type generator struct {
+	random *rand.Rand
+	custom bool // the policy is for an external authorizer, before identities and tokens are known
+}
 
 func (g *generator) one(in int) bool { return g.random.IntN(in) == 0 }
 
@@ -64,6 +68,7 @@ func (g *generator) objects() (objects []map[string]any) {
 		objects = append(objects, g.object("RequestAuthentication", i, g.authentication()))
 	}
 	for i := range 1 + g.random.IntN(3) {
+		g.custom = false
 		objects = append(objects, g.object("AuthorizationPolicy", i, g.policy()))
 	}
 	return objects
@@ -71,7 +76,8 @@ func (g *generator) objects() (objects []map[string]any) {
 
 func (g *generator) object(kind string, number int, spec map[string]any) map[string]any {
 	metadata := map[string]any{"name": fmt.Sprintf("p%d", number)}
-	if kind == "AuthorizationPolicy" && g.one(8) {
+	if kind == "AuthorizationPolicy" && g.one(8) && (spec["action"] == nil ||
+		spec["action"] == "DENY") {
 		metadata["annotations"] = map[string]any{"istio.io/dry-run": "true"}
 	}
 	switch g.random.IntN(6) {
@@ -124,7 +130,7 @@ func (g *generator) policy() map[string]any {
 	case 0:
 		spec["action"] = "AUDIT"
 	case 1, 2:
-		spec["action"] = "CUSTOM"
+		spec["action"], g.custom = "CUSTOM", true
 		spec["provider"] = map[string]any{"name": pick(g.random, []string{"default", "grpc",
 			"dead", "open", "missing"})}
 	case 3, 4, 5:
@@ -184,7 +190,11 @@ func (g *generator) fields(of map[string][]string, names []string) map[string]an
 }
 
 func (g *generator) source() map[string]any {
-	if g.one(5) {
+	names := []string{"ipBlocks", "remoteIpBlocks"}
+	if !g.custom {
+		names = append(names, "principals", "requestPrincipals", "namespaces")
+	}
+	if g.one(5) && !g.custom {
 		return map[string]any{"serviceAccounts": g.some("shop/web", "api", "bank/teller")}
 	}
 	return g.fields(map[string][]string{
@@ -195,7 +205,7 @@ func (g *generator) source() map[string]any {
 		"namespaces":     {"shop", "bank", "sh*", "*nk", "*"},
 		"ipBlocks":       {"127.0.0.2", "127.0.0.0/30", "127.0.5.0/24", "10.0.0.0/8"},
 		"remoteIpBlocks": {"127.0.0.2", "198.51.100.0/24", "203.0.113.9"},
-	}, []string{"principals", "requestPrincipals", "namespaces", "ipBlocks", "remoteIpBlocks"})
+	}, names)
 }
 
 func (g *generator) operation() map[string]any {
@@ -229,6 +239,10 @@ func (g *generator) condition() map[string]any {
 		"experimental.envoy.filters.a.b[name]": {"x"},
 	}
 	key := pick(g.random, slices.Sorted(maps.Keys(values)))
+	for g.custom && (strings.HasPrefix(key, "request.auth") || strings.HasPrefix(key, "source.n") ||
+		strings.HasPrefix(key, "source.p")) {
+		key = pick(g.random, slices.Sorted(maps.Keys(values)))
+	}
 	condition := map[string]any{"key": key}
 	if !g.one(4) {
 		condition["values"] = g.some(values[key]...)

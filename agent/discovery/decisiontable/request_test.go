@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // request is a request to a workload.
@@ -54,11 +56,14 @@ func (a answer) result() string {
 	return fmt.Sprint(a.Status)
 }
 
-// changing are the headers of answers that differ each time.
-var changing = []string{"Date", "X-Envoy-Upstream-Service-Time"}
+func (a answer) diff(b answer) string { return cmp.Diff(a, b) }
+
+// changing are the headers of answers that differ each time, and the name of the operation in
+// traces, which only istiod sets.
+var changing = []string{"Date", "X-Envoy-Upstream-Service-Time", "X-Envoy-Decorator-Operation"}
 
 // send sends the request to the workload of a case.
-func (r *request) send(t *testing.T, c *testCase, pki *identities) answer {
+func (r *request) send(t testing.TB, c *testCase, pki *identities) answer {
 	t.Helper()
 	port := c.port
 	if r.tcp {
@@ -107,7 +112,7 @@ func (r *request) send(t *testing.T, c *testCase, pki *identities) answer {
 	return answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}
 }
 
-func (i *identities) certificate(t *testing.T, id string) *tls.Certificate {
+func (i *identities) certificate(t testing.TB, id string) *tls.Certificate {
 	t.Helper()
 	if found, ok := i.issued[id]; ok {
 		return found

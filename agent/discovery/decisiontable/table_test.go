@@ -1,5 +1,6 @@
-// Package decisiontable compares access decisions: policies through a real istiod with its API
-// server, requests through an Envoy, and how package explain predicts the answers.
+// Package decisiontable compares access decisions: the same policies through a real istiod with its
+// API server and through the embedded server, the same requests through the same Envoy, and how
+// package explain predicts the answers.
 package decisiontable
 
 import (
@@ -22,30 +23,68 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Each case has its own namespace, workload and ports; all objects are loaded at once. The resources
 // of all workloads run in one Envoy, unchanged.
 
-// TestDecisions_AsExplained sends requests to workloads that istiod configures. Explanations must
-// predict the statuses.
-func TestDecisions_AsExplained(t *testing.T) {
+// TestDecisions_AsWithIstiod sends the same requests to workloads that istiod configures and to
+// those that the embedded server configures. Statuses, bodies and headers must be equal, and
+// explanations must predict the statuses.
+func TestDecisions_AsWithIstiod(t *testing.T) {
 	pki := newIdentities(t)
 	keys := newTokens(t)
 	backend := startBackend(t)
 	authorizers := startAuthorizers(t)
 	cases := allCases(t, keys, backend)
-	workloads := fromIstiod(t, cases, authorizers)
-	envoy := startEnvoy(t, workloads, pki)
-	predicted, external := 0, 0
-	for _, c := range cases {
-		of := workloads[c.name]
-		for i, r := range c.requests {
-			if why := of.explain(c, r, r.send(t, c, pki)); why != "" {
-				t.Errorf("%s, request %d, %s: %s\n%s", c.name, i, r, why, c.text())
-			}
-		}
-		predicted, external = predicted+of.predicted, external+of.external
+	planes := []struct {
+		name      string
+		workloads map[string]*workload
+	}{
+		{"istiod", fromIstiod(t, cases, authorizers)},
+		{"outrider", fromOutrider(t, cases, authorizers)},
 	}
-	envoy.expectAccepted(t)
-	t.Logf("%d cases, %d answers as explained, %d by others", len(cases), predicted, external)
-	if predicted < 300 {
-		t.Errorf("%d explained answers, want 300 at least", predicted)
+	answers := map[string][]answer{}
+	for _, plane := range planes {
+		t.Run(plane.name, func(t *testing.T) {
+			envoy := startEnvoy(t, plane.workloads, pki)
+			predicted, external := 0, 0
+			for _, c := range cases {
+				of := plane.workloads[c.name]
+				for i, r := range c.requests {
+					got := r.send(t, c, pki)
+					answers[plane.name] = append(answers[plane.name], got)
+					if why := of.explain(c, r, got); why != "" {
+						t.Errorf("%s, request %d, %s: %s\n%s", c.name, i, r, why, c.text())
+					}
+				}
+				predicted, external = predicted+of.predicted, external+of.external
+			}
+			envoy.expectAccepted(t)
+			t.Logf("%d answers as explained, %d by others", predicted, external)
+		})
+	}
+	compare(t, cases, answers["istiod"], answers["outrider"])
+}
+
+// compare compares the answers to the requests of all cases.
+func compare(t testing.TB, cases []*testCase, istiod, outrider []answer) {
+	t.Helper()
+	if len(istiod) != len(outrider) {
+		t.Fatalf("%d answers with istiod, %d with the embedded server", len(istiod), len(outrider))
+	}
+	at, statuses := 0, map[string]int{}
+	for _, c := range cases {
+		for i, r := range c.requests {
+			if diff := istiod[at].diff(outrider[at]); diff != "" {
+				t.Errorf("%s, request %d, %s (-istiod +outrider):\n%s\n%s", c.name, i, r, diff,
+					c.text())
+			}
+			statuses[istiod[at].result()]++
+			at++
+		}
+	}
+	t.Logf("%d cases, %d requests", len(cases), at)
+	for _, status := range slices.Sorted(maps.Keys(statuses)) {
+		t.Logf("%5d %s", statuses[status], status)
+	}
+	if at < 300 {
+		t.Errorf("%d requests, want 300 at least", at)
 	}
 }
 
@@ -79,7 +118,7 @@ type identities struct {
 	issued    map[string]*tls.Certificate // of clients, by ID
 }
 
-func newIdentities(t *testing.T) *identities {
+func newIdentities(t testing.TB) *identities {
 	t.Helper()
 	return &identities{pkitest.NewAuthority(t, "mesh", nil), map[string]*tls.Certificate{}}
 }

@@ -25,7 +25,7 @@ type tokens struct {
 	istioTokens  map[string]string // Istio's tokens, by name
 }
 
-func newTokens(t *testing.T) *tokens {
+func newTokens(t testing.TB) *tokens {
 	t.Helper()
 	made := &tokens{}
 	for _, key := range []**rsa.PrivateKey{&made.key, &made.foreign} {
@@ -49,7 +49,7 @@ func encode(data []byte) string { return base64.RawURLEncoding.EncodeToString(da
 var constant = regexp.MustCompile(`(?m)^\s+(Token\w+) = "([^"]+)"`)
 
 // istio reads Istio's keys and tokens.
-func (k *tokens) istio(t *testing.T, source string) {
+func (k *tokens) istio(t testing.TB, source string) {
 	t.Helper()
 	folder := filepath.Join(source, "tests", "common", "jwt")
 	set, err := os.ReadFile(filepath.Join(folder, "jwks.json"))
@@ -81,7 +81,7 @@ const (
 )
 
 // sign returns a token with claims.
-func (k *tokens) sign(t *testing.T, claims map[string]any, fault string) string {
+func (k *tokens) sign(t testing.TB, claims map[string]any, fault string) string {
 	t.Helper()
 	claims = maps.Clone(claims)
 	key, id := k.key, "one"

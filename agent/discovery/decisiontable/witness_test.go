@@ -52,6 +52,17 @@ func (m *maker) requestsFor(c *testCase) {
 			by.rule = rule
 			w.send(c, by)
 		}
+		for _, claims := range []map[string]any{{"group": "ops"}, {"group": []any{"dev", "ops"}},
+			{"realm": map[string]any{"role": "admin"}}, {"scope": "read write"}} {
+			by := base()
+			by.path, by.rule, by.claims = "/claims", rule, maps.Clone(claims)
+			by.claim("iss", rule.Issuer)
+			by.claim("sub", "someone")
+			if len(rule.Audiences) > 0 {
+				by.claims["aud"] = rule.Audiences[0]
+			}
+			w.send(c, by)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.keys.istioTokens)) {
 		if len(w.rules) > 0 && slices.ContainsFunc(w.rules, func(r *securityv1beta1.JWTRule) bool {

@@ -84,7 +84,7 @@ func (e *explanation) authorize(rules, shadow *rbacconfigv3.RBAC, prefix string,
 			e.step("policy", "", origins, "audited by "+name)
 		}
 	case found.matches == maybe:
-		e.open("whether " + name + " matches, action " + action.String())
+		e.open("whether "+name+" matches, action "+action.String(), origins)
 	case action == rbacconfigv3.RBAC_DENY && found.matches == always:
 		e.deny("denied by "+name, origins)
 		return true
@@ -123,8 +123,8 @@ func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listene
 	}
 	if strings.HasPrefix(prefix, "istio_ext_authz_") {
 		if e.custom = found; found.matches == maybe {
-			_, name := e.policy(found.policy, d)
-			e.open("whether " + name + " matches, action CUSTOM")
+			origins, name := e.policy(found.policy, d)
+			e.open("whether "+name+" matches, action CUSTOM", origins)
 		}
 		return
 	}
@@ -164,9 +164,11 @@ func (e *explanation) effective(rules *rbacconfigv3.RBAC) (found effective) {
 	return found
 }
 
-// open records a decision that depends on what the request leaves open.
-func (e *explanation) open(decision string) {
-	e.unknown("%s: it depends on %s", decision, list(slices.Sorted(maps.Keys(e.missing))))
+// open records a decision of a policy that depends on what the request leaves open.
+func (e *explanation) open(decision string, origins []resource.Origin) {
+	facts := list(slices.Sorted(maps.Keys(e.missing)))
+	e.step("policy", "", origins, "depends on "+facts)
+	e.unknown("%s: it depends on %s", decision, facts)
 }
 
 // policy returns the origin and a description of a policy by its name in rules, which is Istio's

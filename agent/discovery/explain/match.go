@@ -45,9 +45,14 @@ func (e *explanation) match(m *routev3.RouteMatch) verdict {
 		}
 		v.open = append(v.open, strconv.FormatFloat(percent(f), 'g', 4, 64)+" % of the requests")
 	}
+	switch every(m.GetDynamicMetadata(), e.hasMetadata) {
+	case never:
+		return verdict{}
+	case maybe:
+		v.open = append(v.open, "metadata of filters")
+	}
 	for what, required := range map[string]bool{"the client's certificate": m.GetTlsContext() != nil,
-		"metadata of filters": len(m.GetDynamicMetadata()) > 0,
-		"state of filters":    len(m.GetFilterState()) > 0, "cookies": len(m.GetCookies()) > 0} {
+		"state of filters": len(m.GetFilterState()) > 0, "cookies": len(m.GetCookies()) > 0} {
 		if required {
 			v.open = append(v.open, what)
 		}

@@ -1,0 +1,58 @@
+package decisiontable
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery"
+)
+
+// fromOutrider returns the resources of all workloads by embedded servers: a host has the files of
+// its mesh, so each case has a server.
+func fromOutrider(t testing.TB, cases []*testCase, providers *authorizers) map[string]*workload {
+	t.Helper()
+	folder := t.TempDir()
+	common := filepath.Join(folder, "common.yaml")
+	write(t, common, textOf(providers.services(t)))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	found := map[string]*workload{}
+	for _, c := range cases {
+		meshConfig := filepath.Join(t.TempDir(), "mesh.yaml")
+		write(t, meshConfig, providers.meshConfig()+fmt.Sprintf("defaultConfig: "+
+			"{gatewayTopology: {numTrustedProxies: %d}}\n", c.trustedProxies))
+		file := filepath.Join(folder, c.name+".yaml")
+		write(t, file, c.text())
+		server, err := discovery.New(discovery.Options{Files: []string{common, file},
+			Namespace: c.name, Settings: discovery.Settings{MeshConfigFile: meshConfig}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { _ = server.Run(ctx) })
+		<-server.Ready()
+		for _, p := range server.Problems() {
+			if p.Severity == "error" {
+				t.Errorf("%s: %s: %s: %s\n%s", c.name, p.Object, p.Field, p.Message, c.text())
+			}
+		}
+		feed, err := server.Feed(c.node("127.0.0.1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		snapshot, _ := feed.Current()
+		found[c.name] = &workload{snapshot: snapshot}
+	}
+	return found
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
