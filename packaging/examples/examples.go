@@ -29,10 +29,10 @@ var Groups = []Group{
 		"sni", "outbound-proxy"}},
 	{"extra", "for an edge, beside one of the above", []string{
 		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
-		"error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",
+		"external-authorizer", "error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",
 		"plain-headers", "json-log"}},
 	{"agent", "beside an application, or more than one agent", []string{
-		"sidecar", "mutual-tls", "capture-unit", "two-instances"}},
+		"sidecar", "mutual-tls", "access-rules", "capture-unit", "two-instances"}},
 }
 
 // Example is one example configuration, installed with the package.

@@ -51,7 +51,7 @@ func newEdge(t *testing.T) *edge {
 		})
 	}
 	e.writeUser("alice", "secret")
-	e.writeKeys(e.ca.key)
+	e.backend("127.0.0.1:9191", nil, authorize)
 	e.install("json-log")
 	e.do(func() {
 		out, err := exec.Command("ip", "addr", "add", stranger+"/32", "dev", "lo").CombinedOutput()
@@ -92,7 +92,9 @@ type extra struct {
 	acts     func(*edge) bool // reports whether the example has an effect
 	shows    func(*testing.T, *edge)
 	url      string // that mesh explain is asked about; "": /api/
+	from     string // the client of that request, which is refused; "": none is named
 	explains string // its answer, beside the file
+	alone    bool   // not together with the others
 }
 
 func (x extra) try(t *testing.T, e *edge) {
@@ -114,12 +116,16 @@ func (x extra) try(t *testing.T, e *edge) {
 	if x.url == "" {
 		x.url = api
 	}
-	out, err := e.outrider("mesh", "explain", x.url)
+	arguments := []string{"mesh", "explain", x.url}
+	if x.from != "" {
+		arguments = append(arguments, "--from", x.from)
+	}
+	out, err := e.outrider(arguments...)
 	where := "from /etc/outrider/" + example.Files[0].Path + ":"
 	if strings.HasSuffix(example.Files[0].Path, ".toml") {
 		where = ""
 	}
-	if err != nil || !strings.Contains(out, x.explains) || !strings.Contains(out, where) {
+	if (err != nil) != (x.from != "") || !strings.Contains(out, x.explains) || !strings.Contains(out, where) {
 		t.Errorf("mesh explain does not say %q and %q: %v\n%s", x.explains, where, err, out)
 	}
 }
@@ -139,10 +145,12 @@ func TestExtras(t *testing.T) {
 	t.Run("json-log", func(t *testing.T) { showJSONLog(t, e) })
 	t.Run("together", func(t *testing.T) {
 		for _, x := range extras {
-			e.install(x.name)
+			if !x.alone {
+				e.install(x.name)
+			}
 		}
 		header := "PROXY TCP4 127.0.0.9 127.0.0.1 5555 443\r\n"
-		e.eventually("all act", func() bool { return e.ask(request{preface: header}).status == 401 })
+		e.eventually("all act", func() bool { return e.ask(request{preface: header}).status == 403 })
 		e.check()
 	})
 }

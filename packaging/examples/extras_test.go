@@ -11,7 +11,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,13 +62,19 @@ var extras = []extra{
 	{name: "basic-auth", explains: "filter envoy.filters.http.basic_auth",
 		acts:  func(e *edge) bool { return e.ask(request{}).status == 401 },
 		shows: showBasicAuth},
-	{name: "jwt", explains: "filter envoy.filters.http.jwt_authn",
-		acts:  func(e *edge) bool { return e.ask(request{}).status == 401 },
+	{name: "jwt", from: stranger, explains: "=> answered with status 403: denied by ",
+		acts:  func(e *edge) bool { return e.ask(request{}).status == 403 },
 		shows: showJWT},
-	{name: "allow-addresses", explains: "filter envoy.filters.http.rbac",
+	{name: "allow-addresses", from: stranger, explains: "=> answered with status 403: denied by ",
 		acts: func(e *edge) bool {
 			return e.ask(request{}).status == 200 && e.ask(request{from: stranger}).status == 403
 		}},
+	{name: "external-authorizer", alone: true,
+		explains: "not known: what the external authorizer at authorizer.internal answers",
+		acts: func(e *edge) bool {
+			got := e.ask(request{})
+			return got.status == 401 && got.header.Get("Www-Authenticate") == "Cookie"
+		}, shows: showExternalAuthorizer},
 	{name: "error-pages", explains: "changes answers of its own, by 1 rule",
 		acts: func(e *edge) bool {
 			got := e.ask(request{url: www})
@@ -229,16 +238,43 @@ func showBasicAuth(t *testing.T, e *edge) {
 
 var unpadded = base64.RawURLEncoding.EncodeToString
 
-// writeKeys writes the key of an issuer for the example jwt.
+// writeKeys replaces the key in the installed example jwt.
 func (e *edge) writeKeys(key *ecdsa.PrivateKey) {
 	e.t.Helper()
 	point, err := key.PublicKey.Bytes()
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.write("outrider/jwks.json", fmt.Sprintf(
-		`{"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "1", "x": %q, "y": %q}]}`,
-		unpadded(point[1:33]), unpadded(point[33:])))
+	file := "outrider/mesh.d/jwt.yaml"
+	text, err := os.ReadFile(filepath.Join(e.etc, file))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for name, value := range map[string][]byte{"x": point[1:33], "y": point[33:]} {
+		text = regexp.MustCompile(fmt.Sprintf(`%q: "[\w-]+"`, name)).ReplaceAll(text,
+			fmt.Appendf(nil, "%q: %q", name, unpadded(value)))
+	}
+	e.write(file, string(text))
+}
+
+// authorize decides about requests as an external authorizer.
+func authorize(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/check/api/" || r.Header.Get("Cookie") != "session=alice" {
+		w.Header().Set("WWW-Authenticate", "Cookie")
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	w.Header().Set("X-User", "alice")
+}
+
+func showExternalAuthorizer(t *testing.T, e *edge) {
+	got := e.ask(headers("Cookie", "session=alice", "X-User", "root"))
+	if got.status != 200 || got.header.Get("Saw-X-User") != "alice" {
+		t.Errorf("alice: %+v", got)
+	}
+	if got := e.ask(request{url: www}); got.status != 503 {
+		t.Errorf("another path, whose server is down: %+v", got)
+	}
 }
 
 // token issues a token.
@@ -260,6 +296,10 @@ func token(t *testing.T, key *ecdsa.PrivateKey, audience string, until time.Dura
 }
 
 func showJWT(t *testing.T, e *edge) {
+	e.writeKeys(e.ca.key)
+	e.eventually("the key of the test is in force", func() bool {
+		return e.ask(token(t, e.ca.key, "www.example.com", time.Hour)).status == 200
+	})
 	good := e.ask(token(t, e.ca.key, "www.example.com", time.Hour))
 	payload, err := base64.RawURLEncoding.DecodeString(good.header.Get("Saw-X-Jwt-Payload"))
 	if good.status != 200 || err != nil || !strings.Contains(string(payload), `"sub":"alice"`) {
@@ -273,6 +313,9 @@ func showJWT(t *testing.T, e *edge) {
 		if got := e.ask(bad); got.status != 401 && got.status != 403 {
 			t.Errorf("a token %s: %d", who, got.status)
 		}
+	}
+	if got := e.ask(request{url: "https://www.example.com/health"}); got.status != 503 {
+		t.Errorf("/health, whose server is down: %d", got.status)
 	}
 }
 

@@ -75,9 +75,9 @@ var kinds = []struct{ name, text string }{
 		"targetRefs select proxies with the label\n" +
 		"gateway.networking.k8s.io/gateway-name (`labels` in [node]). Nginx: `allow`, `deny`."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
-		"kinds cannot say: compression, limits, passwords, tokens, networks, error pages,\n" +
+		"kinds cannot say: compression, limits, passwords, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +
-		"`auth_basic`, `allow`, `error_page`. Its apiVersion is networking.istio.io/v1alpha3.\n" +
+		"`auth_basic`, `error_page`. Its apiVersion is networking.istio.io/v1alpha3.\n" +
 		"BOOTSTRAP is refused: use `bootstrap_override` in [envoy].\n" +
 		"A field or value that Envoy does not have is an error with its line, also in any\n" +
 		"`typed_config` and TypedStruct; a deprecated one is a warning that says whether\n" +

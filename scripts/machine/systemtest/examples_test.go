@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -119,7 +120,20 @@ func TestAgentExamples(t *testing.T) {
 		}
 		h.explains("orders.internal:9080", "mutual-tls.yaml", "DestinationRule default/orders")
 	})
-	h.remove("sidecar", "mutual-tls")
+	run("access-rules", func(t *testing.T, h exampleHost) {
+		h.install("access-rules", "")
+		const as = "-k --cert /root/%[1]s.crt --key /root/%[1]s.key https://127.0.0.1:8080"
+		orders, shop := fmt.Sprintf(as, "orders"), fmt.Sprintf(as, "shop")
+		h.answers("HTTP/2 403", orders+"/")
+		h.answers("HTTP/2 200", orders+"/items/7")
+		h.answers("HTTP/2 403", "-X POST "+orders+"/items/7")
+		h.answers("HTTP/2 403", shop+"/items/7")
+		h.explains("shop.internal:8080/items --from spiffe://cluster.local/ns/default/sa/orders",
+			"allowed by /etc/outrider/mesh.d/access-rules.yaml:12", "=> forwarded")
+		h.explains("shop.internal:8080/items --from spiffe://cluster.local/ns/default/sa/shop",
+			"=> answered with status 403: denied: no rule matches of /etc/outrider/mesh.d/access-rules.yaml:12")
+	})
+	h.remove("sidecar", "mutual-tls", "access-rules")
 
 	run("capture-unit", func(t *testing.T, h exampleHost) {
 		h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
