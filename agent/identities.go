@@ -48,7 +48,7 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 	})
 	var err error
 	w.sds, err = xds.NewServer(xds.ForHost(xds.Options{
-		Source: w.Manager, Subscriber: w.Manager, Logger: log, Words: envoy.RedactMessage,
+		Source: w.Manager, Subscriber: w.Manager, Logger: log, Redact: envoy.RedactMessage,
 		Observer: acknowledged{
 			secretObserver{xds.NewRefusals(b.board, func(string) string { return conditionSecretRefused },
 				"")}, w.acknowledged},

@@ -96,7 +96,7 @@ func newXDS(
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
 		Observer: acknowledged{
 			newXDSObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
-		Logger: log, ControlPlane: "outriderd " + b.options.Version, Words: envoy.RedactMessage,
+		Logger: log, ControlPlane: "outriderd " + b.options.Version, Redact: envoy.RedactMessage,
 		Also: receiveFailures(m.endpoints, e.own),
 	}))
 	return server, unbound, err

@@ -125,13 +125,13 @@ func (o xdsObserver) refuse(stream xds.Stream, refusal xds.Refusal, sentence str
 
 // inUse describes what Envoy uses in place of the refused resources.
 func inUse(refusal xds.Refusal) string {
-	switch retained := slices.DeleteFunc(slices.Clone(refusal.Kept),
+	switch retained := slices.DeleteFunc(slices.Clone(refusal.InUse),
 		func(version string) bool { return version == "" }); {
-	case len(retained) == 0 && len(refusal.Kept) > 0:
+	case len(retained) == 0 && len(refusal.InUse) > 0:
 		return "there is no previous version"
-	case len(retained) == 1 && len(refusal.Kept) == 1:
+	case len(retained) == 1 && len(refusal.InUse) == 1:
 		return "the previous version stays in use (" + retained[0] + ")"
-	case len(retained) < len(refusal.Kept):
+	case len(retained) < len(refusal.InUse):
 		return fmt.Sprintf("of %d resources the previous version stays in use (%s), "+
 			"the others have none", len(retained), strings.Join(retained[:min(len(retained), maxShown)], ", "))
 	case len(retained) > 0:

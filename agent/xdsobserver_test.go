@@ -68,7 +68,7 @@ func TestXDSObserver_NamesTheVersionInUse(t *testing.T) {
 		{[]string{"1", "", ""},
 			"of 1 resources the previous version stays in use (1), the others have none"},
 	} {
-		if got := inUse(xds.Refusal{Kept: test.kept}); got != test.want {
+		if got := inUse(xds.Refusal{InUse: test.kept}); got != test.want {
 			t.Errorf("%q: %s", test.kept, got)
 		}
 	}

@@ -58,12 +58,12 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 			changes <- nil // taken once the one before is done
 		}
 		one := feedOf("one")
-		defer one.Follow()()
+		defer one.Watch()()
 		serves("at first", one, "10.0.0.1")
 
 		namespaces = []string{"one", "two"}
 		two := feedOf("two")
-		leave := two.Follow()
+		leave := two.Watch()
 		serves("the next namespace", two, "10.0.0.1")
 		serves("the former one", one, "10.0.0.1")
 		put(fmt.Sprintf(homeEntry, "10.0.0.2"))
@@ -79,7 +79,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		}
 
 		two = feedOf("two")
-		defer two.Follow()()
+		defer two.Watch()()
 		synctest.Wait()
 		before, _ := two.Current()
 		if err := server.Configure(discovery.Settings{Namespace: "two"}); err != nil {

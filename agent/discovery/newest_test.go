@@ -75,7 +75,7 @@ spec:
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(feed.Follow())
+		t.Cleanup(feed.Watch())
 		stream++
 		server.Accepted(stream, proxy)
 	}

@@ -24,7 +24,7 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return feed.Follow()
+			return feed.Watch()
 		}
 		holds := func(when string, views int) {
 			t.Helper()
@@ -69,7 +69,7 @@ func TestViews_InventedNodesCostNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer feed.Follow()()
+		defer feed.Watch()()
 		refused := 0
 		var leave func()
 		for i := range 100 {
@@ -79,7 +79,7 @@ func TestViews_InventedNodesCostNothing(t *testing.T) {
 				refused++
 				continue
 			}
-			leave = invented.Follow()
+			leave = invented.Watch()
 			defer leave()
 		}
 		if views := server.Stats().Views; refused != 93 || views != 8 {

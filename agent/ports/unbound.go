@@ -96,8 +96,8 @@ func (u *Unbound) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refu
 	of := u.of(stream)
 	rest = refusal
 	rest.Resources, rest.Versions = nil, nil
-	if rest.Kept != nil {
-		rest.Kept = []string{}
+	if rest.InUse != nil {
+		rest.InUse = []string{}
 	}
 	for i, name := range refusal.Resources {
 		if reason := bindError(refusal, name); reason != "" {
@@ -107,7 +107,7 @@ func (u *Unbound) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refu
 		}
 		rest.Resources = append(rest.Resources, name)
 		rest.Versions = append(rest.Versions, refusal.Versions[i:min(i+1, len(refusal.Versions))]...)
-		rest.Kept = append(rest.Kept, refusal.Kept[i:min(i+1, len(refusal.Kept))]...)
+		rest.InUse = append(rest.InUse, refusal.InUse[i:min(i+1, len(refusal.InUse))]...)
 	}
 	if len(rest.Resources) == len(refusal.Resources) {
 		rest, fresh = refusal, true

@@ -81,7 +81,7 @@ func (s *street) condition() string {
 func (s *street) refuse(stream xds.Stream, message string, names ...string) {
 	kept := make([]string, len(names))
 	rest, _ := s.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: names,
-		Versions: slices.Clone(kept), Kept: kept,
+		Versions: slices.Clone(kept), InUse: kept,
 		Error: "Error adding/updating listener(s) " + message, First: true})
 	for _, name := range rest.Resources {
 		s.mesh[name] = true

@@ -49,7 +49,7 @@ func (s *Snapshot) AllRefused() map[Key]*Refused { return s.refused }
 // Get returns a resource, or nil.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// Pending reports whether it is not known yet if a resource exists. It is always known on feeds
+// Pending reports whether the publisher has not yet said if a resource exists. It is false on feeds
 // that are not on demand.
 func (s *Snapshot) Pending(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
@@ -87,8 +87,8 @@ type Feed struct {
 	complete bool
 	acceptance
 
-	followers int
-	left      time.Time // when the last follower left, or the creation time
+	watchers int
+	left     time.Time // when the last watcher left, or the creation time
 }
 
 // NewFeed returns a feed whose snapshot is empty and not yet complete.
@@ -177,7 +177,7 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 	return e.commit(), refusals || len(f.refusals) > 0
 }
 
-// edit is a change of a feed's snapshot that is being made.
+// edit is a change of a feed's snapshot before its commit.
 type edit struct {
 	feed   *Feed
 	sets   map[string]map[string]*Resource
@@ -272,24 +272,24 @@ func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 	return keys, true
 }
 
-// Follow counts a reader until it calls leave, once.
-func (f *Feed) Follow() (leave func()) {
+// Watch counts a reader until it calls leave, once.
+func (f *Feed) Watch() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.followers++
+	f.watchers++
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.followers--
+		f.watchers--
 		f.left = time.Now()
 	}
 }
 
-// Idle returns since when nobody follows the feed, zero if somebody does.
+// Idle returns the time since which the feed has no watcher; zero while it has one.
 func (f *Feed) Idle() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.followers > 0 {
+	if f.watchers > 0 {
 		return time.Time{}
 	}
 	return f.left

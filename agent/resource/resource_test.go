@@ -130,7 +130,7 @@ func TestFeed_Idle(t *testing.T) {
 		if !f.Idle().Equal(made) {
 			t.Errorf("a new feed is idle since %v", f.Idle())
 		}
-		one, other := f.Follow(), f.Follow()
+		one, other := f.Watch(), f.Watch()
 		one()
 		if !f.Idle().IsZero() {
 			t.Errorf("a followed feed is idle since %v", f.Idle())

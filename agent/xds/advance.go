@@ -50,7 +50,7 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 			r.again = true
 		case !same(r.resource, now) && same(r.instead, now): // the refused version was withdrawn
 			delete(w.refused, name)
-			s.reportCured(w, []string{name})
+			s.reportRecovered(w, []string{name})
 		}
 	}
 	w.note(name, from.Set(w.typeURL)[name], now, false)

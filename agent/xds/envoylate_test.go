@@ -75,7 +75,7 @@ func TestEnvoy_RefusesTwoVersionsLate(t *testing.T) {
 			seen.with(func(r *recorder) {
 				refused = slices.ContainsFunc(r.refusals, func(one Refusal) bool {
 					return slices.Equal(one.Versions, []string{newest.Version}) &&
-						slices.Equal(one.Kept, []string{accepted.Version})
+						slices.Equal(one.InUse, []string{accepted.Version})
 				})
 			})
 			return refused

@@ -87,9 +87,9 @@ func TestEnvoy_RefusesOneListener(t *testing.T) {
 				envoy.Stat("http.fixed.downstream_rq_2xx") > 0
 		})
 		eventually(t, "cure", func() bool {
-			var cured []string
-			seen.with(func(r *recorder) { cured = slices.Clone(r.cured) })
-			return slices.Equal(cured, []string{"LDS[b]"})
+			var recovered []string
+			seen.with(func(r *recorder) { recovered = slices.Clone(r.recovered) })
+			return slices.Equal(recovered, []string{"LDS[b]"})
 		})
 	})
 }

@@ -80,7 +80,7 @@ func FuzzSession(f *testing.F) {
 			if w == nil {
 				break
 			}
-			p.session.settle(w, w.inflight, nil)
+			p.session.handleAnswer(w, w.inflight, nil)
 		}
 		listeners := p.session.watches[lds]
 		withheld := listeners != nil && p.session.awaitsListeners(listeners)

@@ -51,7 +51,7 @@ type recorder struct {
 	disconnected []Stream
 	pushes       []string // "Cluster a b -c"
 	refusals     []Refusal
-	cured        []string
+	recovered    []string
 	acceptances  int
 }
 
@@ -96,7 +96,7 @@ func (r *recorder) Refused(_ Stream, refusal Refusal) {
 func (r *recorder) Recovered(_ Stream, typeURL string, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cured = append(r.cured, fmt.Sprint(short(typeURL), names))
+	r.recovered = append(r.recovered, fmt.Sprint(short(typeURL), names))
 }
 
 // take returns the pushes since the last call.

@@ -100,18 +100,18 @@ func TestOrder_WaitsASecondForClusters(t *testing.T) {
 	p.ask(&request{typeURL: cds})
 	p.ask(&request{typeURL: lds})
 	p.sends("CDS a=1")
-	if wake := p.session.wake(p.now); wake.Sub(p.now) != settleTime {
+	if wake := p.session.wake(p.now); wake.Sub(p.now) != acknowledgeTime {
 		t.Errorf("wakes in %v", wake.Sub(p.now))
 	}
 	clusters := p.last[cds]
-	p.now = p.now.Add(settleTime)
+	p.now = p.now.Add(acknowledgeTime)
 	if late := p.session.expire(p.now); len(late) != 1 || late[0] != clusters {
 		t.Errorf("unanswered: %v", late)
 	}
 	p.sends("LDS l=1")
 	p.publish(cluster("a=2"), cluster("b=1"))
 	p.sends("CDS a=2 b=1")
-	p.now = p.now.Add(settleTime)
+	p.now = p.now.Add(acknowledgeTime)
 	p.session.expire(p.now)
 	p.saw()
 
@@ -128,5 +128,5 @@ func TestOrder_WaitsASecondForClusters(t *testing.T) {
 	p.publish(cluster("a=3"))
 	p.sends("CDS a=3")
 	p.ack(cds)
-	p.saw("accepted CDS", "accepted CDS", "cured CDS [a]")
+	p.saw("accepted CDS", "accepted CDS", "recovered CDS [a]")
 }

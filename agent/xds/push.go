@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// settleTime is how long listeners, routes and later clusters wait for the answer to clusters and
+// acknowledgeTime is how long listeners, routes and later clusters wait for the answer to clusters and
 // endpoints. Envoy acknowledges clusters when the last one is warm, so that no route refers to a
 // missing cluster. The wait is bounded, as a cluster may never become warm, for example without its
 // secret.
-const settleTime = time.Second
+const acknowledgeTime = time.Second
 
 // next returns the response to send now, nil if there is none. Clusters come first, then endpoints,
 // then listeners and routes once both are acknowledged. Removals come last, when nothing refers to
@@ -25,12 +25,12 @@ func (s *session) next(now time.Time) *response {
 		// nothing was published yet: an answer now would say that nothing exists
 		return nil
 	}
-	settling := false // clusters or endpoints are
+	awaited := false // clusters or endpoints are
 	for _, w := range s.order {
 		switch {
-		case w.rank >= rank(resource.ListenerType) && settling:
+		case w.rank >= rank(resource.ListenerType) && awaited:
 		case w.inflight != nil:
-			settling = settling || w.rank < rank(resource.ListenerType) && w.settling(now)
+			awaited = awaited || w.rank < rank(resource.ListenerType) && w.awaited(now)
 		default:
 			if r := s.build(w, w.rank == 0); r != nil {
 				return s.sending(w, r, now)
@@ -38,7 +38,7 @@ func (s *session) next(now time.Time) *response {
 		}
 	}
 	for _, w := range s.order {
-		if w.settling(now) {
+		if w.awaited(now) {
 			return nil
 		}
 	}
@@ -60,16 +60,16 @@ func (s *session) next(now time.Time) *response {
 	return nil
 }
 
-// settling reports whether other types wait for the answer to the response in flight.
-func (w *watch) settling(now time.Time) bool {
-	return w.rank > 0 && w.inflight != nil && now.Before(w.inflight.sent.Add(settleTime))
+// awaited reports whether other types wait for the answer to the response in flight.
+func (w *watch) awaited(now time.Time) bool {
+	return w.rank > 0 && w.inflight != nil && now.Before(w.inflight.sent.Add(acknowledgeTime))
 }
 
 // wake returns when next may have a response although nothing changes; zero: never.
 func (s *session) wake(now time.Time) (at time.Time) {
 	for _, w := range s.order {
-		if w.settling(now) {
-			at = earlier(at, w.inflight.sent.Add(settleTime))
+		if w.awaited(now) {
+			at = earlier(at, w.inflight.sent.Add(acknowledgeTime))
 		}
 		if w.inflight != nil {
 			at = earlier(at, w.answerUntil)
@@ -108,7 +108,7 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false
 	w.answerUntil = now.Add(s.patience)
 	if w.typeURL == resource.ClusterType {
-		w.answerUntil = now.Add(min(s.patience, settleTime))
+		w.answerUntil = now.Add(min(s.patience, acknowledgeTime))
 	}
 	w.versionSent, w.lastSent = r.version, now
 	w.pushes++

@@ -13,7 +13,7 @@ import (
 
 // Refusal is the client's refusal (NACK) of resources.
 //
-// Versions has the refused version of each resource, "" if unknown. Kept has the version that the
+// Versions has the refused version of each resource, "" if unknown. InUse has the version that the
 // client keeps, "" if none; nil if the refusal may be about some of the resources only.
 type Refusal struct {
 	Type      string            `json:"type"`    // type URL
@@ -22,7 +22,7 @@ type Refusal struct {
 	Error     string            `json:"error"`   // of the client, at most 4 KiB
 	Resources []string          `json:"resources"`
 	Versions  []string          `json:"versions"`
-	Kept      []string          `json:"kept"`
+	InUse     []string          `json:"kept"`
 	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
 	// First reports whether the client has accepted nothing of the type, on this stream or before.
 	First bool `json:"first"`
@@ -110,8 +110,8 @@ func (t *trial) split(names []string) {
 	}
 }
 
-// settle handles the client's answer to a response.
-func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
+// handleAnswer handles the client's answer to a response.
+func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) {
 	if r == w.inflight {
 		w.inflight = nil
 	}
@@ -124,9 +124,9 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
 		s.feed.Accept(s.client, r.sequence, r.resources)
 		s.report.accepted(r)
-		cured := w.cured(r)
-		s.reportCured(w, cured)
-		if w.typeURL == resource.SecretType && (len(cured) > 0 || r.replaces()) {
+		recovered := w.recovered(r)
+		s.reportRecovered(w, recovered)
+		if w.typeURL == resource.SecretType && (len(recovered) > 0 || r.replaces()) {
 			s.retry()
 		}
 		if onTrial {
@@ -147,19 +147,19 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	suspects := slices.Concat(open, past)
 	slices.Sort(suspects)
 	message := refusal.GetMessage()
-	guilty := named(message, suspects)
+	refusedNames := named(message, suspects)
 	charge := func() *Refusal {
 		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 			Resources: suspects}
 	}
 	switch {
-	case len(guilty) > 0:
+	case len(refusedNames) > 0:
 	case len(suspects) <= 1:
-		guilty = suspects
+		refusedNames = suspects
 	case len(past) > 0: // it may be about those; the others are sent again
 		if !onTrial {
 			s.report.refused(*charge())
-			s.reportCured(w, suspects)
+			s.reportRecovered(w, suspects)
 		}
 		return
 	case w.trial == nil:
@@ -179,15 +179,15 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 				suspects = append(suspects, name)
 			}
 		}
-		guilty, w.trial = suspects, nil
+		refusedNames, w.trial = suspects, nil
 	}
 	if w.trial != nil && onTrial {
 		w.trial.charge = nil
-		if len(guilty) >= len(suspects) {
+		if len(refusedNames) >= len(suspects) {
 			w.trial.pass(w)
 		}
 	}
-	s.refuse(w, r, message, guilty)
+	s.refuse(w, r, message, refusedNames)
 }
 
 // refuse records and reports that the client refused resources of a response.
@@ -241,7 +241,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	if len(names) == 0 {
 		nacks = s.uncertain(w, report.Resources, report.Error)
 	} else {
-		report.Kept = make([]string, len(report.Resources))
+		report.InUse = make([]string, len(report.Resources))
 	}
 	snapshot := s.feed.Refuse(s.client, nacks...)
 	for i, name := range report.Resources {
@@ -251,7 +251,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		}
 		if refused == nil {
 			if held := w.acknowledged(name, s.get(w, name)); held != nil {
-				report.Kept[i] = held.Version
+				report.InUse[i] = held.Version
 			}
 			continue
 		}
@@ -260,7 +260,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 			refused.instead, refused.attempt = cmp.Or(refused.instead, of.InUse()), of.Attempt
 		}
 		if refused.instead != nil {
-			report.Kept[i] = refused.instead.Version
+			report.InUse[i] = refused.instead.Version
 		}
 	}
 	report.First = s.holdsNothing(w)
@@ -270,7 +270,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	if snapshot.Sequence > s.snapshot.Sequence {
 		s.advance(snapshot)
 	}
-	s.reportCured(w, over)
+	s.reportRecovered(w, over)
 }
 
 // holdsNothing reports whether the client has accepted nothing of a type, on this stream or before.
@@ -291,8 +291,8 @@ func (s *session) holdsNothing(w *watch) bool {
 	return true
 }
 
-// cured returns the names that were refused before and are accepted with a response.
-func (w *watch) cured(r *response) (names []string) {
+// recovered returns the names that were refused before and are accepted with a response.
+func (w *watch) recovered(r *response) (names []string) {
 	for name, was := range w.refused {
 		c, ok := r.changes[name]
 		if ok && (was.again || !same(c.after, was.resource)) && !same(c.after, was.instead) {
@@ -313,10 +313,10 @@ func (r *response) replaces() bool {
 	return false
 }
 
-func (s *session) reportCured(w *watch, names []string) {
+func (s *session) reportRecovered(w *watch, names []string) {
 	if len(names) > 0 {
 		slices.Sort(names)
-		s.report.cured(w.typeURL, names)
+		s.report.recovered(w.typeURL, names)
 	}
 }
 
@@ -361,8 +361,8 @@ func quoted(before, after string) bool {
 
 // redact returns a client's message, redacted and at most clipLength long.
 func (s *session) redact(message string) string {
-	if s.words != nil {
-		message = s.words(message)
+	if s.redactor != nil {
+		message = s.redactor(message)
 	}
 	return strings.ToValidUTF8(message[:min(len(message), clipLength)], "")
 }

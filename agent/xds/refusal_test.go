@@ -51,14 +51,14 @@ func TestRefusal_NamedResourceIsIsolated(t *testing.T) {
 	p.ack(cds)
 	p.publish(cluster("b=1")) // what it has: nothing to send
 	p.sends()
-	p.saw("accepted CDS", "accepted CDS", "cured CDS [b]")
+	p.saw("accepted CDS", "accepted CDS", "recovered CDS [b]")
 }
 
-// TestRefusal_RedactsMessage checks that Options.Words redacts the reported message, and that the
+// TestRefusal_RedactsMessage checks that Options.Redact redacts the reported message, and that the
 // names in the original message are still found.
 func TestRefusal_RedactsMessage(t *testing.T) {
 	p := newTable(t, true)
-	p.session.words = func(message string) string {
+	p.session.redactor = func(message string) string {
 		return strings.ReplaceAll(message, "quoted",
 			"…")
 	}
@@ -84,7 +84,7 @@ func TestRefusal_ThenRemoved(t *testing.T) {
 	p.events = nil
 	p.remove(cds, "new") // the client never had it
 	p.sends()
-	p.saw("cured CDS [new]")
+	p.saw("recovered CDS [new]")
 	if n := len(p.session.watches[cds].differs); n != 0 {
 		t.Errorf("%d differences left", n)
 	}
@@ -156,7 +156,7 @@ func TestRefusal_ListenerRetriedAfterSecretChange(t *testing.T) {
 		p.sends("LDS l=2")
 		p.events = nil
 		p.ack(lds)
-		p.saw("accepted LDS", "cured LDS [l]")
+		p.saw("accepted LDS", "recovered LDS [l]")
 		p.sends()
 	}
 }
@@ -186,7 +186,7 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	p.sends("CDS a=2 new=1")
 	p.nack(cds, "Error adding/updating cluster(s) a: bad, new: bad")
 	want := []string{cluster("a=1").Version, ""}
-	if d := cmp.Diff(want, p.refusals[0].Kept); d != "" {
+	if d := cmp.Diff(want, p.refusals[0].InUse); d != "" {
 		t.Errorf("accepted versions (-want +got):\n%s", d)
 	}
 	refused := []string{cluster("a=2").Version, cluster("new=1").Version}
@@ -209,7 +209,7 @@ func TestRefusal_EndsWithRevert(t *testing.T) {
 		p.nack(cds, bIsBad)
 		p.publish(cluster("b=1"))
 		p.sends()
-		p.saw("accepted CDS", "refused CDS [b]", "cured CDS [b]")
+		p.saw("accepted CDS", "refused CDS [b]", "recovered CDS [b]")
 		p.publish(cluster("b=2")) // once more, as its object was changed and changed back
 		p.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
 		p.ack(cds)

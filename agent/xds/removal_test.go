@@ -180,7 +180,7 @@ func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 		Remove: []resource.Key{{Type: lds, Name: "new"}}}
 	p.feed.Publish(withdraw)
 	p.nack(lds, taken)
-	p.saw("accepted LDS", "refused LDS [new]", "cured LDS [new]")
+	p.saw("accepted LDS", "refused LDS [new]", "recovered LDS [new]")
 	p.replace("old", made(lds, "new=1"))
 	p.sends("LDS new=1")
 	p.nack(lds, taken)
@@ -189,7 +189,7 @@ func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 	p.feed.Publish(withdraw)
 	p.follow()
 	p.sends()
-	p.saw("cured LDS [new]")
+	p.saw("recovered LDS [new]")
 }
 
 // TestRemoval_Envoy moves a listener to a port that is taken, then renames it.

@@ -51,8 +51,8 @@ type Options struct {
 	Logger       *slog.Logger // nil: discarded
 	ControlPlane string       // identifier sent to clients; "": none
 
-	// Words redacts a client's error message, which may quote resources; nil: no redaction.
-	Words func(message string) string
+	// Redact redacts a client's error message, which may quote resources; nil: no redaction.
+	Redact func(message string) string
 
 	// Admit returns the node whose resources a client gets, or an error that ends its stream; a
 	// gRPC status is passed on. nil: each client gets those of the node that it sends.

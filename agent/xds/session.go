@@ -26,7 +26,7 @@ type session struct {
 	joined   bool // client has answered a response with listeners
 	shared   *bodies
 	report   reporter
-	words    func(message string) string // Options.Words; nil: all
+	redactor func(message string) string // Options.Redact; nil: all
 	only     string                      // the one type served; "" = any
 
 	watches   map[string]*watch
@@ -43,7 +43,7 @@ type session struct {
 type reporter interface {
 	accepted(*response)
 	refused(Refusal)
-	cured(typeURL string, names []string)
+	recovered(typeURL string, names []string)
 	notOffered(typeURL string)
 }
 
@@ -85,7 +85,7 @@ func (s *session) handle(r *request) error {
 	// the client will answer the newer response too, and repeat its names
 	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce
 	if answered := w.answered(r.nonce); answered != nil {
-		s.settle(w, answered, r.refusal)
+		s.handleAnswer(w, answered, r.refusal)
 	} else if r.refusal != nil && !older { // of a response that is forgotten
 		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce,
 			Error: s.redact(r.refusal.GetMessage())})

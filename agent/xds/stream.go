@@ -99,8 +99,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		}
 		return err
 	}
-	unfollow := feed.Follow()
-	defer unfollow()
+	leave := feed.Watch()
+	defer leave()
 	shared := s.share(feed)
 	st.feed = feed // leave releases it
 	client := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
@@ -111,7 +111,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		feed: feed, client: client,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
-		shared: shared, report: st, words: s.options.Words, watches: map[string]*watch{},
+		shared: shared, report: st, redactor: s.options.Redact, watches: map[string]*watch{},
 	}
 	connected = true
 	s.observer.Connected(st.Stream)
@@ -316,8 +316,8 @@ func (st *stream) refused(r Refusal) {
 	st.server.observer.Refused(st.Stream, r)
 }
 
-// cured implements reporter.
-func (st *stream) cured(typeURL string, names []string) {
+// recovered implements reporter.
+func (st *stream) recovered(typeURL string, names []string) {
 	st.server.observer.Recovered(st.Stream, typeURL, names)
 }
 

@@ -42,8 +42,8 @@ func (p *table) refused(r Refusal) {
 	p.events = append(p.events, fmt.Sprintf("refused %s %v", short(r.Type), r.Resources))
 }
 
-func (p *table) cured(typeURL string, names []string) {
-	p.events = append(p.events, fmt.Sprintf("cured %s %v", short(typeURL), names))
+func (p *table) recovered(typeURL string, names []string) {
+	p.events = append(p.events, fmt.Sprintf("recovered %s %v", short(typeURL), names))
 }
 
 func (p *table) notOffered(typeURL string) {

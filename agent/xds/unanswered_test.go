@@ -118,7 +118,7 @@ func TestUnanswered_LateRefusals(t *testing.T) {
 		p.events = nil
 		p.put("b=5")
 		p.take(p.sent())
-		p.saw("accepted "+short(p.typeURL), "cured "+short(p.typeURL)+" [b]")
+		p.saw("accepted "+short(p.typeURL), "recovered "+short(p.typeURL)+" [b]")
 	})
 }
 
@@ -166,7 +166,7 @@ func TestRefusal_OfReplacedVersion(t *testing.T) {
 			p.saw("accepted CDS")
 		} else {
 			p.saw("refused "+short(p.typeURL)+" [b]", "accepted "+short(p.typeURL),
-				"cured "+short(p.typeURL)+" [b]")
+				"recovered "+short(p.typeURL)+" [b]")
 			r := p.sent() // c was refused with it, and is not to blame
 			if got, want := line(r), short(p.typeURL)+" c=2"; got != want {
 				t.Errorf("sent %q, want %q", got, want)
@@ -193,7 +193,7 @@ func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 		p.refuse(first, "bad")
 		p.take(second)
 		if !p.whole {
-			p.saw("refused "+short(p.typeURL)+" [b c]", "cured "+short(p.typeURL)+" [b c]",
+			p.saw("refused "+short(p.typeURL)+" [b c]", "recovered "+short(p.typeURL)+" [b c]",
 				"accepted "+short(p.typeURL))
 			p.refuse(p.sent(), "bad")
 			p.saw("refused " + short(p.typeURL) + " [c]")
@@ -235,8 +235,8 @@ func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 		r := p.sent()
 		p.put("b=1")
 		p.refuse(r, bIsBad)
-		p.saw("refused "+short(p.typeURL)+" [b]", "cured "+short(p.typeURL)+" [b]")
-		if got, want := p.refusals[0].Kept[0], made(p.typeURL, "b=1").Version; got != want {
+		p.saw("refused "+short(p.typeURL)+" [b]", "recovered "+short(p.typeURL)+" [b]")
+		if got, want := p.refusals[0].InUse[0], made(p.typeURL, "b=1").Version; got != want {
 			t.Errorf("accepted version %q, want %q", got, want)
 		}
 		p.sends()
@@ -290,7 +290,7 @@ func TestUnanswered_AcceptanceCoversSkippedResponses(t *testing.T) {
 		last := p.sent()
 		p.events = nil
 		p.take(last)
-		p.saw("accepted "+short(p.typeURL), "cured "+short(p.typeURL)+" [a]")
+		p.saw("accepted "+short(p.typeURL), "recovered "+short(p.typeURL)+" [a]")
 		p.has("a=2")
 		p.has("b=5")
 		p.sends()

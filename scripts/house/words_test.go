@@ -13,10 +13,7 @@ import (
 const mostTerms = 40 // of the glossary
 
 // unclean are the packages whose identifiers still contain words to avoid. The list only shrinks.
-var unclean = []string{
-	"agent/resource",
-	"agent/xds",
-}
+var unclean = []string{}
 
 // wordsToAvoid returns the words that identifiers do not contain, with what replaces them, from the
 // table in CONTRIBUTING.md.
