@@ -49,7 +49,7 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	snapshot, _ := v.Feed().Current()
 	refused := snapshot.AllRefused()
 	for _, of := range refused {
-		if p, ok := s.unenforced(of); ok {
+		if p, ok := s.unenforced(snapshot, of); ok {
 			all = append(all, p)
 		}
 		if of.Retrying || of.Unbound || blamesOther(refused, of) {

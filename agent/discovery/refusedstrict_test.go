@@ -253,3 +253,39 @@ spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}, portLevelMtls
 	closed("the running proxy", p)
 	closed("a new epoch", f.connect(n, refuses))
 }
+
+// TestRefusal_PolicyNotInForceOnMovedPort moves a port of a sidecar in the edit that makes it STRICT.
+// Envoy refuses the listener of the new port, and the old one stays with plain text: that is an error
+// of the policy, for the next agent, too.
+func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
+	l := newRuns(t)
+	l.put("", "")
+	one, _, _ := strings.Cut(fmt.Sprintf(twoPorts, "HTTP"), "  - {port: {number: 8082")
+	l.put("mesh.yaml", one)
+	l.next()
+	const moved = "127.0.0.1_8083"
+	refuses := func(r *resource.Resource) bool { return r.Name == moved }
+	p := serveFleet(t, l.server).connect(identityNode(40), refuses)
+	eventually(t, "the first listener", func() (bool, string) {
+		return p.get(resource.ListenerType, inboundListener) != nil, ""
+	})
+	l.put("mesh.yaml", strings.Replace(one, "8081", "8083", 1)+strict)
+	closed := func(what string) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) {
+			why := l.server.Closed()
+			return strings.Contains(why, "PeerAuthentication shop/default: the policy is not in force: "+
+				"Envoy refused the Listener "+moved), why
+		})
+	}
+	closed("the policy")
+	l.persists()
+	l.next()
+	p = serveFleet(t, l.server).connect(identityNode(40), refuses)
+	closed("the next agent")
+	l.put("mesh.yaml", one+strict)
+	eventually(t, "moved back", func() (bool, string) {
+		r := p.get(resource.ListenerType, inboundListener)
+		return l.server.Closed() == "" && r != nil && !plain(t, r), l.server.Closed()
+	})
+}

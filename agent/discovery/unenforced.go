@@ -30,18 +30,29 @@ var restrictions = []struct {
 const notEnforced = "the policy is not in force: "
 
 // unenforced returns the problem of a policy that is not in force because a client refused a
-// resource; ok is false if there is none.
-func (s *Server) unenforced(of *resource.Refused) (p Problem, ok bool) {
+// resource; ok is false if there is none. snapshot has the refusal.
+func (s *Server) unenforced(snapshot *resource.Snapshot, of *resource.Refused) (p Problem, ok bool) {
 	newest := of.Resource
-	if of.Accepted == nil || newest.Type != resource.ListenerType {
+	var inUse []*resource.Resource
+	if of.InUse() != nil {
+		inUse = append(inUse, of.InUse())
+	}
+	for _, key := range of.Replaced {
+		if snapshot.Retained(key) {
+			inUse = append(inUse, snapshot.Get(key))
+		}
+	}
+	if of.Accepted == nil && len(inUse) == 0 || newest.Type != resource.ListenerType {
 		return Problem{}, false
 	}
 	for _, restriction := range restrictions {
 		isPolicy := func(o resource.Origin) bool { return o.Kind == string(restriction.kind) }
 		at := slices.IndexFunc(newest.Origins, isPolicy)
 		// of what a client has from before the server's start only the version may be known
-		if at < 0 && (of.InUse() == nil || !s.mutualChanged) ||
-			of.InUse() != nil && !restriction.admits(of.InUse(), newest) {
+		admits := slices.ContainsFunc(inUse, func(r *resource.Resource) bool {
+			return restriction.admits(r, newest)
+		})
+		if at < 0 && (len(inUse) == 0 || !s.mutualChanged) || len(inUse) > 0 && !admits {
 			continue
 		}
 		message := fmt.Sprintf("%sEnvoy refused the %s", notEnforced, described(newest))

@@ -68,20 +68,10 @@ func (st *stream) status() StreamStatus {
 // holds reports whether the client has some version of a resource, whatever it answers to the
 // responses under way.
 func (s *session) holds(w *watch, name string) bool {
-	for _, r := range append(slices.Clone(w.late), w.inflight) {
-		if r == nil {
-			continue
-		}
-		for changed, change := range r.allChanges {
-			if changed == name {
-				return change.before != nil
-			}
-		}
+	if r := w.oldest(); r != nil && r.first {
+		return false // it has answered nothing
 	}
-	if d, ok := w.differs[name]; ok {
-		return d.held != nil
-	}
-	return s.get(w, name) != nil
+	return w.acknowledged(name, s.get(w, name)) != nil
 }
 
 func (w *watch) status() TypeStatus {
