@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -126,20 +124,11 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 		return proposed{}, errors.New("the upstream server decides what Envoy gets")
 	}
 	next := c.store.With(proposal)
-	if next.Restricted(c.restricted) {
-		why := "no change of the mesh configuration takes effect"
-		for _, problem := range next.Problems() {
-			if problem.Severity == condition.Error {
-				return proposed{}, fmt.Errorf("%s: %s", why, problem)
-			}
-		}
-		return proposed{}, errors.New(why)
-	}
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
 		problems: next.Problems(), domain: s.options.Domain, mesh: c.world.Mesh(),
 		hosts: v.Hosts(), overrides: v.Overrides()}
 	p.served, _ = v.Feed().Current()
-	for _, o := range c.inForce(proposal.Namespace()) {
+	for _, o := range c.store.Objects(proposal.Namespace()) {
 		p.before[o.Key] = o
 	}
 	for _, o := range next.Objects(proposal.Namespace()) {

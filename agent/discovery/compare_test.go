@@ -174,30 +174,3 @@ spec: {hosts: [web.test], gateways: [edge], http: [{directResponse: {status: 204
 		t.Errorf("without the Gateway: %q", problems)
 	}
 }
-
-// An access policy that is not supported withholds every change, which a comparison says.
-func TestCompare_SaysThatChangesAreWithheld(t *testing.T) {
-	mesh := t.TempDir()
-	write(t, filepath.Join(mesh, "web.yaml"), fmt.Sprintf(webEntry, "web", "10.0.0.1"))
-	server, changes := start(t, discovery.Options{Files: []string{mesh}, Namespace: "shop"})
-	proxy := node("sidecar", "shop", nil)
-	if _, err := server.Feed(proxy); err != nil {
-		t.Fatal(err)
-	}
-	policy := filepath.Join(mesh, "policy.yaml")
-	write(t, policy, unsupported)
-	changes <- []string{policy}
-	eventually(t, "the policy is read", func() (bool, string) {
-		return len(server.Problems()) > 0, ""
-	})
-	texts := []discovery.Text{{Path: "/elsewhere/news.yaml",
-		Content: fmt.Appendf(nil, webEntry, "news", "10.0.0.3")}}
-	_, err := server.Compare(t.Context(), proxy, texts, nil, nil)
-	if err == nil || !strings.Contains(err.Error(), policy+":1: ") {
-		t.Errorf("beside a policy: %v", err)
-	}
-	result, err := server.Compare(t.Context(), proxy, texts, []string{"/elsewhere"}, nil)
-	if err != nil || len(result.Changes) == 0 {
-		t.Errorf("in place of the policy: %v, %v", result, err)
-	}
-}

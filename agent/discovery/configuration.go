@@ -21,13 +21,7 @@ type configuration struct {
 	objects   map[object.Kind]int
 	refs      references
 
-	// restricted is set while the files have an unsupported access policy; see admit.
-	restricted bool
-	// good is the last good state, until a restricted configuration is loaded; nil: unknown.
-	good     []*object.Object
-	withheld map[object.Key]object.Change // changes of the files that are not in force
-	// closed is set if it is restricted and no good state is known: nothing is served.
-	closed bool
+	closed *string // why nothing is served although the files were read; nil: it is
 }
 
 // reset empties the world, which apply fills. Callers of this and the next function hold the
@@ -51,4 +45,13 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 	c.cache.Drop(touched)
 	c.refs.update(c.world, touched)
 	return touched
+}
+
+// recordStore records the problems of the store and what it holds. Only Run may call it.
+func (c *configuration) recordStore() {
+	c.loaded, c.stored, c.held, c.closed = true, c.store.Problems(), c.store.Held(), nil
+	if p, ok := c.store.Unlisted(); ok {
+		why := "nothing of the mesh configuration is served: " + p.String()
+		c.closed = &why
+	}
 }

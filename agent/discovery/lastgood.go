@@ -62,16 +62,12 @@ func (s *Server) logRestored() {
 	}
 }
 
-// lastGood returns the versions in force whose files are invalid or missing; if the configuration is
-// restricted, all objects in force. Only Run may call it.
+// lastGood returns the versions in force whose files are invalid or missing. Only Run may call it.
 func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.config
 	state := lastgood.State{Objects: c.held, Checked: c.store.Has(object.EnvoyFilter)}
-	if c.restricted && c.loaded && !c.closed {
-		state.Objects, state.Complete = c.inForce(c.namespace), true
-	}
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}
@@ -93,7 +89,7 @@ func (s *Server) persist() {
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.Complete == last.Complete && now.Checked == last.Checked &&
+	if !s.persisted.stale && now.Checked == last.Checked &&
 		slices.Equal(now.Objects, last.Objects) && bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {
 		return nil

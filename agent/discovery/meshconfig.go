@@ -65,7 +65,7 @@ func (s *Server) reconfigure() bool {
 		everything := s.config.world.SetMesh(m)
 		s.config.cache.Clear()
 		for _, v := range s.views {
-			if s.isCurrent(v) && !s.config.closed {
+			if s.isCurrent(v) && s.config.closed == nil {
 				v.Reconfigure(everything)
 			}
 		}

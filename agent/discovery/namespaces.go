@@ -6,6 +6,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
 )
 
 // Objects that name no namespace are in that of the settings. Proxies in another one of
@@ -45,7 +46,7 @@ func (s *Server) updateOthers() {
 		}
 		if worlds[v.namespace] == nil {
 			worlds[v.namespace] = s.newWorld()
-			worlds[v.namespace].Apply(additions(s.config.inForce(v.namespace)))
+			worlds[v.namespace].Apply(additions(s.config.store.Objects(v.namespace)))
 		}
 		s.update(v, v.Move(worlds[v.namespace], view.NewCache()))
 	}
@@ -84,15 +85,13 @@ func (s *Server) applyNamespaces() {
 		return
 	}
 	c.store.SetNamespace(namespace)
-	changes := c.store.Load() // the texts of problems have the namespace
+	c.store.Load() // the texts of problems have the namespace
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.namespace = namespace
-	c.moveWithheld()
-	c.admit(changes)
-	c.loaded, c.stored, c.held = true, c.store.Problems(), c.store.Held()
+	c.recordStore()
 	c.reset(s.newWorld())
-	c.apply(additions(c.inForce(namespace)))
+	c.apply(additions(c.store.Objects(namespace)))
 	for _, v := range s.views {
 		if s.isCurrent(v) {
 			s.update(v, v.Move(c.world, c.cache))
@@ -100,4 +99,13 @@ func (s *Server) applyNamespaces() {
 	}
 	s.updateOthers()
 	s.reportProblems()
+}
+
+// update updates a view, or publishes an empty snapshot if nothing is served.
+func (s *Server) update(v *served, touched model.Touched) {
+	if s.config.closed != nil {
+		v.Feed().Publish(resource.Change{})
+		return
+	}
+	v.Update(touched)
 }

@@ -37,7 +37,7 @@ func (s *Server) reportProblems() {
 	for _, v := range views {
 		refused = append(refused, s.refusedProblems(v)...)
 	}
-	s.closed.Store(cmp.Or(s.config.whyClosed(), notInForce(refused)))
+	s.closed.Store(cmp.Or(s.config.closed, notInForce(refused)))
 	s.problems = gather(s.config.stored, slices.Concat(s.meshProblems, refused,
 		s.config.refs.problems(), unselected(s.config.world, views)), views)
 	if s.reported = s.problems; s.settings.Unused {
@@ -115,4 +115,13 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 	all := slices.Concat(stored, more)
 	slices.SortFunc(all, Problem.Compare)
 	return slices.Compact(all)
+}
+
+// Closed returns why nothing is served although the files were read, or why a policy is not in
+// force; "" otherwise. It never blocks, as readiness depends on it.
+func (s *Server) Closed() string {
+	if why := s.closed.Load(); why != nil {
+		return *why
+	}
+	return ""
 }

@@ -110,9 +110,6 @@ func New(options Options) (*Server, error) {
 	s.config = &configuration{namespace: options.Settings.Namespace,
 		store: newStore(options, s.check(), lastGood), held: lastGood.Objects}
 	s.config.reset(s.newWorld())
-	if lastGood.Complete {
-		s.config.setLastGood(lastGood.Objects)
-	}
 	return s, nil
 }
 
@@ -253,7 +250,6 @@ func (s *Server) push(changes []object.Change, paths []string) {
 		s.retry() // a listener with one may be valid now
 	}
 	c := s.config
-	changes = c.admit(changes)
 	now := edit{objects: map[object.Key]bool{}}
 	if c.loaded { // the first load is logged as a whole, and the state before it is unknown
 		s.logChanges(changes)
@@ -262,9 +258,11 @@ func (s *Server) push(changes []object.Change, paths []string) {
 		}
 	}
 	first := !c.loaded
-	c.loaded = true
-	touched := c.apply(changes)
-	c.stored, c.held = c.store.Problems(), c.store.Held()
+	touched, closed := c.apply(changes), c.closed != nil
+	c.recordStore()
+	if closed && c.closed == nil {
+		touched = c.world.Everything()
+	}
 	s.dropIdle(time.Now())
 	if first || len(touched.Policies) > 0 {
 		s.requireKeySets()

@@ -54,35 +54,48 @@ func (l *runs) plain() string {
 	return strings.Join(all, " ")
 }
 
-// TestStrict_StaysWhenItsFileIsInvalid breaks the syntax of a PeerAuthentication's file, which it
-// also renames, and starts without a last good state.
+// TestStrict_StaysWhenItsFileIsInvalid breaks the syntax of a PeerAuthentication's file, then
+// also renames it: without a last good version everything is denied.
 func TestStrict_StaysWhenItsFileIsInvalid(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
 	l.put("mesh.yaml", fmt.Sprintf(twoPorts, "HTTP"))
 	l.put("strict.yaml", strict)
 	l.next()
+	l.put("strict.yaml", strict+"a: [")
+	for _, when := range []string{"invalid", "the next server"} {
+		if got := l.plain(); got != "" {
+			t.Errorf("%s: plain text is accepted by %s", when, got)
+		}
+		l.reported(when, "not valid YAML")
+		l.next()
+	}
 	must(t, os.Remove(filepath.Join(l.objects, "strict.yaml")))
 	write(t, filepath.Join(l.objects, "renamed.yaml"), strict+"a: [")
 	l.changes <- []string{l.objects}
 	l.changes <- nil
-	const problem = "as it may restrict access, no change of the mesh configuration takes effect"
 	for _, when := range []string{"renamed", "the next server"} {
-		if got := l.plain(); got != "" {
-			t.Errorf("%s: plain text is accepted by %s", when, got)
+		if !l.denied() {
+			t.Errorf("%s: requests are admitted", when)
 		}
-		l.reported(when, problem)
+		l.reported(when, "every request to all workloads is denied", "not valid YAML")
 		l.next()
 	}
-	l.end()
-	must(t, os.Remove(l.lastGood))
-	l.next()
-	if why := l.server.Closed(); !strings.Contains(why, problem) {
-		t.Errorf("closed without a last good state: %q", why)
-	}
 	l.put("renamed.yaml", strict)
-	if got := l.plain(); got != "" {
-		t.Errorf("corrected: plain text is accepted by %s", got)
+	if got := l.plain(); got != "" || l.denied() {
+		t.Errorf("corrected: plain text is accepted by %s, everything is denied: %v", got, l.denied())
 	}
 	l.reported("corrected")
+}
+
+// denied reports whether both listeners deny every request.
+func (l *runs) denied() bool {
+	snapshot, _ := feedOf(l.t, l.server, "sidecar identity").Current()
+	denied := 0
+	for _, r := range snapshot.Set(resource.ListenerType) {
+		if strings.Contains(string(r.Value()), "(unreadable ") {
+			denied++
+		}
+	}
+	return denied == 2
 }

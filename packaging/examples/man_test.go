@@ -250,12 +250,16 @@ nobody else may write to them.`)
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
 	}
-	p.Text(`Kinds that restrict access and are not supported (WasmPlugin and TrafficExtension
-in the phases AUTHN and AUTHZ) are errors, as are invalid objects of
-AuthorizationPolicy, RequestAuthentication and PeerAuthentication: no change of the mesh
-configuration takes effect while one that restricts something is there, since
-serving without it would open what it closes. Kinds of other groups (HTTPRoute, Service and others) are ignored, and listed
-by "outrider mesh check".`)
+	p.Text(`A policy (a kind of security.istio.io) that becomes invalid keeps its last valid
+version. Without one, every request and connection to the workloads that it selects
+is denied (403), as serving without it would open what it closes: to its namespace
+if its selector cannot be read, and to everything on this host if a file cannot be
+read that mentions a policy and of which no valid version is known. The problem
+names the file and line.
+
+WasmPlugin and TrafficExtension are not supported. In the phases AUTHN and AUTHZ they
+deny what they select. Kinds of other groups (HTTPRoute, Service and others) are
+ignored, and listed by "outrider mesh check".`)
 	fields(p)
 	p.Section("ROUTER AND SIDECAR")
 	p.Text(`With type = "router" in [node] this host is a proxy of its own: it listens
@@ -302,10 +306,9 @@ workloads use mutual TLS as with Istio:`)
 		p.Term(direction.name, direction.text)
 	}
 	p.Text(`Without an identity, and before the first certificate, STRICT accepts nothing
-and ISTIO_MUTUAL sends nothing. An invalid PeerAuthentication withholds every
-change of the mesh configuration until it is corrected. A path of [discovery]
-files that does not exist at the start may have one: with an identity, nothing
-is served until it exists or "outrider reload" is called.
+and ISTIO_MUTUAL sends nothing. A path of [discovery] files that does not
+exist at the start may have a PeerAuthentication: with an identity, nothing is
+served until it exists or "outrider reload" is called.
 
 STRICT protects the ports of Envoy. With ` + "`mode = \"redirect\"`" + ` in [capture] that
 is every port of the host but ` + "`exclude_inbound_ports`" + ` and Outrider's own,

@@ -25,9 +25,6 @@ import (
 // State has the versions in force that the files no longer contain in valid form.
 type State struct {
 	Objects []*object.Object
-	// Complete means that Objects are all objects in force, as the files have an unsupported access
-	// policy.
-	Complete bool
 	// Checked means that the files have EnvoyFilters, and that those with fields that Envoy's API
 	// does not have are refused. Older servers had them in force.
 	Checked bool
@@ -39,7 +36,7 @@ type State struct {
 
 // Empty reports whether everything in force is as in the files, and there is nothing to note.
 func (s State) Empty() bool {
-	return !s.Checked && !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && s.Reverted == nil
+	return !s.Checked && len(s.Objects) == 0 && len(s.Mesh) == 0 && s.Reverted == nil
 }
 
 const (
@@ -53,8 +50,7 @@ type written struct {
 	Objects []Record `json:"objects,omitempty"`
 	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
-	Complete bool `json:"complete,omitempty"`
-	Checked  bool `json:"checked,omitempty"`
+	Checked bool `json:"checked,omitempty"`
 
 	Refused     []reverted    `json:"refused,omitempty"`
 	RefusedMesh *revertedMesh `json:"refusedMesh,omitempty"`
@@ -98,7 +94,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	if err != nil {
 		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Complete: in.Complete, Checked: in.Checked}
+	state := State{Mesh: in.Mesh, Checked: in.Checked}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)
@@ -138,8 +134,7 @@ func Write(path string, state State) error {
 	if err != nil {
 		return err
 	}
-	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
-		Checked: state.Checked, Objects: objects}
+	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}

@@ -82,9 +82,10 @@ func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
 }
 
 // SecurityPolicies returns the AuthorizationPolicies or RequestAuthentications that apply to a
-// proxy: those of the root namespace, then those of its own namespace, both oldest first.
+// proxy: those of no namespace, which apply to all proxies, of the root namespace, and of its own, each
+// oldest first.
 func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
-	namespaces := []string{w.mesh.RootNamespace}
+	namespaces := []string{"", w.mesh.RootNamespace}
 	if node.Namespace != w.mesh.RootNamespace {
 		namespaces = append(namespaces, node.Namespace)
 	}
@@ -113,8 +114,8 @@ func (w *World) Selected(o *object.Object, node Node) bool {
 				return isGateway(o, t) && t.GetName() == gateway
 			})
 	}
-	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace) &&
-		Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
+	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
+		o.Namespace == "") && Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
 }
 
 // Secured reports whether a change affects the AuthorizationPolicies or RequestAuthentications of a

@@ -36,7 +36,7 @@ func TestWorld_SecurityPolicies(t *testing.T) {
 	old.Spec = &security.AuthorizationPolicy{TargetRef: gateway("", "edge")}
 	var changes []object.Change
 	for _, o := range []*object.Object{
-		policy("shop", "all", nil), one, policy("shop", "empty", map[string]string{}),
+		policy("", "any", nil), policy("shop", "all", nil), one, policy("shop", "empty", map[string]string{}),
 		policy("shop", "other", map[string]string{"app": "b"}),
 		policy("far", "far", nil),
 		policy("istio-system", "root", nil),
@@ -56,16 +56,16 @@ func TestWorld_SecurityPolicies(t *testing.T) {
 		namespace, want string
 		labels          map[string]string
 	}{
-		{object.AuthorizationPolicy, "shop", "root root-a one all empty",
+		{object.AuthorizationPolicy, "shop", "any root root-a one all empty",
 			map[string]string{"app": "a", "version": "1"}},
-		{object.AuthorizationPolicy, "shop", "root root-a all empty",
+		{object.AuthorizationPolicy, "shop", "any root root-a all empty",
 			map[string]string{"app": "a"}},
-		{object.AuthorizationPolicy, "shop", "root all empty", nil},
-		{object.AuthorizationPolicy, "shop", "root old all empty edge",
+		{object.AuthorizationPolicy, "shop", "any root all empty", nil},
+		{object.AuthorizationPolicy, "shop", "any root old all empty edge",
 			map[string]string{model.GatewayNameLabel: "edge"}},
-		{object.AuthorizationPolicy, "far", "root far",
+		{object.AuthorizationPolicy, "far", "any root far",
 			map[string]string{model.GatewayNameLabel: "edge"}},
-		{object.AuthorizationPolicy, "istio-system", "root root-edge",
+		{object.AuthorizationPolicy, "istio-system", "any root root-edge",
 			map[string]string{model.GatewayNameLabel: "edge"}},
 		{object.RequestAuthentication, "shop", "requests", nil},
 		{object.RequestAuthentication, "far", "", nil},

@@ -3,6 +3,9 @@ package store
 import (
 	"cmp"
 	"os"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // Awaits reports whether a path of Options.Await could not be listed, and whether one of them can
@@ -15,6 +18,17 @@ func (s *Store) Awaits() (awaits, appeared bool) {
 		awaits, appeared = true, appeared || rootError(path) == nil
 	}
 	return awaits, appeared
+}
+
+// Unlisted returns the problem of a configured path whose policies are unknown, as not all of its
+// files were ever found; ok is false if there is none.
+func (s *Store) Unlisted() (p object.Problem, ok bool) {
+	for _, root := range s.options.Paths {
+		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
+			return p, true
+		}
+	}
+	return object.Problem{}, false
 }
 
 // rootError returns why a configured path does not exist or, a directory, cannot be listed.

@@ -26,8 +26,8 @@ type document struct {
 	bad      []object.Key // invalid objects, whose last good version stays
 	problems []object.Problem
 	broken   bool // an object could not be identified
-
-	restricts bool // an unsupported object restricts access, or may do so
+	denials  []denial
+	unclear  bool // broken, and policies may be in it
 
 	filters   []*validated     // EnvoyFilters, until validateAll judges them
 	tolerable []*object.Object // of bad, those in which only something Unknown is an error
@@ -47,7 +47,6 @@ type reader struct {
 func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	r.text = content
-	defer func() { found.restricts = found.restricts || found.broken && mayRestrict(content) }()
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	for {
 		var root yaml.Node
@@ -57,14 +56,11 @@ func (r *reader) read(content []byte, first int) (found document) {
 		}
 		if err != nil {
 			message := yamlError(err)
-			found.broken = true
+			r.unidentified(&found)
 			line := errorLine(content, message)
-			if message = notYAML(content, line, message); mayRestrict(content) {
-				message += nothingChanges
-			}
 			found.problems = append(found.problems, object.Problem{File: r.file,
 				Line:     first + line - 1,
-				Severity: condition.Error, Message: message})
+				Severity: condition.Error, Message: notYAML(content, line, message)})
 			return found
 		}
 		shift(&root, first-1)
@@ -105,12 +101,12 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	node, ok := d.visit(node, nil, depth)
 	switch {
 	case !ok:
-		found.broken = true
+		r.unidentified(found)
 		return
 	case isNull(node) && depth == 0:
 		return
 	case node.Kind != yaml.MappingNode:
-		found.broken = true
+		r.unidentified(found)
 		d.refuse(node, nil, "an object must be a mapping, this is "+describe(node),
 			"begin it with apiVersion, kind, metadata and spec")
 		return
@@ -118,11 +114,15 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	h := r.header(d, node, depth)
 	current = h
 	switch {
-	case d.failed: // perhaps as the line between two documents is missing
-		found.restricts = found.restricts || h.mayRestrict() || mayRestrict(r.text)
+	case d.failed && h.mayRestrict():
+		r.deny(node, h, found, neverValid)
+	case d.failed:
+		if _, ok := r.namespaceOf(node); !ok { // perhaps the line between two documents is missing
+			r.unidentified(found)
+		}
 		r.refused(h, found)
 	case h.kind == "":
-		found.broken = true
+		r.unidentified(found)
 		d.refuse(node, &path{name: "kind"}, "the object has no kind", "")
 	case h.kind == "List" || h.items != nil && strings.HasSuffix(h.kind, "List"):
 		r.list(d, node, h, found, depth)
@@ -148,11 +148,11 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 	at := &path{name: "items"}
 	switch {
 	case h.items == nil:
-		found.broken = true
+		r.unidentified(found)
 		d.refuse(node, at, "the list has no items",
 			"write objects into it, or [] if there are none")
 	case h.items.Kind != yaml.SequenceNode:
-		found.broken = true
+		r.unidentified(found)
 		d.refuse(h.items, at, "must be a list, is "+describe(h.items), "put - before each object")
 	default:
 		problems := d.problems
@@ -235,10 +235,20 @@ func oneOf(alternatives []string) string {
 	return strings.Join(alternatives[:last], ", ") + " or " + alternatives[last]
 }
 
+// unidentified records that an object is invalid and may be any, so that the last good versions of
+// all stay.
+func (r *reader) unidentified(found *document) {
+	found.broken, found.unclear = true, found.unclear || mayRestrict(r.text)
+}
+
 // refused records that an object is invalid, so that its last good version stays. If its kind or
 // name is unknown, the whole document counts as broken.
 func (r *reader) refused(h *header, found *document) {
-	if h.kind == "" || h.name == "" {
+	switch {
+	case h.kind == "":
+		r.unidentified(found)
+		return
+	case h.name == "":
 		found.broken = true
 		return
 	}

@@ -32,10 +32,9 @@ type file struct {
 	held     []*object.Object
 	problems []object.Problem
 
-	// document.restricts of any document, or the file is unreadable and holds nothing
-	restricts bool
-	broken    bool // document.broken of any document, or the file is unreadable
-	parsed    bool // documents are to be collected
+	broken  bool // document.broken of any document, or the file is unreadable
+	unclear bool // document.unclear of any document, or the file is unreadable
+	parsed  bool // documents are to be collected
 }
 
 // readDocument caches the result of a document, so that only changed documents are parsed.
@@ -54,16 +53,13 @@ func readFile(path string, previous *file, options Options) *file {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		next.broken = true
+		next.broken, next.unclear = true, true
 		if previous != nil {
 			next.documents, next.objects, next.held = previous.documents, previous.objects,
 				previous.objects
 		}
-		p := unreadable(path, err)
-		if next.restricts = len(next.held) == 0; next.restricts { // its content is unknown
-			p.Message += nothingChanges
-		}
-		next.problems = []object.Problem{p}
+		next.problems = []object.Problem{unreadable(path, err)}
+		next.addDenials(path, nil)
 		return next
 	}
 	next.parse(path, content, previous, options)
@@ -123,6 +119,12 @@ func (d readDocument) moved(first int) readDocument {
 	}
 	d.first = first
 	d.objects, d.problems = slices.Clone(d.objects), slices.Clone(d.problems)
+	d.denials = slices.Clone(d.denials)
+	for i, n := range d.denials {
+		at := *n.object
+		at.Line += by
+		d.denials[i].object = &at
+	}
 	for i, o := range d.objects {
 		at := *o
 		at.Line += by
@@ -136,7 +138,7 @@ func (d readDocument) moved(first int) readDocument {
 
 // collect gathers the objects of all documents. An invalid object keeps its last good version, as
 // does one that may be in an unreadable document. tolerate is Options.Tolerate.
-func (f *file) collect(previous *file, tolerate bool) {
+func (f *file) collect(path string, previous *file, tolerate bool) {
 	if f == nil || !f.parsed {
 		return
 	}
@@ -151,7 +153,11 @@ func (f *file) collect(previous *file, tolerate bool) {
 		}
 		f.objects = append(f.objects, d.objects...)
 		f.problems = append(f.problems, d.problems...)
-		f.broken, f.restricts = f.broken || d.broken, f.restricts || d.restricts
+		f.broken, f.unclear = f.broken || d.broken, f.unclear || d.unclear
+	}
+	denials := f.denials(path)
+	for _, n := range denials {
+		present[n.object.Key] = true
 	}
 	if previous != nil {
 		for _, o := range previous.objects {
@@ -172,6 +178,7 @@ func (f *file) collect(previous *file, tolerate bool) {
 		}
 	}
 	f.objects = append(f.objects, f.held...)
+	f.addDenials(path, denials)
 }
 
 // unreadable returns the problem of a file that exists but cannot be read.

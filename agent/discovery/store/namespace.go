@@ -29,14 +29,14 @@ func (s *Store) SetNamespace(namespace string) {
 	before := map[object.Key]*object.Object{}
 	for _, path := range slices.Collect(maps.Keys(s.files)) {
 		known := s.files[path]
-		s.replace(path, &file{problems: known.problems, restricts: known.restricts,
-			broken: known.broken, objects: move(known.objects), held: move(known.held)}, before)
+		s.replace(path, &file{problems: known.problems, objects: move(known.objects),
+			held: move(known.held)}, before)
 	}
 	s.reconcile(before)
 }
 
-// Objects returns the objects in force, one for each key, in no particular order. Those that name no
-// namespace are in the specified one.
+// Objects returns the objects in force, one for each key, oldest first. Those that name no namespace
+// are in the specified one.
 func (s *Store) Objects(namespace string) []*object.Object {
 	oldest := make(map[object.Key]*object.Object, len(s.candidates))
 	for _, candidates := range s.candidates {
@@ -47,5 +47,5 @@ func (s *Store) Objects(namespace string) []*object.Object {
 			}
 		}
 	}
-	return slices.Collect(maps.Values(oldest))
+	return slices.SortedFunc(maps.Values(oldest), object.Age)
 }

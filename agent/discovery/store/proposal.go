@@ -66,8 +66,8 @@ func Propose(texts []Text, folders []string, options Options) Proposal {
 		p.files[path] = next
 	}
 	options.validateAll(slices.Collect(maps.Values(p.files)))
-	for _, next := range p.files {
-		next.collect(nil, false)
+	for path, next := range p.files {
+		next.collect(path, nil, false)
 		for _, o := range next.objects {
 			p.objects[o.Key] = true
 		}

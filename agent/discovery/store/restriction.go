@@ -18,8 +18,6 @@ import (
 const (
 	securityGroup   = object.SecurityGroup
 	extensionsGroup = "extensions.istio.io"
-
-	nothingChanges = "; as it may restrict access, no change of the mesh configuration takes effect"
 )
 
 // restriction is a kind that can restrict access. It is unsupported if it has a spec.
@@ -76,8 +74,8 @@ func mayRestrict(text []byte) bool {
 	return false
 }
 
-// restriction reads an object of a kind that can restrict access. It sets found.restricts if the
-// object does so or cannot be understood: serving without it would admit requests that it forbids.
+// restriction reads an object of a kind that can restrict access. It adds a denial if the object
+// does so and is not supported, or cannot be understood.
 func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	kind, known := restrictions[h.kind]
 	switch {
@@ -86,19 +84,21 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		if near := spelling.Nearest(h.kind, securityKinds()); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
-		found.restricts = true
 		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", securityGroup, h.kind),
 			fix)
+		r.deny(node, h, found, neverValid)
 		return
 	case group(h.apiVersion) != kind.group:
-		found.restricts = true
 		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
 			h.apiVersion,
 			h.kind), "write "+kind.group+"/v1")
+		r.deny(node, h, found, neverValid)
 		return
 	case kind.spec == nil:
 		r.supported(d, node, h, found, depth)
-		found.restricts = found.restricts || d.failed
+		if d.failed {
+			r.deny(node, h, found, neverValid)
+		}
 		return
 	}
 	spec := kind.spec()
@@ -112,10 +112,8 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 			"remove it; this one restricts nothing")
 		return
 	}
-	found.restricts = true
-	d.refuse(node, nil,
-		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider",
-			h.kind), "remove it: no change of the mesh configuration takes effect while it is there")
+	r.deny(node, h, found, fmt.Sprintf("kind %s restricts access and is not supported by this version "+
+		"of Outrider", h.kind))
 }
 
 func wasmRestricts(spec proto.Message) bool {
@@ -126,21 +124,4 @@ func wasmRestricts(spec proto.Message) bool {
 func extensionRestricts(spec proto.Message) bool {
 	phase := spec.(*extensions.TrafficExtension).Phase
 	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
-}
-
-// Restricted reports whether the files contain, or too many files may contain, an unsupported
-// access restriction. was is the previous result: a restriction may persist in a file that cannot
-// be read.
-func (s *Store) Restricted(was bool) bool {
-	for _, f := range s.files {
-		if f.restricts || was && f.broken {
-			return true
-		}
-	}
-	for _, p := range s.roots {
-		if p.Severity == condition.Error || was && p.Severity != condition.Info {
-			return true
-		}
-	}
-	return false
 }

@@ -158,8 +158,7 @@ func (s *Store) unreadableRoot(path string, err error) object.Problem {
 		folder = cmp.Or(closedFolder(folder), folder)
 		p.Message, p.Fix = fmt.Sprintf("user %s cannot read %s", me, folder), opening(folder)
 	case errors.Is(err, errTooMany):
-		p.Severity, p.Message = condition.Error, err.Error()+", and the others are not read"+
-			nothingChanges
+		p.Severity, p.Message = condition.Error, err.Error()+", and the others are not read"
 		p.Fix = "remove files and links from it"
 	}
 	return p

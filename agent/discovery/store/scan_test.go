@@ -69,15 +69,12 @@ func TestScan_LinkedFoldersAreRead(t *testing.T) {
 	}
 }
 
-// TestScan_TooManyEntries has the files in force stay, and no change take effect, as a policy may
-// be among the files that are not read.
+// TestScan_TooManyEntries has the files in force stay. To the next agent, policies may be among the
+// files that are not read.
 func TestScan_TooManyEntries(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
 	f.store.Load()
-	if f.store.Restricted(false) {
-		t.Fatal("restricted")
-	}
 	many := f.path("many")
 	if err := os.Mkdir(many, 0o755); err != nil {
 		t.Fatal(err)
@@ -93,18 +90,28 @@ func TestScan_TooManyEntries(t *testing.T) {
 			}
 		}
 	}
+	if _, unlisted := f.store.Unlisted(); unlisted {
+		t.Error("unlisted at first")
+	}
 	if changes := f.store.Load(); len(changes) > 0 {
 		t.Errorf("changes %v", f.changes(changes))
 	}
 	problems := f.store.Problems()
 	if len(problems) != 1 || problems[0].Severity != condition.Error ||
-		problems[0].File != f.directory || !strings.Contains(problems[0].Message, "100000") ||
-		!f.store.Restricted(false) {
+		problems[0].File != f.directory || !strings.Contains(problems[0].Message, "100000") {
 		t.Errorf("problems %v", problems)
+	}
+	if _, unlisted := f.store.Unlisted(); unlisted {
+		t.Error("unlisted although its files were known")
+	}
+	next := New(f.store.options)
+	next.Load()
+	if p, unlisted := next.Unlisted(); !unlisted || p != problems[0] {
+		t.Errorf("unlisted: %v, %v", unlisted, p)
 	}
 	f.remove("many")
 	f.store.Load()
-	if len(f.store.Problems()) > 0 || f.store.Restricted(true) || len(f.store.Objects("default")) != 1 {
+	if len(f.store.Problems()) > 0 || len(f.store.Objects("default")) != 1 {
 		t.Errorf("problems %v, objects %v", f.store.Problems(), f.store.Objects("default"))
 	}
 }

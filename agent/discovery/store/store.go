@@ -34,9 +34,8 @@ type Options struct {
 	// which only something Unknown is an error, as last good versions, unless there are some.
 	Tolerate bool
 
-	// Await makes each path that does not exist, or cannot be listed, an error, which restricts
-	// access, until it can be or Proceed is called: it may be on a file system that is not mounted
-	// yet.
+	// Await makes each path that does not exist, or cannot be listed, an error, see Unlisted, until it
+	// can be or Proceed is called: it may be on a file system that is not mounted yet.
 	Await bool
 
 	// LastGood holds the objects that an earlier store held (Held). Those without a namespace have
@@ -54,6 +53,7 @@ type Store struct {
 	candidates map[object.Key][]*object.Object
 	roots      map[string]object.Problem // unreadable Options.Paths
 	awaited    map[string]bool           // Options.Paths that could not be listed yet, with Await
+	listed     map[string]bool           // Options.Paths whose files have all been found once
 	// file systems of Options.Paths at their last scan
 	devices    map[string]uint64
 	duplicates map[object.Key][]object.Problem
@@ -70,6 +70,7 @@ func New(options Options) *Store {
 	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{},
 		candidates: map[object.Key][]*object.Object{},
 		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
+		listed:     map[string]bool{},
 		duplicates: map[object.Key][]object.Problem{}}
 	if options.Await {
 		s.awaited = map[string]bool{}
@@ -191,6 +192,7 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 	})
 	if isRoot {
 		delete(s.roots, path)
+		s.listed[path] = s.listed[path] || err == nil
 		if info, err := os.Stat(path); err == nil {
 			s.devices[path] = fingerprintOf(info).device
 		}
@@ -236,7 +238,7 @@ func (s *Store) apply(read, gone []string) []object.Change {
 	readers.Wait()
 	s.options.validateAll(results)
 	for i, path := range read {
-		results[i].collect(s.before(path), s.options.Tolerate)
+		results[i].collect(path, s.before(path), s.options.Tolerate)
 	}
 	s.options.Tolerate = s.options.Tolerate && len(s.awaited) > 0
 

@@ -73,6 +73,7 @@ func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	v.world, v.cache = world, cache
 	v.guards.make(v)
 	if len(v.units) > 0 {
+		v.guards.make(v)
 		v.kind.relisten(v)
 	}
 	return touched

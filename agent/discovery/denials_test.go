@@ -1,0 +1,303 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// answering is a Gateway that answers every request with 200.
+const answering = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: %[1]s, namespace: shop}
+spec: {servers: [{port: {number: %[2]d, name: http, protocol: HTTP}, hosts: ["*"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s, namespace: shop}
+spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
+`
+
+// answer returns the status of a response, 0 if there is none.
+func answer(port int) int {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+	if err != nil {
+		return 0
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
+}
+
+// deniedGateway is a Gateway for one workload whose paths answer 200.
+const deniedGateway = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: %[1]s, namespace: shop}
+spec: {selector: {app: %[1]s}, servers: [{port: {number: %[2]d, name: http, protocol: HTTP}, hosts: ["*"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s, namespace: shop}
+spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200, body: {string: "%[3]s"}}}]}
+`
+
+// Policies of workload edge. The first one admits nothing but /open.
+var deniedPolicies = map[string]string{
+	"AuthorizationPolicy": `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: edge, namespace: shop}
+spec: {selector: {matchLabels: {app: edge}}, action: ALLOW, rules: [{to: [{operation: {paths: [/open]}}]}]}
+`,
+	"RequestAuthentication": `apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: edge, namespace: shop}
+spec: {selector: {matchLabels: {app: edge}}, jwtRules: [{issuer: a, jwks: '{"keys":[{"kty":"oct","kid":"k","k":"AAAA"}]}'}]}
+`,
+	"PeerAuthentication": `apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: edge, namespace: shop}
+spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}}
+`,
+}
+
+// brokenEdits are edits of a policy. whole means that nobody knows whom the policy selects.
+var brokenEdits = []struct {
+	name, old, broken string
+	whole             bool
+}{
+	{"invalid value", "spec: {", "spec: {action: NO, mtls: NO, ", false},
+	{"unknown field", "spec: {", "spec: {unknown: true, ", false},
+	{"unknown key of metadata", "name: edge", "name: edge, nam: edge", false},
+	{"unknown version", "security.istio.io/v1", "security.istio.io/v9", false},
+	{"misspelt kind", "kind: ", "kind: My", false},
+	{"no YAML", "spec: {", "spec: {{", true},
+	{"no object", "apiVersion", "- apiVersion", true},
+	{"invalid namespace", "namespace: shop", "namespace: SHOP", true},
+}
+
+// deniedAnswer returns status and body of a response on a port, "" if there is none.
+func deniedAnswer(port int, path string) string {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK {
+		return fmt.Sprint(response.StatusCode)
+	}
+	return string(body)
+}
+
+// answers waits until requests on a port are answered as expected.
+func answers(t *testing.T, what string, port int, path, want string) {
+	t.Helper()
+	eventually(t, what, func() (bool, string) {
+		got := deniedAnswer(port, path)
+		return got == want, got
+	})
+}
+
+// deniedProxy returns the node of a gateway.
+func deniedProxy(app string) *corev3.Node { return node("router", "shop", map[string]any{"app": app}) }
+
+// startDenied runs the Envoy of a gateway.
+func startDenied(t *testing.T, app string, server *discovery.Server) *envoy {
+	return startEnvoyWith(t, "router", server, func(bootstrap string) string {
+		return strings.Replace(bootstrap, `"app": "edge"`, `"app": "`+app+`"`, 1)
+	})
+}
+
+// resourcesOf returns the versions of all resources of a proxy, except for routes.
+func resourcesOf(t *testing.T, server *discovery.Server, node *corev3.Node) map[resource.Key]string {
+	t.Helper()
+	feed, err := server.Feed(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[resource.Key]string{}
+	snapshot, _ := feed.Current()
+	for _, kind := range snapshot.Types() {
+		for name, r := range snapshot.Set(kind) {
+			if kind != resource.RouteType {
+				found[resource.Key{Type: kind, Name: name}] = r.Version
+			}
+		}
+	}
+	return found
+}
+
+// denies reports whether the only listener of a gateway denies everything.
+func denies(t *testing.T, server *discovery.Server, app string) bool {
+	t.Helper()
+	feed, err := server.Feed(deniedProxy(app))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, _ := feed.Current()
+	listeners := slices.Collect(maps.Values(snapshot.Set(resource.ListenerType)))
+	if len(listeners) != 1 {
+		t.Fatalf("%d listeners of %s", len(listeners), app)
+	}
+	text := string(listeners[0].Value())
+	return strings.Contains(text, "(invalid ") || strings.Contains(text, "(unreadable ")
+}
+
+// deniedRun runs a server until the returned function is called.
+func deniedRun(t *testing.T, options discovery.Options) (*discovery.Server, func()) {
+	t.Helper()
+	changes := make(chan []string)
+	options.Changes = changes
+	server, err := discovery.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	changes <- nil // taken once all is read
+	return server, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDenials_AreNeverWeakerThanBefore breaks policies of one workload while a server runs, over a
+// reload, for a new epoch, and for the next agent after a kill. Each must leave everything as it
+// was, and changes of other objects must take effect. An agent that starts with the broken edit and
+// knows nothing else must deny every request to the workload.
+func TestDenials_AreNeverWeakerThanBefore(t *testing.T) {
+	for _, kind := range slices.Sorted(maps.Keys(deniedPolicies)) {
+		t.Run(kind, func(t *testing.T) { breakPolicy(t, kind) })
+	}
+}
+
+func breakPolicy(t *testing.T, kind string) {
+	directory, edge, other := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
+	policy, routes := filepath.Join(directory, "policy.yaml"), filepath.Join(directory, "gateway.yaml")
+	good := deniedPolicies[kind]
+	write(t, policy, good)
+	put := func(body string) {
+		write(t, routes, fmt.Sprintf(deniedGateway, "edge", edge, body)+"---\n"+
+			fmt.Sprintf(deniedGateway, "other", other, body))
+	}
+	put("first")
+	options := discovery.Options{Files: []string{directory}, Namespace: "shop",
+		LastGood: filepath.Join(t.TempDir(), "last-good.json")}
+	server, changes := start(t, options)
+	startDenied(t, "edge", server)
+	startDenied(t, "other", server)
+	closed := map[bool]string{true: "403", false: "first"}[kind == "AuthorizationPolicy"]
+	answers(t, "/open at first", edge, "/open", "first")
+	answers(t, "/closed at first", edge, "/closed", closed)
+	answers(t, "the other workload at first", other, "/", "first")
+	want := resourcesOf(t, server, deniedProxy("edge"))
+
+	for _, edit := range brokenEdits {
+		text := strings.Replace(good, edit.old, edit.broken, 1)
+		write(t, policy, text)
+		put(edit.name)
+		changes <- []string{policy, routes}
+		changes <- nil // taken once the one before is done and stored
+		answers(t, edit.name+": a change of another object", edge, "/open", edit.name)
+		answers(t, edit.name+": a change of another workload", other, "/", edit.name)
+		if closed != "first" {
+			answers(t, edit.name, edge, "/closed", closed)
+		}
+		unchanged := func(when string, by *discovery.Server) {
+			t.Helper()
+			if got := resourcesOf(t, by, deniedProxy("edge")); !maps.Equal(got, want) {
+				t.Errorf("%s: %s: %v, want %v", edit.name, when, got, want)
+			}
+		}
+		unchanged("running, and for a new epoch", server)
+		if err := server.Reload(discovery.Settings{Namespace: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+		unchanged("after a reload", server)
+		next, end := deniedRun(t, options) // the first one has not been stopped
+		unchanged("the next agent", next)
+		end()
+
+		firstOptions := options
+		firstOptions.LastGood, firstOptions.Board = "", condition.NewBoard()
+		first, end := deniedRun(t, firstOptions)
+		if !denies(t, first, "edge") || denies(t, first, "other") != edit.whole {
+			t.Errorf("%s: at the first start, edge is denied: %v, other: %v", edit.name,
+				denies(t, first, "edge"), denies(t, first, "other"))
+		}
+		if c := firstOptions.Board.Conditions(); len(c) != 1 || c[0].Severity != condition.Error ||
+			!strings.Contains(c[0].Sentence, policy+":") || first.Closed() != "" {
+			t.Errorf("%s: conditions %v, not ready because of %q", edit.name, c, first.Closed())
+		}
+		end()
+	}
+}
+
+// TestDenials_DenyEverything starts Envoys with a policy that was never valid: requests to a
+// gateway, and requests and connections to an application, until the policy is removed.
+func TestDenials_DenyEverything(t *testing.T) {
+	directory, edge, web, tcp := t.TempDir(), parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)
+	application, echo := (&backend{name: "a"}).serve(t, false), echoTCP(t, "step")
+	policy := filepath.Join(directory, "policy.yaml")
+	write(t, policy, strings.Replace(deniedPolicies["PeerAuthentication"], "STRICT", "STRICTER", 1))
+	write(t, filepath.Join(directory, "web.yaml"), fmt.Sprintf(deniedGateway, "edge", edge, "first")+
+		fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  ingress:
+  - {port: {number: %d, protocol: HTTP, name: web}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}
+  - {port: {number: %d, protocol: TCP, name: tcp}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}
+`, web, application, tcp, echo))
+	server, changes := start(t, discovery.Options{Files: []string{directory}})
+	startEnvoy(t, "router", server)
+	startEnvoy(t, "sidecar", server)
+	connected := func() (bool, string) {
+		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", tcp))
+		if err != nil {
+			return false, err.Error()
+		}
+		defer func() { _ = connection.Close() }()
+		_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = io.WriteString(connection, "x\n")
+		got, err := connection.Read(make([]byte, 1))
+		return got > 0, fmt.Sprint(err)
+	}
+	answers(t, "the gateway", edge, "/", "403")
+	answers(t, "the application", web, "/", "403")
+	eventually(t, "a connection is closed", func() (bool, string) {
+		ok, why := connected()
+		return !ok && strings.Contains(why, "EOF"), why
+	})
+	if err := os.Remove(policy); err != nil {
+		t.Fatal(err)
+	}
+	changes <- []string{policy}
+	answers(t, "the gateway without the policy", edge, "/", "first")
+	eventually(t, "the application without the policy", func() (bool, string) {
+		got := deniedAnswer(web, "/")
+		return got != "403" && got != "", got
+	})
+	eventually(t, "a connection without the policy", connected)
+}

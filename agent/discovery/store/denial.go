@@ -1,0 +1,184 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	security "istio.io/api/security/v1beta1"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// A policy that cannot be understood must not admit what it forbids. Unless its last good version
+// is in force, an AuthorizationPolicy is in force in its place that denies everything to the
+// workloads that it selects, to all of its namespace if its selector cannot be read, and to all
+// workloads if nothing of it can be.
+
+// neverValid is the usual reason of a denial.
+const neverValid = "no valid version of it is known"
+
+// denial is what replaces a policy that has no last good version.
+type denial struct {
+	policy  object.Key     // of what it replaces; Kind and Name may be unknown
+	object  *object.Object // its Name is set once the file is known
+	because string
+}
+
+// denyEverything returns the spec of a denial of all workloads.
+func denyEverything() *security.AuthorizationPolicy {
+	return &security.AuthorizationPolicy{Action: security.AuthorizationPolicy_DENY,
+		Rules: []*security.Rule{{}}}
+}
+
+// deny adds the denial of an object. Its last good version stays, of whichever kind that was if its
+// kind is unknown now.
+func (r *reader) deny(node *yaml.Node, h *header, found *document, because string) {
+	namespace, ok := r.namespaceOf(node)
+	if !ok { // perhaps as the line between two documents is missing
+		found.broken, found.unclear = true, true
+		return
+	}
+	n := denial{object.Key{Kind: object.Kind(h.kind), Namespace: namespace, Name: h.name},
+		&object.Object{Key: object.Key{Kind: object.AuthorizationPolicy, Namespace: namespace},
+			APIVersion: securityGroup + "/v1", File: r.file, Line: node.Line, Spec: selected(h.spec)},
+		because}
+	if namespace == "" {
+		n.object.Defaulted, n.object.Namespace, n.policy.Namespace = true, r.namespace, r.namespace
+	}
+	if r.validate != nil && slices.ContainsFunc(r.validate(n.object),
+		func(f object.Finding) bool { return f.Severity == condition.Error }) {
+		n.object.Spec = denyEverything()
+	}
+	dry, _ := strconv.ParseBool(h.annotations[object.DryRunAnnotation])
+	if !dry || n.policy.Kind != object.AuthorizationPolicy { // else it admits everything
+		found.denials = append(found.denials, n)
+	}
+	found.broken = found.broken || h.name == ""
+	for _, kind := range n.kinds() {
+		found.bad = append(found.bad, object.Key{Kind: kind, Namespace: n.policy.Namespace,
+			Name: h.name})
+	}
+}
+
+// kinds returns the kinds that the policy may have.
+func (n denial) kinds() []object.Kind {
+	if _, known := restrictions[string(n.policy.Kind)]; known {
+		return []object.Kind{n.policy.Kind}
+	}
+	var all []object.Kind
+	for _, name := range securityKinds() {
+		all = append(all, object.Kind(name))
+	}
+	return all
+}
+
+// isReplacedBy reports whether a last good version is one of the policy.
+func (n denial) isReplacedBy(o *object.Object) bool {
+	return slices.Contains(n.kinds(), o.Kind) && o.Namespace == n.policy.Namespace &&
+		(o.Name == n.policy.Name || n.policy.Name == "" && isSubdomain(o.Name))
+}
+
+// namespaceOf returns the namespace that an object names, "" if it names none. ok is false if that is
+// not clear.
+func (r *reader) namespaceOf(node *yaml.Node) (namespace string, ok bool) {
+	d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
+	d.pairs(node, nil, func(key, value *yaml.Node) {
+		value, ok := d.visit(value, nil, 0)
+		if key.Value != "metadata" || !ok {
+			return
+		}
+		if value.Kind != yaml.MappingNode {
+			d.failed = true
+			return
+		}
+		d.pairs(value, nil, func(key, value *yaml.Node) {
+			value, ok := d.visit(value, nil, 0)
+			if ok && key.Value == "namespace" && !isNull(value) {
+				namespace = d.text(value, nil)
+				d.failed = d.failed || namespace != "" && !isLabel(namespace)
+			}
+		})
+	})
+	return namespace, !d.failed
+}
+
+// selected returns the spec of a denial for the workloads that a policy's spec selects, all of its
+// namespace if that cannot be read. All kinds of policies have these fields in common.
+func selected(spec *yaml.Node) *security.AuthorizationPolicy {
+	if spec == nil || spec.Kind != yaml.MappingNode {
+		return denyEverything()
+	}
+	fields := []string{"selector", "targetRef", "targetRefs"}
+	twice := false // one of fields
+	d := &decoder{problemAt: func(_ int, field string) object.Problem {
+		twice = twice || slices.Contains(fields, field)
+		return object.Problem{}
+	}}
+	scope := &yaml.Node{Kind: yaml.MappingNode, Line: spec.Line}
+	d.pairs(spec, nil, func(key, value *yaml.Node) {
+		if slices.Contains(fields, key.Value) {
+			scope.Content = append(scope.Content, key, value)
+		}
+	})
+	unclear := twice || len(d.problems) >= maxProblems
+	denies := denyEverything()
+	d.failed = false
+	if d.message(scope, denies.ProtoReflect(), nil, 0); d.failed || unclear {
+		return denyEverything()
+	}
+	return denies
+}
+
+// addDenials adds the denials of all documents, except those of policies whose last good version is
+// in force, and one of everything if policies may be in what cannot be read.
+func (f *file) addDenials(path string, denials []denial) {
+	for _, n := range denials {
+		if !slices.ContainsFunc(f.held, n.isReplacedBy) {
+			f.objects = append(f.objects, n.object)
+			f.problems = append(f.problems, n.problem())
+		}
+	}
+	if f.unclear && len(f.held) == 0 {
+		o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
+			Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
+			Spec: denyEverything()}
+		f.objects = append(f.objects, o)
+		f.problems = append(f.problems, object.Problem{File: path, Line: 1, Severity: condition.Error,
+			Message: "every request to all workloads is denied, because policies may be in what " +
+				"cannot be read, and no earlier version is known", Fix: "correct it"})
+	}
+}
+
+// denials returns the denials of all documents. Their names are unique, and no name of an object.
+func (f *file) denials(path string) (all []denial) {
+	names := map[string]int{}
+	for _, d := range f.documents {
+		for _, n := range d.denials {
+			o := *n.object
+			o.Name = strings.TrimSpace(fmt.Sprintf("%s (invalid %s in %s", n.policy.Name,
+				n.policy.Kind, path))
+			if names[o.Name]++; names[o.Name] > 1 {
+				o.Name += fmt.Sprintf(", number %d", names[o.Name])
+			}
+			o.Name += ")"
+			all = append(all, denial{n.policy, &o, n.because})
+		}
+	}
+	return all
+}
+
+// problem returns the problem of a policy whose denial is in force.
+func (n denial) problem() object.Problem {
+	spec := n.object.Spec.(*security.AuthorizationPolicy)
+	whom := "the workloads that it selects"
+	if spec.Selector == nil && spec.TargetRef == nil && len(spec.TargetRefs) == 0 {
+		whom = "its whole namespace"
+	}
+	return object.Problem{File: n.object.File, Line: n.object.Line, Object: n.policy.String(),
+		Severity: condition.Error, Message: "every request to " + whom + " is denied, because " +
+			n.because, Fix: "correct or remove it"}
+}
