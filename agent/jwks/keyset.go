@@ -26,10 +26,18 @@ const noKey = "pGZn5enQgKgEU7-yxi71CW-WyxAkmifV_kNUy8_-WZz0Rk-JQ6yehnUarF6_EN9RO
 	"-6AvhOXKZ45Jh-pV2PIcJw"
 
 // checkFetched returns an error if a document is no key set that Envoy understands: an object with
-// the list "keys", which may be empty, or one that maps key IDs to certificates.
+// the list "keys", which is empty or has a valid key, or one that maps key IDs to certificates.
 func checkFetched(text []byte) error {
-	_, err := split(text)
-	return err
+	keys, err := split(text)
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	for _, key := range keys {
+		if _, err = parseKey(key); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("none of its keys is valid; the last one %w", err)
 }
 
 // split returns the keys of a key set, or nil if it consists of certificates.

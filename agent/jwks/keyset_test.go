@@ -45,6 +45,16 @@ func TestNoKeys_IsAKeySet(t *testing.T) {
 	}
 }
 
+func TestCheckFetched_NeedsAValidKey(t *testing.T) {
+	for text, valid := range map[string]bool{
+		`{"keys":[]}`: true, `{"keys":[{}]}`: false, `{"keys":[{},` + rsaKey + `]}`: true,
+	} {
+		if err := checkFetched([]byte(text)); (err == nil) != valid {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func FuzzKeySet(f *testing.F) {
 	f.Add(NoKeys(), `{"keys":[`+rsaKey+`]}`)
 	f.Add(`{"a":"-----BEGIN CERTIFICATE-----\nAQ==\n-----END CERTIFICATE-----\n"}`, rsaKey)

@@ -3,7 +3,9 @@ package view
 import (
 	"slices"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
@@ -37,4 +39,15 @@ func (g *guards) make(v *View) {
 	g.reads = policies.Reads
 	v.report("authentication", dedupe(tokens.Problems))
 	v.report("authorization", dedupe(policies.Problems))
+}
+
+// withoutInbound reports the policies of a proxy that has no inbound listeners: none is enforced.
+func (g *guards) withoutInbound() []object.Problem {
+	var problems []object.Problem
+	for _, o := range g.Origins {
+		problems = append(problems, object.ProblemAt(o, condition.Warning,
+			"not enforced for applications on this host: inbound traffic does not pass Envoy",
+			"intercept it ([capture] mode), or add an ingress listener to the Sidecar"))
+	}
+	return problems
 }

@@ -226,7 +226,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	// As in Istio, without interception the application owns its ports.
 	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
 		v.put(unit)
-		v.report(unit, nil)
+		v.report(unit, v.guards.withoutInbound())
 		v.secrets.need(unit, nil)
 		return
 	}

@@ -71,7 +71,6 @@ func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	maps.Copy(touched.Hosts, v.world.Everything().Hosts)
 	maps.Copy(touched.Bindings, v.world.Everything().Bindings)
 	v.world, v.cache = world, cache
-	v.guards.make(v)
 	if len(v.units) > 0 {
 		v.guards.make(v)
 		v.kind.relisten(v)

@@ -225,3 +225,22 @@ spec:
 		}
 	}
 }
+
+func TestView_ReportsPoliciesWithoutInboundListeners(t *testing.T) {
+	m, touched := meshtest.New(t, web+`
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: none}
+spec: {}
+`)
+	v := newView(t, m, sidecar)
+	v.Update(touched)
+	var all []string
+	for _, p := range slices.Concat(slices.Collect(maps.Values(v.Problems()))...) {
+		all = append(all, p.Message)
+	}
+	if len(all) != 1 || !strings.Contains(all[0], "not enforced for applications on this host") {
+		t.Errorf("%q", all)
+	}
+}
