@@ -78,7 +78,7 @@ func TestStrict_StaysWhenItsFileIsInvalid(t *testing.T) {
 		if !l.denied() {
 			t.Errorf("%s: requests are admitted", when)
 		}
-		l.reported(when, "every request to all workloads is denied", "not valid YAML")
+		l.reported(when, "every request to all workloads is denied")
 		l.next()
 	}
 	l.put("renamed.yaml", strict)

@@ -39,7 +39,7 @@ func denyEverything() *security.AuthorizationPolicy {
 func (r *reader) deny(node *yaml.Node, h *header, found *document, because string) {
 	namespace, ok := r.namespaceOf(node)
 	if !ok { // perhaps as the line between two documents is missing
-		found.broken, found.unclear = true, true
+		found.broken, found.unclear, found.policies = true, true, mentioned(r.text)
 		return
 	}
 	n := denial{object.Key{Kind: object.Kind(h.kind), Namespace: namespace, Name: h.name},
@@ -74,6 +74,11 @@ func (n denial) kinds() []object.Kind {
 		all = append(all, object.Kind(name))
 	}
 	return all
+}
+
+// isDenial reports whether an object is a denial: no other one has such a name.
+func isDenial(o *object.Object) bool {
+	return o.Kind == object.AuthorizationPolicy && !isSubdomain(o.Name)
 }
 
 // isReplacedBy reports whether a last good version is one of the policy.
@@ -134,22 +139,32 @@ func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 }
 
 // addDenials adds the denials of all documents, except those of policies whose last good version is
-// in force, and one of everything if policies may be in what cannot be read.
-func (f *file) addDenials(path string, denials []denial) {
+// in force, and one of everything if policies may be in what cannot be read. unnamed are the last good
+// versions that may be of what cannot be identified.
+func (f *file) addDenials(path string, denials []denial, unnamed []*object.Object) {
 	for _, n := range denials {
-		if !slices.ContainsFunc(f.held, n.isReplacedBy) {
+		lastGood := f.held
+		if n.policy.Name == "" {
+			lastGood = unnamed
+		}
+		if !slices.ContainsFunc(lastGood, n.isReplacedBy) {
 			f.objects = append(f.objects, n.object)
 			f.problems = append(f.problems, n.problem())
 		}
 	}
-	if f.unclear && len(f.held) == 0 {
+	if f.unclear && len(unnamed) < max(1, f.policies) {
 		o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
 			Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
 			Spec: denyEverything()}
 		f.objects = append(f.objects, o)
-		f.problems = append(f.problems, object.Problem{File: path, Line: 1, Severity: condition.Error,
-			Message: "every request to all workloads is denied, because policies may be in what " +
-				"cannot be read, and no earlier version is known", Fix: "correct it"})
+		const denied = "; until then every request to all workloads is denied, because it may have " +
+			"policies and no earlier version is known"
+		for i := range f.problems {
+			if f.problems[i].Severity == condition.Error {
+				f.problems[i].Message += denied
+				break
+			}
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ func TestDenials_OfWhatIsSelected(t *testing.T) {
 		}
 		f.expectDenials(test.name, want...)
 		named := slices.ContainsFunc(f.store.Problems(), func(p object.Problem) bool {
-			return strings.Contains(p.String(), "y.yaml:1: ") && strings.Contains(p.Message,
+			return strings.Contains(p.String(), "y.yaml:") && strings.Contains(p.Message,
 				"every request to")
 		})
 		if named != (test.want != "") {
@@ -190,14 +190,20 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 		"metadata: {name: x}\nspec: {action: DENY, rules: [{}]}\n"
 	wrong := strings.Replace(good, "DENY", "DENIED", 1)
 	second := strings.Replace(wrong, "name: x", "name: y", 1)
+	const list = "apiVersion: v1\nkind: Lits\nitems:\n- {apiVersion: security.istio.io/v1, " +
+		"kind: AuthorizationPolicy, metadata: {name: x}, spec: {}}\n"
 	for name, test := range map[string]struct {
 		before, after string
 		last          bool // the policy before is in force
 		want          []string
 	}{
-		"invalid":        {good, wrong, true, nil},
-		"misspelt kind":  {good, strings.Replace(good, "kind: Auth", "kind: Aut", 1), true, nil},
-		"another API":    {good, strings.Replace(good, "/v1", "/v9", 1), true, nil},
+		"invalid":       {good, wrong, true, nil},
+		"misspelt kind": {good, strings.Replace(good, "kind: Auth", "kind: Aut", 1), true, nil},
+		"another API":   {good, strings.Replace(good, "/v1", "/v9", 1), true, nil},
+		"another group": {good, strings.Replace(good, "security", "authorization", 1), true, nil},
+		"misspelt kind and group": {good, strings.NewReplacer("security", "securty", "Policy",
+			"Polcy").Replace(good), true, nil},
+		"misspelt List":  {strings.Replace(list, "Lits", "List", 1), list, true, nil},
 		"without a name": {good, strings.Replace(good, "name: x", "", 1), true, nil},
 		"bad namespace":  {good, strings.Replace(good, "name: x", "name: x, namespace: X", 1), true, nil},
 		"no YAML":        {good, good + "a: [", true, nil},
@@ -207,12 +213,13 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 			false, []string{"ns at 1"}},
 		"removed":              {good, "", false, nil},
 		"never valid":          {wrong, strings.Replace(wrong, "DENIED", "NO", 1), false, []string{"ns at 1"}},
-		"never valid, no YAML": {wrong, wrong + "a: [", false, []string{"ns at 1"}},
+		"never valid, no YAML": {wrong, wrong + "a: [", false, []string{"all at 1"}},
 		"corrected":            {wrong, good, true, nil},
 		"a broken one beside it": {good, good + "---\nkind: AuthorizationPolicy\na: [", true,
 			[]string{"all at 1"}},
-		"a broken one beside": {entry("a", "a.test"), "kind: AuthorizationPolicy\na: [", false, nil},
-		"in an empty file":    {"", "kind: AuthorizationPolicy\na: [", false, []string{"all at 1"}},
+		"a broken one beside": {entry("a", "a.test"), "kind: AuthorizationPolicy\na: [", false,
+			[]string{"all at 1"}},
+		"in an empty file": {"", "kind: AuthorizationPolicy\na: [", false, []string{"all at 1"}},
 	} {
 		f := newFiles(t)
 		f.write("x.yaml", test.before)
@@ -227,6 +234,74 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 			}
 			f.again()
 		}
+	}
+}
+
+// TestDenials_OfMovedPolicies edits files in which something else has a last good version.
+func TestDenials_OfMovedPolicies(t *testing.T) {
+	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
+		"metadata: {name: x}\nspec: {}\n"
+	const invalid = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n" +
+		"metadata: {name: a}\nspec: []\n"
+	nameless := strings.Replace(entry("b", "b.test"), "name: b", "nam: b", 1)
+	for name, steps := range map[string][]struct {
+		a, b string
+		want []string
+	}{
+		"into a file, without ---": {
+			{policy, entry("a", "a.test"), nil},
+			{"", entry("a", "a.test") + policy, []string{"all at 1"}}},
+		"broken beside what is invalid": {
+			{"", entry("a", "a.test") + "---\n" + policy, nil},
+			{"", invalid + "---\n" + policy, nil},
+			{"", invalid + "---\n" + policy + "a: [", nil}},
+		"corrected beside what has no name": {
+			{"", policy + "a: [", []string{"all at 1"}},
+			{"", policy + "---\n" + nameless, nil}},
+	} {
+		for _, restarted := range []bool{false, true} { // before the last step
+			f := newFiles(t)
+			for i, step := range steps {
+				what := fmt.Sprintf("%s, step %d, restarted: %v", name, i+1, restarted)
+				if restarted && i == len(steps)-1 {
+					f.again()
+				}
+				f.write("a.yaml", step.a)
+				f.write("b.yaml", step.b)
+				f.expectDenials(what, step.want...)
+				if in := slices.ContainsFunc(f.store.Objects("ns"), func(o *object.Object) bool {
+					return o.Name == "x"
+				}); in != (step.want == nil) {
+					t.Errorf("%s: the policy is in force: %v", what, in)
+				}
+			}
+		}
+	}
+}
+
+// TestDenials_OfDanglingLink removes the target of a link: its file system may be unmounted.
+func TestDenials_OfDanglingLink(t *testing.T) {
+	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
+		"metadata: {name: x}\nspec: {}\n"
+	f, target := newFiles(t), filepath.Join(t.TempDir(), "x.yaml")
+	if err := os.WriteFile(target, []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, f.path("x.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	f.expectDenials("the target exists")
+	if err := os.Remove(target); err != nil {
+		t.Fatal(err)
+	}
+	f.expectDenials("it is away")
+	if !slices.ContainsFunc(f.store.Objects("ns"), func(o *object.Object) bool {
+		return o.Name == "x"
+	}) {
+		t.Error("the policy is not in force")
+	}
+	if len(f.store.Problems()) == 0 {
+		t.Error("nothing is reported")
 	}
 }
 

@@ -28,6 +28,7 @@ type document struct {
 	broken   bool // an object could not be identified
 	denials  []denial
 	unclear  bool // broken, and policies may be in it
+	policies int  // with unclear: how many its text mentions
 
 	filters   []*validated     // EnvoyFilters, until validateAll judges them
 	tolerable []*object.Object // of bad, those in which only something Unknown is an error
@@ -124,7 +125,8 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case h.kind == "":
 		r.unidentified(found)
 		d.refuse(node, &path{name: "kind"}, "the object has no kind", "")
-	case h.kind == "List" || h.items != nil && strings.HasSuffix(h.kind, "List"):
+	case h.kind == "List" || h.items != nil && (strings.HasSuffix(h.kind, "List") ||
+		!h.isIstios() && mayRestrict(r.text)): // with a misspelt kind
 		r.list(d, node, h, found, depth)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
@@ -239,6 +241,7 @@ func oneOf(alternatives []string) string {
 // all stay.
 func (r *reader) unidentified(found *document) {
 	found.broken, found.unclear = true, found.unclear || mayRestrict(r.text)
+	found.policies = mentioned(r.text)
 }
 
 // refused records that an object is invalid, so that its last good version stays. If its kind or
@@ -260,7 +263,7 @@ func (r *reader) refused(h *header, found *document) {
 // same name: its domain is not Istio's, nor similar to it.
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
-	return strings.Contains(g, ".") &&
+	return strings.Contains(g, ".") && g != "istio.io" && !strings.HasSuffix(g, ".istio.io") &&
 		spelling.Nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
 }
 

@@ -32,6 +32,8 @@ type file struct {
 	held     []*object.Object
 	problems []object.Problem
 
+	policies int // document.policies of all unclear documents
+
 	broken  bool // document.broken of any document, or the file is unreadable
 	unclear bool // document.unclear of any document, or the file is unreadable
 	parsed  bool // documents are to be collected
@@ -50,7 +52,7 @@ func readFile(path string, previous *file, options Options) *file {
 	next := &file{read: time.Now()}
 	content, err := readAll(path, next)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && !isLink(path):
 		return nil
 	case err != nil:
 		next.broken, next.unclear = true, true
@@ -59,7 +61,7 @@ func readFile(path string, previous *file, options Options) *file {
 				previous.objects
 		}
 		next.problems = []object.Problem{unreadable(path, err)}
-		next.addDenials(path, nil)
+		next.addDenials(path, nil, next.held)
 		return next
 	}
 	next.parse(path, content, previous, options)
@@ -111,6 +113,13 @@ func readAll(path string, into *file) ([]byte, error) {
 	return inUTF8(content[:n]), nil
 }
 
+// isLink reports whether a path is a symbolic link, whose target may be on a file system that is
+// not mounted.
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
+}
+
 // moved returns the document at another line of its file.
 func (d readDocument) moved(first int) readDocument {
 	by := first - d.first
@@ -154,6 +163,9 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 		f.objects = append(f.objects, d.objects...)
 		f.problems = append(f.problems, d.problems...)
 		f.broken, f.unclear = f.broken || d.broken, f.unclear || d.unclear
+		if d.unclear {
+			f.policies += d.policies
+		}
 	}
 	denials := f.denials(path)
 	for _, n := range denials {
@@ -161,7 +173,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}
 	if previous != nil {
 		for _, o := range previous.objects {
-			if !present[o.Key] && (f.broken || bad[o.Key]) {
+			if !present[o.Key] && !isDenial(o) && (f.broken || bad[o.Key]) {
 				f.held = append(f.held, o)
 			}
 		}
@@ -178,7 +190,11 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 		}
 	}
 	f.objects = append(f.objects, f.held...)
-	f.addDenials(path, denials)
+	// a held object that an invalid document names is not one of an unidentified document
+	unnamed := slices.DeleteFunc(slices.Clone(f.held), func(o *object.Object) bool {
+		return !o.Kind.Restricts() || bad[o.Key]
+	})
+	f.addDenials(path, denials, unnamed)
 }
 
 // unreadable returns the problem of a file that exists but cannot be read.

@@ -13,6 +13,13 @@ func (s *Store) Held() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
 		all = append(all, s.held[path]...)
+		if known := s.files[path]; known != nil { // its policies must be complete, see addDenials
+			for _, o := range known.objects {
+				if o.Kind.Restricts() && !isDenial(o) && !slices.Contains(s.held[path], o) {
+					all = append(all, o)
+				}
+			}
+		}
 	}
 	return all
 }

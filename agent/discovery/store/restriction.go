@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -61,7 +62,22 @@ func securityKinds() []string {
 // of such kinds.
 func (h *header) mayRestrict() bool {
 	_, known := restrictions[h.kind]
+	if !known && !slices.Contains(object.Kinds(apiGroup), h.kind) {
+		known = spelling.Nearest(h.kind, slices.Collect(maps.Keys(restrictions))) != ""
+	}
 	return known && !foreign(h.apiVersion) || group(h.apiVersion) == securityGroup
+}
+
+var kindLine = regexp.MustCompile(`(?m)^[^#\n]*\bkind["']?\s*:\s*["']?(\w+)`)
+
+// mentioned returns how many objects of a kind that can restrict access a text seems to have.
+func mentioned(text []byte) (n int) {
+	for _, match := range kindLine.FindAllSubmatch(text, -1) {
+		if _, known := restrictions[string(match[1])]; known {
+			n++
+		}
+	}
+	return n
 }
 
 // mayRestrict reports whether a text mentions a kind that can restrict access, or its API group.

@@ -121,6 +121,10 @@ func (s *scanner) visit(d directory) {
 		switch {
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENAMETOOLONG):
 			s.failed = cmp.Or(s.failed, err)
+		case err != nil && isMesh(entry.Name()): // unless it vanished, its target may return
+			if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+				s.found(path, info)
+			}
 		case err != nil: // vanished, or a dangling link
 		case info.IsDir() && entry.IsDir():
 			s.directories = append(s.directories, directory{path, info})
