@@ -279,3 +279,34 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An agent that crashes again and again before its proxy answers does not hold queries for ever.
+func TestHelper_RedirectsNoDNSToAnAgentThatCrashesAgainAndAgain(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.resolvers("nameserver " + far[0] + "\n")
+	r.other.Do(t, func() {
+		datagrams(t, net.JoinHostPort(far[0], "53"), func([]byte) []byte { return []byte("far") })
+	})
+	proxy := r.startDNS()
+	r.apply(captureDNS)
+	parts.Eventually(t, 20*time.Second, "the proxy answers",
+		func() bool { return ask(t, appUser, "udp", far[0]) == "proxy" })
+	if err := proxy.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r.client.Close()
+	began := time.Now()
+	parts.Eventually(t, 4*agentGrace, "queries go direct", func() bool {
+		client, err := Dial(t.Context(), r.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = client.Status(t.Context())
+		client.Close()
+		return ask(t, appUser, "udp", far[0]) == "far"
+	})
+	t.Logf("direct %v after the first crash", time.Since(began))
+}

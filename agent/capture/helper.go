@@ -41,7 +41,7 @@ type helper struct {
 	store *fdstore.Store // has a duplicate of the socket of nat, which outlives the helper
 
 	installed  installed
-	left       time.Time // when the last agent disconnected; at first, when this image started
+	left       time.Time // when the last agent that answered left; at first, when this image started
 	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
 	looked     time.Time // for captured connections and for the closed table
 	reported   time.Time // to systemd's watchdog
@@ -148,7 +148,7 @@ func (h *helper) interval() time.Duration {
 func (h *helper) answer(c call) {
 	if c.Operation == "" { // a connection came or went
 		if h.clients[c.from] {
-			if delete(h.clients, c.from); len(h.clients) == 0 {
+			if delete(h.clients, c.from); len(h.clients) == 0 && h.left.IsZero() {
 				h.left = time.Now()
 			}
 			h.tick(time.Now()) // its DNS proxy may have ended with it

@@ -51,13 +51,20 @@ func open(files []*os.File) retained {
 // take returns the socket of an address, which the caller owns then, nil if there is none.
 func (r retained) take(network, address string) io.Closer {
 	host, port, _ := net.SplitHostPort(address)
+	hosts := []string{host}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "::" // as Go binds it
+		hosts = []string{"::", "0.0.0.0"} // as Go binds it with and without IPv6
+	} else if err == nil {
+		hosts = []string{ip.Unmap().String()}
 	}
-	key := network + " " + net.JoinHostPort(host, port)
-	socket := r[key]
-	delete(r, key)
-	return socket
+	for _, host := range hosts {
+		key := network + " " + net.JoinHostPort(host, port)
+		if socket := r[key]; socket != nil {
+			delete(r, key)
+			return socket
+		}
+	}
+	return nil
 }
 
 // bind retries until it can listen or ctx ends, and has systemd keep the sockets. It reports whether

@@ -2,9 +2,12 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -197,4 +200,45 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	second.Forget()
 	manager.Count(storedRoute)
 	<-next
+}
+
+// The route ends if the next agent is configured without it.
+func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
+	near, far, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = near.Close() }()
+	manager := fdstoretest.New(t)
+	if err := manager.Start().Add(storedRoute, far); err != nil {
+		t.Fatal(err)
+	}
+	_ = far.Close()
+	if n := manager.Count(storedRoute); n != 1 {
+		t.Fatalf("%d descriptors are stored", n)
+	}
+	store := manager.Start()
+	_ = New(Options{Listen: "127.0.0.1:15053", Store: store, Board: condition.NewBoard(),
+		Logger: slog.New(slog.DiscardHandler)})
+	if err := store.Discard(); err != nil { // as the agent does
+		t.Fatal(err)
+	}
+	if n := manager.Count(storedRoute); n != 0 {
+		t.Errorf("%d connections to outrider-resolved are stored", n)
+	}
+	_ = near.SetReadDeadline(time.Now().Add(time.Second))
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection lasts: %v", err)
+	}
+}
+
+// Retained sockets are found however the address is written.
+func TestTake_AnyNotation(t *testing.T) {
+	for listen, local := range map[string]string{"0.0.0.0:53": "0.0.0.0:53", ":53": "[::]:53",
+		"[0:0:0:0:0:0:0:1]:53": "[::1]:53", "127.0.0.1:53": "127.0.0.1:53"} {
+		r := retained{"udp " + local: io.NopCloser(nil)}
+		if r.take("udp", listen) == nil || len(r) > 0 {
+			t.Errorf("%s does not find %s", listen, local)
+		}
+	}
 }

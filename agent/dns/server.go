@@ -92,8 +92,10 @@ func New(options Options) *Server {
 	s := &Server{options: options, settings: options.Settings,
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
 		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1),
-		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets),
-		storedRoute: options.Store.Take(storedRoute)}
+		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets)}
+	if options.Resolved != "" { // else the store's owner discards it, and the route ends
+		s.storedRoute = options.Store.Take(storedRoute)
+	}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
 		number, _ := strconv.ParseUint(port, 10, 16)
 		s.port = uint16(number)
