@@ -1,7 +1,9 @@
 package relay
 
 import (
+	"bytes"
 	"context"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -83,6 +85,11 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		r := startRelay(t, Upstream{Address: i.address}, cache)
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
+		// Envoy answers before the relay has read and stored that it accepted the routes.
+		parts.Eventually(t, 20*time.Second, "the routes are stored", func() bool {
+			content, _ := os.ReadFile(cache)
+			return bytes.Contains(content, []byte("envoy.config.route.v3.RouteConfiguration"))
+		})
 		e.Kill()
 		i.kill()
 		r.stop()

@@ -51,11 +51,11 @@ func tests(ctx context.Context, options options) result {
 	return goTest(ctx, testRun{}, packages...)
 }
 
-// goTest runs tests with the race detector: at most three packages at a time, since many run real
+// goTest runs tests with the race detector: at most two packages at a time, since many run real
 // servers; most of the time they wait. A process does not wait at its end for races of goroutines
 // that are left: goleak finds these.
 func goTest(ctx context.Context, run testRun, packages ...string) result {
-	arguments := []string{"test", "-json", "-race", "-count=1", "-p=3", "-timeout=30m"}
+	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
 	if run.pattern != "" {
 		arguments = append(arguments, "-run", run.pattern)
 	}
