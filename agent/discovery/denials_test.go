@@ -34,17 +34,6 @@ metadata: {name: %[1]s, namespace: shop}
 spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
 `
 
-// answer returns the status of a response, 0 if there is none.
-func answer(port int) int {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
-	if err != nil {
-		return 0
-	}
-	_ = response.Body.Close()
-	return response.StatusCode
-}
-
 // deniedGateway is a Gateway for one workload whose paths answer 200.
 const deniedGateway = `apiVersion: networking.istio.io/v1
 kind: Gateway
