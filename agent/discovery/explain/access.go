@@ -16,14 +16,8 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 
+	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/resource"
-)
-
-// Names under which filters publish metadata of a request.
-const (
-	rbacMetadata           = "envoy.filters.http.rbac"
-	connectionRBACMetadata = "envoy.filters.network.rbac"
-	jwtMetadata            = "envoy.filters.http.jwt_authn"
 )
 
 // Kinds of the objects that filters for access come from.
@@ -115,9 +109,9 @@ func (e *explanation) deny(reason string, origins []resource.Origin) {
 func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listener) {
 	found := e.effective(rules)
 	if found.matches != never {
-		filter := rbacMetadata
+		filter := rbac.RequestFilter
 		if e.hcm == nil {
-			filter = connectionRBACMetadata
+			filter = rbac.ConnectionFilter
 		}
 		e.publish(filter, map[string]any{prefix + "shadow_effective_policy_id": found.policy})
 	}

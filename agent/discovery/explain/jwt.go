@@ -9,6 +9,7 @@ import (
 
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 
+	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -80,7 +81,7 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 			e.answer.Body = string(fault)
 			return true
 		}
-		e.publish(jwtMetadata, a.payload)
+		e.publish(rbac.TokenFilter, a.payload)
 		if a.issuer == "" {
 			e.step("token", "", origins, "no token, which is no reason to refuse the request")
 			return false

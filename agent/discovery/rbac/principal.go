@@ -165,15 +165,9 @@ func claim(names, values []string) *rbacv3.Principal {
 			ValueMatchers: []*matcherv3.ValueMatcher{inList(value), value}}}})
 }
 
-// The filter that verifies tokens, and the key of its metadata with the claims.
-const (
-	tokenFilter  = "envoy.filters.http.jwt_authn"
-	tokenPayload = "payload"
-)
-
 func claimPrincipal(names []string, value *matcherv3.ValueMatcher) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_SourcedMetadata{
-		SourcedMetadata: metadata(tokenFilter, append([]string{tokenPayload}, names...), value)}}
+		SourcedMetadata: metadata(TokenFilter, append([]string{TokenClaims}, names...), value)}}
 }
 
 // Brackets returns the names in a sequence of brackets: [a][b]. Text of another form, without its

@@ -14,6 +14,15 @@ import (
 	security "istio.io/api/security/v1beta1"
 )
 
+// Names of the filters for access, which are also the namespaces of their metadata.
+const (
+	RequestFilter    = "envoy.filters.http.rbac"
+	ConnectionFilter = "envoy.filters.network.rbac"
+	TokenFilter      = "envoy.filters.http.jwt_authn" // verifies tokens
+
+	TokenClaims = "payload" // key of TokenFilter's metadata with the claims of a valid token
+)
+
 // Translator translates the rules of one policy. Rules are valid.
 type Translator struct {
 	Namespace string   // of the policy, and of serviceAccounts without one

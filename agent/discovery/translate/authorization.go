@@ -21,11 +21,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Names of filters that admit or deny, and the prefixes of their statistics and metadata, as in
-// Istio.
+// Prefixes of the statistics and metadata of filters that admit or deny, as in Istio.
 const (
-	httpRBACFilter    = "envoy.filters.http.rbac"
-	networkRBACFilter = "envoy.filters.network.rbac"
 	networkStatPrefix = "tcp."
 
 	dryRunAllow = "istio_dry_run_allow_"
@@ -111,12 +108,12 @@ func authorize(w *model.World, policies []*object.Object) (*Authorization, error
 // add appends the filters of one action for requests and for connections. Rules may be nil.
 func (a *Authorization) add(requests, requestShadow, connections,
 	connectionShadow *rbacv3.RBAC) error {
-	forRequests, err := guard(httpRBACFilter, &httprbacv3.RBAC{Rules: requests,
+	forRequests, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{Rules: requests,
 		ShadowRules: requestShadow, ShadowRulesStatPrefix: shadowPrefix(requestShadow)})
 	if err != nil {
 		return err
 	}
-	forConnections, err := networkFilter(networkRBACFilter, &networkrbacv3.RBAC{Rules: connections,
+	forConnections, err := networkFilter(rbac.ConnectionFilter, &networkrbacv3.RBAC{Rules: connections,
 		ShadowRules: connectionShadow, ShadowRulesStatPrefix: shadowPrefix(connectionShadow),
 		StatPrefix: networkStatPrefix})
 	a.Requests = append(a.Requests, forRequests)
@@ -231,11 +228,11 @@ func (a *Authorization) deny(requests, connections *rbacv3.RBAC) error {
 		}
 		return out
 	}
-	forRequests, err := guard(httpRBACFilter, &httprbacv3.RBAC{Rules: renamed(requests)})
+	forRequests, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{Rules: renamed(requests)})
 	if err != nil {
 		return err
 	}
-	forConnections, err := networkFilter(networkRBACFilter, &networkrbacv3.RBAC{
+	forConnections, err := networkFilter(rbac.ConnectionFilter, &networkrbacv3.RBAC{
 		Rules: renamed(connections), StatPrefix: networkStatPrefix})
 	a.External = append(a.External, forRequests)
 	a.Connections = append(a.Connections, forConnections)

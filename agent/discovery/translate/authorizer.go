@@ -20,6 +20,7 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/rbac"
 )
 
 // The RBAC filter for an external authorizer only evaluates, in its shadow rules, whether a request
@@ -82,7 +83,7 @@ func (a *Authorization) authorizer(w *model.World, name string,
 // external adds the filters of an external authorizer. One over HTTP decides on requests only.
 func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider, name, cluster,
 	host string, requests, connections *rbacv3.RBAC) error {
-	rules, err := guard(httpRBACFilter, &httprbacv3.RBAC{ShadowRules: requests,
+	rules, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{ShadowRules: requests,
 		ShadowRulesStatPrefix: authorizerShadow})
 	if err != nil {
 		return err
@@ -92,7 +93,7 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 	if grpc != nil {
 		check = overGRPC(grpc, cluster, host)
 	}
-	check.FilterEnabledMetadata = matched(httpRBACFilter, name)
+	check.FilterEnabledMetadata = matched(rbac.RequestFilter, name)
 	filter, err := guard(extAuthzFilter, check)
 	if err != nil {
 		return err
@@ -105,12 +106,12 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 		name   string
 		config validated
 	}{
-		{networkRBACFilter, &networkrbacv3.RBAC{ShadowRules: connections,
+		{rbac.ConnectionFilter, &networkrbacv3.RBAC{ShadowRules: connections,
 			ShadowRulesStatPrefix: authorizerShadow, StatPrefix: networkStatPrefix}},
 		{networkExtAuthzFilter, &networkextauthzv3.ExtAuthz{StatPrefix: networkStatPrefix,
 			FailureModeAllow: grpc.FailOpen, TransportApiVersion: corev3.ApiVersion_V3,
 			GrpcService:           check.GetGrpcService(),
-			FilterEnabledMetadata: matched(networkRBACFilter, name)}},
+			FilterEnabledMetadata: matched(rbac.ConnectionFilter, name)}},
 	} {
 		filter, err := networkFilter(f.name, f.config)
 		if err != nil {

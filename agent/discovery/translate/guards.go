@@ -9,6 +9,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 
+	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -24,16 +25,16 @@ type Guards struct {
 func DenyAll(origins ...resource.Origin) Guards {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}
 	return Guards{Origins: origins,
-		Requests: []*hcmv3.HttpFilter{httpFilter(httpRBACFilter, &httprbacv3.RBAC{Rules: rules})},
-		Connections: []*listenerv3.Filter{{Name: networkRBACFilter,
+		Requests: []*hcmv3.HttpFilter{httpFilter(rbac.RequestFilter, &httprbacv3.RBAC{Rules: rules})},
+		Connections: []*listenerv3.Filter{{Name: rbac.ConnectionFilter,
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed(&networkrbacv3.RBAC{
 				Rules: rules, StatPrefix: networkStatPrefix})}}}}
 }
 
 // IsGuard reports whether filters with a name admit or deny.
 func IsGuard(name string) bool {
-	return slices.Contains([]string{httpRBACFilter, networkRBACFilter, extAuthzFilter,
-		networkExtAuthzFilter, TokenFilter}, name)
+	return slices.Contains([]string{rbac.RequestFilter, rbac.ConnectionFilter, extAuthzFilter,
+		networkExtAuthzFilter, rbac.TokenFilter}, name)
 }
 
 // addTo puts the filters for requests before those of a connection manager.

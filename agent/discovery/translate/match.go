@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/rbac"
 )
 
 // everything matches every request.
@@ -93,8 +94,8 @@ func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher
 
 // claimMatch returns a matcher for a claim of the request's token: a text, or a list with it.
 func claimMatch(claim []string, in *networking.StringMatch) *matcherv3.MetadataMatcher {
-	out := &matcherv3.MetadataMatcher{Filter: TokenFilter}
-	for _, key := range append([]string{TokenClaims}, claim...) {
+	out := &matcherv3.MetadataMatcher{Filter: rbac.TokenFilter}
+	for _, key := range append([]string{rbac.TokenClaims}, claim...) {
 		out.Path = append(out.Path, &matcherv3.MetadataMatcher_PathSegment{
 			Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: key}})
 	}

@@ -13,15 +13,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/jwks"
 	"outrider.org/outrider/agent/resource"
-)
-
-// TokenFilter is the HTTP filter that verifies tokens, and the namespace of its metadata, in which
-// TokenClaims holds the claims of a valid token.
-const (
-	TokenFilter = "envoy.filters.http.jwt_authn"
-	TokenClaims = "payload"
 )
 
 // spacedClaims are claims that are lists in a text, with spaces between them, as in Istio.
@@ -57,7 +51,7 @@ func Authenticate(w *model.World, node model.Node) Tokens {
 		}
 		config = refuseRequests()
 	}
-	out.Requests = []*hcmv3.HttpFilter{httpFilter(TokenFilter, config)}
+	out.Requests = []*hcmv3.HttpFilter{httpFilter(rbac.TokenFilter, config)}
 	return out
 }
 
@@ -114,7 +108,7 @@ func provider(rule model.TokenRule, keys string, gateway bool) *jwtv3.JwtProvide
 	out := &jwtv3.JwtProvider{Issuer: rule.Issuer, Audiences: rule.Audiences,
 		Forward: rule.ForwardOriginalToken, ForwardPayloadHeader: rule.OutputPayloadToHeader,
 		FromParams: rule.FromParams, FromCookies: rule.FromCookies,
-		PayloadInMetadata: TokenClaims, ClearRouteCache: gateway,
+		PayloadInMetadata: rbac.TokenClaims, ClearRouteCache: gateway,
 		NormalizePayloadInMetadata: &jwtv3.JwtProvider_NormalizePayload{
 			SpaceDelimitedClaims: slices.Compact(spaced)},
 		JwksSourceSpecifier: &jwtv3.JwtProvider_LocalJwks{LocalJwks: &corev3.DataSource{
