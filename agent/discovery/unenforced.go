@@ -106,16 +106,8 @@ func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 // transports returns the encoded transport sockets with which a listener admits connections ("":
 // plain text), by destination port (0: any). A port that it closes has none.
 func transports(r *resource.Resource) map[uint32]map[string]bool {
-	var listener listenerv3.Listener
-	if proto.Unmarshal(r.Value(), &listener) != nil {
-		return nil
-	}
-	chains := listener.GetFilterChains()
-	if listener.GetDefaultFilterChain() != nil {
-		chains = append(chains, listener.GetDefaultFilterChain())
-	}
 	all := map[uint32]map[string]bool{}
-	for _, chain := range chains {
+	for _, chain := range filterChains(r) {
 		port := chain.GetFilterChainMatch().GetDestinationPort().GetValue()
 		if all[port] == nil {
 			all[port] = map[string]bool{}
@@ -125,6 +117,19 @@ func transports(r *resource.Resource) map[uint32]map[string]bool {
 		}
 	}
 	return all
+}
+
+// filterChains returns all filter chains of a listener.
+func filterChains(r *resource.Resource) []*listenerv3.FilterChain {
+	var listener listenerv3.Listener
+	if proto.Unmarshal(r.Value(), &listener) != nil {
+		return nil
+	}
+	chains := listener.GetFilterChains()
+	if listener.GetDefaultFilterChain() != nil {
+		chains = append(chains, listener.GetDefaultFilterChain())
+	}
+	return chains
 }
 
 // closes reports whether a filter chain closes all connections.
