@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -143,18 +144,25 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 }
 
-// While the agent restarts, systemd has its sockets: queries wait in them, and are redirected as long
-// as they exist.
-func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
-	if !inNetwork(t) {
-		return
-	}
+// newDNSRig returns a rig with a resolver of the host, which answers far, and a DNS proxy.
+func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
+	t.Helper()
 	r := newRig(t)
 	r.resolvers("nameserver " + far[0] + "\n")
 	r.other.Do(t, func() {
 		datagrams(t, net.JoinHostPort(far[0], "53"), func([]byte) []byte { return []byte("far") })
 	})
 	proxy := r.startDNS()
+	return r, proxy
+}
+
+// While the agent restarts, systemd has its sockets: queries wait in them, and are redirected as long
+// as they exist.
+func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r, proxy := newDNSRig(t)
 	signal := func(s os.Signal) {
 		t.Helper()
 		if err := proxy.Process.Signal(s); err != nil {
@@ -285,12 +293,7 @@ func TestHelper_RedirectsNoDNSToAnAgentThatCrashesAgainAndAgain(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	r := newRig(t)
-	r.resolvers("nameserver " + far[0] + "\n")
-	r.other.Do(t, func() {
-		datagrams(t, net.JoinHostPort(far[0], "53"), func([]byte) []byte { return []byte("far") })
-	})
-	proxy := r.startDNS()
+	r, proxy := newDNSRig(t)
 	r.apply(captureDNS)
 	parts.Eventually(t, 20*time.Second, "the proxy answers",
 		func() bool { return ask(t, appUser, "udp", far[0]) == "proxy" })

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
 	"sigs.k8s.io/yaml"
 
@@ -32,20 +33,11 @@ func FuzzAuthorize(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		encoded, err := yaml.YAMLToJSON([]byte(text))
 		spec := &security.AuthorizationPolicy{}
-		if err != nil || protojson.Unmarshal(encoded, spec) != nil {
+		w := worldOf(object.AuthorizationPolicy, spec, text)
+		if w == nil {
 			return
 		}
-		o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy, Namespace: "shop",
-			Name: "a"}, Spec: spec}
-		for _, finding := range validate.Object(o) {
-			if finding.Severity == condition.Error {
-				return
-			}
-		}
-		w := model.NewWorld("cluster.local", mesh.Default())
-		w.Apply([]object.Change{{New: o}})
 		node := model.Node{Namespace: "shop", Labels: spec.GetSelector().GetMatchLabels()}
 		for _, p := range translate.Authorize(w, node).Problems {
 			if strings.Contains(p.Message, "Envoy would refuse") {
@@ -53,4 +45,22 @@ func FuzzAuthorize(f *testing.F) {
 			}
 		}
 	})
+}
+
+// worldOf returns a world with an object of namespace shop, whose spec it decodes; nil if that is
+// invalid.
+func worldOf(kind object.Kind, spec proto.Message, text string) *model.World {
+	encoded, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil || protojson.Unmarshal(encoded, spec) != nil {
+		return nil
+	}
+	o := &object.Object{Key: object.Key{Kind: kind, Namespace: "shop", Name: "a"}, Spec: spec}
+	for _, finding := range validate.Object(o) {
+		if finding.Severity == condition.Error {
+			return nil
+		}
+	}
+	w := model.NewWorld("cluster.local", mesh.Default())
+	w.Apply([]object.Change{{New: o}})
+	return w
 }

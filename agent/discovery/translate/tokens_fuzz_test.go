@@ -3,16 +3,11 @@ package translate_test
 import (
 	"testing"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	security "istio.io/api/security/v1beta1"
-	"sigs.k8s.io/yaml"
 
-	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
-	"outrider.org/outrider/agent/discovery/validate"
 )
 
 // FuzzAuthenticate translates specs of RequestAuthentications: Envoy's API refuses nothing that
@@ -29,20 +24,11 @@ func FuzzAuthenticate(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		encoded, err := yaml.YAMLToJSON([]byte(text))
 		spec := &security.RequestAuthentication{}
-		if err != nil || protojson.Unmarshal(encoded, spec) != nil {
+		w := worldOf(object.RequestAuthentication, spec, text)
+		if w == nil {
 			return
 		}
-		o := &object.Object{Key: object.Key{Kind: object.RequestAuthentication, Namespace: "shop",
-			Name: "a"}, Spec: spec}
-		for _, finding := range validate.Object(o) {
-			if finding.Severity == condition.Error {
-				return
-			}
-		}
-		w := model.NewWorld("cluster.local", mesh.Default())
-		w.Apply([]object.Change{{New: o}})
 		w.KeySources()
 		node := model.Node{Namespace: "shop", Labels: spec.GetSelector().GetMatchLabels()}
 		for _, p := range translate.Authenticate(w, node).Problems {
