@@ -51,8 +51,8 @@ func exit(code int, err error) *ExitError {
 	return &ExitError{Code: code, Err: err}
 }
 
-// transientErrors lists transient errors: a shortage of resources, or a keeper or program that starts or is
-// being replaced.
+// transientErrors lists transient errors: a shortage of resources, or a keeper or program that
+// starts or is being replaced.
 var transientErrors = []error{
 	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC,
 	unix.EINTR, unix.EIO,

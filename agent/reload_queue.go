@@ -57,8 +57,8 @@ func (s *queuedWork) wait(ctx context.Context, request *reload) bool {
 	}
 }
 
-// adjustEpoch applies settings to an epoch that became live without a reload. At most one such call is
-// queued.
+// adjustEpoch applies settings to an epoch that became live without a reload. At most one such call
+// is queued.
 func (r *reloader) adjustEpoch(ctx context.Context) {
 	if r.adjusting {
 		return

@@ -27,8 +27,8 @@ type xdsObserver struct {
 
 func newXDSObserver(board *condition.Board, log *slog.Logger, server *discovery.Server,
 	tracker *ports.Tracker, unbound *ports.Unbound) xdsObserver {
-	return xdsObserver{board, log, server, xds.NewRefusals(board, conditionResourcesRefused, ""), tracker,
-		unbound}
+	refused := xds.NewRefusals(board, conditionResourcesRefused, "")
+	return xdsObserver{board, log, server, refused, tracker, unbound}
 }
 
 // maxShown bounds the versions and listeners in a message: one mistake can invalidate hundreds of

@@ -182,8 +182,8 @@ func (l *leaver) again(want State) {
 	l.captures(want)
 }
 
-// An upgrade that replaces the helper leaves the rules in force: nothing is reported, and nothing is
-// reachable past Envoy. Before the first answer, the rules are not known.
+// An upgrade that replaces the helper leaves the rules in force: nothing is reported, and nothing
+// is reachable past Envoy. Before the first answer, the rules are not known.
 func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -142,7 +142,8 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	return DNSStatus{State: On, Resolvers: resolvers}
 }
 
-// checkDNS checks the DNS proxy. While rules are in force and the agent restarts, it need not answer.
+// checkDNS checks the DNS proxy. While rules are in force and the agent restarts, it need not
+// answer.
 func (h *helper) checkDNS(now time.Time, restarts bool) {
 	d, connected := &h.dns, len(h.clients) > 0
 	d.families = dnsReceives(h.Settings.DNSPort, h.users.Agent)
@@ -251,8 +252,8 @@ func dnsReceives(port uint16, agent uint32) Families {
 	return Families{IPv4: receives(loopback4), IPv6: receives(netip.IPv6Loopback())}
 }
 
-// dnsAnswers reports whether a query of class CH is refused, as the DNS proxy does once it knows the
-// names of the mesh. One process has the sockets of both families.
+// dnsAnswers reports whether a query of class CH is refused, as the DNS proxy does once it knows
+// the names of the mesh. One process has the sockets of both families.
 func dnsAnswers(families Families, port uint16) bool {
 	address := loopback4
 	if !families.IPv4 {

@@ -156,8 +156,8 @@ func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	return r, proxy
 }
 
-// While the agent restarts, systemd has its sockets: queries wait in them, and are redirected as long
-// as they exist.
+// While the agent restarts, systemd has its sockets: queries wait in them, and are redirected as
+// long as they exist.
 func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	if !inNetwork(t) {
 		return

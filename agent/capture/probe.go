@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// acceptProbe is a marked connection of the helper to a port of Envoy. It shows whether Envoy accepts:
-// the kernel completes the connection itself, and gives the socket at Envoy's end an inode only
-// when Envoy accepts it.
+// acceptProbe is a marked connection of the helper to a port of Envoy. It shows whether Envoy
+// accepts: the kernel completes the connection itself, and gives the socket at Envoy's end an inode
+// only when Envoy accepts it.
 type acceptProbe struct {
 	fd          int
 	local, peer netip.AddrPort

@@ -17,8 +17,8 @@ import (
 // virtual are addresses that no host has. What is sent there gets no answer.
 var virtual = both{"203.0.113.7", "2001:db8:7::7"}
 
-// dialFrom is a connection of a user to port 80 of an address from a port of this host, as an answer
-// or an error. The kernel sends SYNs after 0, 1 and 3 seconds.
+// dialFrom is a connection of a user to port 80 of an address from a port of this host, as an
+// answer or an error. The kernel sends SYNs after 0, 1 and 3 seconds.
 func dialFrom(t *testing.T, user int, port uint16, to string, limit time.Duration) (answer string) {
 	t.Helper()
 	parts.RunAs(t, user, func() {
@@ -51,8 +51,8 @@ func reuseAddress(_, _ string, raw syscall.RawConn) (err error) {
 	}), err)
 }
 
-// A SYN that was sent while the rules were away keeps neither the next ones of its connection direct
-// nor other connections of its port. Established connections keep their path.
+// A SYN that was sent while the rules were away keeps neither the next ones of its connection
+// direct nor other connections of its port. Established connections keep their path.
 func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 	if !inNetwork(t) {
 		return

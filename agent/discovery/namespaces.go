@@ -71,8 +71,8 @@ func additions(objects []*object.Object) []object.Change {
 	return changes
 }
 
-// applyNamespaces moves the objects to the namespace of the settings if that has changed, and updates
-// the views that are not current if they are outdated. Only Run may call it, without mu.
+// applyNamespaces moves the objects to the namespace of the settings if that has changed, and
+// updates the views that are not current if they are outdated. Only Run may call it, without mu.
 func (s *Server) applyNamespaces() {
 	c := s.config
 	s.mu.Lock()

@@ -130,8 +130,8 @@ func (s *Server) readRefusals() (all []refusedState) {
 	return all[:min(len(all), maxRefusedStates)]
 }
 
-// refusalsMark returns a digest that differs once what proxies refused may differ: each change has a
-// snapshot of its own. Callers hold mu.
+// refusalsMark returns a digest that differs once what proxies refused may differ: each change has
+// a snapshot of its own. Callers hold mu.
 func (s *Server) refusalsMark() [sha256.Size]byte {
 	mark := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(s.views)) {

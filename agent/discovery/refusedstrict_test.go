@@ -254,9 +254,9 @@ spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}, portLevelMtls
 	closed("a new epoch", f.connect(n, refuses))
 }
 
-// TestRefusal_PolicyNotInForceOnMovedPort moves a port of a sidecar in the edit that makes it STRICT.
-// Envoy refuses the listener of the new port, and the old one stays with plain text: that is an error
-// of the policy, for the next agent, too.
+// TestRefusal_PolicyNotInForceOnMovedPort moves a port of a sidecar in the edit that makes it
+// STRICT. Envoy refuses the listener of the new port, and the old one stays with plain text: that
+// is an error of the policy, for the next agent, too.
 func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

@@ -31,7 +31,8 @@ const notEnforced = "the policy is not in force: "
 
 // unenforced returns the problem of a policy that is not in force because a client refused a
 // resource; ok is false if there is none. snapshot has the refusal.
-func (s *Server) unenforced(snapshot *resource.Snapshot, of *resource.Refused) (p Problem, ok bool) {
+func (s *Server) unenforced(snapshot *resource.Snapshot,
+	of *resource.Refused) (p Problem, ok bool) {
 	newest := of.Resource
 	var inUse []*resource.Resource
 	if of.InUse() != nil {

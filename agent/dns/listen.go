@@ -31,8 +31,8 @@ type sockets struct {
 	tcp net.Listener
 }
 
-// retained are sockets that systemd has kept open while the agent restarted, by network and address.
-// Queries wait in their buffers.
+// retained are sockets that systemd has kept open while the agent restarted, by network and
+// address. Queries wait in their buffers.
 type retained map[string]io.Closer
 
 func open(files []*os.File) retained {
@@ -67,8 +67,8 @@ func (r retained) take(network, address string) io.Closer {
 	return nil
 }
 
-// bind retries until it can listen or ctx ends, and has systemd keep the sockets. It reports whether
-// some were retained over a restart.
+// bind retries until it can listen or ctx ends, and has systemd keep the sockets. It reports
+// whether some were retained over a restart.
 func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err error) {
 	before := open(s.storedSockets)
 	stored := len(before)
@@ -92,8 +92,8 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 	return bound, again, nil
 }
 
-// replaceStored closes the retained sockets that are not in use, of another address, and has systemd
-// keep those that are.
+// replaceStored closes the retained sockets that are not in use, of another address, and has
+// systemd keep those that are.
 func (s *Server) replaceStored(unused retained, bound []sockets) {
 	for _, socket := range unused {
 		_ = socket.Close()

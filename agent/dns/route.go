@@ -77,8 +77,8 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 	}
 }
 
-// storeRoute has systemd keep the connection of a route that is in force, in place of the one of the
-// agent before a restart, whose route ends.
+// storeRoute has systemd keep the connection of a route that is in force, in place of the one of
+// the agent before a restart, whose route ends.
 func (s *Server) storeRoute(client *resolved.Client) {
 	for _, file := range s.storedRoute {
 		_ = file.Close()

@@ -78,8 +78,8 @@ func (u *upstream) over(ctx context.Context, network string, query *dns.Msg) (*d
 	}
 }
 
-// withoutAddresses returns the cause of a network error, whose text has no port of this host: errors
-// of one kind are equal.
+// withoutAddresses returns the cause of a network error, whose text has no port of this host:
+// errors of one kind are equal.
 func withoutAddresses(err error) error {
 	if failed, ok := errors.AsType[*net.OpError](err); ok {
 		return failed.Err

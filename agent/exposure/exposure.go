@@ -134,8 +134,8 @@ func (c *Checker) Run(ctx context.Context) error {
 // Report returns the result of the last check.
 func (c *Checker) Report() Report { return *c.report.Load() }
 
-// Closed returns why the agent is not ready: a port that is reachable past mutual TLS, or may be; ""
-// if there is none. It does not block.
+// Closed returns why the agent is not ready: a port that is reachable past mutual TLS, or may be;
+// "" if there is none. It does not block.
 func (c *Checker) Closed() string {
 	if c.report.Load().unknown {
 		return "waiting for outrider-capture: not known whether ports are reachable past mutual TLS"

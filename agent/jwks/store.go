@@ -51,8 +51,8 @@ func (f *Fetcher) restore() {
 	}
 }
 
-// store writes the file if it is outdated and not written a moment ago. It returns the time until it
-// should be called again.
+// store writes the file if it is outdated and not written a moment ago. It returns the time until
+// it should be called again.
 func (f *Fetcher) store() time.Duration {
 	if f.options.File == "" || !f.outdated && !f.changedKeys {
 		return unusedFor

@@ -224,8 +224,8 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	}
 }
 
-// TestRefusal_IsReportedUntilTheStreamAcceptsTheType has one of two Envoys refuse clusters: what the
-// other one accepts does not end that.
+// TestRefusal_IsReportedUntilTheStreamAcceptsTheType has one of two Envoys refuse clusters: what
+// the other one accepts does not end that.
 func TestRefusal_IsReportedUntilTheStreamAcceptsTheType(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, Upstream{Address: up.address}, "")

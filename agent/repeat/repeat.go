@@ -1,6 +1,6 @@
 // Package repeat bounds how often the same thing is reported. What others can cause without end (an
-// error in a loop, a state that comes and goes, a refused request) is reported a few times a minute;
-// the rest is counted.
+// error in a loop, a state that comes and goes, a refused request) is reported a few times a
+// minute; the rest is counted.
 package repeat
 
 import (

@@ -11,10 +11,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// acknowledgeTime is how long listeners, routes and later clusters wait for the answer to clusters and
-// endpoints. Envoy acknowledges clusters when the last one is warm, so that no route refers to a
-// missing cluster. The wait is bounded, as a cluster may never become warm, for example without its
-// secret.
+// acknowledgeTime is how long listeners, routes and later clusters wait for the answer to clusters
+// and endpoints. Envoy acknowledges clusters when the last one is warm, so that no route refers to
+// a missing cluster. The wait is bounded, as a cluster may never become warm, for example without
+// its secret.
 const acknowledgeTime = time.Second
 
 // next returns the response to send now, nil if there is none. Clusters come first, then endpoints,

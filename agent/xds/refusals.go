@@ -28,7 +28,8 @@ type refusedBy struct {
 }
 
 // NewRefusals returns an empty Refusals. code returns the condition for a type.
-func NewRefusals(board *condition.Board, code func(typeURL string) string, prefix string) *Refusals {
+func NewRefusals(board *condition.Board, code func(typeURL string) string,
+	prefix string) *Refusals {
 	return &Refusals{board: board, code: code, prefix: prefix, all: map[refusedBy]string{}}
 }
 

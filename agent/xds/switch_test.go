@@ -79,8 +79,8 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 	}
 }
 
-// While no descriptor is left, connections wait, and are served afterwards. In a process of its own,
-// as a connection of an earlier test that ends late would free a descriptor.
+// While no descriptor is left, connections wait, and are served afterwards. In a process of its
+// own, as a connection of an earlier test that ends late would free a descriptor.
 func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
 	if !parts.InNetwork(t) {
 		return

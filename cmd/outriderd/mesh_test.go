@@ -101,8 +101,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 	}
 }
 
-// TestDenial_OfUnsupportedPolicy starts an agent with a policy that it cannot enforce: it is ready, and
-// says what is denied.
+// TestDenial_OfUnsupportedPolicy starts an agent with a policy that it cannot enforce: it is ready,
+// and says what is denied.
 func TestDenial_OfUnsupportedPolicy(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,

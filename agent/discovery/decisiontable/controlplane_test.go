@@ -47,7 +47,8 @@ func (c *testCase) labels() map[string]any {
 		"istio": "ingressgateway-" + c.name, "gateway.networking.k8s.io/gateway-name": "gateway"}
 }
 
-// fromIstiod returns the resources of all workloads by an istiod with all objects in its API server.
+// fromIstiod returns the resources of all workloads by an istiod with all objects in its API
+// server.
 func fromIstiod(t testing.TB, cases []*testCase, providers *authorizers) map[string]*workload {
 	t.Helper()
 	control := cluster.Start(t)

@@ -20,8 +20,8 @@ const seed = 26
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Each case has its own namespace, workload and ports; all objects are loaded at once. The resources
-// of all workloads run in one Envoy, unchanged.
+// Each case has its own namespace, workload and ports; all objects are loaded at once. The
+// resources of all workloads run in one Envoy, unchanged.
 
 // TestDecisions_AsWithIstiod sends the same requests to workloads that istiod configures and to
 // those that the embedded server configures. Statuses, bodies and headers must be equal, and

@@ -8,9 +8,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Reverted has what agents before 0054 (docs/decisions) reverted because Envoy refused it. It counts
-// as invalid until it changes or a reload, so that the version before stays in force as its last
-// good one. It is immutable.
+// Reverted has what agents before 0054 (docs/decisions) reverted because Envoy refused it. It
+// counts as invalid until it changes or a reload, so that the version before stays in force as its
+// last good one. It is immutable.
 type Reverted struct {
 	objects []reverted
 	mesh    *revertedMesh

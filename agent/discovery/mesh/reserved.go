@@ -10,9 +10,9 @@ type Reserved struct {
 	Envoy   bool   // a listener of Envoy's bootstrap
 }
 
-// ReservedBy returns who uses an address and port, or "". Listeners for captured connections are not
-// bound, so they only conflict with Envoy's own listeners on all addresses: Envoy refuses two equal
-// addresses.
+// ReservedBy returns who uses an address and port, or "". Listeners for captured connections are
+// not bound, so they only conflict with Envoy's own listeners on all addresses: Envoy refuses two
+// equal addresses.
 func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
 	for _, t := range m.Reserved {
 		switch {

@@ -82,8 +82,8 @@ func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
 }
 
 // SecurityPolicies returns the AuthorizationPolicies or RequestAuthentications that apply to a
-// proxy: those of no namespace, which apply to all proxies, of the root namespace, and of its own, each
-// oldest first.
+// proxy: those of no namespace, which apply to all proxies, of the root namespace, and of its own,
+// each oldest first.
 func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	namespaces := []string{"", w.mesh.RootNamespace}
 	if node.Namespace != w.mesh.RootNamespace {
@@ -121,7 +121,8 @@ func (w *World) Selected(o *object.Object, node Node) bool {
 // Secured reports whether a change affects the AuthorizationPolicies or RequestAuthentications of a
 // proxy, or may change their key sets.
 func (w *World) Secured(touched Touched, node Node) bool {
-	return touched.KeySets && len(w.TokenRules(node)) > 0 || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
+	tokens := touched.KeySets && len(w.TokenRules(node)) > 0
+	return tokens || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
 		return w.Selected(o, node)
 	})
 }

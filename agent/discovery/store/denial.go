@@ -87,8 +87,8 @@ func (n denial) isReplacedBy(o *object.Object) bool {
 		(o.Name == n.policy.Name || n.policy.Name == "" && isSubdomain(o.Name))
 }
 
-// namespaceOf returns the namespace that an object names, "" if it names none. ok is false if that is
-// not clear.
+// namespaceOf returns the namespace that an object names, "" if it names none. ok is false if that
+// is not clear.
 func (r *reader) namespaceOf(node *yaml.Node) (namespace string, ok bool) {
 	d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
 	d.pairs(node, nil, func(key, value *yaml.Node) {
@@ -139,8 +139,8 @@ func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 }
 
 // addDenials adds the denials of all documents, except those of policies whose last good version is
-// in force, and one of everything if policies may be in what cannot be read. unnamed are the last good
-// versions that may be of what cannot be identified.
+// in force, and one of everything if policies may be in what cannot be read. unnamed are the last
+// good versions that may be of what cannot be identified.
 func (f *file) addDenials(path string, denials []denial, unnamed []*object.Object) {
 	for _, n := range denials {
 		lastGood := f.held

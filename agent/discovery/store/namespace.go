@@ -35,8 +35,8 @@ func (s *Store) SetNamespace(namespace string) {
 	s.reconcile(before)
 }
 
-// Objects returns the objects in force, one for each key, oldest first. Those that name no namespace
-// are in the specified one.
+// Objects returns the objects in force, one for each key, oldest first. Those that name no
+// namespace are in the specified one.
 func (s *Store) Objects(namespace string) []*object.Object {
 	oldest := make(map[object.Key]*object.Object, len(s.candidates))
 	for _, candidates := range s.candidates {

@@ -55,7 +55,8 @@ type Proposal struct {
 // Propose parses files. A folder is one whose files are all among them; paths are absolute. Only
 // Namespace, Validate and ValidateAll of the options count.
 func Propose(texts []Text, folders []string, options Options) Proposal {
-	p := Proposal{namespace: options.Namespace, files: map[string]*file{}, objects: map[object.Key]bool{}}
+	p := Proposal{namespace: options.Namespace, files: map[string]*file{},
+		objects: map[object.Key]bool{}}
 	for _, folder := range folders {
 		p.folders = append(p.folders, filepath.Clean(folder))
 	}
@@ -81,9 +82,9 @@ func (p Proposal) Namespace() string { return p.namespace }
 // Has reports whether a file is among those of the proposal.
 func (p Proposal) Has(path string) bool { return p.files[path] != nil }
 
-// With returns a store with the files of a proposal and its default namespace. A folder at or below one of Options.Paths, or
-// a file there, replaces what s has of it. Any other folder replaces all files. The objects of any
-// other file replace those with the same key.
+// With returns a store with the files of a proposal and its default namespace. A folder at or below
+// one of Options.Paths, or a file there, replaces what s has of it. Any other folder replaces all
+// files. The objects of any other file replace those with the same key.
 func (s *Store) With(p Proposal) *Store {
 	options := s.options
 	options.Namespace, options.LastGood, options.Await = p.namespace, nil, false

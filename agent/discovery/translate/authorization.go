@@ -50,8 +50,8 @@ var actions = []struct {
 	{security.AuthorizationPolicy_ALLOW, rbacv3.RBAC_ALLOW},
 }
 
-// Authorize translates the AuthorizationPolicies of a proxy. If Envoy would refuse the result, which
-// validation prevents, everything is denied.
+// Authorize translates the AuthorizationPolicies of a proxy. If Envoy would refuse the result,
+// which validation prevents, everything is denied.
 func Authorize(w *model.World, node model.Node) *Authorization {
 	policies := w.SecurityPolicies(object.AuthorizationPolicy, node)
 	out, err := authorize(w, policies)

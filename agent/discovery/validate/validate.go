@@ -74,7 +74,8 @@ func Localities(field string, l *networking.LocalityLoadBalancerSetting) []objec
 	return c.findings
 }
 
-// ServiceName returns the findings of the service of an extension provider: NAMESPACE/HOST, or HOST.
+// ServiceName returns the findings of the service of an extension provider: NAMESPACE/HOST, or
+// HOST.
 func ServiceName(field, service string) []object.Finding {
 	c := &checker{}
 	namespace, host, ok := strings.Cut(service, "/")

@@ -15,9 +15,9 @@ import (
 // earlierVersion is that of the package that scripts/get-earlier builds from the history.
 const earlierVersion = "0.9.0"
 
-// TestUpgrade_FromAnEarlierVersion upgrades from a package of the history and goes back, twice, under
-// load and while a file of the mesh configuration is invalid, whose last good version each agent
-// reads from the other's state. It runs in full tests, since a clone may have no history.
+// TestUpgrade_FromAnEarlierVersion upgrades from a package of the history and goes back, twice,
+// under load and while a file of the mesh configuration is invalid, whose last good version each
+// agent reads from the other's state. It runs in full tests, since a clone may have no history.
 func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	if !full() {
 		return
