@@ -62,7 +62,7 @@ func (c *certificates) run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// look implements view.Look.
+// look implements view.Inspect.
 func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	found := make([]view.Held, len(secrets))
 	if c == nil {

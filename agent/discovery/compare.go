@@ -64,7 +64,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	s.mu.Unlock()
 	check := s.check()
 	proposal := store.Propose(texts, folders, store.Options{Namespace: namespace,
-		Validate: check.object, ValidateAll: check.foreign})
+		Validate: check.object, ValidateAll: check.unlinked})
 	var p proposed
 	if ended := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); ended != nil {
 		return Comparison{}, ended

@@ -115,7 +115,7 @@ func New(options Options) (*Server, error) {
 
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
-		Validate: check.object, ValidateAll: check.foreign, Await: o.Await,
+		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
 		LastGood: lastGood.Objects, Tolerate: o.Served && !lastGood.Checked})
 }
 

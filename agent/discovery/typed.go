@@ -48,8 +48,8 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 	return findings
 }
 
-// foreign checks the typed_configs of EnvoyFilters whose types are not linked.
-func (c filterCheck) foreign(filters []*object.Object) []store.Verdict {
+// unlinked checks the typed_configs of EnvoyFilters whose types are not linked.
+func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 	verdicts := make([]store.Verdict, len(filters))
 	if c.typed == nil {
 		return verdicts
@@ -59,7 +59,7 @@ func (c filterCheck) foreign(filters []*object.Object) []store.Verdict {
 	var at []string
 	for i, o := range filters {
 		read, _ := patch.Read(o)
-		for _, f := range read.Foreign {
+		for _, f := range read.Unlinked {
 			value, err := protojson.Marshal(f.Value)
 			if err != nil {
 				continue // unreachable: it was JSON

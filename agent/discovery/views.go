@@ -104,7 +104,7 @@ func (s *Server) evict(now time.Time) bool {
 
 // unusedFor returns how long no proxy has followed or requested the view's feed.
 func (v *served) unusedFor(now time.Time) time.Duration {
-	idle := v.Feed().Idle()
+	idle := v.Feed().IdleSince()
 	if idle.IsZero() {
 		return 0
 	}

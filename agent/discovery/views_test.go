@@ -99,7 +99,7 @@ func TestViews_InventedNodesCostNothing(t *testing.T) {
 			map[string]any{"app": "new"})); err != nil {
 			t.Errorf("a new kind after one that is not used: %v", err)
 		}
-		if feed.Idle() != (time.Time{}) || server.Stats().Views != 8 {
+		if feed.IdleSince() != (time.Time{}) || server.Stats().Views != 8 {
 			t.Errorf("%d views", server.Stats().Views)
 		}
 	})

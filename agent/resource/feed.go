@@ -285,8 +285,8 @@ func (f *Feed) Watch() (leave func()) {
 	}
 }
 
-// Idle returns the time since which the feed has no watcher; zero while it has one.
-func (f *Feed) Idle() time.Time {
+// IdleSince returns the time since which the feed has no watcher; zero while it has one.
+func (f *Feed) IdleSince() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.watchers > 0 {

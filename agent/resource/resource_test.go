@@ -127,17 +127,17 @@ func TestFeed_Idle(t *testing.T) {
 		made := time.Now()
 		f := NewFeed()
 		time.Sleep(time.Second)
-		if !f.Idle().Equal(made) {
-			t.Errorf("a new feed is idle since %v", f.Idle())
+		if !f.IdleSince().Equal(made) {
+			t.Errorf("a new feed is idle since %v", f.IdleSince())
 		}
 		one, other := f.Watch(), f.Watch()
 		one()
-		if !f.Idle().IsZero() {
-			t.Errorf("a followed feed is idle since %v", f.Idle())
+		if !f.IdleSince().IsZero() {
+			t.Errorf("a followed feed is idle since %v", f.IdleSince())
 		}
 		other()
-		if !f.Idle().Equal(time.Now()) {
-			t.Errorf("a feed that was left is idle since %v", f.Idle())
+		if !f.IdleSince().Equal(time.Now()) {
+			t.Errorf("a feed that was left is idle since %v", f.IdleSince())
 		}
 	})
 }

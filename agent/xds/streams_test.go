@@ -36,14 +36,14 @@ func TestMaxStreams(t *testing.T) {
 	if stats := server.Stats(); stats.RefusedStreams != 1 || stats.StreamsTotal != 1 {
 		t.Errorf("stats: %+v", stats)
 	}
-	if !feed.Idle().IsZero() {
+	if !feed.IdleSince().IsZero() {
 		t.Error("nobody follows the feed of an open stream")
 	}
 	if err := connection.Close(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "nobody follows the feed of a stream that ended",
-		func() bool { return !feed.Idle().IsZero() })
+		func() bool { return !feed.IdleSince().IsZero() })
 }
 
 func TestStream_SlowClientIsDisconnected(t *testing.T) {

@@ -36,8 +36,8 @@ type patch struct {
 
 // Filter is a parsed EnvoyFilter.
 type Filter struct {
-	// Foreign lists the messages that travel as TypedStruct, with paths below the object's spec.
-	Foreign []store.Foreign
+	// Unlinked lists the messages that travel as TypedStruct, with paths below the object's spec.
+	Unlinked []store.Unlinked
 
 	object  *object.Object
 	patches []*patch
@@ -71,9 +71,9 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 			p.version, _ = regexp.Compile(expression)
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
-			message, wrong, foreign := build(p.applyTo, value,
+			message, wrong, unlinked := build(p.applyTo, value,
 				fmt.Sprintf("configPatches[%d].patch.value", i))
-			findings, f.Foreign = append(findings, wrong...), append(f.Foreign, foreign...)
+			findings, f.Unlinked = append(findings, wrong...), append(f.Unlinked, unlinked...)
 			if message == nil {
 				continue
 			}

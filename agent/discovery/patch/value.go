@@ -46,23 +46,23 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build decodes a patch's value. The findings list its errors by path, foreign the messages in it
+// build decodes a patch's value. The findings list its errors by path, unlinked the messages in it
 // that Envoy alone can decode. After an error the message is nil, unless all that is wrong is
 // unknown: then the message lacks it.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding,
-	[]store.Foreign) {
+	[]store.Unlinked) {
 	message := newValue(to)
 	if message == nil {
 		return nil, []object.Finding{{Field: path, Severity: condition.Error,
 			Message: fmt.Sprintf("Envoy has no %s", to)}}, nil
 	}
-	findings, foreign := store.Envoy(value.AsMap(), message, path)
+	findings, unlinked := store.Envoy(value.AsMap(), message, path)
 	if slices.ContainsFunc(findings, func(f object.Finding) bool {
 		return f.Severity == condition.Error && !f.Unknown
 	}) {
 		return nil, findings, nil
 	}
-	return message, findings, foreign
+	return message, findings, unlinked
 }
 
 // typeName returns the message name in a type URL.

@@ -36,7 +36,7 @@ func (t Translator) principal(attribute string, values []string) *rbacv3.Princip
 	case attribute == requestPresenter:
 		return claim([]string{"azp"}, values)
 	case strings.HasPrefix(attribute, requestClaims):
-		return claim(Brackets(strings.TrimPrefix(attribute, requestClaims)), values)
+		return claim(bracketed(strings.TrimPrefix(attribute, requestClaims)), values)
 	case attribute == sourcePrincipal:
 		values = t.aliases(values)
 	case attribute == sourceTrustDomain:
@@ -170,9 +170,9 @@ func claimPrincipal(names []string, value *matcherv3.ValueMatcher) *rbacv3.Princ
 		SourcedMetadata: metadata(TokenFilter, append([]string{TokenClaims}, names...), value)}}
 }
 
-// Brackets returns the names in a sequence of brackets: [a][b]. Text of another form, without its
+// bracketed returns the names in a sequence of brackets: [a][b]. Text of another form, without its
 // first and last bracket, is one name.
-func Brackets(text string) []string {
+func bracketed(text string) []string {
 	var names []string
 	for rest := text; rest != ""; {
 		end := strings.IndexByte(rest, ']')

@@ -31,7 +31,7 @@ type decoder struct {
 	protobuf bool
 	envoy    bool // see Envoy
 	seconds  bool // see EnvoyStrictly
-	foreign  []Foreign
+	unlinked []Unlinked
 	unknowns []bool // with envoy: for each of problems, Finding.Unknown
 	// someUnknown means that one of problems is Unknown.
 	someUnknown bool

@@ -24,8 +24,8 @@ import (
 
 const wellKnownPackage = "google.protobuf"
 
-// Foreign is a packed message of a type that is not linked into this program.
-type Foreign struct {
+// Unlinked is a packed message of a type that is not linked into this program.
+type Unlinked struct {
 	Field string // its path
 	Type  string // the name of the message
 	Value *structpb.Struct
@@ -35,17 +35,17 @@ type Foreign struct {
 // the value. Go's durations are valid. A packed message of a type that is not linked travels as a
 // TypedStruct, which Envoy decodes, and a TypedStruct of a linked type as that type. After an
 // error, except for those with Unknown, the message must not be used; what is unknown is left out.
-func Envoy(value any, into proto.Message, at string) ([]object.Finding, []Foreign) {
+func Envoy(value any, into proto.Message, at string) ([]object.Finding, []Unlinked) {
 	return decodeEnvoy(&decoder{}, value, into, at)
 }
 
 // EnvoyStrictly is Envoy with the durations of protobuf's JSON alone: those that Envoy decodes.
-func EnvoyStrictly(value any, into proto.Message, at string) ([]object.Finding, []Foreign) {
+func EnvoyStrictly(value any, into proto.Message, at string) ([]object.Finding, []Unlinked) {
 	return decodeEnvoy(&decoder{seconds: true}, value, into, at)
 }
 
 func decodeEnvoy(d *decoder, value any, into proto.Message, at string) ([]object.Finding,
-	[]Foreign) {
+	[]Unlinked) {
 	d.protobuf, d.envoy = true, true
 	d.problemAt = func(_ int, field string) object.Problem { return object.Problem{Field: field} }
 	var root *path
@@ -58,7 +58,7 @@ func decodeEnvoy(d *decoder, value any, into proto.Message, at string) ([]object
 		findings[i] = object.Finding{Field: p.Field, Severity: p.Severity, Message: p.Message,
 			Fix: p.Fix, Unknown: d.unknowns[i]}
 	}
-	return findings, d.foreign
+	return findings, d.unlinked
 }
 
 // nodeOf returns a JSON value as a YAML node.
@@ -149,7 +149,7 @@ func (d *decoder) packed(node *yaml.Node, into *anypb.Any, at *path, depth int) 
 	case err != nil:
 		value := &structpb.Struct{}
 		d.structure(fields, value, at, depth)
-		d.foreign = append(d.foreign, Foreign{Field: at.String(), Type: name, Value: value})
+		d.unlinked = append(d.unlinked, Unlinked{Field: at.String(), Type: name, Value: value})
 		d.pack(node, into, &xdstypev3.TypedStruct{TypeUrl: resource.TypePrefix + name, Value: value}, at)
 	case linked.Descriptor().FullName().Parent() == wellKnownPackage:
 		return false

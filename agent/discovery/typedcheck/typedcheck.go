@@ -33,13 +33,13 @@ func check(config typedconfig.Config) []typedconfig.Finding {
 	if err := json.Unmarshal(config.Value, &value); err != nil {
 		return []typedconfig.Finding{{Severity: condition.Error, Message: err.Error()}}
 	}
-	problems, foreign := store.EnvoyStrictly(value, known.New().Interface(), "")
+	problems, unlinked := store.EnvoyStrictly(value, known.New().Interface(), "")
 	var findings []typedconfig.Finding
 	for _, p := range problems {
 		findings = append(findings, typedconfig.Finding{Field: p.Field, Severity: p.Severity,
 			Message: p.Message, Fix: p.Fix, Unknown: p.Unknown})
 	}
-	for _, f := range foreign {
+	for _, f := range unlinked {
 		findings = append(findings, unknownType(f.Field, f.Type))
 	}
 	return findings

@@ -14,14 +14,14 @@ import (
 // secrets publishes the file secrets of a view. Several units may need the same secret; it is
 // published as long as one does.
 type secrets struct {
-	look  Look
-	users map[translate.FileSecret]map[string][]resource.Origin // by unit
-	needs map[string][]translate.FileSecret
-	dirty map[translate.FileSecret]struct{} // their users or files have changed
+	inspect Inspect
+	users   map[translate.FileSecret]map[string][]resource.Origin // by unit
+	needs   map[string][]translate.FileSecret
+	dirty   map[translate.FileSecret]struct{} // their users or files have changed
 }
 
-// Look inspects the files of secrets. The result has the same order.
-type Look func([]translate.FileSecret) []Held
+// Inspect returns the state of the files of each secret, in the same order.
+type Inspect func([]translate.FileSecret) []Held
 
 // Held describes the files of a secret.
 type Held struct {
@@ -31,8 +31,8 @@ type Held struct {
 	Denied      []string // why the proxy cannot read the files, and the remedy
 }
 
-func newSecrets(look Look) secrets {
-	return secrets{look: look, users: map[translate.FileSecret]map[string][]resource.Origin{},
+func newSecrets(inspect Inspect) secrets {
+	return secrets{inspect: inspect, users: map[translate.FileSecret]map[string][]resource.Origin{},
 		needs: map[string][]translate.FileSecret{},
 		dirty: map[translate.FileSecret]struct{}{}}
 }
@@ -87,7 +87,7 @@ func (s *secrets) publish(v *View) {
 	if len(needed) == 0 {
 		return
 	}
-	found := s.look(needed)
+	found := s.inspect(needed)
 	for i, secret := range needed {
 		unit := "secret/" + secret.Name()
 		origins := s.origins(secret)

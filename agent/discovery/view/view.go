@@ -47,11 +47,11 @@ type kind interface {
 }
 
 // New returns a view of a world. It publishes with the first Update.
-func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, error) {
+func New(world *model.World, node model.Node, cache *Cache, inspect Inspect) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
 		problems: map[string][]object.Problem{},
-		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(look),
+		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(inspect),
 		patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
