@@ -17,7 +17,8 @@ func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 		options.Roots = x509.NewCertPool()
 		pem, err := os.ReadFile(roots)
 		if err != nil || !options.Roots.AppendCertsFromPEM(pem) {
-			s.options.Logger.Warn("no root certificates for key sets", "file", roots, "error", err)
+			s.options.Logger.Warn("cannot read root certificates for JWKS servers",
+				"file", roots, "error", err)
 		}
 	}
 	return jwks.New(options)

@@ -11,7 +11,8 @@ import (
 func (s *Server) logChanges(changes []object.Change) {
 	for i, c := range changes {
 		if i == maxEvents {
-			s.options.Logger.Info("more mesh objects changed", "objects", len(changes)-maxEvents)
+			s.options.Logger.Info("changes of further mesh objects are not listed",
+				"objects", len(changes)-maxEvents)
 			return
 		}
 		what, is := "mesh object changed", c.New

@@ -9,9 +9,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Objects that name no namespace are in that of the settings. Proxies in another one of
-// Options.Namespaces (an epoch before or after a change of [node] namespace) have these objects in
-// their own: at each change, their views get a new world of their own.
+// An object without metadata.namespace is in Settings.Namespace. While [node] namespace changes,
+// the epochs before and after the change are in two namespaces, both in Options.Namespaces. For a
+// proxy in the other one, such objects are in the proxy's namespace: its view has a world of its
+// own, which is rebuilt after each change of the files.
 
 // ownDefault returns the namespace in which a proxy has the objects that name none, "" for that of
 // the settings. Callers of this and the next functions hold mu.

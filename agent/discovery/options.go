@@ -39,7 +39,7 @@ type Options struct {
 	LastGood string
 
 	// Refusals is the file (0600) that stores the resources that proxies refused, with those that they
-	// accepted last. "": a server does not know what proxies refused of an earlier one.
+	// accepted last. "": refusals are forgotten when the server ends.
 	Refusals string
 
 	// KeySets is the file (0600) that stores the fetched key sets of RequestAuthentications. "": after

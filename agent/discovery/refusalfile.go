@@ -68,8 +68,8 @@ func (s *Server) inheritRefusals(v *served) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
 
-// forgetRefusals drops what proxies refused that have had another view for idleAfter. Callers hold
-// mu.
+// forgetRefusals drops the stored refusals of proxies that have had another view for longer than
+// idleAfter. Callers hold mu.
 func (s *Server) forgetRefusals(now time.Time) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool {
 		for _, v := range s.views {

@@ -66,7 +66,7 @@ type Server struct {
 	settings      Settings
 	mesh          *mesh.Config // of the last valid text
 	meshText      []byte       // of mesh
-	meshBad       bool         // the file is invalid
+	meshBad       bool         // the newest MeshConfig is invalid
 	meshProblems  []Problem
 	mutualChanged bool           // MeshConfig changed mutual TLS; clients may refuse it
 	meshRead      meshRead       // newest

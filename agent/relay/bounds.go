@@ -53,7 +53,8 @@ type quota struct {
 	used atomic.Int64
 }
 
-// take takes n, or gives -n back. It reports false, and takes nothing, if less is left.
+// take adds n to the used amount; a negative n returns a part. It reports false, and changes
+// nothing, if n would exceed the limit.
 func (q *quota) take(n int) bool {
 	if q.used.Add(int64(n)) <= q.most || n <= 0 {
 		return true

@@ -78,7 +78,8 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 	for _, cached := range cache.newest(upstream.Address, node.Id, xdsresource.BootstrapType) {
 		var last anypb.Any
 		if proto.Unmarshal(cached.body, &last) == nil && use(last.Value) == nil {
-			s.options.Logger.Warn("using the bootstrap that was accepted last", "error", err)
+			s.options.Logger.Warn("cannot fetch the bootstrap, using the last accepted one",
+				"error", err)
 			return store(&last), nil
 		}
 	}

@@ -23,8 +23,9 @@ const (
 
 var fileFormat = recordfile.Format{Header: fileHeader, Most: maxFileBytes}
 
-// fit leaves out what exceeds a size in bytes: all nodes but the first, then its largest extension
-// configurations, which may have Wasm modules. It returns how many of the latter.
+// fit returns the first nodes that fit in most bytes. If not even the first one fits, it is
+// returned alone, without its largest extension configurations, which may have Wasm modules.
+// without is their number.
 func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 	if len(nodes) == 0 {
 		return nil, 0

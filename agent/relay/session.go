@@ -28,7 +28,7 @@ type session struct {
 	own     bool         // node is that of an Envoy or of applications of this host
 	watches map[string]*watch
 	order   []*watch // by first request
-	cached  int      // responses from the cache, for their nonces
+	cached  int      // number of responses sent from the cache, a part of their nonces
 	share   *share
 	counted counted // taken from share
 

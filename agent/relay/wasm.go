@@ -198,7 +198,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	switch {
 	case want != "" && !slices.Contains(found.sums, strings.ToLower(want)):
 		// Upstream, which receives the error, must not learn what is at an address.
-		m.log.Warn("a Wasm module has another SHA-256", "url", withoutSecrets(from), "sha256",
+		m.log.Warn("Wasm module does not match its sha256", "url", withoutSecrets(from), "sha256",
 			strings.Join(found.sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
 			from, want)

@@ -85,8 +85,8 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 	}
 	if options.AlsoGroup > 0 {
 		if err := letGroup(building, options.AlsoGroup); err != nil {
-			options.Logger.Warn("the socket is open to one group only", "socket", path,
-				"group", options.AlsoGroup, "error", err)
+			options.Logger.Warn("cannot set an ACL on the xDS socket, changing its group instead",
+				"socket", path, "group", options.AlsoGroup, "error", err)
 			if err := chgrp(building, options.AlsoGroup); err != nil {
 				return nil, fmt.Errorf("give it to group %d: %w", options.AlsoGroup, err)
 			}

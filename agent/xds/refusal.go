@@ -71,9 +71,10 @@ type trial struct {
 	groups []map[string]struct{} // of suspects, the one on trial last
 	rounds int
 
-	// charge is reported if no resource is found: a client may refuse a resource only the first
-	// time. Envoy accepts a secret that equals the refused one without validation.
-	charge *Refusal
+	// whole is the refusal of the whole response. It is reported if the trial finds no resource,
+	// because a client may accept at the second time what it refused before: Envoy accepts a secret
+	// that equals the refused one without validation.
+	whole *Refusal
 }
 
 // maxRounds bounds a trial. It suffices to find three among thousands; the remaining suspects then
@@ -88,15 +89,16 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass ends the trial of the last group. After the last one it ends the trial, and returns the
-// charge if nothing was refused.
+// pass removes the last group, which is accepted, refused or no longer sent. If no group is left,
+// pass ends the trial and returns the refusal of the whole response, nil if refused resources were
+// found.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {
 		return nil
 	}
 	w.trial = nil
-	return t.charge
+	return t.whole
 }
 
 func (t *trial) split(names []string) {
@@ -130,9 +132,9 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 			s.retry()
 		}
 		if onTrial {
-			if charge := w.trial.pass(w); charge != nil {
-				s.feed.Refuse(s.client, s.uncertain(w, charge.Resources, charge.Error)...)
-				s.report.refused(*charge)
+			if whole := w.trial.pass(w); whole != nil {
+				s.feed.Refuse(s.client, s.uncertain(w, whole.Resources, whole.Error)...)
+				s.report.refused(*whole)
 			}
 		}
 		return
@@ -148,7 +150,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	slices.Sort(suspects)
 	message := refusal.GetMessage()
 	refusedNames := named(message, suspects)
-	charge := func() *Refusal {
+	whole := func() *Refusal {
 		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 			Resources: suspects}
 	}
@@ -158,12 +160,12 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 		refusedNames = suspects
 	case len(past) > 0: // it may be about those; the others are sent again
 		if !onTrial {
-			s.report.refused(*charge())
+			s.report.refused(*whole())
 			s.reportRecovered(w, suspects)
 		}
 		return
 	case w.trial == nil:
-		w.trial = &trial{rounds: 1, charge: charge()}
+		w.trial = &trial{rounds: 1, whole: whole()}
 		w.trial.split(slices.Clone(suspects))
 		return
 	case !onTrial: // one trial at a time; these are sent again after it
@@ -182,7 +184,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 		refusedNames, w.trial = suspects, nil
 	}
 	if w.trial != nil && onTrial {
-		w.trial.charge = nil
+		w.trial.whole = nil
 		if len(refusedNames) >= len(suspects) {
 			w.trial.pass(w)
 		}

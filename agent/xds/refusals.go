@@ -64,7 +64,7 @@ func (r *Refusals) Ended(stream uint64) {
 func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	removed := map[refusedBy]bool{} // without stream
+	removed := map[refusedBy]bool{} // field stream is 0
 	codes := map[string]bool{}
 	for by := range r.all {
 		if gone(by) {

@@ -26,7 +26,7 @@ type session struct {
 	joined   bool // client has answered a response with listeners
 	shared   *bodies
 	report   reporter
-	redactor func(message string) string // Options.Redact; nil: all
+	redactor func(message string) string // Options.Redact; nil: no redaction
 	only     string                      // the one type served; "" = any
 
 	watches   map[string]*watch
@@ -194,7 +194,7 @@ func (s *session) setNames(w *watch, r *request) error {
 		slices.Contains(r.names, wildcard)
 	w.named = w.named || len(r.names) > 0
 	if first && len(r.names) == 0 && !all {
-		return nil // it asks for nothing
+		return nil // it subscribes to nothing
 	}
 	switch {
 	case all && (!w.wildcard || r.nonce == ""):

@@ -69,9 +69,9 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	connected := false
 	defer func() {
-		if cause := recover(); cause != nil { // a defect ends one stream, not the server
+		if cause := recover(); cause != nil { // a panic ends one stream, not the server
 			s.counters.panics.Add(1)
-			s.logger.Error("a defect ended an xDS stream", "stream", st.ID, "cause", cause, "stack",
+			s.logger.Error("panic ended an xDS stream", "stream", st.ID, "cause", cause, "stack",
 				string(debug.Stack()))
 			err = status.Error(codes.Internal, "a defect of the server ended this stream")
 		}

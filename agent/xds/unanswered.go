@@ -94,7 +94,8 @@ func (w *watch) answered(nonce string) *response {
 	return answered
 }
 
-// changesName reports whether a response that is not the first changes a name.
+// changesName reports whether changes has a name. The changes of a first response are not in there,
+// see allChanges.
 func (r *response) changesName(name string) bool {
 	_, ok := r.changes[name]
 	return ok

@@ -20,7 +20,8 @@ const (
 	missingExtension   = "a part of the policy that only Envoy evaluates"
 )
 
-// lacks records a fact that the request leaves open.
+// lacks records that the result depends on a fact which the request does not state, and returns
+// maybe.
 func (e *explanation) lacks(fact string) truth {
 	if e.missing == nil {
 		e.missing = map[string]bool{}
@@ -144,7 +145,8 @@ func (e *explanation) matchesText(m *matcherv3.StringMatcher, text string) truth
 	return truthOf(holds)
 }
 
-// inBlock returns whether an address is in a block; missing is the fact that is open without it.
+// inBlock returns whether an address is in a block. If the address is not known, it records the
+// fact missing.
 func (e *explanation) inBlock(block *corev3.CidrRange, address netip.Addr, missing string) truth {
 	from, err := netip.ParseAddr(block.AddressPrefix)
 	if err != nil {

@@ -39,7 +39,7 @@ type Object struct {
 	Line        int           // of the object's first key, from 1
 	Index       int           // position within the document, for Lists
 	Spec        proto.Message // a message of istio.io/api, never nil
-	Routes      []int         // of a VirtualService: lines of spec.http[i], from Line; nil: unknown
+	Routes      []int         // lines of a VirtualService's spec.http[i], minus Line; nil: unknown
 }
 
 // In returns the object with its default namespace replaced, or o itself if nothing changes.

@@ -54,7 +54,7 @@ func (t Translator) permission(attribute string, values []string) *rbacv3.Permis
 	})
 }
 
-// Path templates, and what Envoy writes in their place.
+// templates replaces the operators of Istio's path templates with those of Envoy's.
 var templates = strings.NewReplacer(oneSegment, "*", anySegments, "**")
 
 const (

@@ -30,8 +30,8 @@ type document struct {
 	unclear  bool // broken, and policies may be in it
 	policies int  // with unclear: how many its text mentions
 
-	filters   []*validated     // EnvoyFilters, until validateAll judges them
-	tolerable []*object.Object // of bad, those in which only something Unknown is an error
+	filters   []*validated     // EnvoyFilters, until validateAll has checked them
+	tolerable []*object.Object // of bad, those whose only errors are Unknown, see Verdict
 	unknown   bool             // something in an object is Unknown
 	again     time.Time        // see Verdict
 }

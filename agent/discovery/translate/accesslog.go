@@ -48,11 +48,12 @@ func loggers(l AccessLog, what logged) ([]*accesslogv3.AccessLog, error) {
 // failure, connection termination, time-out, no healthy host.
 var failureFlags = []string{"UF", "UC", "UT", "UH"}
 
-// failureBuffer is what a worker of Envoy keeps, in bytes, while the service reads slowly. It drops
-// and counts the rest.
+// failureBuffer is the size in bytes of a worker's buffer for a service that reads slowly. Envoy
+// drops and counts the rest.
 const failureBuffer = 4 << 10
 
-// failures returns the logger that sends what a backend failed to a cluster.
+// failures returns the access log of requests that a backend refused or did not answer. Envoy sends
+// it to the access log service in a cluster.
 func failures(cluster string, what logged) *accesslogv3.AccessLog {
 	common := &grpclogv3.CommonGrpcAccessLogConfig{LogName: "failures",
 		TransportApiVersion: corev3.ApiVersion_V3,

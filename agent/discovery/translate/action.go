@@ -25,7 +25,7 @@ import (
 // Istio's defaults for routes without retries.
 const (
 	defaultAttempts = 2
-	// by status code: the codes that a request names
+	// retriable-status-codes: those in a request's header x-envoy-retriable-status-codes
 	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	otherHostAttempts   = 5
 	retriesPerPriority  = 2 // number of attempts after which tried priorities are left out
