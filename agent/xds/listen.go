@@ -182,37 +182,3 @@ func (l *listener) Close() error {
 	})
 	return l.err
 }
-
-// Peer is the client of a stream.
-type Peer struct {
-	Address string // of the Unix socket, or host:port
-	PID     int32  // 0 where the connection is not local
-	UID     uint32
-	GID     uint32
-}
-
-// connection returns the peer as its remote address, which gRPC passes on.
-type connection struct {
-	net.Conn
-	peer Peer
-}
-
-// RemoteAddr implements net.Conn.
-func (c connection) RemoteAddr() net.Addr { return peerAddress(c.peer) }
-
-type peerAddress Peer
-
-// Network implements net.Addr.
-func (peerAddress) Network() string { return "unix" }
-
-// String implements net.Addr.
-func (p peerAddress) String() string { return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID) }
-
-// PeerOf returns the client with the remote address of a connection that a listener of this package
-// accepted.
-func PeerOf(address net.Addr) Peer {
-	if p, ok := address.(peerAddress); ok {
-		return Peer(p)
-	}
-	return Peer{Address: address.String()}
-}

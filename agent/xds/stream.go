@@ -13,7 +13,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/resource"
@@ -53,11 +52,11 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		sent:    make(chan error, 1),
 		inspect: make(chan func(*stream)), done: make(chan struct{}),
 	}
-	if from, ok := peer.FromContext(ctx); ok {
-		st.Peer = PeerOf(from.Addr)
-	}
+	client := PeerFrom(ctx)
+	st.Peer = client
+	st.Peer.Token = "" // a secret
 	rate := &s.rate
-	if s.options.Reserved != nil && !s.options.Reserved(st.Peer) {
+	if s.options.Reserved != nil && !s.options.Reserved(client) {
 		st.other, rate = true, &s.other
 	}
 	if err := rate.wait(ctx); err != nil {
@@ -92,7 +91,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err != nil {
 		return err
 	}
-	feed, err := s.feed(st, first.node)
+	feed, err := s.feed(st, client, first.node)
 	if err != nil {
 		if _, ok := status.FromError(err); !ok {
 			err = status.Error(codes.FailedPrecondition, err.Error())
@@ -103,12 +102,12 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	defer leave()
 	shared := s.share(feed)
 	st.feed = feed // leave releases it
-	client := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
-	defer feed.Leave(client)
+	proxy := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
+	defer feed.Leave(proxy)
 	snapshot, newer := feed.Current()
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
-		feed: feed, client: client,
+		feed: feed, client: proxy,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
 		shared: shared, report: st, redactor: s.options.Redact, watches: map[string]*watch{},
@@ -123,10 +122,10 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 }
 
 // feed returns the resources of a stream's client and sets its node.
-func (s *Server) feed(st *stream, node *corev3.Node) (*resource.Feed, error) {
+func (s *Server) feed(st *stream, client Peer, node *corev3.Node) (*resource.Feed, error) {
 	st.Node = node
 	if s.options.Admit != nil {
-		admitted, err := s.options.Admit(st.Peer, node)
+		admitted, err := s.options.Admit(client, node)
 		if err != nil {
 			return nil, err
 		}
