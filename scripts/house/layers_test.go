@@ -21,7 +21,7 @@ type layer struct {
 // every room that knows what an agent is.
 var layers = []layer{
 	{"leaves", `agent/accept agent/access agent/admission agent/backoff agent/condition agent/credential
-		agent/fdstore agent/fetch agent/histogram
+		agent/fdstore agent/fetch agent/histogram agent/jwt
 		agent/operator agent/ownership agent/part agent/readfile agent/recordfile agent/reexec agent/repeat agent/resource agent/rpc
 		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
 		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},

@@ -10,43 +10,29 @@ import (
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 
 	"outrider.org/outrider/agent/discovery/rbac"
+	"outrider.org/outrider/agent/jwt"
 	"outrider.org/outrider/agent/resource"
 )
 
-// tokenFault is why a request fails authentication, in Envoy's words; "" if it does not.
-type tokenFault string
-
+// Faults that Envoy's filter finds beside those of package jwt.
 const (
-	valid              tokenFault = ""
-	missingToken       tokenFault = "Jwt is missing"
-	unknownIssuer      tokenFault = "Jwt issuer is not configured"
-	expiredToken       tokenFault = "Jwt is expired"
-	earlyToken         tokenFault = "Jwt not yet valid"
-	audienceNotAllowed tokenFault = "Audiences in Jwt are not allowed"
-	noKeys             tokenFault = "Jwks doesn't have any valid public key"
-	noMatchingKey      tokenFault = "Jwks doesn't have key to match kid or alg from Jwt"
-	verificationFailed tokenFault = "Jwt verification fails"
-	notThreeParts      tokenFault = "Jwt is not in the form of Header.Payload.Signature " +
-		"with two dots and 3 sections"
-	headerNoBase64      tokenFault = "Jwt header is an invalid Base64url encoded"
-	headerNoJSON        tokenFault = "Jwt header is an invalid JSON"
-	headerNoAlgorithm   tokenFault = "Jwt header [alg] field is required and must be a string"
-	headerAlgorithm     tokenFault = "Jwt header [alg] is not supported"
-	payloadNoBase64     tokenFault = "Jwt payload is an invalid Base64url encoded"
-	payloadNoJSON       tokenFault = "Jwt payload is an invalid JSON"
-	signatureNoBase64   tokenFault = "Jwt signature is an invalid Base64url encoded"
-	requirementExternal tokenFault = "?"
+	missingToken        jwt.Fault = "Jwt is missing"
+	unknownIssuer       jwt.Fault = "Jwt issuer is not configured"
+	expiredToken        jwt.Fault = "Jwt is expired"
+	earlyToken          jwt.Fault = "Jwt not yet valid"
+	audienceNotAllowed  jwt.Fault = "Audiences in Jwt are not allowed"
+	requirementExternal jwt.Fault = "?"
 )
 
 // adviceFor says what to change for a fault.
-var adviceFor = map[tokenFault]string{
-	expiredToken:       "get a new token",
-	earlyToken:         "use the token later, or correct the clock of its issuer",
-	audienceNotAllowed: "request a token for one of the audiences of the jwtRule",
-	unknownIssuer:      "add a jwtRule for the token's issuer (iss)",
-	noKeys:             "look at outrider status: the keys of the issuer cannot be had",
-	noMatchingKey:      "look whether the issuer's key set has the token's kid and alg",
-	verificationFailed: "look whether the token is from the issuer: another key signed it",
+var adviceFor = map[jwt.Fault]string{
+	expiredToken:           "get a new token",
+	earlyToken:             "use the token later, or correct the clock of its issuer",
+	audienceNotAllowed:     "request a token for one of the audiences of the jwtRule",
+	unknownIssuer:          "add a jwtRule for the token's issuer (iss)",
+	jwt.NoKeys:             "look at outrider status: the keys of the issuer cannot be had",
+	jwt.NoMatchingKey:      "look whether the issuer's key set has the token's kid and alg",
+	jwt.VerificationFailed: "look whether the token is from the issuer: another key signed it",
 }
 
 // authenticate evaluates a JWT filter, and reports whether it ends the request.
@@ -67,7 +53,7 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 		case fault == requirementExternal:
 			e.unknown("what requirement of filter state the token has to meet")
 			return false
-		case fault != valid:
+		case fault != jwt.Valid:
 			status := http.StatusUnauthorized
 			if fault == audienceNotAllowed {
 				status = http.StatusForbidden
@@ -111,28 +97,28 @@ type authentication struct {
 
 // require evaluates a requirement as Envoy does: all stops at the first failure; any prefers
 // failures of a token over the lack of one.
-func (a *authentication) require(r *jwtv3.JwtRequirement) tokenFault {
+func (a *authentication) require(r *jwtv3.JwtRequirement) jwt.Fault {
 	switch of := r.GetRequiresType().(type) {
 	case nil:
-		return valid
+		return jwt.Valid
 	case *jwtv3.JwtRequirement_ProviderName:
 		return a.verify(of.ProviderName, nil)
 	case *jwtv3.JwtRequirement_ProviderAndAudiences:
 		return a.verify(of.ProviderAndAudiences.ProviderName, of.ProviderAndAudiences.Audiences)
 	case *jwtv3.JwtRequirement_RequiresAll:
 		for _, one := range of.RequiresAll.Requirements {
-			if fault := a.require(one); fault != valid {
+			if fault := a.require(one); fault != jwt.Valid {
 				return fault
 			}
 		}
-		return valid
+		return jwt.Valid
 	case *jwtv3.JwtRequirement_RequiresAny:
 		return a.requireAny(of.RequiresAny.Requirements)
 	}
 	return requirementExternal // nothing that Outrider or istiod writes
 }
 
-func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) tokenFault {
+func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) jwt.Fault {
 	final, allowMissing := missingToken, false
 	for _, one := range of {
 		if _, ok := one.GetRequiresType().(*jwtv3.JwtRequirement_AllowMissing); ok {
@@ -140,37 +126,37 @@ func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) tokenFault {
 			continue
 		}
 		fault := a.require(one)
-		if fault == valid {
-			return valid
+		if fault == jwt.Valid {
+			return jwt.Valid
 		}
 		if fault != missingToken && fault != unknownIssuer || final == missingToken {
 			final = fault
 		}
 	}
 	if allowMissing && final == missingToken {
-		return valid
+		return jwt.Valid
 	}
 	return final
 }
 
 // verify checks the tokens where a provider looks for them: all have to be valid.
-func (a *authentication) verify(name string, audiences []string) tokenFault {
+func (a *authentication) verify(name string, audiences []string) jwt.Fault {
 	p := a.providers[name]
 	tokens := a.tokens(p)
 	if len(tokens) == 0 {
 		return missingToken
 	}
 	for _, text := range slices.Backward(tokens) {
-		t, fault := parseToken(text)
-		if fault == valid {
-			fault = t.check(p, audiences)
+		t, fault := jwt.Parse(text, jwt.All)
+		if fault == jwt.Valid {
+			fault = checkToken(t, p, audiences)
 		}
-		if fault != valid {
+		if fault != jwt.Valid {
 			return fault
 		}
-		a.issuer = t.issuer()
+		a.issuer = t.Issuer()
 		if p.PayloadInMetadata != "" {
-			claims := maps.Clone(t.claims)
+			claims := maps.Clone(t.Claims)
 			split(claims, p.GetNormalizePayloadInMetadata().GetSpaceDelimitedClaims())
 			if a.payload == nil {
 				a.payload = map[string]any{}
@@ -178,7 +164,7 @@ func (a *authentication) verify(name string, audiences []string) tokenFault {
 			a.payload[p.PayloadInMetadata] = claims
 		}
 	}
-	return valid
+	return jwt.Valid
 }
 
 // tokens returns the texts in the locations of a provider: headers, parameters, then cookies.

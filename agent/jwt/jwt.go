@@ -1,0 +1,143 @@
+// Package jwt parses JSON Web Tokens and verifies their signatures with the keys of a key set (JWKS).
+package jwt
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// Fault is why a token is refused, in Envoy's words; "" if it is not. As an error it is not "".
+type Fault string
+
+// Error implements error.
+func (f Fault) Error() string { return string(f) }
+
+// The faults of a token.
+const (
+	Valid              Fault = ""
+	NoKeys             Fault = "Jwks doesn't have any valid public key"
+	NoMatchingKey      Fault = "Jwks doesn't have key to match kid or alg from Jwt"
+	VerificationFailed Fault = "Jwt verification fails"
+	NotThreeParts      Fault = "Jwt is not in the form of Header.Payload.Signature " +
+		"with two dots and 3 sections"
+	HeaderNoBase64    Fault = "Jwt header is an invalid Base64url encoded"
+	HeaderNoJSON      Fault = "Jwt header is an invalid JSON"
+	HeaderNoAlgorithm Fault = "Jwt header [alg] field is required and must be a string"
+	HeaderAlgorithm   Fault = "Jwt header [alg] is not supported"
+	PayloadNoBase64   Fault = "Jwt payload is an invalid Base64url encoded"
+	PayloadNoJSON     Fault = "Jwt payload is an invalid JSON"
+	SignatureNoBase64 Fault = "Jwt signature is an invalid Base64url encoded"
+)
+
+// Asymmetric are the algorithms of signatures that only the owner of a private key can make.
+var Asymmetric = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.ES512, jose.RS256,
+	jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
+
+// All are Asymmetric and those with a shared key: what Envoy verifies.
+var All = slices.Concat(Asymmetric, []jose.SignatureAlgorithm{jose.HS256, jose.HS384, jose.HS512})
+
+// MaxBytes bounds the length of a token.
+const MaxBytes = 64 << 10
+
+// Token is a JWT.
+type Token struct {
+	Claims map[string]any
+
+	text      string
+	algorithm jose.SignatureAlgorithm
+	key       string // its ID, "" if the token names none
+}
+
+// Parse parses a token as Envoy does. It must be signed by one of the algorithms.
+func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
+	parts := strings.Split(text, ".")
+	if len(parts) != 3 || len(text) > MaxBytes {
+		return nil, NotThreeParts
+	}
+	var header struct {
+		Algorithm *string `json:"alg"`
+		Key       string  `json:"kid"`
+	}
+	t := &Token{text: text}
+	decoded, err := base64.RawURLEncoding.DecodeString(parts[0])
+	switch {
+	case err != nil:
+		return nil, HeaderNoBase64
+	case !json.Valid(decoded):
+		return nil, HeaderNoJSON
+	case json.Unmarshal(decoded, &header) != nil || header.Algorithm == nil:
+		return nil, HeaderNoAlgorithm
+	}
+	t.algorithm, t.key = jose.SignatureAlgorithm(*header.Algorithm), header.Key
+	if !slices.Contains(algorithms, t.algorithm) {
+		return nil, HeaderAlgorithm
+	}
+	decoded, err = base64.RawURLEncoding.DecodeString(parts[1])
+	switch {
+	case err != nil:
+		return nil, PayloadNoBase64
+	case json.Unmarshal(decoded, &t.Claims) != nil:
+		return nil, PayloadNoJSON
+	}
+	if _, err = base64.RawURLEncoding.DecodeString(parts[2]); err != nil {
+		return nil, SignatureNoBase64
+	}
+	return t, Valid
+}
+
+// Issuer returns the issuer, "" if there is none.
+func (t *Token) Issuer() string {
+	issuer, _ := t.Claims["iss"].(string)
+	return issuer
+}
+
+// Audiences returns the audiences, a text or a list.
+func (t *Token) Audiences() (all []string) {
+	switch of := t.Claims["aud"].(type) {
+	case string:
+		return []string{of}
+	case []any:
+		for _, one := range of {
+			if text, ok := one.(string); ok {
+				all = append(all, text)
+			}
+		}
+	}
+	return all
+}
+
+// Verify verifies the signature with the keys of a key set that the token may be signed with.
+func (t *Token) Verify(set string) Fault {
+	var keys struct{ Keys []json.RawMessage }
+	if json.Unmarshal([]byte(set), &keys) != nil {
+		return NoKeys
+	}
+	usable, fault := 0, NoMatchingKey
+	signed, err := jose.ParseSignedCompact(t.text, []jose.SignatureAlgorithm{t.algorithm})
+	for _, text := range keys.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(text) != nil {
+			continue
+		}
+		usable++
+		if key.KeyID != "" && t.key != "" && key.KeyID != t.key ||
+			key.Algorithm != "" && key.Algorithm != string(t.algorithm) {
+			continue
+		}
+		fault = VerificationFailed
+		if err != nil {
+			continue
+		}
+		if _, failed := signed.Verify(key.Key); failed == nil {
+			return Valid
+		}
+	}
+	if usable == 0 {
+		return NoKeys
+	}
+	return fault
+}
