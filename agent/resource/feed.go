@@ -62,6 +62,18 @@ func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[type
 // Snapshots of one feed with equal values have equal sets.
 func (s *Snapshot) Changed(typeURL string) uint64 { return s.changed[typeURL] }
 
+// Without returns the snapshot without the resources of a type.
+func (s *Snapshot) Without(typeURL string) *Snapshot {
+	if s.sets[typeURL] == nil {
+		return s
+	}
+	other := *s
+	other.sets, other.changed = maps.Clone(s.sets), maps.Clone(s.changed)
+	delete(other.sets, typeURL)
+	delete(other.changed, typeURL)
+	return &other
+}
+
 // Types returns the types that have resources, sorted.
 func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
 

@@ -45,9 +45,9 @@ func (c *Clients) IsOwn(peer Peer) bool { return c.Own(peer.UID) }
 
 // Admit returns the node whose resources a client gets. Clients of other users get those of
 // Application, whatever node they send.
-func (c *Clients) Admit(peer Peer, node *corev3.Node) (*corev3.Node, error) {
+func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.Application()
-	if !c.IsOwn(peer) {
+	if !c.IsOwn(*peer) {
 		if application == nil {
 			return nil, c.refuse(codes.PermissionDenied, "clients of other users than Envoy's are "+
 				"not served: [xds] grpc_bootstrap_file is not set or not written yet")

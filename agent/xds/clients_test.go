@@ -163,7 +163,7 @@ func TestClients_RefusalsAreOneCondition(t *testing.T) {
 			if status.Code(err) != codes.FailedPrecondition {
 				t.Fatal(err)
 			}
-			if _, err := clients.Admit(Peer{}, nodeFor(fmt.Sprint(i))); err == nil {
+			if _, err := clients.Admit(&Peer{}, nodeFor(fmt.Sprint(i))); err == nil {
 				t.Fatal("an invented node is admitted")
 			}
 			if i == 5000 {
@@ -179,7 +179,7 @@ func TestClients_RefusalsAreOneCondition(t *testing.T) {
 		if all := board.Conditions(); len(all) > 0 {
 			t.Errorf("conditions later: %v", all)
 		}
-		if _, err := clients.Admit(Peer{}, nodeFor("other")); err == nil {
+		if _, err := clients.Admit(&Peer{}, nodeFor("other")); err == nil {
 			t.Fatal("an invented node is admitted")
 		}
 		if all := board.Conditions(); len(all) != 1 {
@@ -201,11 +201,11 @@ func TestClients_WithoutKnownNodes(t *testing.T) {
 	clients := newClients(failing{}, condition.NewBoard())
 	clients.Envoys = func() ([]*corev3.Node, bool) { return nil, false }
 	clients.Application = func() *corev3.Node { return nil }
-	if got, err := clients.Admit(Peer{}, nodeFor("any")); err != nil ||
+	if got, err := clients.Admit(&Peer{}, nodeFor("any")); err != nil ||
 		got.GetMetadata().GetFields()["APP"].GetStringValue() != "any" {
 		t.Errorf("Envoy: %v, %v", got, err)
 	}
-	if _, err := clients.Admit(Peer{UID: 1000}, nodeFor("any")); status.Code(err) !=
+	if _, err := clients.Admit(&Peer{UID: 1000}, nodeFor("any")); status.Code(err) !=
 		codes.PermissionDenied {
 		t.Errorf("another user: %v", err)
 	}

@@ -25,6 +25,14 @@ type Peer struct {
 	// Token is the bearer token of the stream's metadata, not verified; "": none. Only Options.Admit
 	// and Options.Reserved see it: streams do not retain it.
 	Token string
+	// Identity is the SPIFFE ID that Options.Admit found; "": none.
+	Identity string
+}
+
+// withoutToken returns the peer without its token, which is a secret.
+func (p Peer) withoutToken() Peer {
+	p.Token = ""
+	return p
 }
 
 // connection returns the peer as its remote address, which gRPC passes on.

@@ -36,8 +36,9 @@ func TestPeer_OfTCPConnections(t *testing.T) {
 	peers := make(chan Peer, 1)
 	observer := &recorder{}
 	server, err := NewServer(Options{Source: oneFeed{feed}, Observer: observer,
-		Admit: func(client Peer, node *corev3.Node) (*corev3.Node, error) {
-			peers <- client
+		Admit: func(client *Peer, node *corev3.Node) (*corev3.Node, error) {
+			peers <- *client
+			client.Identity = "someone"
 			return node, nil
 		}})
 	if err != nil {
@@ -106,8 +107,8 @@ func TestPeer_OfTCPConnections(t *testing.T) {
 	}
 	observer.with(func(r *recorder) {
 		for _, stream := range r.connected {
-			if stream.Peer.Token != "" {
-				t.Error("a stream retains the token")
+			if stream.Peer.Token != "" || stream.Peer.Identity != "someone" {
+				t.Errorf("a stream retains %+v", stream.Peer)
 			}
 		}
 	})

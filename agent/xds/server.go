@@ -55,8 +55,15 @@ type Options struct {
 	Redact func(message string) string
 
 	// Admit returns the node whose resources a client gets, or an error that ends its stream; a
-	// gRPC status is passed on. nil: each client gets those of the node that it sends.
-	Admit func(client Peer, node *corev3.Node) (*corev3.Node, error)
+	// gRPC status is passed on. It may set the client's Identity. nil: each client gets those of the
+	// node that it sends.
+	Admit func(client *Peer, node *corev3.Node) (*corev3.Node, error)
+	// Secrets reports whether a client gets secrets; nil: each does. To others none exists.
+	Secrets func(client Peer) bool
+	// Debug answers a request for debug information, on a stream of its own. An error ends the stream;
+	// a gRPC status is passed on. nil: there is none.
+	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
+		[]*resource.Resource, error)
 	// Reserved reports whether half of MaxStreams, and all of a rate ConnectsPerSecond, is reserved
 	// for a client and its like; nil: nothing is reserved.
 	Reserved func(client Peer) bool

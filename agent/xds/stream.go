@@ -53,8 +53,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		inspect: make(chan func(*stream)), done: make(chan struct{}),
 	}
 	client := PeerFrom(ctx)
-	st.Peer = client
-	st.Peer.Token = "" // a secret
+	st.Peer = client.withoutToken()
 	rate := &s.rate
 	if s.options.Reserved != nil && !s.options.Reserved(client) {
 		st.other, rate = true, &s.other
@@ -91,12 +90,15 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err != nil {
 		return err
 	}
-	feed, err := s.feed(st, client, first.node)
+	if err := s.admit(st, &client, first.node); err != nil {
+		return withStatus(err)
+	}
+	if s.options.Debug != nil && isDebug(first.typeURL) {
+		return withStatus(st.debug(ctx, first))
+	}
+	feed, err := s.options.Source.Feed(st.Node)
 	if err != nil {
-		if _, ok := status.FromError(err); !ok {
-			err = status.Error(codes.FailedPrecondition, err.Error())
-		}
-		return err
+		return withStatus(err)
 	}
 	leave := feed.Watch()
 	defer leave()
@@ -104,7 +106,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	st.feed = feed // leave releases it
 	proxy := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
 	defer feed.Leave(proxy)
-	snapshot, newer := feed.Current()
+	snapshot, newer := st.snapshot()
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
 		feed: feed, client: proxy,
@@ -121,17 +123,37 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	return st.loop(ctx, newer)
 }
 
-// feed returns the resources of a stream's client and sets its node.
-func (s *Server) feed(st *stream, client Peer, node *corev3.Node) (*resource.Feed, error) {
-	st.Node = node
+// admit sets the node and the identity of a stream's client.
+func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
 	if s.options.Admit != nil {
-		admitted, err := s.options.Admit(client, node)
+		var admitted *corev3.Node
+		var err error
+		st.during(func() { admitted, err = s.options.Admit(client, node) })
 		if err != nil {
-			return nil, err
+			return err
 		}
-		st.Node = admitted
+		node = admitted
 	}
-	return s.options.Source.Feed(st.Node)
+	st.Node, st.Peer = node, client.withoutToken()
+	return nil
+}
+
+// withStatus returns an error that is a gRPC status.
+func withStatus(err error) error {
+	if _, ok := status.FromError(err); !ok {
+		err = status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return err
+}
+
+// snapshot returns the newest snapshot for the client, and a channel that is closed when there is a
+// newer one.
+func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
+	snapshot, newer := st.feed.Current()
+	if secrets := st.server.options.Secrets; secrets != nil && !secrets(st.Peer) {
+		snapshot = snapshot.Without(resource.SecretType)
+	}
+	return snapshot, newer
 }
 
 // handle processes a request, and passes the names of secrets to the subscriber.
@@ -214,15 +236,13 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			stuck = time.Time{}
 		case <-newer:
 			var snapshot *resource.Snapshot
-			snapshot, newer = st.feed.Current()
+			snapshot, newer = st.snapshot()
 			st.session.advance(snapshot)
 		case do := <-st.inspect:
 			do(st)
 		case <-timer.C:
 			if !stuck.IsZero() && !time.Now().Before(stuck) {
-				st.server.counters.stuck.Add(1)
-				return status.Errorf(codes.DeadlineExceeded,
-					"the client has not read for %v: disconnected", st.server.options.SendTimeout)
+				return st.stuckError()
 			}
 		case err := <-st.ended:
 			return err
@@ -230,6 +250,13 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// stuckError counts a client that does not read, and returns the error that ends its stream.
+func (st *stream) stuckError() error {
+	st.server.counters.stuck.Add(1)
+	return status.Errorf(codes.DeadlineExceeded, "the client has not read for %v: disconnected",
+		st.server.options.SendTimeout)
 }
 
 // expire stops waiting for overdue answers.

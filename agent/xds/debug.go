@@ -1,0 +1,111 @@
+package xds
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// DebugType is the type of debug information, as istiod has it: the name of a resource is the path
+// and the query of a URL below /debug/, its value the answer. Further types begin with it and a
+// slash.
+const DebugType = "istio.io/debug"
+
+func isDebug(typeURL string) bool {
+	return typeURL == DebugType || strings.HasPrefix(typeURL, DebugType+"/")
+}
+
+// debug answers the requests of a stream whose first one is for debug information. Such a stream has
+// no feed: the client may be no proxy. The next request waits until the client has read the answer.
+func (st *stream) debug(ctx context.Context, r *request) error {
+	limits := limits{types: maxTypes, nameBytes: maxNameBytes,
+		bytes: st.server.options.MaxSubscriptionBytes}
+	nonce := 0
+	for ; ; r = nil {
+		for r == nil || r.nonce != "" { // acknowledgements have no answer
+			select {
+			case r = <-st.requests:
+			case do := <-st.inspect:
+				do(st)
+			case err := <-st.ended:
+				return err
+			case <-ctx.Done():
+				return status.FromContextError(ctx.Err()).Err()
+			}
+		}
+		if err := limits.check(r); err != nil {
+			return err
+		}
+		if !isDebug(r.typeURL) {
+			return status.Errorf(codes.InvalidArgument,
+				"this stream began with a request of type %s: use another one for %s", DebugType,
+				r.typeURL)
+		}
+		names := r.names
+		if st.Delta {
+			names = r.subscribe
+		}
+		var found []*resource.Resource
+		var err error
+		client := st.Peer
+		st.during(func() {
+			found, err = st.server.options.Debug(ctx, client, r.typeURL, names)
+		})
+		if err != nil {
+			return err
+		}
+		nonce++
+		answer := &response{typeURL: r.typeURL, nonce: strconv.Itoa(nonce), sent: time.Now(),
+			body: newBody(found, st.Delta)}
+		if err := st.deliver(ctx, answer); err != nil {
+			return err
+		}
+	}
+}
+
+// during calls a function that may wait for others, and serves inspections meanwhile.
+func (st *stream) during(call func()) {
+	done := make(chan struct{})
+	var cause any
+	go func() {
+		defer close(done)
+		defer func() { cause = recover() }()
+		call()
+	}()
+	for {
+		select {
+		case <-done:
+			if cause != nil {
+				panic(cause) // ends this stream
+			}
+			return
+		case do := <-st.inspect:
+			do(st)
+		}
+	}
+}
+
+// deliver sends a response and waits until the client has read it.
+func (st *stream) deliver(ctx context.Context, r *response) error {
+	st.frames <- r.frame(st.Delta, st.server.options.ControlPlane)
+	timer := time.NewTimer(st.server.options.SendTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-st.sent:
+			return err
+		case do := <-st.inspect:
+			do(st)
+		case <-timer.C:
+			return st.stuckError()
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// Debug information is answered on streams that begin with a request for it, of both kinds. It may
+// ask for the state of all streams, itself included.
+func TestDebug(t *testing.T) {
+	var server *Server
+	socket := socketPath(t)
+	server, _ = serve(t, socket, Options{Source: noFeed{}, ControlPlane: "test",
+		Debug: func(ctx context.Context, client Peer, typeURL string, names []string) (
+			[]*resource.Resource, error) {
+			if names[0] == "secret" {
+				return nil, status.Error(codes.PermissionDenied, "no")
+			}
+			text := fmt.Sprint(len(server.Status(ctx)), client.PID > 0)
+			return []*resource.Resource{resource.FromEncoded(typeURL, names[0],
+				[]byte(text))}, nil
+		}})
+	client := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, socket))
+
+	delta, err := client.DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // one request after the other, acknowledged
+		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: DebugType,
+			ResourceNamesSubscribe: []string{"syncz"}}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := delta.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := answer.Resources[0]
+		if r.Name != "syncz" || string(r.Resource.Value) != "1 true" || answer.TypeUrl != DebugType ||
+			answer.ControlPlane.GetIdentifier() != "test" {
+			t.Errorf("%v", answer)
+		}
+		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: DebugType,
+			ResponseNonce: answer.Nonce}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := delta.Recv(); status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "use another") {
+		t.Error(err)
+	}
+
+	for name, code := range map[string]codes.Code{"clusters": codes.OK,
+		"secret": codes.PermissionDenied} {
+		stream, err := client.StreamAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: aNode, TypeUrl: DebugType + "/x",
+			ResourceNames: []string{name}}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if status.Code(err) != code {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && (answer.TypeUrl != DebugType+"/x" || len(answer.Resources) != 1) {
+			t.Error(answer)
+		}
+	}
+}
+
+// A client without identity is told that no secret exists; those with one get theirs, from the same
+// feed, whichever comes first.
+func TestSecrets_ForClientsWithIdentity(t *testing.T) {
+	feed := resource.NewFeed()
+	secret := resource.FromEncoded(resource.SecretType, "key", []byte("private"))
+	cluster := resource.FromEncoded(resource.ClusterType, "c", nil)
+	feed.Publish(resource.Change{Set: []*resource.Resource{secret, cluster}})
+	socket := socketPath(t)
+	_, _ = serve(t, socket, Options{Source: oneFeed{feed},
+		Admit: func(client *Peer, node *corev3.Node) (*corev3.Node, error) {
+			client.Identity = node.GetCluster()
+			return node, nil
+		},
+		Secrets: func(client Peer) bool { return client.Identity != "" }})
+	connection := dial(t, socket)
+	for _, identity := range []string{"", "someone", "", "someone"} {
+		stream := deltaStream(t, connection)
+		for _, typeURL := range []string{resource.SecretType, resource.ClusterType} {
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
+				Node:                   &corev3.Node{Id: "n", Cluster: identity},
+				ResourceNamesSubscribe: []string{"key", "*"}}); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := 1
+			if typeURL == resource.SecretType && identity == "" {
+				want = 0
+			}
+			if len(answer.Resources) != want || answer.TypeUrl != typeURL {
+				t.Errorf("%q: %v", identity, answer)
+			}
+		}
+		feed.Publish(resource.Change{Set: []*resource.Resource{
+			resource.FromEncoded(resource.SecretType, "key", []byte("private of "+identity))}})
+	}
+}
