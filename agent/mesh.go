@@ -36,8 +36,7 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: changes,
-		// The path may have policies that need the identity.
-		Await:    c.Identity.Provider != "none" && c.Discovery.Address == "",
+		Await:    c.Discovery.Address == "",
 		Settings: discoverySettings(c), Local: true, MaxViews: maxViews,
 		Denied:      func(path string) string { return envoyReader(e.link).Denied(path) },
 		AgentDenied: unreadable,

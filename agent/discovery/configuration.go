@@ -21,7 +21,10 @@ type configuration struct {
 	objects   map[object.Kind]int
 	refs      references
 
-	closed *string // why nothing is served although the files were read; nil: it is
+	unlisted *string // why the policies of a path are unknown; nil: they are known
+	closed   *string // why nothing is served although the files were read; nil: it is
+	// what changed while nothing was served; only Hosts and Bindings
+	withheld model.Touched
 }
 
 // reset empties the world, which apply fills. Callers of this and the next function hold the
@@ -49,9 +52,13 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 
 // recordStore records the problems of the store and what it holds. Only Run may call it.
 func (c *configuration) recordStore() {
-	c.loaded, c.stored, c.held, c.closed = true, c.store.Problems(), c.store.Held(), nil
+	c.loaded, c.stored, c.held, c.unlisted = true, c.store.Problems(), c.store.Held(), nil
 	if p, ok := c.store.Unlisted(); ok {
-		why := "nothing of the mesh configuration is served: " + p.String()
-		c.closed = &why
+		c.unlisted = nothingServed(p)
 	}
+}
+
+func nothingServed(because Problem) *string {
+	why := "nothing of the mesh configuration is served: " + because.String()
+	return &why
 }

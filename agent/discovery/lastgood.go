@@ -45,7 +45,7 @@ func (s *Server) restoreMesh(text []byte) {
 			problems[0].Message)
 		return
 	}
-	s.mesh, s.meshText = read, text
+	s.mesh, s.meshText, s.meshKnown = read, text, true
 }
 
 // logRestored logs the number of last good versions in force, and of those whose files are
@@ -68,8 +68,11 @@ func (s *Server) lastGood() lastgood.State {
 	defer s.mu.Unlock()
 	c := s.config
 	state := lastgood.State{Objects: c.held, Checked: c.store.Has(object.EnvoyFilter)}
-	if s.meshBad {
+	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
+		if len(state.Mesh) == 0 { // Istio's defaults
+			state.Mesh = []byte("{}\n")
+		}
 	}
 	state.Reverted = s.reverted.Load()
 	return state

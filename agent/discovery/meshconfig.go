@@ -7,6 +7,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 // meshRead is a MeshConfig as read from its file.
@@ -41,7 +42,7 @@ func (s *Server) takeMesh(r meshRead) {
 	s.meshProblems, s.meshBad = r.problems, r.config == nil
 	if r.config != nil {
 		s.mutualChanged = s.mutualChanged || !r.config.SameMutualTLS(s.mesh)
-		s.mesh, s.meshText = r.config, r.text
+		s.mesh, s.meshText, s.meshKnown = r.config, r.text, true
 	}
 }
 
@@ -71,6 +72,9 @@ func (s *Server) reconfigure() bool {
 		}
 		s.outdated = true
 		s.dropCertificates()
+	}
+	if s.close(model.Touched{}) {
+		s.reopen()
 	}
 	s.options.TrustBundle(m.Authorities, m.Bundles)
 	s.reportProblems()

@@ -6,7 +6,6 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/view"
-	"outrider.org/outrider/agent/resource"
 )
 
 // An object without metadata.namespace is in Settings.Namespace. While [node] namespace changes,
@@ -38,6 +37,14 @@ func (s *Server) newWorld() *model.World {
 // updateOthers moves the views that are not current to new worlds. Only Run may call it.
 func (s *Server) updateOthers() {
 	if s.outdated = !s.config.loaded; s.outdated {
+		return
+	}
+	if s.outdated = s.config.closed != nil; s.outdated {
+		for _, v := range s.views {
+			if !s.isCurrent(v) {
+				s.update(v, model.Touched{})
+			}
+		}
 		return
 	}
 	worlds := map[string]*model.World{}
@@ -93,20 +100,14 @@ func (s *Server) applyNamespaces() {
 	c.recordStore()
 	c.reset(s.newWorld())
 	c.apply(additions(c.store.Objects(namespace)))
+	if s.close(model.Touched{}) {
+		s.reopen()
+	}
 	for _, v := range s.views {
-		if s.isCurrent(v) {
-			s.update(v, v.Move(c.world, c.cache))
+		if s.isCurrent(v) && c.closed == nil {
+			v.Update(v.Move(c.world, c.cache))
 		}
 	}
 	s.updateOthers()
 	s.reportProblems()
-}
-
-// update updates a view, or publishes an empty snapshot if nothing is served.
-func (s *Server) update(v *served, touched model.Touched) {
-	if s.config.closed != nil {
-		v.Feed().Publish(resource.Change{})
-		return
-	}
-	v.Update(touched)
 }

@@ -38,7 +38,7 @@ func (s *Server) reportProblems() {
 		refused = append(refused, s.refusedProblems(v)...)
 	}
 	s.closed.Store(cmp.Or(s.config.closed, notInForce(refused)))
-	s.problems = gather(s.config.stored, slices.Concat(s.meshProblems, refused,
+	s.problems = gather(s.config.stored, slices.Concat(s.reportedMesh(), refused,
 		s.config.refs.problems(), unselected(s.config.world, views)), views)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil

@@ -67,6 +67,7 @@ type Server struct {
 	mesh          *mesh.Config // of the last valid text
 	meshText      []byte       // of mesh
 	meshBad       bool         // the newest MeshConfig is invalid
+	meshKnown     bool         // mesh is of a valid text, not only the default
 	meshProblems  []Problem
 	mutualChanged bool           // MeshConfig changed mutual TLS; clients may refuse it
 	meshRead      meshRead       // newest
@@ -258,14 +259,14 @@ func (s *Server) push(changes []object.Change, paths []string) {
 		}
 	}
 	first := !c.loaded
-	touched, closed := c.apply(changes), c.closed != nil
+	touched := c.apply(changes)
 	c.recordStore()
-	if closed && c.closed == nil {
-		touched = c.world.Everything()
-	}
 	s.dropIdle(time.Now())
 	if first || len(touched.Policies) > 0 {
 		s.requireKeySets()
+	}
+	if s.close(touched) {
+		s.reopen()
 	}
 	s.updateViews(touched)
 	s.edited(now)

@@ -65,3 +65,26 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn",
 		func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
+
+// TestMesh_MissingFolderIsAwaited starts without the folder of the mesh, on a host without an
+// identity: it may have policies and be on a file system that is not mounted yet.
+func TestMesh_MissingFolderIsAwaited(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{Race: true})
+	folder := filepath.Join(r.Dir, "mesh.d")
+	if err := os.Rename(folder, folder+".away"); err != nil {
+		t.Fatal(err)
+	}
+	r.Start()
+	rig.Eventually(t, 60*time.Second, "it is not ready, and says why", func() bool {
+		ready, why := r.Ready()
+		return !ready && strings.Contains(why, folder+":1: does not exist")
+	})
+	if err := os.Rename(folder+".away", folder); err != nil {
+		t.Fatal(err)
+	}
+	r.WaitReady(60 * time.Second)
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("GET: %d %v", code, err)
+	}
+}

@@ -1,0 +1,129 @@
+package discovery_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// TestClosed_WithoutMeshConfig starts servers with an invalid MeshConfig. Its root namespace is
+// unknown, so nothing is served if there are policies, until it is corrected.
+func TestClosed_WithoutMeshConfig(t *testing.T) {
+	const policy = `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: none, namespace: mesh}
+spec: {}
+`
+	directory, port := t.TempDir(), parts.FreePort(t)
+	config := filepath.Join(t.TempDir(), "mesh.yaml")
+	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(deniedGateway, "edge", port, "a"))
+	options := discovery.Options{Files: []string{directory}, Namespace: "shop",
+		LastGood: filepath.Join(t.TempDir(), "last-good.json"), Board: condition.NewBoard(),
+		Settings: discovery.Settings{Namespace: "shop", MeshConfigFile: config}}
+	put := func(root string) { write(t, config, "accessLogFile: ''\nrootNamespace: "+root+"\n") }
+	listeners := func(server *discovery.Server) int {
+		return len(resourcesOf(t, server, deniedProxy("edge")))
+	}
+	put("MESH")
+	server, end := deniedRun(t, options)
+	if server.Closed() != "" || listeners(server) == 0 {
+		t.Errorf("without policies: %q, %d resources", server.Closed(), listeners(server))
+	}
+	end()
+
+	write(t, filepath.Join(directory, "policy.yaml"), policy)
+	server, changes := start(t, options)
+	node := deniedProxy("edge")
+	feed, err := server.Feed(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := listeners(server); n > 0 {
+		t.Errorf("%d resources are served", n)
+	}
+	for _, text := range []string{server.Closed(), options.Board.Conditions()[0].Sentence} {
+		for _, want := range []string{config + ":2: ", "rootNamespace"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q lacks %q", text, want)
+			}
+		}
+	}
+	if c := options.Board.Conditions()[0]; c.Severity != condition.Error ||
+		!strings.Contains(c.Sentence, "until it is corrected nothing is served") {
+		t.Errorf("condition %+v", c)
+	}
+
+	put("mesh")
+	changes <- []string{config}
+	changes <- nil
+	denied := func() bool {
+		snapshot, _ := feed.Current()
+		for _, r := range snapshot.Set(resource.ListenerType) {
+			return strings.Contains(string(r.Value()), "rbac")
+		}
+		return false
+	}
+	if !denied() || server.Closed() != "" || len(options.Board.Conditions()) > 0 {
+		t.Errorf("corrected: the policy is in force: %v, closed: %q, %v", denied(), server.Closed(),
+			options.Board.Conditions())
+	}
+	put("MESH")
+	changes <- []string{config}
+	changes <- nil
+	want := resourcesOf(t, server, node)
+	next, end := deniedRun(t, options)
+	defer end()
+	for what, server := range map[string]*discovery.Server{"running": server, "next": next} {
+		if got := resourcesOf(t, server, node); len(got) == 0 || fmt.Sprint(got) !=
+			fmt.Sprint(want) || server.Closed() != "" {
+			t.Errorf("invalid again, %s: %v, closed: %q", what, got, server.Closed())
+		}
+	}
+}
+
+// TestClosed_ByNewPolicy adds a policy while no valid MeshConfig is known, and corrects it later:
+// proxies retain what they have, until everything takes effect.
+func TestClosed_ByNewPolicy(t *testing.T) {
+	directory := t.TempDir()
+	config, routes := filepath.Join(t.TempDir(), "mesh.yaml"), filepath.Join(directory, "a.yaml")
+	policy := filepath.Join(directory, "policy.yaml")
+	write(t, config, "rootNamespace: MESH\n")
+	gateway := func(app string, port int) {
+		write(t, routes, fmt.Sprintf(deniedGateway, "edge", port, app))
+	}
+	gateway("first", 8001)
+	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop",
+		Settings: discovery.Settings{Namespace: "shop", MeshConfigFile: config}})
+	push := func(paths ...string) {
+		changes <- paths
+		changes <- nil
+	}
+	names := func() (all []string) {
+		for key := range resourcesOf(t, server, deniedProxy("edge")) {
+			all = append(all, key.Name)
+		}
+		slices.Sort(all)
+		return all
+	}
+	before := names()
+	write(t, policy, deniedPolicies["AuthorizationPolicy"])
+	push(policy)
+	gateway("second", 8002)
+	push(routes)
+	if got := names(); !slices.Equal(got, before) || server.Closed() == "" {
+		t.Errorf("%v, want %v; closed: %q", got, before, server.Closed())
+	}
+	write(t, config, "rootNamespace: mesh\n")
+	push(config)
+	if got := strings.Join(names(), " "); strings.Contains(got, "8001") ||
+		!strings.Contains(got, "8002") || server.Closed() != "" {
+		t.Errorf("corrected: %v, closed: %q", got, server.Closed())
+	}
+}
