@@ -90,6 +90,13 @@ func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- 
 	if err != nil {
 		tb.Fatal(err)
 	}
+	runServer(tb, server)
+	return server, changes
+}
+
+// runServer runs a server until the test ends, and returns once it is ready.
+func runServer(tb testing.TB, server *discovery.Server) {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
@@ -100,7 +107,6 @@ func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- 
 		}
 	})
 	<-server.Ready()
-	return server, changes
 }
 
 // processorTime returns the CPU time of this process. Benchmarks report it besides the elapsed

@@ -71,6 +71,10 @@ type Options struct {
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 
+	// Sources are the names of the sources of Accept, and store.FilesSource, in order of precedence:
+	// of two objects with the same key, that of the earlier source is in force. nil: files only
+	Sources []string
+
 	// Pushed is called after each change that may be one of Names. It must not block. nil: nobody
 	// needs it.
 	Pushed func()

@@ -185,7 +185,7 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string)
 		message, fix := unselecting(gateway.Selector, node)
 		listens := func(s *networking.Server) bool { return s.GetPort().GetNumber() == port }
 		if message != "" && slices.ContainsFunc(gateway.Servers, listens) {
-			return fmt.Sprintf("%s at %s:%d %s", o.Key, o.File, o.Line, message), fix
+			return fmt.Sprintf("%s at %s %s", o.Key, o.Position(), message), fix
 		}
 	}
 	return "", ""
@@ -202,8 +202,8 @@ func lostGateway(w *model.World, host string) (why, fix string) {
 				func(h string) bool { return model.Covers(h, host) }) {
 				continue
 			}
-			return fmt.Sprintf("%s at %s:%d has the host, and there is no Gateway %s", o.Key, o.File,
-				o.Line, name), "add the Gateway, or correct its name"
+			return fmt.Sprintf("%s at %s has the host, and there is no Gateway %s", o.Key,
+				o.Position(), name), "add the Gateway, or correct its name"
 		}
 	}
 	return "", ""

@@ -47,6 +47,8 @@ type Server struct {
 	newer        atomic.Bool        // see filterCheck
 	proceed      chan struct{}      // see Proceed
 	nacked       chan struct{}      // the refusals of a feed have changed
+	accepted     accepted           // see Accept
+	received     chan struct{}      // accepted has changed
 
 	newestStream atomic.Uint64 // that accepted resources
 	meshReads    atomic.Uint64 // begun
@@ -94,7 +96,7 @@ func New(options Options) (*Server, error) {
 		proceed:   make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
 		wake:      make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
-		nacked: make(chan struct{}, 1), mesh: mesh.Default(),
+		nacked: make(chan struct{}, 1), received: make(chan struct{}, 1), mesh: mesh.Default(),
 		views: map[string]*served{},
 	}
 	s.keySets = s.newKeySets(roots)
@@ -117,7 +119,7 @@ func New(options Options) (*Server, error) {
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
-		LastGood: lastGood.Objects, Tolerate: o.Served && !lastGood.Checked})
+		LastGood: lastGood.Objects, Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources})
 }
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.
@@ -127,7 +129,9 @@ func (s *Server) Run(ctx context.Context) error {
 	watching.Go(func() { s.certificates.run(ctx, s.options.Logger) })
 	watching.Go(func() { _ = s.keySets.Run(ctx) }) // returns nil
 	started := time.Now()
-	s.read((*store.Store).Load, nil)
+	s.read(func(of *store.Store) []object.Change {
+		return append(of.Load(), s.takeAccepted(of)...)
+	}, nil)
 	s.MarkReady()
 	s.mu.Lock()
 	s.options.Logger.Info("mesh configuration loaded", "services", s.config.world.Hosts(), "problems",
@@ -176,53 +180,12 @@ func (s *Server) Run(ctx context.Context) error {
 				continue
 			}
 			s.publishChanges(ctx, paths)
+		case <-s.received:
+			s.publishChanges(ctx, []string{})
 		case <-s.certificates.changes():
 			if paths := s.certificates.takeChanged(); len(paths) > 0 {
 				s.publishChanges(ctx, paths)
 			}
-		}
-	}
-}
-
-// publishChanges publishes the result of changed files, with those that change within the debounce.
-// Only Run may call it.
-func (s *Server) publishChanges(ctx context.Context, paths []string) {
-	begun := time.Now()
-	paths = append(s.debounce(ctx, paths), s.certificates.takeChanged()...)
-	if ctx.Err() != nil {
-		return
-	}
-	s.debounced.Observe(time.Since(begun))
-	begun = time.Now()
-	s.remesh(paths)
-	s.read(func(of *store.Store) []object.Change { return of.Reload(paths) }, paths)
-	s.pushed.Observe(time.Since(begun))
-}
-
-// debounce collects changed paths until none arrived for DebounceAfter, at most for DebounceMax.
-func (s *Server) debounce(ctx context.Context, paths []string) []string {
-	deadline := time.Now().Add(s.current().DebounceMax)
-	for {
-		wait := min(s.current().DebounceAfter, time.Until(deadline))
-		if wait <= 0 {
-			return paths
-		}
-		quiet := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			quiet.Stop()
-			return paths
-		case more, ok := <-s.options.Changes:
-			quiet.Stop()
-			if !ok {
-				s.options.Changes = nil
-			}
-			paths = append(paths, more...)
-		case <-s.wake: // a proxy may wait for its resources
-			quiet.Stop()
-			s.applyNamespaces()
-		case <-quiet.C:
-			return paths
 		}
 	}
 }

@@ -19,14 +19,22 @@ const versionCharacters = 16
 // Origin is the user's object that a resource is generated from.
 type Origin struct {
 	File      string `json:"file"`
-	Line      int    `json:"line"` // from 1
+	Line      int    `json:"line"` // from 1; 0: the object is in no file
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
 // String returns "file:line Kind namespace/name".
-func (o Origin) String() string { return fmt.Sprintf("%s:%d %s", o.File, o.Line, o.Object()) }
+func (o Origin) String() string { return Position(o.File, o.Line) + " " + o.Object() }
+
+// Position returns "file:line", and the file alone if line is 0.
+func Position(file string, line int) string {
+	if line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d", file, line)
+}
 
 // Object returns "Kind namespace/name".
 func (o Origin) Object() string { return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name) }

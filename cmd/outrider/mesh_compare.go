@@ -10,6 +10,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
 )
 
 // comparison is the running agent's comparison of files with those in force, empty without an
@@ -104,7 +105,7 @@ func (a *app) printComparison(c comparison) {
 		counts[change.Change]++
 		from := change.Object
 		if change.File != "" {
-			from = fmt.Sprintf("%s:%d %s", change.File, change.Line, change.Object)
+			from = resource.Position(change.File, change.Line) + " " + change.Object
 		}
 		rows.add(change.Change, change.Type, change.Name, from)
 	}

@@ -53,7 +53,7 @@ const maxOrigins = 3
 func originsCell(from []resource.Origin) cell {
 	var shown []string
 	for _, o := range from[:min(len(from), maxOrigins)] {
-		shown = append(shown, fmt.Sprintf("%s:%d", o.File, o.Line))
+		shown = append(shown, resource.Position(o.File, o.Line))
 	}
 	list := strings.Join(shown, ", ")
 	if more := len(from) - len(shown); more > 0 {

@@ -20,6 +20,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/resource"
 )
 
 // State has the versions in force that the files no longer contain in valid form.
@@ -100,8 +101,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		o, err := r.Object(namespace, validate)
 		if err != nil {
 			wrong = append(wrong,
-				fmt.Errorf("the last good version of %s %s/%s, of %s:%d, is not valid any more: %w",
-					r.Kind, r.Namespace, r.Name, r.File, r.Line, err))
+				fmt.Errorf("the last good version of %s %s/%s, of %s, is not valid any more: %w",
+					r.Kind, r.Namespace, r.Name, resource.Position(r.File, r.Line), err))
 			continue
 		}
 		state.Objects = append(state.Objects, o)

@@ -80,13 +80,13 @@ func (w *World) addDelegate(r *Routing, index int) {
 	switch {
 	case len(spec.Hosts) > 0:
 		warn(r.Object, field,
-			fmt.Sprintf("%s at %s:%d has hosts and is no delegate: the route has no effect", key,
-				o.File, o.Line), "remove its hosts")
+			fmt.Sprintf("%s at %s has hosts and is no delegate: the route has no effect", key,
+				o.Position()), "remove its hosts")
 		return
 	case !visible(spec.ExportTo, w.mesh.RoutingExportTo, o.Namespace, r.Object.Namespace):
 		warn(r.Object, field,
-			fmt.Sprintf("%s at %s:%d is not exported to namespace %s: the route has no effect", key,
-				o.File, o.Line, r.Object.Namespace), "add the namespace to its exportTo")
+			fmt.Sprintf("%s at %s is not exported to namespace %s: the route has no effect", key,
+				o.Position(), r.Object.Namespace), "add the namespace to its exportTo")
 		return
 	}
 	if !slices.Contains(r.Delegates, o) {
@@ -105,19 +105,19 @@ func (w *World) addDelegate(r *Routing, index int) {
 			r.Problems = append(r.Problems,
 				r.Object.Problem(object.Finding{Field: field, Severity: condition.Error,
 					Message: fmt.Sprintf(
-						"with %s at %s:%d the delegates come to more than %d matches, or more "+
+						"with %s at %s the delegates come to more than %d matches, or more "+
 							"than %d pairs to compare: the route has no effect",
-						key, o.File, o.Line, mostMerged, mostCompared),
+						key, o.Position(), mostMerged, mostCompared),
 					Fix: "write fewer matches in the VirtualService, whose number is multiplied " +
 						"with that in its delegates"}))
 			return
 		}
 		if !ok {
 			warn(o, fmt.Sprintf("http[%d].match", i),
-				fmt.Sprintf("matches nothing that http[%d] of %s at %s:%d matches: the route has "+
+				fmt.Sprintf("matches nothing that http[%d] of %s at %s matches: the route has "+
 					"no "+
 					"effect there",
-					index, r.Object.Key, r.Object.File, r.Object.Line),
+					index, r.Object.Key, r.Object.Position()),
 				"narrow what the root matches, or remove the match")
 			continue
 		}

@@ -35,11 +35,11 @@ type Object struct {
 	Annotations map[string]string
 	Conditions  map[string]string // status conditions by type: {"Healthy": "True"}
 	Created     time.Time         // metadata.creationTimestamp, may be zero
-	File        string
-	Line        int           // of the object's first key, from 1
-	Index       int           // position within the document, for Lists
-	Spec        proto.Message // a message of istio.io/api, never nil
-	Routes      []int         // lines of a VirtualService's spec.http[i], minus Line; nil: unknown
+	File        string            // or the path of an input of another source
+	Line        int               // of the object's first key, from 1; 0: of an input
+	Index       int               // position within the document, for Lists
+	Spec        proto.Message     // a message of istio.io/api, never nil
+	Routes      []int             // lines of spec.http[i], minus Line; nil: unknown
 }
 
 // In returns the object with its default namespace replaced, or o itself if nothing changes.
@@ -76,6 +76,9 @@ func Equal(a, b *Object) bool {
 		maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Conditions, b.Conditions) &&
 		proto.Equal(a.Spec, b.Spec)
 }
+
+// Position returns "file:line", see resource.Position.
+func (o *Object) Position() string { return resource.Position(o.File, o.Line) }
 
 // Origin returns where the object is written.
 func (o *Object) Origin() resource.Origin {

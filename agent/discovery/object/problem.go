@@ -2,7 +2,6 @@ package object
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
@@ -13,7 +12,7 @@ import (
 // comparable.
 type Problem struct {
 	File string `json:"file"`
-	Line int    `json:"line"` // from 1
+	Line int    `json:"line"` // from 1; 0: it is in no file
 	// "Kind namespace/name"; "" if unreadable
 	Object string `json:"object,omitempty"`
 	// path in the object: spec.http[0].route[1].weight
@@ -28,7 +27,7 @@ type Problem struct {
 func (p Problem) String() string {
 	parts := make([]string, 0, 4)
 	if p.File != "" {
-		parts = append(parts, fmt.Sprintf("%s:%d", p.File, p.Line))
+		parts = append(parts, resource.Position(p.File, p.Line))
 	}
 	if p.Object != "" {
 		parts = append(parts, p.Object)

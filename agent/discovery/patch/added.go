@@ -39,8 +39,8 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 		key := resource.Key{Type: out.Type, Name: out.Name}
 		if by := added[key]; by != nil {
 			problems = append(problems, p.problem(condition.Warning,
-				fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name,
-					by.object.File, by.object.Line), "rename one"))
+				fmt.Sprintf("%s %s is added by %s too, which counts", kind(out.Type), name,
+					by.object.Position()), "rename one"))
 			continue
 		}
 		added[key] = p

@@ -156,6 +156,9 @@ func (f *file) addDenials(path string, denials []denial, unnamed []*object.Objec
 		o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
 			Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
 			Spec: denyEverything()}
+		if f.input {
+			o.Line = 0
+		}
 		f.objects = append(f.objects, o)
 		const denied = "; until then every request to all workloads is denied, because it may have " +
 			"policies and no earlier version is known"

@@ -37,6 +37,9 @@ type file struct {
 	broken  bool // document.broken of any document, or the file is unreadable
 	unclear bool // document.unclear of any document, or the file is unreadable
 	parsed  bool // documents are to be collected
+
+	input bool   // see Input
+	text  []byte // of an input that may have to be validated again
 }
 
 // readDocument caches the result of a document, so that only changed documents are parsed.
@@ -80,10 +83,16 @@ func (f *file) parse(path string, content []byte, previous *file, options Option
 	r := &reader{file: path, namespace: options.Namespace, validate: options.Validate}
 	parts, first := split(content)
 	for i, part := range parts {
+		if f.input {
+			first[i] = 0
+		}
 		d, ok := known[sha256.Sum256(part)]
 		if !ok || d.due() {
 			d = readDocument{sum: sha256.Sum256(part), first: first[i],
 				document: r.read(part, first[i])}
+			if f.input {
+				d.withoutLines()
+			}
 		}
 		f.documents = append(f.documents, d.moved(first[i]))
 	}
@@ -190,6 +199,11 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 		}
 	}
 	f.objects = append(f.objects, f.held...)
+	if !slices.ContainsFunc(f.documents, func(d readDocument) bool {
+		return d.doubtful() || !d.again.IsZero()
+	}) {
+		f.text = nil
+	}
 	// a held object that an invalid document names is not one of an unidentified document
 	unnamed := slices.DeleteFunc(slices.Clone(f.held), func(o *object.Object) bool {
 		return !o.Kind.Restricts() || bad[o.Key]

@@ -71,7 +71,7 @@ func (s *Store) holdUnseen(paths []string) {
 // forget drops held objects of files that do not exist, except below unreadable configured paths.
 func (s *Store) forget() {
 	for path := range s.held {
-		if _, wrong := s.roots[s.rootOf(path)]; !wrong && s.files[path] == nil {
+		if _, wrong := s.roots[s.rootOf(path)]; !wrong && s.files[path] == nil && !s.expected(path) {
 			delete(s.held, path)
 		}
 	}

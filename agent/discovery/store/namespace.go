@@ -7,7 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// SetNamespace changes the default namespace. The next Load reads all files again.
+// SetNamespace changes the default namespace. The next Load reads all files again. The problems of
+// inputs name the former namespace until their source delivers them again.
 func (s *Store) SetNamespace(namespace string) {
 	s.options.Namespace = namespace
 	moved := map[*object.Object]*object.Object{}
@@ -29,7 +30,7 @@ func (s *Store) SetNamespace(namespace string) {
 	before := map[object.Key]*object.Object{}
 	for _, path := range slices.Collect(maps.Keys(s.files)) {
 		known := s.files[path]
-		s.replace(path, &file{problems: known.problems, objects: move(known.objects),
+		s.replace(path, &file{input: known.input, problems: known.problems, objects: move(known.objects),
 			held: move(known.held)}, before)
 	}
 	s.reconcile(before)
@@ -41,8 +42,11 @@ func (s *Store) Objects(namespace string) []*object.Object {
 	oldest := make(map[object.Key]*object.Object, len(s.candidates))
 	for _, candidates := range s.candidates {
 		for _, o := range candidates {
+			if s.owner(o) != nil {
+				continue
+			}
 			o = o.In(namespace)
-			if known := oldest[o.Key]; known == nil || object.Age(o, known) < 0 {
+			if known := oldest[o.Key]; known == nil || s.compareCandidates(o, known) < 0 {
 				oldest[o.Key] = o
 			}
 		}

@@ -1,5 +1,5 @@
-// Package store reads files with Istio's YAML and holds their objects: the last good version of
-// each, and the problems of the newest one. It reads only what has changed.
+// Package store reads files with Istio's YAML, and inputs of other sources, and holds their objects:
+// the last good version of each, and the problems of the newest one. It reads only what has changed.
 package store
 
 import (
@@ -41,6 +41,10 @@ type Options struct {
 	// LastGood holds the objects that an earlier store held (Held). Those without a namespace have
 	// this store's default namespace.
 	LastGood []*object.Object
+
+	// Sources are the names of the sources of Take, and FilesSource, in order of precedence: of two
+	// objects with the same key, that of the earlier source is in force. nil: files only
+	Sources []string
 }
 
 // Store holds the objects of the files. It is not safe for concurrent use.
@@ -49,8 +53,12 @@ type Store struct {
 	files   map[string]*file
 	// by file: last good versions of invalid objects, and of files that were not found yet
 	held map[string][]*object.Object
-	// objects with the same key, oldest first; the first one is in force
+	// objects with the same key, see compareCandidates; the first one is in force
 	candidates map[object.Key][]*object.Object
+	ranks      map[string]int  // index in Options.Sources
+	complete   map[string]bool // sources that have delivered all of their inputs
+	// services of registries by host, those of the earliest source first
+	registered map[string][]*object.Object
 	roots      map[string]object.Problem // unreadable Options.Paths
 	awaited    map[string]bool           // Options.Paths that could not be listed yet, with Await
 	listed     map[string]bool           // Options.Paths whose files have all been found once
@@ -71,7 +79,12 @@ func New(options Options) *Store {
 		candidates: map[object.Key][]*object.Object{},
 		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
 		listed:     map[string]bool{},
-		duplicates: map[object.Key][]object.Problem{}}
+		duplicates: map[object.Key][]object.Problem{},
+		ranks:      map[string]int{}, complete: map[string]bool{},
+		registered: map[string][]*object.Object{}}
+	for i, source := range options.Sources {
+		s.ranks[source] = i
+	}
 	if options.Await {
 		s.awaited = map[string]bool{}
 		for _, path := range options.Paths {
@@ -85,7 +98,9 @@ func New(options Options) *Store {
 }
 
 // Load reads all files that changed since they were last read.
-func (s *Store) Load() []object.Change { return s.Reload(s.options.Paths) }
+func (s *Store) Load() []object.Change {
+	return append(s.Reload(s.options.Paths), s.takeDue()...)
+}
 
 // Reload reads the given files, regardless of their time stamps, and the files below the given
 // directories whose time stamps changed. A trailing "/..." is ignored. Objects of deleted files are
@@ -118,7 +133,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 	}
 	read = append(read, unseen...)
 	slices.Sort(read)
-	changes := s.apply(slices.Compact(read), gone)
+	changes := s.apply(slices.Compact(read), gone, readFile)
 	s.holdUnseen(unseen)
 	s.forget()
 	return changes
@@ -219,15 +234,16 @@ func within(folder, path string) bool {
 	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
 }
 
-// apply reads files in parallel and updates the store.
-func (s *Store) apply(read, gone []string) []object.Change {
+// apply reads files or inputs in parallel with a function, and updates the store.
+func (s *Store) apply(read, gone []string,
+	readOne func(path string, previous *file, options Options) *file) []object.Change {
 	results := make([]*file, len(read))
 	work := make(chan int)
 	var readers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(read)) {
 		readers.Go(func() {
 			for i := range work {
-				results[i] = readFile(read[i], s.before(read[i]), s.options)
+				results[i] = readOne(read[i], s.before(read[i]), s.options)
 			}
 		})
 	}
@@ -254,11 +270,10 @@ func (s *Store) apply(read, gone []string) []object.Change {
 
 // replace sets the content of a file (nil: deleted). before records the objects that were in force.
 func (s *Store) replace(path string, next *file, before map[object.Key]*object.Object) {
-	touch := func(key object.Key) {
-		if _, ok := before[key]; !ok {
-			before[key] = nil
-			if all := s.candidates[key]; len(all) > 0 {
-				before[key] = all[0]
+	touch := func(o *object.Object) {
+		for _, key := range s.affected(o) {
+			if _, ok := before[key]; !ok {
+				before[key] = s.inForce(key)
 			}
 		}
 	}
@@ -279,7 +294,8 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 				delete(same, o)
 				continue
 			}
-			touch(o.Key)
+			touch(o)
+			s.removeHosts(o)
 			if rest := slices.DeleteFunc(s.candidates[o.Key], func(x *object.Object) bool {
 				return x == o
 			}); len(rest) > 0 {
@@ -300,45 +316,11 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	s.files[path] = next
 	for _, o := range next.objects {
 		if same[o] {
-			touch(o.Key)
+			touch(o)
+			s.addHosts(o)
 			all := s.candidates[o.Key]
-			at, _ := slices.BinarySearchFunc(all, o, object.Age)
+			at, _ := slices.BinarySearchFunc(all, o, s.compareCandidates)
 			s.candidates[o.Key] = slices.Insert(all, at, o)
 		}
 	}
-}
-
-// reconcile returns the changes of the objects in force since before.
-func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change {
-	var changes []object.Change
-	for key, previous := range before {
-		delete(s.duplicates, key)
-		all := s.candidates[key]
-		var now *object.Object
-		if len(all) > 0 {
-			now = all[0]
-			for _, o := range all[1:] {
-				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File,
-					Line: o.Line, Object: o.String(), Severity: condition.Warning,
-					Message: fmt.Sprintf("has no effect: it is given at %s:%d too, %s", now.File,
-						now.Line, precedence(now, o)), Fix: "remove or rename one"})
-			}
-		}
-		if now != previous {
-			changes = append(changes, object.Change{Old: previous, New: now})
-		}
-	}
-	slices.SortFunc(changes, object.Change.Compare)
-	return changes
-}
-
-// precedence says why one of two objects with the same key is in force; see object.Age.
-func precedence(inForce, other *object.Object) string {
-	switch {
-	case !inForce.Created.Equal(other.Created):
-		return "which has the earlier creationTimestamp (an object without one counts as earlier)"
-	case inForce.File != other.File:
-		return "in the file whose name sorts first"
-	}
-	return "first in the file"
 }

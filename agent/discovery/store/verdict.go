@@ -31,7 +31,9 @@ type validated struct {
 func (v *validated) add(findings []object.Finding, others int) {
 	for _, f := range findings {
 		p := v.object.Problem(f)
-		p.Line = locate(v.spec, f.Field)
+		if v.spec != nil {
+			p.Line = locate(v.spec, f.Field)
+		}
 		bad := p.Severity == condition.Error
 		v.failed, v.fatal = v.failed || bad, v.fatal || bad && !f.Unknown
 		v.unknown = v.unknown || f.Unknown
@@ -113,9 +115,12 @@ func (s *Store) Has(kind object.Kind) bool {
 func (s *Store) Reconsider() {
 	for _, f := range s.files {
 		for i := range f.documents {
-			if d := f.documents[i]; d.unknown || len(d.bad) > 0 {
+			if f.documents[i].doubtful() {
 				f.documents[i].again = time.Now()
 			}
 		}
 	}
 }
+
+// doubtful reports whether another validation of the same text may have another result.
+func (d *document) doubtful() bool { return d.unknown || len(d.bad) > 0 }

@@ -82,7 +82,7 @@ func (c *Claims) add(route Connection) {
 // claimed reports that connections for a name are routed elsewhere already.
 func claimed(route, by Connection, name string) object.Problem {
 	return route.Object.Warning(route.Field,
-		fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts", name,
-			by.Field, by.Object.Key, by.Object.File, by.Object.Line),
+		fmt.Sprintf("connections for %s are taken by %s of %s at %s, which counts", name,
+			by.Field, by.Object.Key, by.Object.Position()),
 		"let one object say where they go")
 }

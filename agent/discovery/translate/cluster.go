@@ -62,17 +62,17 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	for _, s := range service.Shadowed {
 		oldest := service.Oldest()
 		message := fmt.Sprintf(
-			"host %s has this port from %s:%d too, which is older and takes precedence",
-			service.Host, oldest.File, oldest.Line)
+			"host %s has this port from %s too, which is older and takes precedence",
+			service.Host, oldest.Position())
 		if s.Why != "" {
 			message = fmt.Sprintf(
-				"host %s is given at %s:%d too, which is older and has another %s: this entry "+
+				"host %s is given at %s too, which is older and has another %s: this entry "+
 					"adds no ports to it",
-				service.Host, oldest.File, oldest.Line, s.Why)
+				service.Host, oldest.Position(), s.Why)
 		} else if s.Port.Object != oldest {
 			message = fmt.Sprintf(
-				"host %s has this port from %s:%d too, which is older and takes precedence",
-				service.Host, s.Port.Object.File, s.Port.Object.Line)
+				"host %s has this port from %s too, which is older and takes precedence",
+				service.Host, s.Port.Object.Position())
 		}
 		out.Problems = append(out.Problems, s.Object.Warning(fmt.Sprintf("ports[%d]", s.Index),
 			message, "give the port in one ServiceEntry only"))
@@ -88,22 +88,22 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	}
 	for _, o := range rule.ShadowedPolicies {
 		out.Problems = append(out.Problems, o.Warning("trafficPolicy",
-			fmt.Sprintf("%s has a policy from %s:%d too, which is %s and takes precedence",
-				rule.Host, rule.PolicyOf.File, rule.PolicyOf.Line, precedence(rule.PolicyOf, o)),
+			fmt.Sprintf("%s has a policy from %s too, which is %s and takes precedence",
+				rule.Host, rule.PolicyOf.Position(), precedence(rule.PolicyOf, o)),
 			"put what is wanted into one DestinationRule"))
 	}
 	for _, o := range rule.ShadowedChoices {
 		out.Problems = append(out.Problems, o.Warning("workloadSelector",
-			fmt.Sprintf("%s:%d chooses this proxy too, is older and takes precedence for %s",
-				rule.Objects[0].File, rule.Objects[0].Line, rule.Host),
+			fmt.Sprintf("%s chooses this proxy too, is older and takes precedence for %s",
+				rule.Objects[0].Position(), rule.Host),
 			"let only one choose a workload"))
 	}
 	for _, shadow := range rule.Shadowed {
 		by := rule.Subset(shadow.Name).Object
 		out.Problems = append(out.Problems, shadow.Object.Warning(fmt.Sprintf("subsets[%d].name",
 			shadow.Index),
-			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and takes precedence",
-				shadow.Name, rule.Host, by.File, by.Line, precedence(by, shadow.Object)),
+			fmt.Sprintf("subset %s of %s is given at %s too, which is %s and takes precedence",
+				shadow.Name, rule.Host, by.Position(), precedence(by, shadow.Object)),
 			"rename or remove one"))
 	}
 }

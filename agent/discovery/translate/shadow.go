@@ -87,8 +87,8 @@ func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
 
 func (s *shadow) problem(o *object.Object, field string, by *model.Routing) object.Problem {
 	return o.Warning(field,
-		fmt.Sprintf("is never reached for host %s: %s at %s:%d is older and counts", s.host,
-			by.Object.Key, by.Object.File, by.Object.Line),
+		fmt.Sprintf("is never reached for host %s: %s at %s is older and counts", s.host,
+			by.Object.Key, by.Object.Position()),
 		"put the routes into one VirtualService, or let each have hosts of its own")
 }
 

@@ -13,7 +13,7 @@ import (
 func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
-		return fmt.Sprintf("%s of %s at %s:%d", d.field, d.object.Key, d.object.File, d.object.Line)
+		return fmt.Sprintf("%s of %s at %s", d.field, d.object.Key, d.object.Position())
 	}
 	if v.node.Captured() && mesh.Unspecified(address) &&
 		slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {

@@ -81,8 +81,8 @@ func (c *connections) free(s server, routes []translate.Connection) []translate.
 			if by, ok := c.listener.names[name]; ok && !by.isPassthrough() {
 				c.problems = append(c.problems,
 					s.problem("hosts",
-						fmt.Sprintf("TLS for %s on port %d is answered by %s:%d and not passed on",
-							name, c.listener.port, by.object.File, by.object.Line),
+						fmt.Sprintf("TLS for %s on port %d is answered by %s and not passed on",
+							name, c.listener.port, by.object.Position()),
 						"name each host in one server of a port only"))
 				continue
 			}

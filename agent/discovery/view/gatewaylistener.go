@@ -31,8 +31,8 @@ func (l *gatewayListener) join(s server) *object.Problem {
 		first := l.servers[0]
 		if first.class() != s.class() || s.class() == model.TCP {
 			return refuse("port",
-				fmt.Sprintf("port %d is %s for %s:%d, which is older and takes precedence",
-					l.port, first.spec.Port.Protocol, first.object.File, first.object.Line),
+				fmt.Sprintf("port %d is %s for %s, which is older and takes precedence",
+					l.port, first.spec.Port.Protocol, first.object.Position()),
 				"give the server another port")
 		}
 	}
@@ -40,9 +40,8 @@ func (l *gatewayListener) join(s server) *object.Problem {
 		for _, name := range s.hostNames() {
 			if by, ok := l.names[name]; ok {
 				return refuse("hosts",
-					fmt.Sprintf("TLS for %s on port %d is answered by %s:%d, which is older and "+
-						"counts: the whole server has no effect", name, l.port, by.object.File,
-						by.object.Line),
+					fmt.Sprintf("TLS for %s on port %d is answered by %s, which is older and "+
+						"counts: the whole server has no effect", name, l.port, by.object.Position()),
 					"name each host in one server of a port only")
 			}
 		}

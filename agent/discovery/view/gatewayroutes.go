@@ -143,8 +143,8 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 				inputs[host] = in
 			} else if by, ok := g.redirects(host); ok {
 				problems = append(problems, s.problem("hosts", fmt.Sprintf(
-					"requests to %s on port %d are redirected to https by %s at %s:%d",
-					host, g.port, by.object.Key, by.object.File, by.object.Line),
+					"requests to %s on port %d are redirected to https by %s at %s",
+					host, g.port, by.object.Key, by.object.Position()),
 					"name each host in one server of a port only"))
 			}
 		}

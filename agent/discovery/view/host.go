@@ -85,8 +85,8 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 		if i > 0 && len(now) > 0 && !counts[r] {
 			by := routings[0].Object
 			problems = append(problems, r.Object.Warning("hosts", fmt.Sprintf(
-				"requests to %s are routed by %s at %s:%d, which is older and takes precedence",
-				host, by.Key, by.File, by.Line), "put the routes into one VirtualService"))
+				"requests to %s are routed by %s at %s, which is older and takes precedence",
+				host, by.Key, by.Position()), "put the routes into one VirtualService"))
 		}
 	}
 	return problems

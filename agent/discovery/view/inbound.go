@@ -112,8 +112,8 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 			if by.Protocol != s.port.Protocol && by.host != s.service.Host {
 				problems = append(problems, s.port.Object.Warning(field, fmt.Sprintf(
 					"what comes in by port %d speaks another protocol for host %s of "+
-						"%s:%d, which is older and takes precedence", s.target, by.host, by.object.File,
-					by.object.Line), "give both ports one protocol"))
+						"%s, which is older and takes precedence", s.target, by.host,
+					by.object.Position()), "give both ports one protocol"))
 			}
 			continue
 		}

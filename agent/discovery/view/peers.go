@@ -21,8 +21,8 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	var problems []object.Problem
 	if d.TLS != nil && mode.Object != nil && mode.Mode != model.Disable {
 		problems = append(problems, d.object.Warning(d.field+".tls",
-			fmt.Sprintf("has no effect: %s at %s:%d sets mutual TLS %s for port %d",
-				mode.Object.Key, mode.Object.File, mode.Object.Line, mode.Mode, d.Port),
+			fmt.Sprintf("has no effect: %s at %s sets mutual TLS %s for port %d",
+				mode.Object.Key, mode.Object.Position(), mode.Mode, d.Port),
 			fmt.Sprintf("set DISABLE for port %d in its portLevelMtls", d.Port)))
 		d.Protocol, d.TLS = d.Terminated(), nil
 	}
@@ -55,8 +55,8 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 				problems = append(problems, d.object.Problem(object.Finding{
 					Field: d.field + ".defaultEndpoint", Severity: condition.Error,
 					Message: fmt.Sprintf("the application listens on %s, where clients reach it "+
-						"without the mutual TLS that %s at %s:%d requires", at, d.peer.Object.Key,
-						d.peer.Object.File, d.peer.Object.Line),
+						"without the mutual TLS that %s at %s requires", at, d.peer.Object.Key,
+						d.peer.Object.Position()),
 					Fix: `let it listen on 127.0.0.1, or set mode = "redirect" in [capture]`}))
 				break
 			}
@@ -110,8 +110,8 @@ func shadowedPeers(peers model.PeerPolicy) []object.Problem {
 	var problems []object.Problem
 	for _, s := range peers.Shadowed {
 		problems = append(problems, s.Object.Warning("",
-			fmt.Sprintf("has no effect: %s at %s:%d is for the same, is older and takes "+
-				"precedence", s.By.Key, s.By.File, s.By.Line), "remove one, or select other workloads"))
+			fmt.Sprintf("has no effect: %s at %s is for the same, is older and takes "+
+				"precedence", s.By.Key, s.By.Position()), "remove one, or select other workloads"))
 	}
 	return problems
 }

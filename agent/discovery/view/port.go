@@ -163,10 +163,9 @@ func (p *port) conflict(l listenerGroup, m, oldest member) object.Problem {
 		fix = "give the service an address of its own, or another port"
 	}
 	return portProblem(m,
-		fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s:%d, which is "+
-			"older",
-			m.service.Host, l.address, p.number, oldest.service.Host, oldest.port.Object.File,
-			oldest.port.Object.Line), fix)
+		fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s, which is "+
+			"older", m.service.Host, l.address, p.number, oldest.service.Host,
+			oldest.port.Object.Position()), fix)
 }
 
 // otherProtocol reports a Sidecar whose protocol for the port differs from that of the services.
@@ -188,9 +187,9 @@ func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
 	}
 	return []object.Problem{
 		scope.Object.Warning(fmt.Sprintf("egress[%d].port.protocol", e.Index), fmt.Sprintf(
-			"%s has no effect: port %d of host %s is given another protocol at %s:%d, which "+
-				"counts", e.GetProtocol(), p.number, first.service.Host, first.port.Object.File,
-			first.port.Object.Line), "write the same protocol in both")}
+			"%s has no effect: port %d of host %s is given another protocol at %s, which "+
+				"counts", e.GetProtocol(), p.number, first.service.Host,
+			first.port.Object.Position()), "write the same protocol in both")}
 }
 
 func portProblem(m member, message, fix string) object.Problem {

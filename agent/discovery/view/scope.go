@@ -43,8 +43,8 @@ func (s *sidecar) reportShadowed(v *View) {
 	for _, o := range s.scope.Shadowed {
 		by := s.scope.Object
 		problems = append(problems, o.Warning("workloadSelector", fmt.Sprintf(
-			"%s at %s:%d is for the same proxies, is older and takes precedence", by.Key, by.File,
-			by.Line), "let one Sidecar apply to a proxy"))
+			"%s at %s is for the same proxies, is older and takes precedence", by.Key,
+			by.Position()), "let one Sidecar apply to a proxy"))
 	}
 	v.report("sidecar", problems)
 }

@@ -1,0 +1,76 @@
+package discovery
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+// Batch changes what one source has.
+type Batch = store.Batch
+
+// accepted collects the batches that the next push applies. Its zero value is empty.
+type accepted struct {
+	mu      sync.Mutex
+	pending map[string]*pending // by source
+}
+
+// pending is what a source has changed since the last push.
+type pending struct {
+	all    bool
+	inputs map[string]store.Input // by path
+}
+
+// add merges a batch into the pending ones. The newest input of a path counts.
+func (a *accepted) add(b Batch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pending == nil {
+		a.pending = map[string]*pending{}
+	}
+	p := a.pending[b.Source]
+	if p == nil || b.All {
+		p = &pending{b.All, make(map[string]store.Input, len(b.Inputs))}
+		a.pending[b.Source] = p
+	}
+	for _, in := range b.Inputs {
+		p.inputs[in.Path] = in
+	}
+}
+
+// take removes and returns the pending batches.
+func (a *accepted) take() []Batch {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []Batch
+	for _, source := range slices.Sorted(maps.Keys(a.pending)) {
+		p := a.pending[source]
+		all = append(all, Batch{Source: source, All: p.all,
+			Inputs: slices.Collect(maps.Values(p.inputs))})
+	}
+	a.pending = nil
+	return all
+}
+
+// Accept takes a batch for the next push, which is debounced like that of changed files. It never
+// blocks. Batches accepted before Run are part of the first push. A batch of a source that is not
+// in Options.Sources has no effect.
+func (s *Server) Accept(b Batch) {
+	s.accepted.add(b)
+	select {
+	case s.received <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+// takeAccepted applies the pending batches to a store.
+func (s *Server) takeAccepted(of *store.Store) []object.Change {
+	batches := s.accepted.take()
+	if len(batches) == 0 {
+		return nil
+	}
+	return of.Take(batches)
+}

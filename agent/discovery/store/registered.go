@@ -1,0 +1,64 @@
+package store
+
+import (
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// If two service registries have a service of the same host, that of the earlier source is in
+// force. The ServiceEntries of one source, and those that people write, merge with all others.
+
+// registeredHosts returns the hosts of a service of a registry, see Input.Objects; nil for other
+// objects.
+func registeredHosts(o *object.Object) []string {
+	if spec, ok := o.Spec.(*networking.ServiceEntry); ok && strings.Contains(o.Name, ":") {
+		return spec.Hosts
+	}
+	return nil
+}
+
+func (s *Store) addHosts(o *object.Object) {
+	for _, host := range registeredHosts(o) {
+		all := s.registered[host]
+		at, _ := slices.BinarySearchFunc(all, o, s.compareCandidates)
+		s.registered[host] = slices.Insert(all, at, o)
+	}
+}
+
+func (s *Store) removeHosts(o *object.Object) {
+	for _, host := range registeredHosts(o) {
+		rest := slices.DeleteFunc(s.registered[host], func(x *object.Object) bool { return x == o })
+		if s.registered[host] = rest; len(rest) == 0 {
+			delete(s.registered, host)
+		}
+	}
+}
+
+// affected returns the keys of the objects in force that may change with an object.
+func (s *Store) affected(o *object.Object) []object.Key {
+	keys := []object.Key{o.Key}
+	for _, host := range registeredHosts(o) {
+		for _, other := range s.registered[host] {
+			keys = append(keys, other.Key)
+		}
+	}
+	return keys
+}
+
+// owner returns the service of an earlier registry that has a host of a registry's service, nil if
+// there is none.
+func (s *Store) owner(o *object.Object) *object.Object {
+	for _, host := range registeredHosts(o) {
+		if all := s.registered[host]; len(all) > 0 {
+			_, first := s.rank(all[0].File)
+			if _, own := s.rank(o.File); first < own {
+				return all[0]
+			}
+		}
+	}
+	return nil
+}
