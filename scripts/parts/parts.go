@@ -12,10 +12,21 @@ import (
 	"testing"
 )
 
-// Root returns the top of the source tree.
+// Root returns the top of the source tree. With -trimpath, the working directory must be in it, as
+// it is in tests.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	if filepath.IsAbs(file) {
+		return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	}
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	panic("the working directory is not in the source tree")
 }
 
 var envoy = sync.OnceValues(func() (string, error) {
