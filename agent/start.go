@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -56,21 +55,16 @@ func (s *starter) begin(ctx context.Context) error {
 	}
 	select {
 	case <-time.After(idleAfter):
-		debug.SetGCPercent(idleGCPercent)
-		debug.FreeOSMemory()
+		if err := returnMemory(); err != nil {
+			s.log.Debug("cannot return memory of the start", "error", err)
+		}
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-const (
-	// idleGCPercent is Go's GC percentage after the start. The agent then idles for days, so a
-	// small heap is worth more than a little CPU time.
-	idleGCPercent = 40
-
-	// idleAfter is the time after the start when memory that only the start needed is returned.
-	idleAfter = 2 * time.Second
-)
+// idleAfter is the time after the start when memory that only the start needed is returned.
+const idleAfter = 2 * time.Second
 
 // servesPoll is the polling interval of serves: an attempt can end without a change of the epochs.
 const servesPoll = time.Second

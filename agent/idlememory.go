@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// idleGCPercent is Go's GC percentage after the start. The agent then idles for days, so a small
+// heap is worth more than a little CPU time.
+const idleGCPercent = 40
+
+// returnMemory returns memory that only the start needed: of the heap, and pages of the program's
+// file, most of which initialise packages. What is used again is mapped again from the page cache.
+func returnMemory() error {
+	debug.SetGCPercent(idleGCPercent)
+	defer debug.FreeOSMemory()
+	mappings, err := programMappings("/proc/self/smaps")
+	if err != nil {
+		return err
+	}
+	for _, m := range mappings {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start,
+			unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("madvise: %w", errno)
+		}
+	}
+	return nil
+}
+
+type mapping struct{ start, end uintptr }
+
+// programMappings returns the mappings of the program's file that are equal to the file: those that
+// can be written, and those that relocations or a debugger have changed, would lose data.
+func programMappings(smaps string) ([]mapping, error) {
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(smaps)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var unchanged []mapping
+	var current mapping
+	ofProgram := false
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		line := lines.Text()
+		var m mapping
+		var permissions string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s", &m.start, &m.end, &permissions); n == 3 {
+			current = m
+			ofProgram = strings.HasSuffix(line, " "+program) && strings.HasPrefix(permissions, "r-")
+		} else if ofProgram && strings.HasPrefix(line, "Anonymous:") &&
+			strings.HasSuffix(line, " 0 kB") {
+			unchanged = append(unchanged, current)
+		}
+	}
+	return unchanged, lines.Err()
+}
