@@ -155,9 +155,10 @@ func (l *Load) count(client int, r Response) {
 	}
 }
 
-// Mark waits for bytes to reach every client.
+// Mark waits for bytes to reach every client, or one.
 type Mark struct {
 	load    *Load
+	only    int // client; -1: every one
 	typeURL string
 	bytes   []byte
 	at      []time.Time
@@ -168,8 +169,17 @@ type Mark struct {
 // Mark watches the responses of a type for bytes, for example the address of a changed endpoint.
 // Call it before the change.
 func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
-	m := &Mark{load: l, typeURL: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients),
-		reached: make(chan struct{})}
+	return l.mark(-1, typeURL, bytes)
+}
+
+// MarkAt is Mark for one client.
+func (l *Load) MarkAt(client int, typeURL string, bytes []byte) *Mark {
+	return l.mark(client, typeURL, bytes)
+}
+
+func (l *Load) mark(only int, typeURL string, bytes []byte) *Mark {
+	m := &Mark{load: l, only: only, typeURL: typeURL, bytes: bytes,
+		at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.marks[m] = struct{}{}
@@ -182,13 +192,13 @@ func (m *Mark) see(client int, r Response, now time.Time) {
 		return
 	}
 	m.at[client] = now
-	if m.seen++; m.seen == len(m.at) {
+	if m.seen++; m.seen == len(m.at) || client == m.only {
 		delete(m.load.marks, m)
 		close(m.reached)
 	}
 }
 
-// Wait returns when each client received the mark.
+// Wait returns when each client received the mark; zero for those that it does not wait for.
 func (m *Mark) Wait(ctx context.Context) ([]time.Time, error) {
 	select {
 	case <-m.reached:

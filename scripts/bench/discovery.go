@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -53,12 +52,7 @@ const (
 
 // compareDiscovery measures both servers.
 func compareDiscovery(t *stage, s settings) any {
-	programs := parts.ShortDir(t)
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", programs, "./scripts/adsserve")
-	build.Dir = parts.Root()
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build adsserve: %v: %s", err, out)
-	}
+	programs := buildServer(t)
 	result := &discoveryResult{}
 	changes := map[int]time.Duration{}
 	for _, services := range s.sizes() {
@@ -222,8 +216,14 @@ spec:
 		fmt.Fprintf(&text, "  - {address: %s, ports: {http: 8080}, labels: {version: v%d}}\n",
 			address, e%2)
 	}
-	path := filepath.Join(folder, fmt.Sprintf("svc-%d.yaml", i))
-	if err := os.WriteFile(path+".tmp", text.Bytes(), 0o644); err != nil {
+	replaceFile(t, folder, fmt.Sprintf("svc-%d.yaml", i), text.String())
+}
+
+// replaceFile replaces a file in one step.
+func replaceFile(t *stage, folder, name, text string) {
+	t.Helper()
+	path := filepath.Join(folder, name)
+	if err := os.WriteFile(path+".tmp", []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".tmp", path); err != nil {

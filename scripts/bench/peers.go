@@ -30,6 +30,18 @@ type discoveryServer struct {
 	output   bytes.Buffer
 }
 
+// buildServer builds the discovery server without an agent and returns its folder.
+func buildServer(t *stage) string {
+	t.Helper()
+	folder := parts.ShortDir(t)
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", folder, "./scripts/adsserve")
+	build.Dir = parts.Root()
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build adsserve: %v: %s", err, out)
+	}
+	return folder
+}
+
 // startServer starts the embedded server without an agent, or istiod.
 func startServer(t *stage, name, folder, programs string) *discoveryServer {
 	t.Helper()
