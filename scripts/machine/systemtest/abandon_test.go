@@ -65,7 +65,8 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 		return h.Live().Connections >= 36
 	})
 	agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
-	before, agentBefore := h.resident("outrider-envoy"), h.resident("outrider")
+	before := h.memory("outrider-envoy", "VmRSS")
+	agentBefore := h.memory("outrider", "RssAnon")
 
 	running.Mark("abandoned calls")
 	taken := h.MustRun(t, "systemd-run", "--quiet", "--wait", "--pipe", "-p", "User=nobody",
@@ -74,7 +75,7 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	if h.MainPID("outrider") != agent {
 		t.Error("the agent did not survive the calls")
 	}
-	agentAfter := h.resident("outrider")
+	agentAfter := h.memory("outrider", "RssAnon")
 	running.Mark("restart")
 	began := time.Now()
 	h.MustRun(t, "systemctl", "restart", "outrider.service")

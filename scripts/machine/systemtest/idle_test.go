@@ -16,8 +16,13 @@ const (
 	idleSwitchesBusy = 80
 )
 
+// idleProgram is the limit of what an idle agent has resident of its program, in bytes. After the
+// start it is twice as much.
+const idleProgram = 16 << 20
+
 // Agent, keeper, capture and resolved rarely wake up while nothing happens, with interception and
-// DNS on. One that polls ten times a second shows as several hundred.
+// DNS on. One that polls ten times a second shows as several hundred. The agent has little of its
+// program in memory.
 func TestIdle_FewContextSwitches(t *testing.T) {
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
 	h.Script(installResolved)
@@ -58,5 +63,10 @@ func TestIdle_FewContextSwitches(t *testing.T) {
 		}
 		t.Logf("all: %.1f per second", float64(sum)/took)
 		return float64(sum) <= float64(limit)*took
+	})
+	h.Eventually(20*time.Second, "the agent has unmapped what only its start needs", func() bool {
+		resident := h.memory("outrider", "RssFile")
+		t.Logf("%d kB of its program are resident", resident>>10)
+		return resident < idleProgram
 	})
 }
