@@ -1,0 +1,224 @@
+package consul
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Metadata of an instance that has a meaning of its own. Everything else is a label only.
+const (
+	metaProtocol = "protocol"        // of the port: http, http2, grpc, tcp, …
+	metaPort     = "service-port"    // of the service, where its instances have several
+	metaAccount  = "service-account" // of the instance's identity
+)
+
+const (
+	maxLabels  = 64    // of one instance from its tags
+	maxWeight  = 65535 // Consul's own bound
+	maxWord    = 63    // bytes of a label of a host name, and of the value of a label
+	maxHost    = 253   // bytes
+	ownService = "consul"
+)
+
+// isHost reports whether a text is a host name, or the beginning of one.
+func isHost(text string) bool {
+	for word := range strings.SplitSeq(text, ".") {
+		if !object.IsWord(word, "-", maxWord) {
+			return false
+		}
+	}
+	return len(text) <= maxHost
+}
+
+// isLabel reports whether a key and a value are a label as Kubernetes has it. Tags of load
+// balancers and metadata with sentences are none.
+func isLabel(key, value string) bool {
+	prefix, name, ok := strings.Cut(key, "/")
+	if !ok {
+		prefix, name = "x", key
+	}
+	return object.IsWord(prefix, "-_.", maxHost) && object.IsWord(name, "-_.", maxWord) &&
+		(value == "" || object.IsWord(value, "-_.", maxWord))
+}
+
+// convert returns the ServiceEntry of a service, of which entries are all registered instances. An
+// instance that is critical or in maintenance is no endpoint. A service without a port, and one
+// that is a proxy of Consul's mesh, has no object.
+func (w *watcher) convert(name string, found read) *service {
+	s := &service{name: name, index: found.meta.LastIndex, nodes: map[string]bool{}}
+	var instances []*api.ServiceEntry
+	for _, e := range found.entries {
+		switch {
+		case e.Node == nil || e.Service == nil:
+		case isForeign(e.Service.Namespace) || isForeign(e.Service.Partition):
+			w.health.note(ofEntries, fmt.Sprintf("service %s: namespace %q, partition %q: those of "+
+				"Consul Enterprise are not supported", name, e.Service.Namespace,
+				e.Service.Partition))
+		case e.Service.Kind == api.ServiceKindTypical:
+			instances = append(instances, e)
+			s.nodes[e.Node.Node] = true
+		}
+	}
+	if len(instances) == 0 {
+		return s
+	}
+	slices.SortFunc(instances, func(a, b *api.ServiceEntry) int {
+		return cmp.Or(cmp.Compare(a.Node.Node, b.Node.Node),
+			cmp.Compare(a.Service.ID, b.Service.ID))
+	})
+	number, protocol := portOf(instances), protocolOf(name, instances)
+	if number == 0 {
+		return s
+	}
+	name = strings.ToLower(name)
+	entry := &networking.ServiceEntry{
+		Hosts:    []string{name + "." + strings.ToLower(w.registry.options.Domain)},
+		Location: networking.ServiceEntry_MESH_INTERNAL,
+		Ports: []*networking.ServicePort{{Number: number, Protocol: strings.ToUpper(protocol),
+			Name: protocol}},
+	}
+	byDatacenter := name + ".service." + strings.ToLower(instances[0].Node.Datacenter) + ".consul"
+	if !slices.Contains(entry.Hosts, byDatacenter) {
+		entry.Hosts = append(entry.Hosts, byDatacenter)
+	}
+	entry.Endpoints, entry.Resolution = endpoints(instances, protocol)
+	s.object = &object.Object{
+		Key: object.Key{Kind: object.ServiceEntry, Namespace: w.registry.options.Namespace,
+			Name: "service:" + w.qualified(s.name)},
+		APIVersion: object.NetworkingGroup + "/v1", File: w.path(s.name), Spec: entry,
+	}
+	return s
+}
+
+func isForeign(name string) bool { return name != "" && name != "default" }
+
+// endpoints returns the endpoints of healthy instances. A service whose instances all have host
+// names resolves them; otherwise instances with host names are left out.
+func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.WorkloadEntry,
+	networking.ServiceEntry_Resolution) {
+	resolution := networking.ServiceEntry_DNS
+	for _, e := range instances {
+		if _, err := netip.ParseAddr(addressOf(e)); err == nil {
+			resolution = networking.ServiceEntry_STATIC
+		}
+	}
+	var found []*networking.WorkloadEntry
+	for _, e := range instances {
+		address := addressOf(e)
+		_, err := netip.ParseAddr(address)
+		weight := weightOf(e)
+		if weight == 0 || err != nil && (resolution == networking.ServiceEntry_STATIC ||
+			!isHost(address)) {
+			continue
+		}
+		endpoint := &networking.WorkloadEntry{Address: address, Labels: labelsOf(e.Service),
+			Weight: weight, ServiceAccount: labelsOf(e.Service)[metaAccount]}
+		if port := e.Service.DefaultPort(); port > 0 && port <= 65535 {
+			endpoint.Ports = map[string]uint32{portName: uint32(port)}
+		}
+		if endpoint.Labels[model.LocalityLabel] == "" {
+			endpoint.Locality = localityOf(e)
+		}
+		found = append(found, endpoint)
+	}
+	return found, resolution
+}
+
+func addressOf(e *api.ServiceEntry) string { return cmp.Or(e.Service.Address, e.Node.Address) }
+
+// weightOf returns the weight for the state of an instance: 0 takes no requests.
+func weightOf(e *api.ServiceEntry) uint32 {
+	weight := 0
+	switch e.Checks.AggregatedStatus() {
+	case api.HealthPassing:
+		weight = e.Service.Weights.Passing
+	case api.HealthWarning:
+		weight = e.Service.Weights.Warning
+	}
+	return uint32(min(max(weight, 0), maxWeight)) //nolint:gosec // within bounds
+}
+
+// localityOf returns region/zone of the instance, else of its node, else the datacentre.
+func localityOf(e *api.ServiceEntry) string {
+	for _, l := range []*api.Locality{e.Service.Locality, e.Node.Locality} {
+		switch {
+		case l == nil || !isLabel(l.Region, l.Zone):
+		case l.Zone != "":
+			return l.Region + "/" + l.Zone
+		default:
+			return l.Region
+		}
+	}
+	return e.Node.Datacenter
+}
+
+// labelsOf returns the tags, KEY=VALUE or a word, and the metadata of an instance, those that are
+// labels. The metadata has precedence.
+func labelsOf(s *api.AgentService) map[string]string {
+	labels := make(map[string]string, len(s.Tags)+len(s.Meta))
+	for _, tag := range s.Tags[:min(len(s.Tags), maxLabels)] {
+		key, value, ok := strings.Cut(tag, "=")
+		if !ok {
+			value = "true"
+		}
+		if isLabel(key, value) {
+			labels[key] = value
+		}
+	}
+	for key, value := range s.Meta {
+		if isLabel(key, value) {
+			labels[key] = value
+		}
+	}
+	return labels
+}
+
+// portOf returns the number of the service's port: that of the metadata, else that of most
+// instances, of those the lowest. Requests reach each instance at its own port.
+func portOf(instances []*api.ServiceEntry) uint32 {
+	count := map[uint32]int{}
+	var best uint32
+	for _, e := range instances {
+		number := e.Service.DefaultPort()
+		if text := e.Service.Meta[metaPort]; text != "" {
+			if fixed, err := strconv.ParseUint(text, 10, 16); err == nil && fixed > 0 {
+				return uint32(fixed)
+			}
+		}
+		if number <= 0 || number > 65535 {
+			continue
+		}
+		n := uint32(number)
+		if count[n]++; best == 0 || count[n] > count[best] || count[n] == count[best] && n < best {
+			best = n
+		}
+	}
+	return best
+}
+
+// protocolOf returns the protocol of the port in lower case: of the metadata or of a tag
+// protocol=NAME of the first instance that has a known one, else the one that the service's name
+// begins with, as the name of a port does in Istio, else tcp.
+func protocolOf(name string, instances []*api.ServiceEntry) string {
+	for _, e := range instances {
+		protocol := strings.ToLower(labelsOf(e.Service)[metaProtocol])
+		if _, ok := model.ParseProtocol(protocol, ""); ok && protocol != "" {
+			return protocol
+		}
+	}
+	prefix, _, _ := strings.Cut(strings.ToLower(name), "-")
+	if _, ok := model.ParseProtocol(prefix, ""); ok {
+		return prefix
+	}
+	return "tcp"
+}

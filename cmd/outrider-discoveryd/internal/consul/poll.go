@@ -1,0 +1,75 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"outrider.org/outrider/agent/backoff"
+)
+
+// pollInterval is the time between two answers of a blocking query at least.
+const pollInterval = 50 * time.Millisecond
+
+// answer is a changed answer of a blocking query.
+type answer[T any] struct {
+	value    T
+	again    bool // the first one, or the first one after an error
+	lost     bool // Consul has older data than before: it was restarted or restored
+	filtered bool // the token may not read all of it
+}
+
+// poll repeats a blocking query until the context ends and sends changed answers. what names the
+// query in health.
+func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- answer[T],
+	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) {
+	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
+	var index, newest uint64 // index 0 does not block
+	for ctx.Err() == nil {
+		begun := time.Now()
+		value, meta, err := send(ctx, w, index, query)
+		if ctx.Err() != nil {
+			return
+		}
+		if w.health.record(what, err); err != nil {
+			index = 0
+			_ = pause.Wait(ctx) // the loop looks at ctx
+			continue
+		}
+		pause.Reset()
+		next := max(meta.LastIndex, 1)
+		if next != index {
+			found := answer[T]{value: value, again: index == 0, lost: next < newest,
+				filtered: meta.ResultsFilteredByACLs}
+			select {
+			case answers <- found:
+			case <-ctx.Done():
+			}
+		}
+		index, newest = next, next
+		_ = backoff.Sleep(ctx, pollInterval-time.Since(begun)) // the loop looks at ctx
+	}
+}
+
+// send sends one query. An answer of a server that knows no leader, which may be outdated, is an
+// error.
+func send[T any](ctx context.Context, w *watcher, index uint64,
+	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, blockTime*17/16+queryTimeout)
+	defer cancel()
+	var none T
+	options, err := w.registry.client.options(ctx, w.datacenter, index)
+	if err != nil {
+		return none, nil, err
+	}
+	value, meta, err := query(options)
+	if err != nil {
+		return none, nil, explain(err)
+	}
+	if !meta.KnownLeader {
+		return none, nil, errors.New("consul has no leader: its answer may be outdated")
+	}
+	return value, meta, nil
+}

@@ -1,0 +1,184 @@
+// Package consul is a service registry: the services of Consul's catalogue and their health.
+//
+// A watcher per datacentre has three blocking queries: the names of the services, the critical
+// checks and the checks in state warning. Their answers are small, and they say which services to
+// read. Consul does not say which service a new, removed or changed registration belongs to, so a
+// change of the catalogue has all services read once more; changes of health come first.
+// A connection per service, which blocking queries of 1,000 services would take, is more than
+// Consul accepts from one client (http_max_conns_per_client).
+//
+//	catalog/services ──┐             ┌─ urgent ─┐
+//	state/critical ────┼─> watcher ──┤          ├─> health/service/NAME ─> ServiceEntry ─> Sink
+//	state/warning ─────┘             └─ sweep ──┘
+//
+// A ServiceEntry is the whole of one service in one datacentre.
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// partialWait is how long the first batch waits for a datacentre that does not answer, before the
+// changes of the others are delivered.
+const partialWait = 10 * time.Second
+
+// Options of a Registry.
+type Options struct {
+	Name        string   // of the source
+	Address     string   // http://HOST:PORT, https://HOST:PORT or unix:///PATH
+	CAFile      string   // authorities of https; "" is the system's
+	TokenFile   string   // read for each query; "" is no token
+	Datacenters []string // none: that of the agent at Address
+	Namespace   string   // of the ServiceEntries; "" is consul
+	Domain      string   // of the hosts NAME.DOMAIN; "" is service.consul
+	Sink        source.Sink
+	Logger      *slog.Logger
+}
+
+// Registry brings the services of Consul. It implements source.Source.
+type Registry struct {
+	options  Options
+	client   *client
+	watchers []*watcher
+	late     time.Duration // partialWait, but in tests
+
+	mu      sync.Mutex // guards the following fields
+	inputs  map[string]store.Input
+	synced  bool
+	partial bool // the first batch is late: changes are delivered before it
+}
+
+// New returns a registry. Run connects it.
+func New(options Options) (*Registry, error) {
+	for _, variable := range []string{"CONSUL_NAMESPACE", "CONSUL_PARTITION"} {
+		if value := os.Getenv(variable); value != "" {
+			return nil, fmt.Errorf("%s=%s: namespaces and partitions of Consul Enterprise are not "+
+				"supported", variable, value)
+		}
+	}
+	if options.Namespace == "" {
+		options.Namespace = "consul"
+	}
+	if options.Domain == "" {
+		options.Domain = "service.consul"
+	}
+	client, err := newClient(options)
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{options: options, client: client, late: partialWait,
+		inputs: map[string]store.Input{}}
+	datacenters := options.Datacenters
+	if len(datacenters) == 0 {
+		datacenters = []string{""}
+	}
+	for _, datacenter := range datacenters {
+		r.watchers = append(r.watchers, newWatcher(r, datacenter))
+	}
+	return r, nil
+}
+
+// Name returns the name of the source.
+func (r *Registry) Name() string { return r.options.Name }
+
+// Run watches all datacentres until the context ends; then it returns nil.
+func (r *Registry) Run(ctx context.Context) error {
+	late := time.AfterFunc(r.late, r.deliverPart)
+	defer late.Stop()
+	var running sync.WaitGroup
+	for _, w := range r.watchers {
+		running.Go(func() { w.run(ctx) })
+	}
+	running.Wait()
+	r.client.close()
+	return nil
+}
+
+// Reload accepts the present list of services as complete: those that Consul lost are removed.
+func (r *Registry) Reload() {
+	for _, w := range r.watchers {
+		select {
+		case w.accept <- struct{}{}:
+		default: // one is pending
+		}
+	}
+}
+
+// deliver passes changed inputs on. The first batch waits until all datacentres are complete.
+func (r *Registry) deliver(changed []store.Input) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, input := range changed {
+		if len(input.Objects) == 0 {
+			delete(r.inputs, input.Path)
+		} else {
+			r.inputs[input.Path] = input
+		}
+	}
+	incomplete := func(w *watcher) bool { return !w.complete.Load() }
+	switch {
+	case !r.synced && !slices.ContainsFunc(r.watchers, incomplete):
+		r.synced = true
+		r.send(r.all(), true)
+	case (r.synced || r.partial) && len(changed) > 0:
+		r.send(changed, false)
+	}
+}
+
+// deliverPart delivers what is known when the first batch is late.
+func (r *Registry) deliverPart() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.partial = true; !r.synced && len(r.inputs) > 0 {
+		r.send(r.all(), false)
+	}
+}
+
+// all returns all inputs, sorted. Callers hold mu.
+func (r *Registry) all() []store.Input {
+	return slices.SortedFunc(maps.Values(r.inputs), func(a, b store.Input) int {
+		return strings.Compare(a.Path, b.Path)
+	})
+}
+
+func (r *Registry) send(inputs []store.Input, all bool) {
+	r.options.Sink(discovery.Batch{Source: r.options.Name, Inputs: inputs, All: all})
+}
+
+// Status returns the state of the registry: the errors of all datacentres, and the oldest contact.
+func (r *Registry) Status() source.Status {
+	r.mu.Lock()
+	status := source.Status{Synced: r.synced, Inputs: len(r.inputs)}
+	r.mu.Unlock()
+	var errs []error
+	var problems []string
+	for i, w := range r.watchers {
+		since, problem, err := w.health.current()
+		if i == 0 || since.Before(status.Since) {
+			status.Since = since
+		}
+		if err != nil && w.datacenter != "" {
+			err = fmt.Errorf("datacenter %s: %w", w.datacenter, err)
+		}
+		errs = append(errs, err)
+		if problem != "" {
+			problems = append(problems, problem)
+		}
+	}
+	status.Err, status.Problem = errors.Join(errs...), strings.Join(problems, "; ")
+	return status
+}

@@ -1,0 +1,159 @@
+package consul
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limit bounds the wait for a change on a busy machine.
+const limit = 30 * time.Second
+
+// sink holds what a registry has delivered.
+type sink struct {
+	t        testing.TB
+	registry *Registry
+
+	mu      sync.Mutex
+	inputs  map[string]store.Input
+	batches int
+	alls    int
+}
+
+// start runs a registry until the test ends.
+func start(t testing.TB, o Options, adjust ...func(*Registry)) *sink {
+	t.Helper()
+	s := &sink{t: t, inputs: map[string]store.Input{}}
+	o.Name, o.Sink, o.Logger = cmp.Or(o.Name, "consul"), s.take, slog.New(slog.DiscardHandler)
+	registry, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range adjust {
+		change(registry)
+	}
+	s.registry = registry
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- registry.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *sink) take(b discovery.Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batches++
+	if b.All {
+		s.alls++
+		s.inputs = map[string]store.Input{}
+	}
+	for _, input := range b.Inputs {
+		if len(input.Objects) == 0 {
+			delete(s.inputs, input.Path)
+			continue
+		}
+		s.inputs[input.Path] = input
+	}
+}
+
+// entry returns a delivered ServiceEntry; nil: none.
+func (s *sink) entry(path string) *networking.ServiceEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if objects := s.inputs[path].Objects; len(objects) == 1 {
+		return objects[0].Spec.(*networking.ServiceEntry)
+	}
+	return nil
+}
+
+func (s *sink) problem() string { return s.registry.Status().Problem }
+
+func (s *sink) paths() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(s.inputs)), " ")
+}
+
+// addresses returns the endpoints of a service: ADDRESS or ADDRESS*WEIGHT, in order.
+func (s *sink) addresses(path string) string {
+	var found []string
+	for _, e := range s.entry(path).GetEndpoints() {
+		text := e.Address
+		if e.Weight != 1 {
+			text += "*" + string(rune('0'+e.Weight))
+		}
+		found = append(found, text)
+	}
+	return strings.Join(found, " ")
+}
+
+func (s *sink) awaitSynced() {
+	s.t.Helper()
+	s.await("the first batch", "true", func() string {
+		if s.registry.Status().Synced {
+			return "true"
+		}
+		return "false"
+	})
+}
+
+// await waits until a value is as wanted.
+func (s *sink) await(what, want string, value func() string) {
+	s.t.Helper()
+	parts.EventuallySees(s.t, limit, what+": "+want, func() (bool, string) {
+		got := value()
+		return got == want, got
+	})
+}
+
+func (s *sink) awaitAddresses(path, want string) {
+	s.t.Helper()
+	s.await("endpoints of "+path, want, func() string { return s.addresses(path) })
+}
+
+// awaitError waits until the status has an error with a text; "" is no error.
+func (s *sink) awaitError(text string) {
+	s.t.Helper()
+	parts.EventuallySees(s.t, limit, "error "+text, func() (bool, string) {
+		err := s.registry.Status().Err
+		if err == nil {
+			return text == "", "no error"
+		}
+		return text != "" && strings.Contains(err.Error(), text), err.Error()
+	})
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	next := filepath.Join(filepath.Dir(path), "next")
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,289 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"outrider.org/outrider/agent/backoff"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+const (
+	// chunk is the number of services that are read before the next look at changes of health.
+	chunk = 64
+	// sweepShare bounds sweeps to a share of the time: the next one begins after the duration of
+	// the last one times sweepShare, and after sweepPause.
+	sweepShare = 10
+	sweepPause = time.Second
+)
+
+// watcher reads one datacentre. The goroutine of run owns its fields, but complete and health.
+type watcher struct {
+	registry   *Registry
+	datacenter string // "": that of the agent
+	complete   atomic.Bool
+	health     health
+	names      chan answer[map[string][]string]
+	checks     [2]chan answer[api.HealthChecks] // by state: critical, warning
+	accept     chan struct{}                    // see Registry.Reload
+
+	listed   bool                // the names of the services were read
+	services map[string]*service // by name, those that were read
+	missing  map[string]bool     // of services: Consul lost them, their last state stays
+	filtered bool                // the last list of names was filtered
+	failing  [2]map[check]bool   // by state
+	urgent   map[string]bool     // services to read now
+	sweep    []string            // services to read after those, sorted
+	sweepDue bool                // the catalogue changed after the sweep began
+	begun    time.Time           // of the last sweep
+	rest     time.Time           // no sweep begins before
+	later    map[string]bool     // services to read again at retry; true: the read failed
+	retry    time.Time
+	pause    backoff.Backoff
+}
+
+// service is what was read last of a service.
+type service struct {
+	name   string
+	tags   []string // of all instances, as listed
+	index  uint64   // of the answer
+	nodes  map[string]bool
+	object *object.Object
+}
+
+// check identifies a check of an instance, or of a node if service is "".
+type check struct{ node, id, service string }
+
+func newWatcher(r *Registry, datacenter string) *watcher {
+	w := &watcher{registry: r, datacenter: datacenter,
+		names: make(chan answer[map[string][]string]), accept: make(chan struct{}, 1),
+		services: map[string]*service{}, missing: map[string]bool{}, urgent: map[string]bool{},
+		later: map[string]bool{},
+		pause: backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}}
+	w.health.open(r.options, datacenter)
+	for state := range w.checks {
+		w.checks[state] = make(chan answer[api.HealthChecks])
+	}
+	return w
+}
+
+// run watches until the context ends.
+func (w *watcher) run(ctx context.Context) {
+	var polls sync.WaitGroup
+	defer polls.Wait()
+	consul := w.registry.client.api
+	polls.Go(func() { poll(ctx, w, ofNames, w.names, w.listNames) })
+	for state, name := range []string{api.HealthCritical, api.HealthWarning} {
+		polls.Go(func() {
+			poll(ctx, w, "health/state/"+name, w.checks[state],
+				func(o *api.QueryOptions) (api.HealthChecks, *api.QueryMeta, error) {
+					return consul.Health().State(name, o)
+				})
+		})
+	}
+	for ctx.Err() == nil {
+		names, wait := w.next(time.Now())
+		if len(names) > 0 {
+			w.refresh(ctx, names)
+		}
+		w.await(ctx, wait)
+	}
+}
+
+// listNames queries the names of the services and their tags. An empty list for a token that may
+// not read all is an error.
+func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.QueryMeta, error) {
+	names, meta, err := w.registry.client.api.Catalog().Services(o)
+	if err == nil && meta.ResultsFilteredByACLs && len(names) == 0 {
+		err = errors.New("the token may read no service")
+	}
+	return names, meta, err
+}
+
+// await takes one event, or none after a time; 0 does not wait, less than 0 waits for an event.
+func (w *watcher) await(ctx context.Context, wait time.Duration) {
+	var due <-chan time.Time
+	if wait >= 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-due:
+	case names := <-w.names:
+		w.list(names, time.Now())
+	case checks := <-w.checks[0]:
+		w.check(0, checks.value)
+	case checks := <-w.checks[1]:
+		w.check(1, checks.value)
+	case <-w.accept:
+		w.removeAll(w.missing)
+		w.reportMissing()
+	}
+}
+
+// next returns the services to read now, and otherwise how long to wait for an event.
+func (w *watcher) next(now time.Time) (names []string, wait time.Duration) {
+	if len(w.later) > 0 && !now.Before(w.retry) {
+		for name := range w.later {
+			w.urgent[name] = true
+		}
+		clear(w.later)
+	}
+	if len(w.sweep) == 0 && w.sweepDue && !now.Before(w.rest) {
+		w.sweepDue, w.begun = false, now
+		w.sweep = slices.Sorted(maps.Keys(w.services))
+	}
+	switch {
+	case len(w.urgent) > 0:
+		names = slices.Sorted(maps.Keys(w.urgent))
+		return names[:min(chunk, len(names))], 0
+	case len(w.sweep) > 0 && !w.failed():
+		return w.sweep[:min(chunk, len(w.sweep))], 0
+	}
+	wait = -1
+	if len(w.later) > 0 {
+		wait = w.retry.Sub(now)
+	}
+	if rest := w.rest.Sub(now); w.sweepDue && len(w.sweep) == 0 && (wait < 0 || rest < wait) {
+		wait = rest
+	}
+	return nil, wait
+}
+
+// failed reports whether services could not be read.
+func (w *watcher) failed() bool {
+	return slices.Contains(slices.Collect(maps.Values(w.later)), true)
+}
+
+// list applies a list of the services and their tags.
+func (w *watcher) list(found answer[map[string][]string], now time.Time) {
+	usable := maps.Clone(found.value)
+	delete(usable, ownService)
+	maps.DeleteFunc(usable, func(name string, _ []string) bool { return !isHost(name) })
+	w.reportUnusable(found.value, len(usable))
+	for name, tags := range usable {
+		slices.Sort(tags)
+		known := w.services[name]
+		if known == nil || found.again || found.lost || w.missing[name] ||
+			!slices.Equal(known.tags, tags) {
+			w.urgent[name] = true
+		}
+		if known == nil {
+			w.services[name] = &service{name: name, tags: tags}
+		} else {
+			known.tags = tags
+		}
+		delete(w.missing, name)
+	}
+	gone := map[string]bool{}
+	for name := range w.services {
+		if _, ok := usable[name]; !ok && !w.missing[name] {
+			gone[name] = true
+		}
+	}
+	// A list after an interruption, or with a token that may read less, is no sequence of changes.
+	doubtful := found.again || found.filtered && !w.filtered
+	w.filtered = found.filtered
+	if found.lost || doubtful && w.listed && 2*len(gone) > len(w.services) {
+		maps.Copy(w.missing, gone)
+	} else {
+		w.removeAll(gone)
+	}
+	w.reportMissing()
+	w.sweepDue = w.sweepDue || w.listed && !found.again
+	w.listed = true
+	w.finish(now, nil)
+}
+
+// reportUnusable notes the services whose names cannot be part of a host name.
+func (w *watcher) reportUnusable(all map[string][]string, usable int) {
+	count, problem := len(all)-usable, ""
+	if _, ok := all[ownService]; ok {
+		count--
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if count > 0 && problem == "" && !isHost(name) {
+			problem = fmt.Sprintf("%d services have no host, as their names have other characters "+
+				"than letters, digits, - and dots: %.64q first", count, name)
+		}
+	}
+	w.health.note(ofNames, problem)
+}
+
+// reportMissing notes the services that Consul lost.
+func (w *watcher) reportMissing() {
+	problem := ""
+	if count := len(w.missing); count > 0 {
+		problem = fmt.Sprintf("Consul has lost %d of %d services: their last state stays until they "+
+			"are registered again; a reload removes them", count, len(w.services))
+	}
+	w.health.note(ofMissing, problem)
+}
+
+// removeAll removes services.
+func (w *watcher) removeAll(names map[string]bool) {
+	var changed []store.Input
+	for name := range names {
+		if w.services[name].object != nil {
+			changed = append(changed, store.Input{Path: w.path(name)})
+		}
+		delete(w.services, name)
+		delete(w.urgent, name)
+		delete(w.later, name)
+		delete(names, name)
+	}
+	if len(changed) > 0 {
+		w.registry.deliver(changed)
+	}
+}
+
+// check applies a list of the checks in a state: a service with a check that entered or left the
+// state is read.
+func (w *watcher) check(state int, found api.HealthChecks) {
+	now := make(map[check]bool, len(found))
+	for _, c := range found {
+		now[check{c.Node, c.CheckID, c.ServiceName}] = true
+	}
+	touch := func(c check) {
+		for name, known := range w.services {
+			if name == c.service || c.service == "" && known.nodes[c.node] {
+				w.urgent[name] = true
+			}
+		}
+	}
+	for c := range now {
+		if !w.failing[state][c] {
+			touch(c)
+		}
+	}
+	for c := range w.failing[state] {
+		if !now[c] {
+			touch(c)
+		}
+	}
+	w.failing[state] = now
+}
+
+// path returns the path of a service's input.
+func (w *watcher) path(name string) string {
+	return w.registry.options.Name + ":" + w.qualified(name)
+}
+
+// qualified returns a service's name with the datacentre, if the configuration names it.
+func (w *watcher) qualified(name string) string {
+	if w.datacenter == "" {
+		return name
+	}
+	return w.datacenter + "/" + name
+}

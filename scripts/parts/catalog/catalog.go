@@ -1,0 +1,139 @@
+// Package catalog runs Consul for tests, in development mode, and changes its catalogue.
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// startTimeout bounds the wait for a Consul that elects itself.
+const startTimeout = 30 * time.Second
+
+// ManagementToken may do everything in a Consul with access control.
+const ManagementToken = "00000000-0000-0000-0000-00000000d150"
+
+// find returns the path of Consul. The first call builds it, which takes minutes.
+var find = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-consul")).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("get Consul: %w: %s", err, exit.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+})
+
+// Consul is a server with an empty catalogue in memory.
+type Consul struct {
+	*parts.Process
+	Address string // http://127.0.0.1:PORT
+	port    int
+	acl     bool
+}
+
+// Options of a Consul.
+type Options struct {
+	Port int  // of its API; 0: any
+	ACL  bool // requests without a token are refused; see ManagementToken
+}
+
+// Start starts a Consul in datacentre dc1, which ends with the test, and waits for its leader.
+func Start(t testing.TB, o Options) *Consul {
+	t.Helper()
+	c := Launch(t, o)
+	parts.Eventually(t, startTimeout, "Consul has a leader", c.leads)
+	return c
+}
+
+// Launch is Start that does not wait.
+func Launch(t testing.TB, o Options) *Consul {
+	t.Helper()
+	program, err := find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Port == 0 {
+		o.Port = parts.FreePort(t)
+	}
+	config := `performance { raft_multiplier = 1 } disable_update_check = true `
+	if o.ACL {
+		config += `acl { enabled = true default_policy = "deny" tokens { initial_management = "` +
+			ManagementToken + `" } }`
+	}
+	port := func() string { return strconv.Itoa(parts.FreePort(t)) }
+	command := exec.Command(program, "agent", "-dev", "-node", "server", "-bind", "127.0.0.1",
+		"-log-level", "warn", "-http-port", strconv.Itoa(o.Port), "-server-port", port(),
+		"-serf-lan-port", port(), "-serf-wan-port", port(), "-dns-port", "-1", "-grpc-port", "-1",
+		"-grpc-tls-port", "-1", "-hcl", config)
+	return &Consul{Process: parts.StartProcess(t, command), port: o.Port, acl: o.ACL,
+		Address: fmt.Sprintf("http://127.0.0.1:%d", o.Port)}
+}
+
+// Restart kills Consul and starts another one with an empty catalogue at its address.
+func (c *Consul) Restart(t testing.TB) *Consul {
+	t.Helper()
+	c.Kill()
+	return Start(t, Options{Port: c.port, ACL: c.acl})
+}
+
+// leads reports whether Consul has elected a leader and made its own registration.
+func (c *Consul) leads() bool {
+	var nodes []any
+	return c.call(http.MethodGet, "/v1/catalog/service/consul", nil, &nodes) == nil && len(nodes) > 0
+}
+
+// Do sends a request of Consul's API, with the management token if it has access control. body and
+// answer are JSON; nil is none.
+func (c *Consul) Do(t testing.TB, method, path string, body, answer any) {
+	t.Helper()
+	if err := c.call(method, path, body, answer); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Consul) call(method, path string, body, answer any) error {
+	var text []byte
+	var err error
+	if body != nil {
+		if text, err = json.Marshal(body); err != nil {
+			return fmt.Errorf("%s %s: %w", method, path, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, c.Address+path, bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if c.acl {
+		request.Header.Set("X-Consul-Token", ManagementToken)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	got, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, got)
+	}
+	if err == nil && answer != nil {
+		err = json.Unmarshal(got, answer)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package catalog
+
+import (
+	"cmp"
+	"net/http"
+	"testing"
+)
+
+// Instance is a registration on a node of its own, and its check if Status is set.
+type Instance struct {
+	Service, ID string // "": ID is Service
+	Node        string // "": ID
+	Address     string
+	Port        int
+	Tags        []string
+	Meta        map[string]string
+	Weights     *Weights
+	Status      string // passing, warning, critical; "": no check
+}
+
+// Weights of an instance.
+type Weights struct{ Passing, Warning int }
+
+func (i Instance) id() string   { return cmp.Or(i.ID, i.Service) }
+func (i Instance) node() string { return cmp.Or(i.Node, i.id()) }
+
+// Register adds or replaces an instance in the catalogue.
+func (c *Consul) Register(t testing.TB, i Instance) {
+	t.Helper()
+	service := map[string]any{"ID": i.id(), "Service": i.Service, "Address": i.Address,
+		"Port": i.Port, "Tags": i.Tags, "Meta": i.Meta}
+	if i.Weights != nil {
+		service["Weights"] = i.Weights
+	}
+	body := map[string]any{"Node": i.node(), "Address": cmp.Or(i.Address, "10.0.0.1"),
+		"Service": service}
+	if i.Status != "" {
+		body["Check"] = i.check("service:" + i.id())
+	}
+	c.Do(t, http.MethodPut, "/v1/catalog/register", body, nil)
+}
+
+func (i Instance) check(id string) map[string]any {
+	return map[string]any{"Node": i.node(), "CheckID": id, "Name": id, "Status": i.Status,
+		"ServiceID": i.id()}
+}
+
+// SetStatus sets the state of the check of an instance.
+func (c *Consul) SetStatus(t testing.TB, i Instance, status string) {
+	t.Helper()
+	i.Status = status
+	c.Do(t, http.MethodPut, "/v1/catalog/register", map[string]any{"Node": i.node(),
+		"SkipNodeUpdate": true, "Check": i.check("service:" + i.id())}, nil)
+}
+
+// SetNodeStatus sets the state of a check of a node.
+func (c *Consul) SetNodeStatus(t testing.TB, node, status string) {
+	t.Helper()
+	c.Do(t, http.MethodPut, "/v1/catalog/register", map[string]any{"Node": node,
+		"SkipNodeUpdate": true, "Check": map[string]any{"Node": node, "CheckID": "serfHealth",
+			"Name": "serf", "Status": status}}, nil)
+}
+
+// Deregister removes an instance.
+func (c *Consul) Deregister(t testing.TB, i Instance) {
+	t.Helper()
+	c.Do(t, http.MethodPut, "/v1/catalog/deregister", map[string]any{"Node": i.node(),
+		"ServiceID": i.id()}, nil)
+}
+
+// SetMaintenance turns maintenance of an instance on or off.
+func (c *Consul) SetMaintenance(t testing.TB, i Instance, on bool) {
+	t.Helper()
+	id := "_service_maintenance:" + i.id()
+	if !on {
+		c.Do(t, http.MethodPut, "/v1/catalog/deregister", map[string]any{"Node": i.node(),
+			"CheckID": id}, nil)
+		return
+	}
+	i.Status = "critical"
+	c.Do(t, http.MethodPut, "/v1/catalog/register", map[string]any{"Node": i.node(),
+		"SkipNodeUpdate": true, "Check": i.check(id)}, nil)
+}
+
+// Token creates a token with the rights of rules; "": none.
+func (c *Consul) Token(t testing.TB, rules string) string {
+	t.Helper()
+	body := map[string]any{}
+	if rules != "" {
+		c.Do(t, http.MethodPut, "/v1/acl/policy", map[string]any{"Name": "policy", "Rules": rules}, nil)
+		body["Policies"] = []any{map[string]any{"Name": "policy"}}
+	}
+	var token struct{ SecretID string }
+	c.Do(t, http.MethodPut, "/v1/acl/token", body, &token)
+	return token.SecretID
+}
+
+// Accessor returns the accessor ID of a token.
+func (c *Consul) Accessor(t testing.TB, secret string) string {
+	t.Helper()
+	var tokens []struct{ AccessorID, SecretID string }
+	c.Do(t, http.MethodGet, "/v1/acl/tokens", nil, &tokens)
+	for _, token := range tokens {
+		if token.SecretID == secret {
+			return token.AccessorID
+		}
+	}
+	t.Fatal("no such token")
+	return ""
+}
