@@ -93,6 +93,7 @@ func (s *Server) applyNamespaces() {
 		return
 	}
 	c.store.SetNamespace(namespace)
+	s.objectsChanged()
 	c.store.Load() // the texts of problems have the namespace
 	s.mu.Lock()
 	defer s.mu.Unlock()

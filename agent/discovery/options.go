@@ -6,6 +6,8 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/typedconfig"
 )
 
@@ -78,6 +80,10 @@ type Options struct {
 	// Pushed is called after each change that may be one of Names. It must not block. nil: nobody
 	// needs it.
 	Pushed func()
+
+	// EncodeObject encodes an object for clients that want the configuration itself, see
+	// WantsObjects: all of them get all objects. nil: they are refused.
+	EncodeObject func(*object.Object) (*resource.Resource, error)
 
 	Local  bool   // proxies are on this host: the server watches their certificate files
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown

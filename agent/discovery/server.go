@@ -74,6 +74,7 @@ type Server struct {
 	mutualChanged bool           // MeshConfig changed mutual TLS; clients may refuse it
 	meshRead      meshRead       // newest
 	edits         []edit         // the newest last
+	objects       *objectFeed    // nil: no client wants them
 	refusals      []refusedState // of earlier views and servers, whose proxies have no view now
 	problems      []Problem      // all
 	reported      []Problem      // those in the condition and in events
@@ -144,6 +145,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if s.options.Pushed != nil {
 			s.options.Pushed()
 		}
+		s.publishObjects()
 		s.persist()
 		select {
 		case <-ctx.Done():
@@ -221,6 +223,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 			now.objects[change.Newest().Key] = true
 		}
 	}
+	s.objectsChanged()
 	first := !c.loaded
 	touched := c.apply(changes)
 	c.recordStore()
@@ -241,6 +244,9 @@ func (s *Server) push(changes []object.Change, paths []string) {
 // once the files were read. The caller must follow the feed, as the server drops unfollowed feeds
 // after some minutes.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
+	if WantsObjects(node) {
+		return s.objectsFeed()
+	}
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err

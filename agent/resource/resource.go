@@ -87,10 +87,16 @@ func New(name string, message proto.Message, origins ...Origin) (*Resource, erro
 
 // FromEncoded wraps an encoded message (value is without its Any).
 func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resource {
+	return FromAny(typeURL, typeURL, name, value, origins...)
+}
+
+// FromAny is FromEncoded for a resource whose message has another type URL than what it is
+// requested by. It is not for feeds whose refusals are stored.
+func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin) *Resource {
 	sum := sha256.Sum256(value)
 	version := hex.EncodeToString(sum[:])[:versionCharacters]
 
-	anySize := protowire.SizeTag(anyTypeURLField) + protowire.SizeBytes(len(typeURL)) +
+	anySize := protowire.SizeTag(anyTypeURLField) + protowire.SizeBytes(len(messageType)) +
 		protowire.SizeTag(anyValueField) + protowire.SizeBytes(len(value))
 	resourceSize := protowire.SizeTag(resourceVersionField) + protowire.SizeBytes(len(version)) +
 		protowire.SizeTag(resourceNameField) + protowire.SizeBytes(len(name)) +
@@ -111,7 +117,7 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 	b = protowire.AppendVarint(b, uint64(anySize))
 	r.any = len(b)
 	b = protowire.AppendTag(b, anyTypeURLField, protowire.BytesType)
-	b = protowire.AppendString(b, typeURL)
+	b = protowire.AppendString(b, messageType)
 	b = protowire.AppendTag(b, anyValueField, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(value)))
 	r.value = len(b)

@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"strings"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
@@ -114,10 +116,12 @@ func startsAsWildcard(typeURL string) bool {
 	return true
 }
 
-// carriesFullState reports whether a state-of-the-world response must have all resources of a type.
-// Envoy removes the others.
+// carriesFullState reports whether a state-of-the-world response must have all resources of a type:
+// Envoy removes the others, and so do discovery servers, whose types are kinds of objects
+// (networking.istio.io/v1/Gateway).
 func carriesFullState(typeURL string) bool {
-	return typeURL == resource.ClusterType || typeURL == resource.ListenerType
+	return typeURL == resource.ClusterType || typeURL == resource.ListenerType ||
+		!strings.HasPrefix(typeURL, resource.TypePrefix)
 }
 
 // rank is the place of a type in the send order: resources come before those that refer to them.

@@ -1,0 +1,123 @@
+package mcp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	mcpv1 "istio.io/api/mcp/v1alpha1"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// synthetic begins the names of ServiceEntries that istiod makes of the services of its registries.
+// They have no endpoints.
+const synthetic = "synthetic-"
+
+// decoded is a decoded resource.
+type decoded struct {
+	apiVersion      string
+	kind            object.Kind
+	namespace, name string
+	metadata        *mcpv1.Metadata
+	spec            proto.Message
+	broken          error // why spec is not the whole object
+}
+
+// decode decodes a resource. An error means that it does not say which object it is.
+func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
+	var r mcpv1.Resource
+	if err := resource.UnmarshalTo(&r); err != nil {
+		return nil, err
+	}
+	namespace, name, ok := strings.Cut(r.GetMetadata().GetName(), "/")
+	if !ok || name == "" {
+		return nil, fmt.Errorf("%q is not NAMESPACE/NAME", r.GetMetadata().GetName())
+	}
+	at := strings.LastIndexByte(typeURL, '/')
+	d := &decoded{apiVersion: typeURL[:at], kind: object.Kind(typeURL[at+1:]), namespace: namespace,
+		name: name, metadata: r.Metadata}
+	d.spec = object.NewSpec(d.kind)
+	if err := r.Body.UnmarshalTo(d.spec); err != nil {
+		d.broken = err
+	} else if hasUnknown(d.spec.ProtoReflect()) {
+		d.broken = errors.New("it has fields that this version of Outrider does not know")
+	}
+	return d, nil
+}
+
+func (d *decoded) qualified() string { return d.namespace + "/" + d.name }
+
+// created returns the time of creation; zero if the server does not say.
+func (d *decoded) created() time.Time {
+	if at := d.metadata.GetCreateTime(); at.GetSeconds() > 0 {
+		return at.AsTime().Truncate(time.Second) // as Kubernetes has it
+	}
+	return time.Time{}
+}
+
+// object returns the decoded object.
+func (d *decoded) object(path string) *object.Object {
+	return &object.Object{Key: object.Key{Kind: d.kind, Namespace: d.namespace, Name: d.name},
+		APIVersion: d.apiVersion, Labels: d.metadata.Labels, Annotations: d.metadata.Annotations,
+		Created: d.created(), File: path, Spec: d.spec}
+}
+
+// text returns the object as JSON. One that is not readable as a whole has a spec that no kind has:
+// it is refused, so that its last good version stays, and what a policy selects is denied.
+func (d *decoded) text() []byte {
+	metadata := map[string]any{"name": d.name, "namespace": d.namespace}
+	if len(d.metadata.Labels) > 0 {
+		metadata["labels"] = d.metadata.Labels
+	}
+	if len(d.metadata.Annotations) > 0 {
+		metadata["annotations"] = d.metadata.Annotations
+	}
+	if created := d.created(); !created.IsZero() {
+		metadata["creationTimestamp"] = created.Format(time.RFC3339)
+	}
+	spec, err := protojson.Marshal(d.spec)
+	if d.broken != nil {
+		err = d.broken
+	}
+	if err != nil {
+		spec, _ = json.Marshal(map[string]string{"unreadable": err.Error()}) // cannot fail
+	}
+	text, err := json.Marshal(map[string]any{"apiVersion": d.apiVersion, "kind": string(d.kind),
+		"metadata": metadata, "spec": json.RawMessage(spec)})
+	if err != nil {
+		return []byte(err.Error()) // invalid UTF-8, which protobuf excludes
+	}
+	return text
+}
+
+// hasUnknown reports whether a message, or one inside it, has fields that it does not know.
+func hasUnknown(m protoreflect.Message) bool {
+	if len(m.GetUnknown()) > 0 {
+		return true
+	}
+	found := false
+	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case field.IsMap() && field.MapValue().Message() != nil:
+			v.Map().Range(func(_ protoreflect.MapKey, one protoreflect.Value) bool {
+				found = found || hasUnknown(one.Message())
+				return !found
+			})
+		case field.IsList() && field.Message() != nil:
+			for i := range v.List().Len() {
+				found = found || hasUnknown(v.List().Get(i).Message())
+			}
+		case !field.IsMap() && !field.IsList() && field.Message() != nil:
+			found = hasUnknown(v.Message())
+		}
+		return !found
+	})
+	return found
+}

@@ -1,0 +1,205 @@
+package mcp
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+// objects is what the server has, by type URL and name (NAMESPACE/NAME).
+type objects struct {
+	options Options
+	known   map[string]map[string]store.Input
+	empty   map[string]bool // types whose list was empty, unlike before: what is known stays
+}
+
+// lists collects the first list of each type on one stream.
+type lists struct {
+	*objects
+	missing map[string]bool                   // types without a list
+	pending map[string]map[string]store.Input // until none is missing
+}
+
+func newObjects(o Options) *objects {
+	return &objects{options: o, known: map[string]map[string]store.Input{},
+		empty: map[string]bool{}}
+}
+
+// types returns the type URLs to request.
+func (o *objects) types() []string {
+	if o.options.Services {
+		return []string{typeURL(object.NetworkingGroup, object.ServiceEntry)}
+	}
+	var found []string
+	for _, group := range []string{object.NetworkingGroup, object.SecurityGroup} {
+		for _, kind := range object.Kinds(group) {
+			if object.NewSpec(object.Kind(kind)) != nil {
+				found = append(found, typeURL(group, object.Kind(kind)))
+			}
+		}
+	}
+	return found
+}
+
+// typeURL returns the type URL of a kind: GROUP/VERSION/KIND with the version that istiod stores.
+func typeURL(group string, kind object.Kind) string {
+	if kind == object.EnvoyFilter {
+		return group + "/v1alpha3/" + string(kind)
+	}
+	return group + "/v1/" + string(kind)
+}
+
+// begin returns the lists of a new stream.
+func (o *objects) begin() *lists {
+	l := &lists{objects: o, missing: map[string]bool{}, pending: map[string]map[string]store.Input{}}
+	for _, of := range o.types() {
+		l.missing[of] = true
+	}
+	return l
+}
+
+func (l *lists) complete() bool { return len(l.missing) == 0 }
+
+func (l *lists) outstanding() string {
+	return strings.Join(slices.Sorted(maps.Keys(l.missing)), ", ")
+}
+
+// take applies a response. It returns a batch once all lists are complete, and then what changes.
+func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
+	if !slices.Contains(l.types(), r.typeURL) {
+		return batch, false
+	}
+	if !l.complete() {
+		l.pending[r.typeURL] = l.apply(l.pending[r.typeURL], r)
+		delete(l.missing, r.typeURL)
+		if l.complete() {
+			return l.reconcile(), true
+		}
+		return batch, false
+	}
+	before := l.known[r.typeURL]
+	if l.empty[r.typeURL] && len(r.set) == 0 {
+		return batch, false
+	}
+	base := before
+	if l.empty[r.typeURL] { // a change of the empty list
+		delete(l.empty, r.typeURL)
+		base = nil
+	}
+	l.known[r.typeURL] = l.apply(base, r)
+	batch = discovery.Batch{Source: l.options.Name, Inputs: difference(before, l.known[r.typeURL])}
+	return batch, len(batch.Inputs) > 0
+}
+
+// apply returns the objects of a type after a response.
+func (l *lists) apply(before map[string]store.Input, r response) map[string]store.Input {
+	after := maps.Clone(before)
+	if after == nil || r.full {
+		after = map[string]store.Input{}
+	}
+	for _, name := range r.removed {
+		delete(after, name)
+	}
+	for _, one := range r.set {
+		if name, input, ok := l.input(r.typeURL, one); ok {
+			after[name] = input
+		}
+	}
+	return after
+}
+
+// reconcile replaces what is known by complete lists. An empty list, where there were objects,
+// changes nothing.
+func (l *lists) reconcile() discovery.Batch {
+	for of, list := range l.pending {
+		if l.empty[of] = len(list) == 0 && len(l.known[of]) > 0; !l.empty[of] {
+			delete(l.empty, of)
+			l.known[of] = list
+		}
+	}
+	l.pending = nil
+	batch := discovery.Batch{Source: l.options.Name, All: true}
+	for _, of := range l.types() {
+		batch.Inputs = append(batch.Inputs, difference(nil, l.known[of])...)
+	}
+	return batch
+}
+
+// acceptEmpty removes the objects of types whose list is empty.
+func (l *lists) acceptEmpty() (batch discovery.Batch, changed bool) {
+	batch.Source = l.options.Name
+	for of := range l.empty {
+		batch.Inputs = append(batch.Inputs, difference(l.known[of], nil)...)
+		delete(l.known, of)
+		delete(l.empty, of)
+	}
+	return batch, len(batch.Inputs) > 0
+}
+
+// difference returns the inputs that differ, and those that are gone without content.
+func difference(before, after map[string]store.Input) []store.Input {
+	var found []store.Input
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if now := after[name]; !same(before[name], now) {
+			found = append(found, now)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, ok := after[name]; !ok {
+			found = append(found, store.Input{Path: before[name].Path})
+		}
+	}
+	return found
+}
+
+func same(a, b store.Input) bool {
+	return a.Path == b.Path && bytes.Equal(a.Text, b.Text) &&
+		slices.EqualFunc(a.Objects, b.Objects, object.Equal)
+}
+
+func (o *objects) count() int {
+	count := 0
+	for _, list := range o.known {
+		count += len(list)
+	}
+	return count
+}
+
+// problem returns what a person must know, "" if nothing.
+func (o *objects) problem() string {
+	var found []string
+	for _, of := range slices.Sorted(maps.Keys(o.empty)) {
+		found = append(found, fmt.Sprintf("the list of %s is empty: the %d objects of before stay "+
+			"until there is one again; a reload removes them", of, len(o.known[of])))
+	}
+	return strings.Join(found, "; ")
+}
+
+// input returns the input for a resource, if it is one of those that the source brings.
+func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ store.Input, ok bool) {
+	d, err := decode(typeURL, resource)
+	if err != nil {
+		return "", store.Input{}, false // without a name it is nothing that could be reported
+	}
+	service := d.kind == object.ServiceEntry && (strings.Contains(d.name, ":") ||
+		strings.HasPrefix(d.name, synthetic))
+	if service != o.options.Services || strings.HasPrefix(d.name, synthetic) {
+		return "", store.Input{}, false
+	}
+	path := fmt.Sprintf("%s:%s/%s/%s", o.options.Name, d.kind, d.namespace, d.name)
+	if o.options.Services {
+		if d.broken != nil {
+			return "", store.Input{}, false
+		}
+		return d.qualified(), store.Input{Path: path, Objects: []*object.Object{d.object(path)}}, true
+	}
+	return d.qualified(), store.Input{Path: path, Text: d.text()}, true
+}

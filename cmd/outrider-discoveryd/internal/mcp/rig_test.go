@@ -1,0 +1,177 @@
+package mcp
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/xds"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limit bounds the wait for a change on a busy machine.
+const limit = 30 * time.Second
+
+// sink holds what a source has delivered.
+type sink struct {
+	t      testing.TB
+	source *Source
+
+	mu     sync.Mutex
+	inputs map[string]store.Input
+	alls   int
+}
+
+// start runs a source until the test ends.
+func start(t testing.TB, o Options) *sink {
+	t.Helper()
+	s := &sink{t: t, inputs: map[string]store.Input{}}
+	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.take, slog.New(slog.DiscardHandler), true
+	source, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.source = source
+	run(t, source.Run)
+	return s
+}
+
+// run runs a part until the test ends, and returns a function that ends it before.
+func run(t testing.TB, part func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- part(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func (s *sink) take(b discovery.Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.All {
+		s.alls++
+		s.inputs = map[string]store.Input{}
+	}
+	for _, input := range b.Inputs {
+		if input.Text == nil && input.Objects == nil {
+			delete(s.inputs, input.Path)
+			continue
+		}
+		s.inputs[input.Path] = input
+	}
+}
+
+func (s *sink) paths() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(s.inputs)), " ")
+}
+
+func (s *sink) text(path string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.inputs[path].Text)
+}
+
+func (s *sink) awaitPaths(want string) {
+	s.t.Helper()
+	parts.EventuallySees(s.t, limit, "objects "+want, func() (bool, string) {
+		got := s.paths()
+		status := s.source.Status()
+		if status.Err != nil {
+			return got == want, got + ": " + status.Err.Error()
+		}
+		return got == want, got
+	})
+}
+
+// server is a discovery server that serves the objects of a folder, and those of source "memory".
+type server struct {
+	*discovery.Server
+	address string
+	changes chan []string
+	folder  string
+}
+
+// stateOnly is a server that has no incremental protocol.
+type stateOnly struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	ads *xds.Server
+}
+
+func (s stateOnly) StreamAggregatedResources(
+	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.ads.StreamAggregatedResources(stream)
+}
+
+// serve starts a server at an address, "": any.
+func serve(t testing.TB, address, folder string, old ...bool) (s *server, end func()) {
+	t.Helper()
+	s = &server{changes: make(chan []string), folder: folder}
+	var err error
+	s.Server, err = discovery.New(discovery.Options{Files: []string{folder}, Changes: s.changes,
+		Sources: []string{"files", "memory"}, EncodeObject: Encode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = listener.Addr().String()
+	ads, err := xds.NewServer(xds.Options{Source: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := run(t, s.Run)
+	second := run(t, func(ctx context.Context) error {
+		if len(old) == 0 {
+			return ads.Serve(ctx, listener)
+		}
+		grpcServer := grpc.NewServer(ads.ServerOptions()...)
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(grpcServer, stateOnly{ads: ads})
+		return admission.ServeGRPC(ctx, grpcServer, listener)
+	})
+	return s, func() { second(); first() }
+}
+
+// write changes a file of the folder; "" removes it.
+func (s *server) write(t testing.TB, name, text string) {
+	t.Helper()
+	path := filepath.Join(s.folder, name)
+	err := os.Remove(path)
+	if text != "" {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.changes <- []string{path}
+}

@@ -1,0 +1,188 @@
+// Package mcp brings configuration from another xDS server: an istiod or an outrider-discoveryd
+// that serves its objects to clients with GENERATOR=api. The protocol is ADS with a type URL per
+// kind (networking.istio.io/v1/VirtualService) and resources of type istio.mcp.v1alpha1.Resource, which
+// Istio calls MCP over xDS.
+//
+// A stream begins with the complete list of each kind. The source delivers nothing until all have
+// arrived, and afterwards each response as it comes:
+//
+//	connect ─> collect the lists of all kinds ─> reconcile (All) ─> apply responses ─> stream ends
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/backoff"
+
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// Options of a Source.
+type Options struct {
+	Name      string // of the source
+	Address   string // HOST:PORT
+	CAFile    string // authorities of the server; "": those of the system
+	TokenFile string // of a service account; "": none
+	// Plaintext connects without TLS: it is for servers on the loopback interface.
+	Plaintext bool
+	// Services brings the services of the server's registries, and no configuration.
+	Services bool
+	Sink     source.Sink
+	Logger   *slog.Logger
+}
+
+// Source is a configuration source or a service registry. It implements source.Source.
+type Source struct {
+	options Options
+	accept  chan struct{} // see Reload
+
+	mu     sync.Mutex // guards the following fields
+	status source.Status
+	failed bool // the last failure was logged
+
+	objects *objects // owned by Run
+}
+
+// New returns a source. Run connects it.
+func New(options Options) (*Source, error) {
+	if options.Address == "" {
+		return nil, errors.New("mcp: no address of an xDS server")
+	}
+	if options.Plaintext && options.TokenFile != "" {
+		return nil, errors.New("mcp: a token is sent over TLS only")
+	}
+	return &Source{options: options, accept: make(chan struct{}, 1),
+		objects: newObjects(options)}, nil
+}
+
+// Name returns the name of the source.
+func (s *Source) Name() string { return s.options.Name }
+
+// Status returns the state of the source.
+func (s *Source) Status() source.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+// Reload accepts that kinds have no objects any more.
+func (s *Source) Reload() {
+	select {
+	case s.accept <- struct{}{}:
+	default: // one is pending
+	}
+}
+
+// Run connects until the context ends; then it returns nil. It uses the incremental protocol, and
+// state of the world if the server has nothing else.
+func (s *Source) Run(ctx context.Context) error {
+	pause := backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.2}
+	delta := true
+	for ctx.Err() == nil {
+		synced, err := s.serve(ctx, delta)
+		if ctx.Err() != nil {
+			break
+		}
+		if delta && isUnimplemented(err) {
+			delta = false
+			continue
+		}
+		if synced {
+			pause.Reset()
+		}
+		s.disconnected(err)
+		_ = pause.Wait(ctx) // the loop looks at ctx
+	}
+	return nil
+}
+
+// serve runs one stream. synced reports whether all lists arrived.
+func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	connection, err := s.dial()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = connection.Close() }()
+	st, err := open(ctx, connection, delta, s.options, s.objects.types())
+	if err != nil {
+		return false, err
+	}
+	received := make(chan response)
+	ended := make(chan error, 1)
+	go func() { ended <- st.receive(ctx, received) }()
+	defer func() { cancel(); _ = <-ended }() // the stream's end, which no longer matters
+	late := time.NewTimer(listTime)
+	defer late.Stop()
+	lists := s.objects.begin()
+	for {
+		select {
+		case r := <-received:
+			if err := st.acknowledge(r); err != nil {
+				return synced, err
+			}
+			batch, changed := lists.take(r)
+			if lists.complete() && !synced {
+				synced = true
+				late.Stop()
+			}
+			s.connected(synced)
+			if changed {
+				s.options.Sink(batch)
+			}
+		case <-s.accept:
+			if batch, changed := lists.acceptEmpty(); changed {
+				s.options.Sink(batch)
+			}
+			s.connected(synced)
+		case <-late.C:
+			return false, fmt.Errorf("no list of %s within %v", lists.outstanding(), listTime)
+		case err := <-ended:
+			ended <- err
+			return synced, cmp.Or(err, errors.New("the server ended the stream"))
+		}
+	}
+}
+
+// listTime bounds the wait for the lists of all kinds.
+const listTime = time.Minute
+
+// connected notes a response.
+func (s *Source) connected(synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if synced {
+		if s.failed {
+			s.options.Logger.Info("connected to xDS server again", "source", s.options.Name)
+			s.failed = false
+		}
+		s.status.Synced, s.status.Err = true, nil
+	}
+	s.status.Since = time.Now()
+	s.status.Inputs = s.objects.count()
+	if problem := s.objects.problem(); problem != s.status.Problem {
+		if s.status.Problem = problem; problem != "" {
+			s.options.Logger.Warn("problem of the source", "source", s.options.Name, "problem",
+				problem)
+		}
+	}
+}
+
+// disconnected notes why there is no stream.
+func (s *Source) disconnected(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.failed {
+		s.failed = true
+		s.options.Logger.Warn("cannot read configuration from xDS server", "source", s.options.Name,
+			"error", err)
+	}
+	s.status.Err = err
+}
