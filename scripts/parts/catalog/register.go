@@ -19,7 +19,10 @@ type Instance struct {
 }
 
 // Weights of an instance.
-type Weights struct{ Passing, Warning int }
+type Weights struct {
+	Healthy int `json:"Passing"`
+	Warning int
+}
 
 func (i Instance) id() string   { return cmp.Or(i.ID, i.Service) }
 func (i Instance) node() string { return cmp.Or(i.Node, i.id()) }

@@ -21,7 +21,7 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	web1 := catalog.Instance{Service: "web", ID: "web-1", Node: "n1", Address: "10.0.0.1",
 		Port: 8080, Tags: []string{"version=v1", "canary", "traefik.rule=Host(`a`)"},
 		Status: "passing", Meta: map[string]string{"protocol": "http", "service-account": "web"},
-		Weights: &catalog.Weights{Passing: 5, Warning: 2}}
+		Weights: &catalog.Weights{Healthy: 5, Warning: 2}}
 	web2 := catalog.Instance{Service: "web", ID: "web-2", Node: "n2", Address: "10.0.0.2",
 		Port: 8081, Status: "passing", Meta: map[string]string{"istio-locality": "eu.a"}}
 	web3 := catalog.Instance{Service: "web", ID: "web-3", Node: "n2", Address: "10.0.0.3",
