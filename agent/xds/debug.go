@@ -93,7 +93,7 @@ func (st *stream) during(call func()) {
 
 // deliver sends a response and waits until the client has read it.
 func (st *stream) deliver(ctx context.Context, r *response) error {
-	st.frames <- r.frame(st.Delta, st.server.options.ControlPlane)
+	st.send(r)
 	timer := time.NewTimer(st.server.options.SendTimeout)
 	defer timer.Stop()
 	for {

@@ -47,7 +47,7 @@ func TestOrder_EndpointsOfAnotherName(t *testing.T) {
 	named := edsCluster("c", time.Second)
 	named.EdsClusterConfig.ServiceName = "service"
 	endpoints := newWatch(eds, true)
-	endpoints.names = map[string]uint64{"a": 1, "service": 1}
+	endpoints.names = &nameSet{[]string{"a", "service"}}
 	for want, c := range map[string]*clusterv3.Cluster{
 		"a": edsCluster("a", time.Second), "service": named, "static": {Name: "static"},
 	} {

@@ -216,7 +216,7 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 // buildFirst returns the first response of a type, nil if the client requested nothing
 // that is known to exist or not.
 func (s *session) buildFirst(w *watch) *response {
-	if !w.wildcard && len(w.names) == 0 {
+	if !w.wildcard && len(w.names.sorted) == 0 {
 		return nil
 	}
 	set := s.snapshot.Set(w.typeURL)
@@ -224,7 +224,7 @@ func (s *session) buildFirst(w *watch) *response {
 	w.blank = false
 	s.inheritAll(w)
 	pending := 0
-	for name := range w.names {
+	for _, name := range w.names.sorted {
 		switch now := set[name]; {
 		case now == nil && s.pending(w, name):
 			w.hold(name, nil, nil, true)
@@ -235,7 +235,7 @@ func (s *session) buildFirst(w *watch) *response {
 			r.resources = append(r.resources, now)
 		}
 	}
-	if !w.wildcard && pending == len(w.names) {
+	if !w.wildcard && pending == len(w.names.sorted) {
 		return nil
 	}
 	if len(w.refused) == 0 {
@@ -252,7 +252,7 @@ func (s *session) buildFirst(w *watch) *response {
 		w.hold(name, target, set[name], false)
 		if target != nil {
 			r.resources = append(r.resources, target)
-		} else if _, named := w.names[name]; named {
+		} else if w.names.has(name) {
 			r.removed = append(r.removed, name)
 		}
 	}

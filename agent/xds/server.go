@@ -112,6 +112,7 @@ type Server struct {
 	rate     connectRate
 	other    connectRate // of clients without reservation
 	counters counters
+	sets     *nameSets
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
@@ -142,8 +143,8 @@ func NewServer(options Options) (*Server, error) {
 		options: options, logger: options.Logger, observer: options.Observer,
 		rate:     connectRate{perSecond: options.ConnectsPerSecond},
 		other:    connectRate{perSecond: options.ConnectsPerSecond},
-		counters: counters{convergence: newConvergence()},
-		streams:  map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
+		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
+		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)

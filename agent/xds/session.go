@@ -25,6 +25,7 @@ type session struct {
 	client   resource.Client
 	joined   bool // client has answered a response with listeners
 	shared   *bodies
+	sets     *nameSets
 	report   reporter
 	redactor func(message string) string // Options.Redact; nil: no redaction
 	only     string                      // the one type served; "" = any
@@ -32,7 +33,6 @@ type session struct {
 	watches   map[string]*watch
 	order     []*watch // by rank
 	nonce     uint64
-	requests  uint64
 	nameBytes int // of names subscribed to
 
 	// changes of the names of secrets that the client subscribes to, since takeDemand
@@ -66,7 +66,6 @@ func (s *session) handle(r *request) error {
 		return status.Errorf(codes.InvalidArgument, "this service serves %s only, not %s", s.only,
 			r.typeURL)
 	}
-	s.requests++
 	w, known := s.watches[r.typeURL]
 	if !known {
 		if len(s.watches) >= s.limits.types {
@@ -109,30 +108,25 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 		w.blank = false
 		s.acceptHeld(w, versions)
 	}
-	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) {
+	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) ||
+		slices.Contains(r.subscribe, wildcard) {
 		s.startWildcard(w, versions)
 	}
-	w.reserve(len(r.subscribe))
+	added, err := s.addNames(w, r.subscribe)
+	if err != nil {
+		return err
+	}
 	for _, name := range r.subscribe {
-		if name == wildcard {
-			s.startWildcard(w, versions)
-			continue
-		}
-		if w.blank {
-			if err := s.addName(w, name); err != nil {
-				return err
-			}
+		if name == wildcard || w.blank {
 			continue
 		}
 		now := s.get(w, name)
 		held, forced := s.priorVersion(w, name, versions), true
+		_, isNew := slices.BinarySearch(added, name)
 		if held != nil {
 			forced = false
-		} else if w.wants(name) {
+		} else if w.wildcard || !isNew {
 			held = now
-		}
-		if err := s.addName(w, name); err != nil {
-			return err
 		}
 		w.note(name, held, now, forced)
 	}
@@ -144,12 +138,13 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			w.note(name, s.priorVersion(w, name, versions), nil, false)
 		}
 	}
+	s.removeNames(w, r.unsubscribe)
 	for _, name := range r.unsubscribe {
 		if name == wildcard {
 			s.endWildcard(w)
 			continue
 		}
-		s.removeName(w, name)
+		s.drop(w, name)
 		// the client dropped it, but the wildcard includes it
 		if w.wildcard {
 			w.note(name, nil, s.get(w, name), true)
@@ -202,35 +197,27 @@ func (s *session) setNames(w *watch, r *request) error {
 	case !all && w.wildcard:
 		s.endWildcard(w)
 	}
-	retained := 0
-	w.reserve(len(r.names))
-	for _, name := range r.names {
-		if name == wildcard {
-			continue
-		}
-		last, named := w.names[name]
-		if named && !first {
-			if last != s.requests {
-				retained++
-				w.names[name] = s.requests
-			}
-			continue
-		}
-		if err := s.addName(w, name); err != nil {
-			return err
-		}
-		if last != s.requests {
-			retained++
-		}
+	names := slices.DeleteFunc(r.names, func(name string) bool { return name == wildcard })
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if !first && slices.Equal(names, w.names.sorted) {
+		return nil
+	}
+	added, err := s.addNames(w, names)
+	if err != nil {
+		return err
+	}
+	if first {
+		added = names
+	}
+	for _, name := range added {
 		w.note(name, nil, s.get(w, name), true)
 	}
-	if retained < len(w.names) {
-		for name, last := range w.names {
-			if last != s.requests {
-				s.removeName(w, name)
-				w.answer = w.answer || w.full && !w.blank
-			}
-		}
+	gone := w.names.without(names).sorted
+	s.removeNames(w, gone)
+	for _, name := range gone {
+		s.drop(w, name)
+		w.answer = w.answer || w.full && !w.blank
 	}
 	return nil
 }
@@ -284,25 +271,61 @@ func (s *session) drop(w *watch, name string) {
 	delete(w.refused, name)
 }
 
-// addName subscribes to a name. It keeps the snapshot's copy of the string, so that the request can
-// be freed.
-func (s *session) addName(w *watch, name string) error {
-	if r := s.get(w, name); r != nil {
-		name = r.Name
+// addNames subscribes to names and returns the new ones, sorted. It keeps the snapshot's copies of
+// the strings, so that the request can be freed.
+func (s *session) addNames(w *watch, names []string) (added []string, err error) {
+	for _, name := range names {
+		if name == wildcard || w.names.has(name) {
+			continue
+		}
+		if r := s.get(w, name); r != nil {
+			name = r.Name
+		}
+		added = append(added, name)
 	}
-	if _, named := w.names[name]; !named {
-		if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
-			return s.tooManyNames()
-		}
-		if w.typeURL == resource.SecretType {
-			s.subscribed = append(s.subscribed, name)
-		}
+	if len(added) == 0 {
+		return nil, nil
+	}
+	slices.Sort(added)
+	added = slices.Compact(added)
+	for _, name := range added {
+		s.nameBytes += len(name)
+	}
+	if s.nameBytes > s.limits.bytes {
+		return nil, s.tooManyNames()
+	}
+	w.names = s.sets.share(w.names.with(added))
+	if w.typeURL == resource.SecretType {
+		s.subscribed = append(s.subscribed, added...)
+	}
+	for _, name := range added {
 		if !w.blank {
 			s.inherit(w, name)
 		}
 	}
-	w.names[name] = s.requests
-	return nil
+	return added, nil
+}
+
+// removeNames unsubscribes from names.
+func (s *session) removeNames(w *watch, names []string) {
+	var gone []string
+	for _, name := range names {
+		if w.names.has(name) {
+			gone = append(gone, name)
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	slices.Sort(gone)
+	gone = slices.Compact(gone)
+	for _, name := range gone {
+		s.nameBytes -= len(name)
+	}
+	w.names = s.sets.share(w.names.without(gone))
+	if w.typeURL == resource.SecretType {
+		s.unsubscribed = append(s.unsubscribed, gone...)
+	}
 }
 
 // takeDemand returns the names of secrets that the client has subscribed to and unsubscribed from
@@ -316,15 +339,4 @@ func (s *session) takeDemand() (subscribed, unsubscribed []string) {
 func (s *session) tooManyNames() error {
 	return status.Errorf(codes.ResourceExhausted,
 		"the names subscribed to on one stream take more than %d bytes", s.limits.bytes)
-}
-
-func (s *session) removeName(w *watch, name string) {
-	if _, named := w.names[name]; named {
-		s.nameBytes -= len(name)
-		delete(w.names, name)
-		if w.typeURL == resource.SecretType {
-			s.unsubscribed = append(s.unsubscribed, name)
-		}
-	}
-	s.drop(w, name)
 }

@@ -54,7 +54,7 @@ func (st *stream) status() StreamStatus {
 	for _, w := range st.session.order {
 		of := w.status()
 		if w.typeURL == resource.SecretType {
-			for name := range w.names {
+			for _, name := range w.names.sorted {
 				if st.session.holds(w, name) {
 					of.Held = append(of.Held, name)
 				}
@@ -76,7 +76,7 @@ func (s *session) holds(w *watch, name string) bool {
 
 func (w *watch) status() TypeStatus {
 	status := TypeStatus{
-		Type: w.typeURL, Wildcard: w.wildcard, Names: len(w.names), VersionSent: w.versionSent,
+		Type: w.typeURL, Wildcard: w.wildcard, Names: len(w.names.sorted), VersionSent: w.versionSent,
 		VersionAccepted: w.versionAccepted,
 		Sent:            w.lastSent, Accepted: w.lastAccepted, Pushes: w.pushes, Pending: max(0,
 			len(w.differs)-len(w.refused)),

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,19 +24,19 @@ type streamKind struct {
 }
 
 // stream connects a session to gRPC. The handler's goroutine owns the session and never waits for
-// the client; one goroutine receives, one sends. While a response is being sent, changes merge in
-// the session.
+// the client; one goroutine receives, one sends each response. While a response is being sent,
+// changes merge in the session.
 type stream struct {
 	Stream
 	server  *Server
+	carrier grpc.ServerStream
 	session *session
 	feed    *resource.Feed
 	other   bool // the client has no reservation
 
 	requests chan *request
-	ended    chan error // why receiving ended
-	frames   chan *frame
-	sent     chan error         // a result per frame
+	ended    chan error         // why receiving ended
+	sent     chan error         // the result of sending a response
 	inspect  chan func(*stream) // run by the owner of the session
 	done     chan struct{}      // closed when the handler returns
 }
@@ -47,9 +45,8 @@ type stream struct {
 func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	ctx := carrier.Context()
 	st := &stream{
-		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s,
-		requests: make(chan *request), ended: make(chan error, 1), frames: make(chan *frame, 1),
-		sent:    make(chan error, 1),
+		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s, carrier: carrier,
+		requests: make(chan *request), ended: make(chan error, 1), sent: make(chan error, 1),
 		inspect: make(chan func(*stream)), done: make(chan struct{}),
 	}
 	client := PeerFrom(ctx)
@@ -84,7 +81,6 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		}
 	}()
 	go st.receive(ctx, carrier)
-	go st.send(ctx, carrier)
 
 	first, err := st.first(ctx)
 	if err != nil {
@@ -112,7 +108,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		feed: feed, client: proxy,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
-		shared: shared, report: st, redactor: s.options.Redact, watches: map[string]*watch{},
+		shared: shared, sets: s.sets, report: st, redactor: s.options.Redact,
+		watches: map[string]*watch{},
 	}
 	connected = true
 	s.observer.Connected(st.Stream)
@@ -175,7 +172,7 @@ func (st *stream) handle(r *request) error {
 func (st *stream) unsubscribe() {
 	w := st.session.watches[resource.SecretType]
 	if subscriber := st.server.options.Subscriber; subscriber != nil && w != nil {
-		subscriber.Unsubscribe(slices.Collect(maps.Keys(w.names)))
+		subscriber.Unsubscribe(w.names.sorted)
 	}
 }
 
@@ -215,7 +212,7 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 		if stuck.IsZero() {
 			if r := st.session.next(now); r != nil {
 				st.pushed(r)
-				st.frames <- r.frame(st.Delta, st.server.options.ControlPlane)
+				st.send(r)
 				stuck = now.Add(st.server.options.SendTimeout)
 			}
 		}
@@ -305,18 +302,11 @@ func (st *stream) receiveOne(carrier grpc.ServerStream) (*request, error) {
 	return fromState(message), nil
 }
 
-// send passes frames to the transport, which blocks until the client has read enough.
-func (st *stream) send(ctx context.Context, carrier grpc.ServerStream) {
-	for {
-		select {
-		case f := <-st.frames:
-			st.sent <- carrier.SendMsg(f)
-		case <-st.done:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
+// send passes a response to the transport, which blocks until the client has read enough. sent gets
+// the result.
+func (st *stream) send(r *response) {
+	frame := r.frame(st.Delta, st.server.options.ControlPlane)
+	go func() { st.sent <- st.carrier.SendMsg(frame) }()
 }
 
 func (st *stream) pushed(r *response) {

@@ -15,9 +15,8 @@ type watch struct {
 	full     bool // a response carries the whole state (state of the world: clusters and listeners)
 	wildcard bool
 	// named: a request had names (state of the world: until then no names means all).
-	named bool
-	// names maps subscribed names to the last request with them (state of the world).
-	names   map[string]uint64
+	named   bool
+	names   *nameSet // subscribed to
 	differs map[string]difference
 	refused map[string]*refused
 	trial   *trial
@@ -46,25 +45,14 @@ func newWatch(typeURL string, delta bool) *watch {
 	return &watch{
 		typeURL: typeURL, rank: rank(typeURL), full: !delta && carriesFullState(typeURL),
 		blank: true,
-		names: map[string]uint64{}, differs: map[string]difference{},
+		names: &nameSet{}, differs: map[string]difference{},
 		refused: map[string]*refused{},
 	}
 }
 
 // wants reports whether the client subscribed to a name.
 func (w *watch) wants(name string) bool {
-	if w.wildcard {
-		return true
-	}
-	_, named := w.names[name]
-	return named
-}
-
-// reserve allocates space for names.
-func (w *watch) reserve(n int) {
-	if len(w.names) == 0 && n > 0 {
-		w.names = make(map[string]uint64, n)
-	}
+	return w.wildcard || w.names.has(name)
 }
 
 // note records that the client should hold now, and holds held unless differs knows better. forced
