@@ -170,11 +170,11 @@ func serveCommand(o options, in inheritance) error {
 	go h.accept(ctx, in.listener, []uint32{0, o.users.Agent, uint32(os.Geteuid())})
 	h.notify(daemon.SdNotifyReady)
 	h.run(ctx, func() {
-		signal.Ignore(unix.SIGUSR2) // until the next image handles it, it would end the process
+		restore := reexec.Ignore(unix.SIGUSR2)
 		if err := reexecute(h, in.listener); err != nil {
 			h.logf("cannot replace outrider-capture: %v", err)
 		}
-		signal.Notify(upgrade, unix.SIGUSR2)
+		restore()
 	}, upgrade)
 	h.quit()
 	return in.listener.Close()
