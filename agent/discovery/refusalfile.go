@@ -115,11 +115,24 @@ func (s *Server) readRefusals() (all []refusedState) {
 	}
 	records, err := refusalFormat.Read(s.options.Refusals)
 	for _, record := range records {
-		var state refusedState
-		if failed := json.Unmarshal(record.Text, &state); failed != nil {
+		var state struct {
+			refusedState
+			Overrides []json.RawMessage `json:"overrides"`
+		}
+		failed := json.Unmarshal(record.Text, &state)
+		for _, text := range state.Overrides {
+			var one view.Override
+			// its EnvoyFilters may be invalid for this version
+			if invalid := json.Unmarshal(text, &one); invalid != nil {
+				err = cmp.Or(err, invalid)
+				continue
+			}
+			state.refusedState.Overrides = append(state.refusedState.Overrides, one)
+		}
+		if failed != nil {
 			err = cmp.Or(err, failed)
 		} else if record.Kind == kindRecord {
-			all = append(all, state)
+			all = append(all, state.refusedState)
 		}
 	}
 	if err != nil {

@@ -2,16 +2,19 @@ package discovery
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/recordfile"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -65,6 +68,33 @@ func TestRefusals_FileOfAnyState(t *testing.T) {
 		if got := fmt.Sprint(info.Size() < 100, info.Mode(), err); got != "true -rw------- <nil>" {
 			t.Errorf("%s: the file is not replaced: %s", name, got)
 		}
+	}
+}
+
+// TestRefusals_FileWithAnInvalidEnvoyFilter reads the EnvoyFilters of an earlier version, one of which
+// is invalid for this one. What does not depend on it is read.
+func TestRefusals_FileWithAnInvalidEnvoyFilter(t *testing.T) {
+	filter := func(field string) string {
+		return `[{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","namespace":"a",` +
+			`"name":"f","file":"f.yaml","line":1,"spec":{` + field + `:[]}}]`
+	}
+	valid, invalid := filter(`"configPatches"`), filter(`"earlierPatches"`)
+	text, err := json.Marshal(refusedBy("a", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text[:len(text)-1], `,"overrides":[`+
+		`{"name":"filters","filters":`+invalid+`},{"name":"refused","refused":`+invalid+`},`+
+		`{"name":"valid","filters":`+valid+`,"refused":`+valid+`}]}`...)
+	path := filepath.Join(t.TempDir(), "mesh-refusals")
+	if err := refusalFormat.Write(path, slices.Values([]recordfile.Record{{Kind: kindRecord,
+		Text: text}})); err != nil {
+		t.Fatal(err)
+	}
+	s := serverWithRefusals(path)
+	if len(s.refusals) != 1 || len(s.refusals[0].Refused) != 1 || len(s.refusals[0].Overrides) != 1 ||
+		s.refusals[0].Overrides[0].Name != "valid" || len(s.refusals[0].Overrides[0].Filters) != 1 {
+		t.Errorf("read: %+v", s.refusals)
 	}
 }
 
