@@ -64,6 +64,19 @@ func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 	}
 }
 
+// epochOf returns a function that returns the number of a client's epoch, 0 if it is none. Streams of
+// several epochs connect in any order after a restart of the agent.
+func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
+	return func(client xds.Peer) int {
+		for _, e := range supervisor.Epochs() {
+			if e.PID == int(client.PID) && e.Exited.IsZero() {
+				return e.Number
+			}
+		}
+		return 0
+	}
+}
+
 // epochNodes has the nodes in the bootstraps of epochs. It is safe for concurrent use.
 type epochNodes struct {
 	epochs func() []record.Epoch

@@ -94,6 +94,7 @@ func newXDS(
 		}})
 	server, err = xds.NewServer(xds.ForHost(xds.Options{
 		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
+		Epoch: epochOf(e.supervisor),
 		Observer: acknowledged{
 			newXDSObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
 		Logger: log, ControlPlane: "outriderd " + b.options.Version, Redact: envoy.RedactMessage,

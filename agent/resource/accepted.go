@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -66,7 +67,17 @@ type acceptance struct {
 	notify     func()          // called without the lock when refusals change
 	// streams of proxies that have answered a response with listeners, see Join. An Envoy that
 	// drains accepts listeners without looking at them: of listeners the newest stream counts.
-	streams map[string][]uint64
+	streams map[string][]joined
+}
+
+// joined is a stream and the epoch of its Envoy.
+type joined struct {
+	epoch  int
+	stream uint64
+}
+
+func (j joined) compare(other joined) int {
+	return cmp.Or(cmp.Compare(j.epoch, other.epoch), cmp.Compare(j.stream, other.stream))
 }
 
 // version is a resource, the sequence of a snapshot that had it, and when it was replaced.
@@ -86,21 +97,29 @@ type refusal struct {
 func newAcceptance() acceptance {
 	return acceptance{unaccepted: map[Key]bool{}, accepted: map[Key]version{},
 		removed: map[Key]version{}, retained: map[Key]bool{}, refusals: map[Key]*refusal{},
-		streams: map[string][]uint64{}, notify: func() {}}
+		streams: map[string][]joined{}, notify: func() {}}
 }
 
 // Join records that a client has answered a response with listeners: the older ones of its proxy
-// are replaced and drain. It must call Leave in the end.
-func (f *Feed) Join(client Client) {
+// are replaced and drain. Later epochs have higher numbers; those of one number, or whose number is
+// not known (0), are ordered by stream. The client must call Leave in the end.
+func (f *Feed) Join(client Client, epoch int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.streams[client.Proxy] = append(f.streams[client.Proxy], client.Stream)
+	f.streams[client.Proxy] = append(f.streams[client.Proxy], joined{epoch, client.Stream})
 }
 
 // outdated reports whether the proxy of a client has a later one that joined. Callers hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
-	return len(all) > 0 && slices.Max(all) > client.Stream
+	if len(all) == 0 {
+		return false
+	}
+	newest := slices.MaxFunc(all, joined.compare).stream
+	if !slices.ContainsFunc(all, func(j joined) bool { return j.stream == client.Stream }) {
+		return newest > client.Stream
+	}
+	return newest != client.Stream
 }
 
 // OnRefusal sets a function that is called after the refusals of the feed have changed. It must not
@@ -265,7 +284,7 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 func (f *Feed) Leave(client Client) {
 	f.mu.Lock()
 	f.streams[client.Proxy] = slices.DeleteFunc(f.streams[client.Proxy],
-		func(stream uint64) bool { return stream == client.Stream })
+		func(j joined) bool { return j.stream == client.Stream })
 	if len(f.streams[client.Proxy]) == 0 {
 		delete(f.streams, client.Proxy)
 	}

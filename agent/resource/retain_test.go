@@ -81,11 +81,11 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 		typeURL, f := test.typeURL, NewFeed()
 		version := func(content string) *Resource { return FromEncoded(typeURL, "a", []byte(content)) }
 		live, starting := Client{"a", 1}, Client{"a", 2}
-		f.Join(live)
+		f.Join(live, 0)
 		f.Accept(live, f.Publish(Change{Set: []*Resource{version("1")}}).Sequence,
 			[]*Resource{version("1")})
 		if test.joined {
-			f.Join(starting)
+			f.Join(starting, 0)
 		}
 		f.Accept(live, f.Publish(Change{Set: []*Resource{version("2")}}).Sequence,
 			[]*Resource{version("2")})
@@ -99,6 +99,31 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 		if s.Refused(Key{typeURL, "a"}).Offered {
 			t.Errorf("%+v: offered although the newest client refuses it", test)
 		}
+	}
+}
+
+// After a restart of the agent an epoch that drains may connect last.
+func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
+	version := func(content string) *Resource { return FromEncoded(ListenerType, "a", []byte(content)) }
+	f, live, draining, next := NewFeed(), Client{"a", 1}, Client{"a", 2}, Client{"a", 3}
+	f.Publish(Change{Set: []*Resource{version("1")}})
+	f.Join(live, 7)
+	f.Join(draining, 6)
+	offered := func(client Client, refused *Resource) bool {
+		f.Publish(Change{Set: []*Resource{refused}})
+		return f.Refuse(client, Nack{Resource: refused, Held: version("1"), Reason: "bad"}).Refused(
+			refused.Key()).Offered
+	}
+	if !offered(draining, version("2")) || offered(live, version("3")) {
+		t.Error("the stream of the draining epoch counts as the newest")
+	}
+	f.Join(next, 8)
+	if !offered(live, version("4")) || offered(next, version("5")) {
+		t.Error("the stream of the next epoch is not the newest")
+	}
+	f.Leave(next)
+	if offered(live, version("6")) {
+		t.Error("the live epoch is not the newest again")
 	}
 }
 

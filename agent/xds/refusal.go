@@ -119,7 +119,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	}
 	if w.typeURL == resource.ListenerType && !s.joined {
 		s.joined = true
-		s.feed.Join(s.client)
+		s.feed.Join(s.client, s.epoch())
 	}
 	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {

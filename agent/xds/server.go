@@ -64,6 +64,9 @@ type Options struct {
 	// a gRPC status is passed on. nil: there is none.
 	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
+	// Epoch returns the number of a client's epoch among those of its proxy, 0 if it is not known;
+	// nil: it never is.
+	Epoch func(client Peer) int
 	// Reserved reports whether half of MaxStreams, and all of a rate ConnectsPerSecond, is reserved
 	// for a client and its like; nil: nothing is reserved.
 	Reserved func(client Peer) bool
@@ -132,6 +135,9 @@ type hub struct {
 func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
 		return nil, errors.New("xds server: no source of resources")
+	}
+	if options.Epoch == nil {
+		options.Epoch = func(Peer) int { return 0 }
 	}
 	setDefault(&options.MaxStreams, defaultMaxStreams)
 	setDefault(&options.SendTimeout, defaultTimeout)

@@ -23,7 +23,8 @@ type session struct {
 	snapshot *resource.Snapshot
 	feed     *resource.Feed // source of snapshot; may have a newer one
 	client   resource.Client
-	joined   bool // client has answered a response with listeners
+	epoch    func() int // of the client, 0: not known
+	joined   bool       // client has answered a response with listeners
 	shared   *bodies
 	sets     *nameSets
 	report   reporter

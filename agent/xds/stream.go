@@ -108,6 +108,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		feed: feed, client: proxy,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
+		epoch:  func() int { return s.options.Epoch(client) },
 		shared: shared, sets: s.sets, report: st, redactor: s.options.Redact,
 		watches: map[string]*watch{},
 	}

@@ -30,6 +30,7 @@ func newTable(t testing.TB, delta bool) *table {
 	empty, _ := feed.Current()
 	p := &table{t: t, feed: feed, now: time.Unix(1000, 0), last: map[string]*response{}}
 	p.session = &session{delta: delta, patience: defaultTimeout, snapshot: empty, feed: feed,
+		epoch:  func() int { return 0 },
 		shared: newBodies(), sets: newNameSets(), report: p,
 		limits: limits{types: 4, nameBytes: 100, bytes: 1000}, watches: map[string]*watch{}}
 	return p
