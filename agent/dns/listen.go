@@ -48,6 +48,13 @@ func open(files []*os.File) retained {
 	return all
 }
 
+func (r retained) close() {
+	for _, socket := range r {
+		_ = socket.Close()
+	}
+	clear(r)
+}
+
 // take returns the socket of an address, which the caller owns then, nil if there is none.
 func (r retained) take(network, address string) io.Closer {
 	host, port, _ := net.SplitHostPort(address)
@@ -67,8 +74,8 @@ func (r retained) take(network, address string) io.Closer {
 	return nil
 }
 
-// bind retries until it can listen or ctx ends, and has systemd keep the sockets. It reports
-// whether some were retained over a restart.
+// bind retries until it can listen or ctx ends. It reports whether sockets were retained over a
+// restart.
 func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err error) {
 	before := open(s.storedSockets)
 	stored := len(before)
@@ -76,7 +83,10 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 		if bound, err = s.listen(ctx, before); err == nil {
 			break
 		}
-		s.replaceStored(before, nil)
+		if len(before) > 0 { // perhaps the address that all addresses include
+			before.close()
+			continue
+		}
 		s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
 			"no DNS proxy on [dns] listen: %v; it is tried again every second", err))
 		s.MarkReady()
@@ -88,18 +98,20 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 	}
 	s.options.Board.Clear(conditionAddress)
 	again = len(before) < stored
-	s.replaceStored(before, bound)
+	before.close() // of another address
 	return bound, again, nil
 }
 
-// replaceStored closes the retained sockets that are not in use, of another address, and has
-// systemd keep those that are.
-func (s *Server) replaceStored(unused retained, bound []sockets) {
-	for _, socket := range unused {
-		_ = socket.Close()
+// store has systemd keep the sockets, once there are names of the mesh, or have not been for
+// firstTable: queries must not wait for an agent that crashes before it answers.
+func (s *Server) store(ctx context.Context, bound []sockets) {
+	select {
+	case <-s.first:
+	case <-time.After(firstTable):
+	case <-ctx.Done():
+		return
 	}
-	clear(unused)
-	err := s.options.Store.Remove(storedSockets)
+	var err error
 	for _, one := range bound {
 		err = errors.Join(err, s.options.Store.Add(storedSockets, one.udp, one.tcp.(*net.TCPListener)))
 	}

@@ -34,6 +34,7 @@ func startInstance(t *testing.T, manager *fdstoretest.Manager, options Options) 
 	options.Store = manager.Start()
 	options.Board, options.Logger = condition.NewBoard(), slog.New(slog.DiscardHandler)
 	options.ResolvConf = []string{filepath.Join(t.TempDir(), "resolv.conf")}
+	manager.Count("") // carries out what the store sent
 	i := &instance{Server: New(options), t: t, done: make(chan error, 1)}
 	var ctx context.Context
 	ctx, i.end = context.WithCancel(t.Context())
@@ -230,6 +231,44 @@ func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the connection lasts: %v", err)
 	}
+}
+
+// An agent that crashes before it has the mesh's names leaves no queries waiting, as it may crash
+// again and again.
+func TestRestart_CrashBeforeTheNamesEndsTheSockets(t *testing.T) {
+	manager := fdstoretest.New(t)
+	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t))}
+	first := startInstance(t, manager, options)
+	if n := manager.Count(storedSockets); n != 0 {
+		t.Errorf("%d sockets are stored before there are names", n)
+	}
+	stored := func(i *instance) {
+		t.Helper()
+		i.SetNames(nil)
+		parts.Eventually(t, 5*time.Second, "the sockets are stored", func() bool {
+			return manager.Count(storedSockets) >= 2 // UDP and TCP
+		})
+	}
+	stored(first)
+	first.stop()
+	second := startInstance(t, manager, options)
+	if n := manager.Count(storedSockets); n != 0 {
+		t.Errorf("%d sockets of the agent before are stored", n)
+	}
+	second.stop() // as systemd sees a crash
+	if c, err := net.Dial("tcp", options.Listen); err == nil {
+		_ = c.Close()
+		t.Error("connected after the crash")
+	}
+	third := startInstance(t, manager, options)
+	stored(third)
+	third.stop()
+	options.Listen = "0.0.0.0" + options.Listen[len("127.0.0.1"):]
+	fourth := startInstance(t, manager, options)
+	if !fourth.listening.Load() {
+		t.Error("the address collides with that of before")
+	}
+	fourth.stop()
 }
 
 // Retained sockets are found however the address is written.

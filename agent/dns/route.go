@@ -43,7 +43,7 @@ func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 
 // connectHelper sends the domains to outrider-resolved, and again when they change, until the
 // connection ends. The route ends with the last descriptor of the connection, which systemd has
-// while the agent restarts.
+// while the agent restarts, once the route was in force.
 func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) error {
 	client, err := resolved.Dial(ctx, s.options.Resolved)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Server) storeRoute(client *resolved.Client) {
 		_ = file.Close()
 	}
 	s.storedRoute = nil
-	err := s.options.Store.Remove(storedRoute)
+	err := s.options.Store.Remove(storedRoute) // of a connection that has ended
 	if err = errors.Join(err, s.options.Store.Add(storedRoute, client)); err != nil {
 		s.options.Logger.Warn("systemd-resolved will route no names while the agent restarts",
 			"error", err)

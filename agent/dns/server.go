@@ -237,11 +237,9 @@ func (s *Server) Run(ctx context.Context) error {
 			})
 		}
 		if again { // clients are waiting, and would be refused names that they had before
-			select {
-			case <-s.first:
-			case <-time.After(firstTable):
-			case <-ctx.Done():
-			}
+			s.store(ctx, sockets)
+		} else {
+			group.Go(func() error { s.store(ctx, sockets); return nil })
 		}
 		return s.serve(ctx, sockets)
 	})

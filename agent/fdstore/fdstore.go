@@ -25,13 +25,18 @@ type Store struct {
 func Open() *Store { return New(os.Getenv("NOTIFY_SOCKET"), activation.Files(true)) }
 
 // New returns a store that is reached at the manager's socket, and owns the files that the manager
-// has passed. Their names are those of the store.
+// has passed. Their names are those of the store. The manager has them no longer: if the process
+// crashes before it adds them again, they are closed, so that peers do not wait for one that crashes
+// at each start.
 func New(address string, inherited []*os.File) *Store {
-	return &Store{address: address, inherited: inherited}
+	s := &Store{address: address, inherited: inherited}
+	for _, file := range inherited {
+		_ = s.Remove(file.Name()) // else the manager keeps it until the service has stopped
+	}
+	return s
 }
 
-// Take returns the inherited files of a name, which the caller closes. The store keeps its
-// duplicates.
+// Take returns the inherited files of a name, which the caller closes.
 func (s *Store) Take(name string) (files []*os.File) {
 	if s == nil {
 		return nil
@@ -71,13 +76,13 @@ func (s *Store) Remove(name string) error {
 	return nil
 }
 
-// Discard closes the inherited files that nobody has taken, and removes them from the store.
+// Discard closes the inherited files that nobody has taken.
 func (s *Store) Discard() (err error) {
 	if s == nil {
 		return nil
 	}
 	for _, file := range s.inherited {
-		err = errors.Join(err, s.Remove(file.Name()), file.Close())
+		err = errors.Join(err, file.Close())
 	}
 	s.inherited = nil
 	return err
