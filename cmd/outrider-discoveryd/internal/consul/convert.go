@@ -131,6 +131,10 @@ func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.Wo
 		}
 		found = append(found, endpoint)
 	}
+	if len(found) == 0 {
+		// With DNS, an entry without endpoints would resolve its own host.
+		resolution = networking.ServiceEntry_STATIC
+	}
 	return found, resolution
 }
 

@@ -32,8 +32,9 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	consul.Register(t, web3)
 	consul.Register(t, mail)
 	consul.Register(t, catalog.Instance{Service: "no-port", Address: "10.0.0.9"})
-	consul.Register(t, catalog.Instance{Service: "outside", Node: "o", Address: "example.org",
-		Port: 443, Tags: []string{"protocol=https"}})
+	outside := catalog.Instance{Service: "outside", Node: "o", Address: "example.org", Port: 443,
+		Tags: []string{"protocol=https"}, Status: "passing"}
+	consul.Register(t, outside)
 
 	consul.Register(t, catalog.Instance{Service: "under_score", Address: "10.0.0.9", Port: 80})
 
@@ -82,6 +83,12 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	s.awaitAddresses("consul:web", "10.0.0.1*2")
 	consul.SetMaintenance(t, web3, false)
 	s.awaitAddresses("consul:web", "10.0.0.1*2 10.0.0.3")
+
+	consul.SetStatus(t, outside, "critical")
+	s.awaitAddresses("consul:outside", "")
+	if got := s.entry("consul:outside").Resolution; got != networking.ServiceEntry_STATIC {
+		t.Errorf("a service without healthy instances: %v, which resolves its own host", got)
+	}
 
 	// changes of the catalogue alone: no check says which service
 	mail.Address = "10.0.0.5"

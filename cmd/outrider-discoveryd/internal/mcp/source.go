@@ -83,23 +83,26 @@ func (s *Source) Reload() {
 // state of the world if the server has nothing else.
 func (s *Source) Run(ctx context.Context) error {
 	pause := backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.2}
-	delta := true
-	for ctx.Err() == nil {
-		synced, err := s.serve(ctx, delta)
-		if ctx.Err() != nil {
-			break
-		}
-		if delta && isUnimplemented(err) {
-			delta = false
-			continue
-		}
-		if synced {
-			pause.Reset()
-		}
-		s.disconnected(err)
-		_ = pause.Wait(ctx) // the loop looks at ctx
+	for delta := true; ctx.Err() == nil; {
+		delta = s.attempt(ctx, delta, &pause)
 	}
 	return nil
+}
+
+// attempt runs one stream and pauses after it. It returns whether the next one is incremental.
+func (s *Source) attempt(ctx context.Context, delta bool, pause *backoff.Backoff) bool {
+	synced, err := s.serve(ctx, delta)
+	switch {
+	case ctx.Err() != nil:
+		return delta
+	case delta && isUnimplemented(err):
+		return false
+	case synced:
+		pause.Reset()
+	}
+	s.disconnected(err)
+	_ = pause.Wait(ctx) // Run looks at ctx
+	return delta
 }
 
 // serve runs one stream. synced reports whether all lists arrived.
@@ -117,8 +120,10 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 	}
 	received := make(chan response)
 	ended := make(chan error, 1)
-	go func() { ended <- st.receive(ctx, received) }()
-	defer func() { cancel(); _ = <-ended }() // the stream's end, which no longer matters
+	var receiving sync.WaitGroup
+	receiving.Go(func() { ended <- st.receive(ctx, received) })
+	defer receiving.Wait()
+	defer cancel()
 	late := time.NewTimer(listTime)
 	defer late.Stop()
 	lists := s.objects.begin()
@@ -145,7 +150,6 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 		case <-late.C:
 			return false, fmt.Errorf("no list of %s within %v", lists.outstanding(), listTime)
 		case err := <-ended:
-			ended <- err
 			return synced, cmp.Or(err, errors.New("the server ended the stream"))
 		}
 	}

@@ -1,0 +1,34 @@
+package mcp
+
+import (
+	"net/netip"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/xds"
+)
+
+// Admit decides about a client, see xds.Options.
+type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
+
+// Guard returns admit with one more condition: the objects of the configuration, see
+// discovery.WantsObjects, are for clients with an identity, and for those on the loopback interface.
+func Guard(admit Admit) Admit {
+	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
+		admitted, err := admit(client, node)
+		if err == nil && discovery.WantsObjects(admitted) && client.Identity == "" &&
+			!isLoopback(client.Address) {
+			return nil, status.Error(codes.PermissionDenied, "the objects of the configuration "+
+				"(GENERATOR=api) are for clients with a certificate or token")
+		}
+		return admitted, err
+	}
+}
+
+func isLoopback(address string) bool {
+	from, err := netip.ParseAddrPort(address)
+	return err == nil && from.Addr().Unmap().IsLoopback()
+}
