@@ -35,17 +35,30 @@ const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, w
 //
 //go:generate go test -run TestExampleIsWrittenFromTheDefinitions -update .
 func Defaults() string {
-	c := defaultsWithProbe()
+	return annotatedFile(header, tables(defaultsWithProbe()))
+}
+
+// annotatedFile returns a file with all keys of tables.
+func annotatedFile(header string, tables []table) string {
 	var b strings.Builder
 	b.WriteString(header)
-	for _, t := range tables(c) {
-		prefix := ""
+	for _, t := range tables {
+		prefix, heading := "", "["+t.name+"]"
 		if t.sample {
 			prefix = "#"
 		}
+		if t.list {
+			heading = "[" + heading + "]"
+		}
 		b.WriteByte('\n')
-		annotated(&b, prefix+"["+t.name+"]", t.doc, "", "")
+		if t.name != "" {
+			annotated(&b, prefix+heading, t.doc, "", "")
+		}
 		for _, k := range t.keys {
+			prefix := prefix
+			if k.sample {
+				prefix = "#"
+			}
 			for _, line := range k.before {
 				b.WriteString("# " + line + "\n")
 			}

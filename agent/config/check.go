@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -235,4 +236,20 @@ func captureUnit(value any) *problem {
 func userName(value any) *problem {
 	return text("the name of a user",
 		func(s string) bool { return !strings.ContainsAny(s, ": \t\r\n/") })(value)
+}
+
+// timestamp checks a time in RFC 3339.
+func timestamp(value any) *problem {
+	return text(`a time, such as "2026-01-02T15:04:05Z"`, func(s string) bool {
+		_, err := time.Parse(time.RFC3339, s)
+		return err == nil
+	})(value)
+}
+
+// spiffeID checks a SPIFFE ID.
+func spiffeID(value any) *problem {
+	return text(`a SPIFFE ID, such as "spiffe://cluster.local/ns/ops/sa/admin"`, func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && u.Scheme == "spiffe" && u.Host != ""
+	})(value)
 }

@@ -21,10 +21,10 @@ type value struct {
 	derived   bool // computed from another key, which is listed itself
 }
 
-// values returns all values of a configuration in the order of the definitions.
-func values(c *Config) []value {
+// values returns all values of tables in the order of the definitions.
+func values(tables []table) []value {
 	var all []value
-	for _, t := range tables(c) {
+	for _, t := range tables {
 		all = append(all, t.values()...)
 	}
 	return all
@@ -34,7 +34,7 @@ func values(c *Config) []value {
 func (t table) values() []value {
 	var all []value
 	for _, k := range t.keys {
-		v := value{key: t.name + "." + k.name, effect: k.effect, isDefault: k.isDefault(),
+		v := value{key: t.keyName(k), effect: k.effect, isDefault: k.isDefault(),
 			derived: k.derived != nil && k.get() == k.derived()}
 		entries := leaves(k.get())
 		if entries == nil {
@@ -80,7 +80,9 @@ func leaves(table any) []value {
 // Compare returns the changes from one configuration to another, in the order of the definitions,
 // followed by keys that exist only in the old one. Paths derived from paths.runtime_dir are
 // omitted.
-func Compare(from, to *Config) []Change {
+func Compare(from, to *Config) []Change { return compare(tables(from), tables(to)) }
+
+func compare(from, to []table) []Change {
 	before := map[string]value{}
 	oldValues := values(from)
 	for _, v := range oldValues {
@@ -108,14 +110,20 @@ func Compare(from, to *Config) []Change {
 // for [start] keys, which keep their running values. Derived paths follow the result.
 func Keep(running, next *Config) *Config {
 	retained := *next
-	from := maps.Collect(settings(running))
+	keep(tables(running), tables(&retained))
+	return &retained
+}
+
+// keep sets [start] keys of next to their running values.
+func keep(running, next []table) {
+	from := maps.Collect(settingsOf(running))
 	var dependents []key
-	for _, k := range settings(&retained) {
+	for _, k := range settingsOf(next) {
 		if k.derived != nil && k.get() == k.derived() {
 			dependents = append(dependents, k)
 		}
 	}
-	for name, k := range settings(&retained) {
+	for name, k := range settingsOf(next) {
 		if was, ok := from[name]; ok && k.effect == Start {
 			k.set(was.get())
 		}
@@ -125,5 +133,4 @@ func Keep(running, next *Config) *Config {
 			k.set(k.derived())
 		}
 	}
-	return &retained
 }

@@ -9,11 +9,16 @@ import (
 // crossCheck checks combinations of keys whose values are valid individually.
 type crossCheck struct {
 	*Config
-	options   Options
+	keyCheck
+	options  Options
+	complete bool // all files could be read, so absent keys are really unset
+}
+
+// keyCheck collects the problems of keys that are checked together.
+type keyCheck struct {
 	positions map[string]Position
 	fallback  Position        // position of keys that no file sets
 	failed    map[string]bool // keys with errors, excluded from further checks
-	complete  bool            // all files could be read, so absent keys are really unset
 
 	errors, warnings Errors
 }
@@ -37,19 +42,19 @@ func (x *crossCheck) all() {
 }
 
 // refuse records an error about keys, at the position of the first one that a file sets.
-func (x *crossCheck) refuse(keys []string, fix, format string, arguments ...any) {
+func (x *keyCheck) refuse(keys []string, fix, format string, arguments ...any) {
 	if e := x.about(keys, fix, format, arguments...); e != nil {
 		x.errors = append(x.errors, e)
 	}
 }
 
-func (x *crossCheck) warn(keys []string, fix, format string, arguments ...any) {
+func (x *keyCheck) warn(keys []string, fix, format string, arguments ...any) {
 	if e := x.about(keys, fix, format, arguments...); e != nil {
 		x.warnings = append(x.warnings, e)
 	}
 }
 
-func (x *crossCheck) about(keys []string, fix, format string, arguments ...any) *Error {
+func (x *keyCheck) about(keys []string, fix, format string, arguments ...any) *Error {
 	for _, key := range keys {
 		if x.failed[key] {
 			return nil

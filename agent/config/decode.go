@@ -19,9 +19,10 @@ type source struct {
 	text string
 }
 
-// decoder merges sources into a Config key by key and collects all errors.
+// decoder merges sources into the fields of tables key by key and collects all errors.
 type decoder struct {
-	config      *Config
+	tables      []table
+	lists       map[string]*list // by dotted name
 	credentials credentials
 	keys        map[string]key // by dotted name
 	known       map[string]bool
@@ -35,21 +36,19 @@ type decoder struct {
 	errors    Errors
 }
 
-func newDecoder(c *Config, credentials credentials) *decoder {
-	d := &decoder{config: c, credentials: credentials, keys: map[string]key{},
-		known:  map[string]bool{},
+func newDecoder(tables []table, credentials credentials) *decoder {
+	d := &decoder{tables: tables, credentials: credentials, keys: map[string]key{}, known: map[string]bool{},
 		probes: map[string]*Probe{}, positions: map[string]Position{}, failed: map[string]bool{}}
-	for _, t := range tables(c) {
+	for _, t := range tables {
 		d.learn(t)
 	}
-	d.known[probesTable] = true
 	return d
 }
 
 func (d *decoder) learn(t table) {
 	d.known[t.name] = true
 	for _, k := range t.keys {
-		d.keys[t.name+"."+k.name] = k
+		d.keys[t.keyName(k)] = k
 	}
 }
 
@@ -69,9 +68,6 @@ func (d *decoder) file(s source) {
 	}
 	f := &fileDecoder{decoder: d, path: s.path, keyIndex: keyIndex}
 	f.table(nil, raw)
-	for name, probe := range d.probes {
-		d.config.Status.Probes[name] = *probe
-	}
 }
 
 // withoutMark removes the UTF-8 byte order mark. It rejects a second one and those of UTF-16: the
@@ -178,6 +174,8 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 		k, isKey := f.keys[full]
 		below, isTable := raw[name].(map[string]any)
 		switch {
+		case f.lists[full] != nil:
+			f.list(at, f.lists[full], raw[name])
 		case isKey && isTable && isTableOfValues(k):
 			// one call per entry, so that each reports its own error
 			for _, entry := range sortedKeys(below) {
@@ -197,7 +195,7 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 				describe(raw[name])))
 		default:
 			if f.vocabulary == nil {
-				f.vocabulary = newVocabulary(tables(f.config))
+				f.vocabulary = newVocabulary(f.definitions(), sortedKeys(f.lists))
 			}
 			f.failed[dotted(parent)] = true // the unknown key may be a misspelt required one
 			if many, isTables := raw[name].([]map[string]any); isTables {
@@ -206,6 +204,14 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 			f.fail(at, f.vocabulary.unknown(parent, name, below))
 		}
 	}
+}
+
+// definitions returns the tables for suggestions, with one for a probe if there may be probes.
+func (d *decoder) definitions() []table {
+	if d.known[probesTable] {
+		return append(slices.Clone(d.tables), probeTable("NAME", &Probe{}))
+	}
+	return d.tables
 }
 
 func isTableOfValues(k key) bool {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -16,10 +17,13 @@ type index struct {
 	offsets map[string]int  // dotted key → byte offset of its first mention
 	written map[string]bool // keys that appear in the text, not only as a prefix of a longer one
 	lines   []int           // byte offset of the beginning of each line
+	// dotted key in a table of an array, with its number from 1 ("source.1.type") → byte offset
+	elements map[string]int
 }
 
 func newIndex(text string) *index {
-	x := &index{text: text, offsets: map[string]int{}, written: map[string]bool{}, lines: []int{0}}
+	x := &index{text: text, offsets: map[string]int{}, written: map[string]bool{}, lines: []int{0},
+		elements: map[string]int{}}
 	for i := range len(text) {
 		if text[i] == '\n' {
 			x.lines = append(x.lines, i+1)
@@ -27,7 +31,8 @@ func newIndex(text string) *index {
 	}
 	var parser unstable.Parser
 	parser.Reset([]byte(text))
-	var table []string
+	var table, element []string
+	count := map[string]int{}
 	for parser.NextExpression() {
 		switch node := parser.Expression(); node.Kind {
 		case unstable.Table, unstable.ArrayTable:
@@ -36,10 +41,19 @@ func newIndex(text string) *index {
 			if node.Kind == unstable.ArrayTable {
 				bracket = max(0, bracket-1)
 			}
-			table = key
+			table, element = key, nil
 			x.add(table, bracket)
+			if node.Kind == unstable.ArrayTable {
+				count[dotted(key)]++
+				element = child(key, strconv.Itoa(count[dotted(key)]))
+				x.elements[dotted(element)] = bracket
+			}
 		case unstable.KeyValue:
 			x.pair(table, node)
+			if element != nil {
+				name, offset := fullKey(element, node)
+				x.elements[dotted(name)] = offset
+			}
 		}
 	}
 	return x
@@ -94,7 +108,11 @@ func (x *index) add(key []string, offset int) {
 // it returns the position of its nearest parent.
 func (x *index) at(key []string) (line, column int) {
 	for n := len(key); n > 0; n-- {
-		if offset, ok := x.offsets[dotted(key[:n])]; ok {
+		name := dotted(key[:n])
+		if offset, ok := x.elements[name]; ok {
+			return x.position(offset)
+		}
+		if offset, ok := x.offsets[name]; ok {
 			return x.position(offset)
 		}
 	}

@@ -86,7 +86,9 @@ func build(sources []source, complete bool, layout layout, options Options) (*Lo
 	if layout.meshFolder != "" {
 		c.Discovery.Files = []string{layout.meshFolder}
 	}
-	d := newDecoder(c, credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
+	d := newDecoder(tables(c),
+		credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
+	d.known[probesTable] = true
 	loaded := &Loaded{Config: c, Dirs: []string{layout.dropIns}, Sources: d.positions,
 		derived: map[string]string{}}
 	loaded.credentials = options.Environment("CREDENTIALS_DIRECTORY")
@@ -94,15 +96,18 @@ func build(sources []source, complete bool, layout layout, options Options) (*Lo
 		loaded.Files = append(loaded.Files, s.path)
 		d.file(s)
 	}
+	for name, probe := range d.probes {
+		c.Status.Probes[name] = *probe
+	}
 	loaded.resolve(layout, options)
 
-	x := &crossCheck{Config: c, options: options, positions: d.positions,
-		fallback: Position{File: layout.main},
-		failed:   d.failed, complete: complete && !d.broken}
+	x := &crossCheck{Config: c, options: options, complete: complete && !d.broken,
+		keyCheck: keyCheck{positions: d.positions, fallback: Position{File: layout.main},
+			failed: d.failed}}
 	x.all()
 	x.warnings.sort(loaded.Files)
 	loaded.Warnings = x.warnings
-	loaded.Hash = hash(c)
+	loaded.Hash = hash(tables(c))
 	return loaded, append(d.errors, x.errors...)
 }
 
@@ -122,10 +127,8 @@ func (l *Loaded) resolve(layout layout, options Options) {
 			continue
 		}
 		*folder.value, l.derived[folder.key] = folder.fallback, "default"
-		// systemd lists all directories of a unit, separated by colons. The first is the agent's.
-		if first, _, _ := strings.Cut(options.Environment(folder.variable),
-			":"); filepath.IsAbs(first) {
-			*folder.value, l.derived[folder.key] = filepath.Clean(first), "$"+folder.variable
+		if first := firstDirectory(options.Environment(folder.variable)); first != "" {
+			*folder.value, l.derived[folder.key] = first, "$"+folder.variable
 		}
 	}
 	for name, k := range settings(l.Config) {
@@ -136,10 +139,20 @@ func (l *Loaded) resolve(layout layout, options Options) {
 	}
 }
 
+// firstDirectory returns the first directory of a variable of systemd, which lists all directories of
+// a unit, separated by colons; "" if there is none.
+func firstDirectory(list string) string {
+	first, _, _ := strings.Cut(list, ":")
+	if !filepath.IsAbs(first) {
+		return ""
+	}
+	return filepath.Clean(first)
+}
+
 // hash returns the hexadecimal SHA-256 of all values, including defaults.
-func hash(c *Config) string {
+func hash(tables []table) string {
 	h := sha256.New()
-	for _, v := range values(c) {
+	for _, v := range values(tables) {
 		h.Write([]byte(v.key + " = " + v.text + "\n"))
 	}
 	return hex.EncodeToString(h.Sum(nil))

@@ -46,15 +46,17 @@ type vocabulary struct {
 	roles  map[string]string   // normalised pilot-agent name → dotted key
 }
 
-func newVocabulary(tables []table) *vocabulary {
-	v := &vocabulary{keys: map[string][]string{}, roles: map[string]string{}}
-	for _, t := range append(slices.Clone(tables), probeTable("NAME", &Probe{})) {
-		v.tables = append(v.tables, t.name)
+func newVocabulary(tables []table, lists []string) *vocabulary {
+	v := &vocabulary{tables: lists, keys: map[string][]string{}, roles: map[string]string{}}
+	for _, t := range tables {
+		if t.name != "" && !t.list {
+			v.tables = append(v.tables, t.name)
+		}
 		for _, k := range t.keys {
 			v.keys[t.name] = append(v.keys[t.name], k.name)
 			for role := range strings.SplitSeq(k.role, ", ") {
 				if role != "" {
-					v.roles[normal(strings.TrimPrefix(role, "--"))] = t.name + "." + k.name
+					v.roles[normal(strings.TrimPrefix(role, "--"))] = t.keyName(k)
 				}
 			}
 		}
@@ -100,7 +102,7 @@ func (v *vocabulary) unknown(parent []string, name string, below map[string]any)
 	switch {
 	case guesses != nil:
 		return problemf("did you mean "+strings.Join(guesses, " or ")+"?", "%s", what)
-	case v.keys[table] != nil:
+	case v.keys[table] != nil && table != "":
 		return problemf("["+dotted(parent)+"] has "+enumerate(v.keys[table]), "%s", what)
 	default:
 		return problemf("the tables are "+enumerate(v.tables), "%s", what)

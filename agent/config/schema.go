@@ -27,7 +27,17 @@ type table struct {
 	marked bool
 	// sample tables are commented out in the annotated file. A file may have any number of them.
 	sample bool
-	keys   []key
+	// list: the file has any number of these tables, written [[name]].
+	list bool
+	keys []key
+}
+
+// keyName returns the dotted name of a key. The keys of the table "" are at the top of the file.
+func (t table) keyName(k key) string {
+	if t.name == "" {
+		return k.name
+	}
+	return t.name + "." + k.name
 }
 
 // key defines a key.
@@ -44,6 +54,8 @@ type key struct {
 	form    form
 	checks  []check
 	derived func() string // computes the value that replaces an empty one
+
+	sample bool // commented out in the annotated file
 
 	credentialAllowed bool // accepts "credential:NAME"
 	// conceal returns the part of a value that everyone may see; nil: the whole value. The values
@@ -138,11 +150,13 @@ func tables(c *Config) []table {
 }
 
 // settings returns the keys of all tables with their dotted names, in the order of the file.
-func settings(c *Config) iter.Seq2[string, key] {
+func settings(c *Config) iter.Seq2[string, key] { return settingsOf(tables(c)) }
+
+func settingsOf(tables []table) iter.Seq2[string, key] {
 	return func(yield func(string, key) bool) {
-		for _, t := range tables(c) {
+		for _, t := range tables {
 			for _, k := range t.keys {
-				if !yield(t.name+"."+k.name, k) {
+				if !yield(t.keyName(k), k) {
 					return
 				}
 			}

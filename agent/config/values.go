@@ -22,7 +22,7 @@ func DefaultValues() []Value { return (&Loaded{Config: defaults()}).Values() }
 // Values returns all effective values, in the order of the definitions.
 func (l *Loaded) Values() []Value {
 	var all []Value
-	for _, v := range values(l.Config) {
+	for _, v := range values(tables(l.Config)) {
 		all = append(all, Value{Key: v.key, Text: v.shown, Source: l.origin(v.key)})
 	}
 	return all

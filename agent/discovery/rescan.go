@@ -43,6 +43,9 @@ func (s *Server) inRun(ctx context.Context, call func()) error {
 	}
 }
 
+// Ping returns once the goroutine of Run responds.
+func (s *Server) Ping(ctx context.Context) error { return s.inRun(ctx, func() {}) }
+
 // scan serves all pending calls of Rescan with one scan, and returns how long it took. Only Run may
 // call it.
 func (s *Server) scan(first chan struct{}) time.Duration {

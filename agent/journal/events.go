@@ -22,7 +22,7 @@ type Events struct {
 	Board  *condition.Board
 	Log    *slog.Logger
 	Logs   Logs
-	Epochs Epochs
+	Epochs Epochs // nil: there are none
 	// Elsewhere are prefixes of the codes of conditions that the part which raises them logs.
 	Elsewhere []string
 }
@@ -47,9 +47,12 @@ func (l *Events) Run(ctx context.Context) error {
 		last = event.Sequence
 	}
 	for {
-		changed := l.Epochs.Changed()
-		if l.Logs.journal != nil {
-			l.Logs.journal.SetEpoch(l.Epochs.Number())
+		var changed <-chan struct{}
+		if l.Epochs != nil {
+			changed = l.Epochs.Changed()
+			if l.Logs.journal != nil {
+				l.Logs.journal.SetEpoch(l.Epochs.Number())
+			}
 		}
 		select {
 		case <-changed:

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type LogOptions struct {
 	Level       slog.Leveler        // of the agent
 	EnvoyLevel  slog.Leveler        // of Envoy's lines
 	Environment func(string) string // looks up JOURNAL_STREAM
+	Program     string              // SYSLOG_IDENTIFIER; "" = outriderd
 	Instance    string
 }
 
@@ -38,7 +40,8 @@ func OpenLogs(o LogOptions) (Logs, error) {
 	file, isFile := o.Output.(*os.File)
 	required := o.Format == "journal"
 	if required || o.Format == "auto" && isFile && Connected(file, o.Environment) {
-		opened, err := Open(Options{Level: o.Level, Program: "outriderd", Instance: o.Instance})
+		opened, err := Open(Options{Level: o.Level, Program: cmp.Or(o.Program, "outriderd"),
+			Instance: o.Instance})
 		if err == nil {
 			return Logs{Agent: slog.New(newLimited(opened.Handler())),
 				Envoy: slog.New(opened.HandlerAt(o.EnvoyLevel)), journal: opened}, nil

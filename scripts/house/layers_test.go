@@ -36,6 +36,13 @@ var layers = []layer{
 	{"scripts", `scripts`},
 }
 
+// discoveryd is the room of the second program, which is its own composition. Of the parts it
+// imports those of discoverydParts only: it knows nothing of an agent.
+const (
+	discoveryd      = "cmd/outrider-discoveryd"
+	discoverydParts = "agent/config agent/journal agent/systemd"
+)
+
 // programs has the rooms above the leaves that a program imports. cmd/outrider imports any part,
 // but no composition.
 var programs = map[string]string{
@@ -68,8 +75,13 @@ func refuse(path, imported string) string {
 	switch {
 	case low < 0 || high < 0:
 		return "a package without a layer: add its room to layers"
+	case to == discoveryd && from != discoveryd:
+		return "a composition imports no program"
 	case high > low:
 		return fmt.Sprintf("%s import no %s", layers[low].name, layers[high].name)
+	case from == discoveryd && to != from && layers[high].name != "leaves" &&
+		layers[high].name != "server" && !slices.Contains(strings.Fields(discoverydParts), to):
+		return fmt.Sprintf("%s imports only leaves, server, %s", from, discoverydParts)
 	case layers[low].name != "programs" || to == from || layers[high].name == "leaves":
 		return ""
 	case from == "cmd/outrider" && layers[high].name == "parts" || layers[high].name == "server":
@@ -161,7 +173,7 @@ func TestImports_FormLayersWithoutCircles(t *testing.T) {
 	for _, l := range layers {
 		var lines []string
 		for r := range strings.FieldsSeq(l.rooms) {
-			if found[r] == nil && r != "cmd/outrider-discoveryd" && r != "packaging" {
+			if found[r] == nil && r != "packaging" {
 				t.Errorf("layers has %s, which is no package", r)
 			}
 			for depth := found.depth(r); len(lines) <= depth; {
@@ -188,6 +200,13 @@ func TestImports_TheCheckRefuses(t *testing.T) {
 		{"agent/keeper", "scripts/load", "parts import no scripts"},
 		{"agent/new", "agent/keeper", "a package without a layer: add its room to layers"},
 		{"agent", "agent/discovery/store", ""},
+		{"cmd/outrider-discoveryd", "agent/config", ""},
+		{"cmd/outrider-discoveryd/internal/memory", "agent/discovery/store", ""},
+		{"cmd/outrider-discoveryd", "agent/epoch", "cmd/outrider-discoveryd imports only leaves, " +
+			"server, agent/config agent/journal agent/systemd"},
+		{"cmd/outrider-discoveryd", "agent", "cmd/outrider-discoveryd imports only leaves, server, " +
+			"agent/config agent/journal agent/systemd"},
+		{"agent", "cmd/outrider-discoveryd", "a composition imports no program"},
 		{"cmd/outriderd", "agent", ""},
 		{"cmd/outriderd", "agent/epoch", "cmd/outriderd imports only agent agent/config"},
 		{"cmd/outrider", "agent", "cmd/outrider imports only "},

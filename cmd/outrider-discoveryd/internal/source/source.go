@@ -12,8 +12,8 @@ import (
 // Sink receives the batches of a source. It does not block.
 type Sink func(discovery.Batch)
 
-// Source is a configuration source or a service registry. It delivers to a Sink: its first batch has
-// All and its complete state, never half a list; those that follow have what changed.
+// Source is a configuration source or a service registry. It delivers to a Sink: its first batch
+// has All and its complete state, never half a list; those that follow have what changed.
 type Source interface {
 	// Name returns its unique name, in Options.Sources, paths of inputs, messages and metrics:
 	// "kubernetes", "consul-2".

@@ -1,0 +1,90 @@
+package config
+
+import "slices"
+
+// discoverydCheck checks combinations of keys whose values are valid individually.
+type discoverydCheck struct {
+	*Discoveryd
+	keyCheck
+}
+
+func (x *discoverydCheck) all() {
+	x.listeners()
+	for i, s := range x.Sources {
+		x.source(itemName("source", i), s, false)
+	}
+	for i, s := range x.Registries {
+		x.source(itemName("registry", i), s, true)
+	}
+	for i, issuer := range x.Auth.JWTIssuers {
+		name := itemName("auth.jwt_issuers", i)
+		if issuer.Issuer == "" || issuer.JWKSFile == "" {
+			x.refuse([]string{name}, "write both", "needs issuer and jwks_file")
+		}
+	}
+	if x.Registration.Enabled {
+		x.refuse([]string{"registration.enabled"}, "remove it", "is not yet in this version")
+	}
+	if x.CA.Enabled {
+		x.refuse([]string{"ca.enabled"}, "remove it", "is not yet in this version")
+	}
+	if x.Push.DebounceAfter > x.Push.DebounceMax {
+		x.refuse([]string{"push.debounce_after", "push.debounce_max"}, "write a shorter one",
+			"is longer than push.debounce_max")
+	}
+}
+
+func (x *discoverydCheck) listeners() {
+	if x.Listen.Plaintext == "" && x.Listen.TLS == "" {
+		x.refuse([]string{"listen.plaintext", "listen.tls"}, "set one of the two",
+			"nothing is served: listen.plaintext and listen.tls are both off")
+	}
+	if x.Listen.TLS != "" && (x.TLS.CertFile == "" || x.TLS.KeyFile == "") {
+		x.refuse([]string{"listen.tls", "tls.cert_file", "tls.key_file"},
+			"set tls.cert_file and tls.key_file", "needs a certificate")
+	}
+	if x.Listen.TLS != "" && x.Auth.Require != "none" {
+		x.refuse([]string{"auth.require", "listen.tls"}, `write "none"`,
+			"%s is not yet in this version", quote(x.Auth.Require))
+	}
+}
+
+// source checks a [[source]] or [[registry]].
+func (x *discoverydCheck) source(name string, s *Source, registry bool) {
+	if x.failed[name] || x.failed[name+".type"] {
+		return
+	}
+	if s.Type == "" {
+		x.refuse([]string{name + ".type", name}, "write kubernetes, consul, mcp or memory",
+			"a registry needs a type")
+		return
+	}
+	for _, k := range sourceTable(name, s, registry).keys {
+		key := name + "." + k.name
+		if _, said := x.positions[key]; said && !ofType(k.name, s.Type) {
+			x.refuse([]string{key}, "remove it", "has no effect on type %s", quote(s.Type))
+		}
+	}
+	switch {
+	case s.Type == "files" && len(s.Paths) == 0:
+		x.refuse([]string{name + ".paths", name}, "name a file or directory", "is empty")
+	case s.Type == "mcp" && x.positions[name+".address"] == Position{}:
+		x.refuse([]string{name + ".address", name}, "set it to host:port",
+			"type mcp needs an address")
+	case s.Type == "memory" && s.Listen == "":
+		x.refuse([]string{name + ".listen", name}, `set it, for example to "127.0.0.1:15016"`,
+			"type memory needs the address of its write API")
+	case s.Type == "memory" && s.TokenFile == "":
+		x.refuse([]string{name + ".token_file", name}, "name a file with a random token",
+			"type memory needs the token of its write API")
+	case s.Type == "files" && !registry && x.secondFiles(s):
+		x.refuse([]string{name + ".type", name}, "put all paths into the first one",
+			"there is another source of type files")
+	}
+}
+
+// secondFiles reports whether another source of type files precedes one.
+func (x *discoverydCheck) secondFiles(s *Source) bool {
+	first := slices.IndexFunc(x.Sources, func(o *Source) bool { return o.Type == "files" })
+	return x.Sources[first] != s
+}

@@ -1,0 +1,225 @@
+package config
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Discoveryd is the configuration of one outrider-discoveryd (discoveryd.toml), with the rules of
+// Config. The definitions of its keys are in tables_discoveryd.go.
+type Discoveryd struct {
+	Domain         string
+	MeshConfigFile string
+	StateDir       string
+
+	Listen       DiscoverydListen
+	TLS          DiscoverydTLS
+	Auth         DiscoverydAuth
+	Push         DiscoverydPush
+	Sources      []*Source // in order of precedence; Load adds files if there is none
+	Registries   []*Source // in order of precedence
+	Registration Registration
+	CA           CA
+	Log          DiscoverydLog
+}
+
+// DiscoverydListen is [listen]. An empty address is off.
+type DiscoverydListen struct {
+	Plaintext            string
+	TLS                  string
+	Monitoring           string
+	MaxConnectionAge     time.Duration
+	MaxConnectsPerSecond int // 0: by cores
+	MaxBufferedBytes     int // per client
+}
+
+// DiscoverydTLS is [tls].
+type DiscoverydTLS struct {
+	CertFile     string
+	KeyFile      string
+	ClientCAFile string
+}
+
+// DiscoverydAuth is [auth].
+type DiscoverydAuth struct {
+	Require         string // any, mtls, token, none
+	JoinKeyFile     string
+	JoinNotBefore   string // RFC 3339 or ""
+	DebugIdentities []string
+	JWTIssuers      []*JWTIssuer
+	TokenReview     bool
+}
+
+// JWTIssuer is one of [auth] jwt_issuers.
+type JWTIssuer struct {
+	Issuer   string
+	Audience string
+	JWKSFile string
+}
+
+// DiscoverydPush is [push].
+type DiscoverydPush struct {
+	DebounceAfter time.Duration
+	DebounceMax   time.Duration
+	Concurrency   int // 0: by cores
+}
+
+// Source is one [[source]] or [[registry]]. Keys that are not of its type are unset.
+type Source struct {
+	// Name is unique: the type, for the second of a type with "-2". A registry that has the type of
+	// a source follows it: kubernetes, then kubernetes-2.
+	Name        string
+	Type        string   // files, kubernetes, mcp, memory; of a registry also consul
+	Paths       []string // files
+	Kubeconfig  string   // kubernetes; "": in the cluster
+	Namespaces  []string // kubernetes; none: all
+	WriteStatus bool     // kubernetes, of a source
+	Address     string   // mcp, consul
+	CAFile      string   // mcp, consul
+	TokenFile   string   // mcp, memory, consul
+	Listen      string   // memory
+	Datacenters []string // consul; none: its own
+	Namespace   string   // consul: of the services
+	Domain      string   // consul: suffix of the hosts
+}
+
+// Registration is [registration].
+type Registration struct {
+	Enabled     bool
+	Store       string // kubernetes, consul
+	GracePeriod time.Duration
+}
+
+// CA is [ca].
+type CA struct {
+	Enabled  bool
+	CertFile string
+	KeyFile  string
+	RootFile string
+	MaxTTL   time.Duration
+}
+
+// DiscoverydLog is [log].
+type DiscoverydLog struct {
+	Level  string
+	Format string
+}
+
+// DiscoverydLoaded is a valid configuration of outrider-discoveryd.
+type DiscoverydLoaded struct {
+	Config  *Discoveryd
+	Files   []string            // that were read
+	Dirs    []string            // of drop-ins, to watch; they may not exist yet
+	Sources map[string]Position // of the values that a file sets, by dotted key
+	Hash    string              // SHA-256 of the effective values
+}
+
+const (
+	discoverydFile  = "discoveryd.toml"
+	discoverydState = "/var/lib/outrider-discoveryd"
+)
+
+// LoadDiscoveryd reads and checks a configuration of outrider-discoveryd. The default of
+// Options.Path is Directory/discoveryd.toml, and NAME.d beside NAME.toml has its drop-ins. An error
+// is of type Errors and lists all problems.
+func LoadDiscoveryd(options Options) (*DiscoverydLoaded, error) {
+	layout, p := options.discoverydLayout()
+	if p != nil {
+		return nil, Errors{p}
+	}
+	sources, errs := readSources(layout, options.Unreadable)
+	loaded, more := buildDiscoveryd(sources, len(errs) == 0, layout, options)
+	if errs = append(errs, more...); len(errs) > 0 {
+		errs.sort(loaded.Files)
+		return nil, errs
+	}
+	return loaded, nil
+}
+
+func (o Options) discoverydLayout() (layout, *Error) {
+	if o.Path == "" {
+		o.Path = filepath.Join(o.Directory, discoverydFile)
+		if o.Directory == "" {
+			o.Path = filepath.Join(defaultDirectory, discoverydFile)
+		}
+	}
+	l, p := o.layout()
+	l.dropIns = strings.TrimSuffix(l.main, ".toml") + ".d"
+	return l, p
+}
+
+// buildDiscoveryd is build for outrider-discoveryd.
+func buildDiscoveryd(sources []source, complete bool, layout layout, options Options) (
+	*DiscoverydLoaded, Errors) {
+	c := defaultDiscoveryd()
+	d := newDecoder(discoverydTables(c),
+		credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
+	d.lists = c.lists()
+	loaded := &DiscoverydLoaded{Config: c, Dirs: []string{layout.dropIns}, Sources: d.positions}
+	for _, s := range sources {
+		loaded.Files = append(loaded.Files, s.path)
+		d.file(s)
+	}
+	x := &discoverydCheck{Discoveryd: c, keyCheck: keyCheck{positions: d.positions,
+		fallback: Position{File: layout.main}, failed: d.failed}}
+	if complete && !d.broken {
+		x.all()
+	}
+	c.resolve(options.Environment("STATE_DIRECTORY"))
+	loaded.Hash = hash(discoverydTables(c))
+	return loaded, append(d.errors, x.errors...)
+}
+
+// resolve fills in defaults that depend on other keys.
+func (c *Discoveryd) resolve(stateDirectories string) {
+	if c.StateDir == "" {
+		if c.StateDir = firstDirectory(stateDirectories); c.StateDir == "" {
+			c.StateDir = discoverydState
+		}
+	}
+	if len(c.Sources) == 0 {
+		c.Sources = []*Source{newSource(false)}
+	}
+	kubeconfig := ""
+	for _, s := range c.Sources {
+		if s.Type == "kubernetes" && kubeconfig == "" {
+			kubeconfig = s.Kubeconfig
+		}
+	}
+	count := map[string]int{}
+	for _, list := range [][]*Source{c.Sources, c.Registries} {
+		for _, s := range list {
+			if s.Type == "kubernetes" && s.Kubeconfig == "" {
+				s.Kubeconfig = kubeconfig
+			}
+			count[s.Type]++
+			if s.Name = s.Type; count[s.Type] > 1 {
+				s.Name += "-" + render(count[s.Type])
+			}
+		}
+	}
+}
+
+func defaultDiscoveryd() *Discoveryd {
+	c := &Discoveryd{}
+	for _, k := range settingsOf(discoverydTables(c)) {
+		k.reset()
+	}
+	return c
+}
+
+// CompareDiscoveryd is Compare for outrider-discoveryd.
+func CompareDiscoveryd(from, to *Discoveryd) []Change {
+	return compare(discoverydTables(from), discoverydTables(to))
+}
+
+// KeepDiscoveryd is Keep for outrider-discoveryd: sources and registries keep their running values,
+// too.
+func KeepDiscoveryd(running, next *Discoveryd) *Discoveryd {
+	retained := *next
+	retained.Sources, retained.Registries = nil, nil
+	keep(discoverydTables(running), discoverydTables(&retained))
+	retained.Sources, retained.Registries = running.Sources, running.Registries
+	return &retained
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/journal"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/systemd"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
+)
+
+// base is what the constructors of all parts get.
+type base struct {
+	options config.Options
+	log     *slog.Logger
+	level   *slog.LevelVar
+	logs    journal.Logs
+	board   *condition.Board
+}
+
+func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
+
+// program has all parts, in the order in which they start.
+type program struct {
+	notifier     *systemd.Notifier
+	reloader     *reloader
+	events       *journal.Events
+	certificates part.Part
+	files        part.Part
+	monitoring   part.Part
+	sources      []part.Part
+	recorder     *record.Recorder
+	discovery    *discovery.Server
+	listeners    []part.Part
+}
+
+// fileDelay merges the events of one written file; the discovery server debounces further.
+const fileDelay = time.Millisecond
+
+// compose creates all parts, each from those before it; none of them runs yet:
+//
+//	sources → recorder → discovery.Server → xds.Server → listeners
+func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
+	c := loaded.Config
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, err
+	}
+	files := watch.New(watch.Options{Delays: watch.Delays{Debounce: fileDelay, MaxDelay: fileDelay},
+		Suffixes: []string{".yaml", ".yml", ".json"}, Logger: b.logOf("watch")})
+	paths := filesOf(c)
+	if err := files.Set(watched(c, paths)); err != nil {
+		return nil, err
+	}
+	_, explicit := loaded.Sources["source"]
+	server, err := discovery.New(discovery.Options{Files: paths, Domain: c.Domain,
+		Settings: settingsOf(c), Sources: names(c), Await: explicit && len(paths) > 0,
+		LastGood: filepath.Join(c.StateDir, "last-good"),
+		Refusals: filepath.Join(c.StateDir, "refusals"),
+		KeySets:  filepath.Join(c.StateDir, "key-sets"),
+		Changes:  files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
+	if err != nil {
+		return nil, err
+	}
+	recorder := record.New(c.StateDir, server.Accept, b.board, b.logOf("sources"))
+	all, err := sources.New(c, recorder.Sink, b.logOf)
+	if err != nil {
+		return nil, err
+	}
+	recorder.Watch(all)
+	streams, err := xds.NewServer(xds.Options{Source: server, Logger: b.logOf("xds"),
+		ControlPlane:      "outrider-discoveryd " + version,
+		ConnectsPerSecond: connectsPerSecond(c.Listen.MaxConnectsPerSecond),
+		MaxConnectionAge:  c.Listen.MaxConnectionAge,
+		Secrets:           func(xds.Peer) bool { return false }}) // nobody is identified
+	if err != nil {
+		return nil, err
+	}
+	certificates := watch.NewNotifier(watch.Delays{Debounce: 100 * time.Millisecond,
+		MaxDelay: time.Second}, b.logOf("watch"))
+	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
+	p := &program{certificates: &certificateWatch{Notifier: certificates}, files: files,
+		recorder: recorder, discovery: server,
+		events: &journal.Events{Board: b.board, Log: b.log, Logs: b.logs}}
+	for _, s := range all {
+		p.sources = append(p.sources, &runningSource{Source: s})
+	}
+	p.reloader = newReloader(b, loaded, server, identity)
+	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
+		Logger: b.logOf("systemd")})
+	p.reloader.notifier = p.notifier
+	if c.Listen.Plaintext != "" {
+		p.listeners = append(p.listeners, newListener(c.Listen.Plaintext, streams, nil))
+	}
+	if c.Listen.TLS != "" {
+		if err := identity.load(); err != nil {
+			return nil, err
+		}
+		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
+	}
+	p.monitoring = newMonitoring(c.Listen.Monitoring, server, streams, p.reloader.readiness,
+		b.logOf("monitoring"))
+	return p, nil
+}
+
+// filesOf returns the paths of the source of type files.
+func filesOf(c *config.Discoveryd) []string {
+	for _, s := range c.Sources {
+		if s.Type == store.FilesSource {
+			return s.Paths
+		}
+	}
+	return nil
+}
+
+// watched returns the paths to watch for the discovery server.
+func watched(c *config.Discoveryd, paths []string) []string {
+	all := make([]string, 0, len(paths)+1)
+	for _, path := range paths {
+		all = append(all, path+"/...")
+	}
+	if c.MeshConfigFile != "" {
+		all = append(all, c.MeshConfigFile)
+	}
+	return all
+}
+
+// names returns the names of the sources and registries in order of precedence.
+func names(c *config.Discoveryd) (all []string) {
+	for _, s := range append(append([]*config.Source{}, c.Sources...), c.Registries...) {
+		all = append(all, s.Name)
+	}
+	return all
+}
+
+// settingsOf returns the settings of the discovery server that a reload applies.
+func settingsOf(c *config.Discoveryd) discovery.Settings {
+	return discovery.Settings{MeshConfigFile: c.MeshConfigFile,
+		DebounceAfter: c.Push.DebounceAfter, DebounceMax: c.Push.DebounceMax}
+}
+
+// connectsPerCore is the default of [listen] max_connects_per_second for each core.
+const connectsPerCore = 250
+
+func connectsPerSecond(configured int) int {
+	if configured > 0 {
+		return configured
+	}
+	return connectsPerCore * runtime.GOMAXPROCS(0)
+}

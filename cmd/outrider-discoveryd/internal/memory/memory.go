@@ -1,0 +1,164 @@
+// Package memory is a source whose objects are written over HTTP, for tests and tools. After a
+// restart it is empty.
+//
+//	PUT, GET, DELETE /objects/KIND/NAMESPACE/NAME with Authorization: Bearer TOKEN
+package memory
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// Bounds of the API.
+const (
+	maxBody    = 1 << 20 // bytes of an object
+	maxObjects = 100_000
+	maxBytes   = 256 << 20 // of all objects
+	maxTime    = 30 * time.Second
+)
+
+var limits = admission.Limits{Total: 64, PerKey: 32}
+
+// Memory is a source, or a registry whose objects are ServiceEntries.
+type Memory struct {
+	config   *config.Source
+	registry bool
+	sink     source.Sink
+	log      *slog.Logger
+
+	mu     sync.Mutex
+	texts  map[string][]byte // by path of the input
+	bytes  int
+	synced bool
+	since  time.Time
+	err    error // the address cannot be bound
+}
+
+// New returns a source that delivers to sink.
+func New(c *config.Source, registry bool, sink source.Sink, log *slog.Logger) *Memory {
+	return &Memory{config: c, registry: registry, sink: sink, log: log, texts: map[string][]byte{}}
+}
+
+// Name returns the name of the source.
+func (m *Memory) Name() string { return m.config.Name }
+
+// Status returns the state of the source.
+func (m *Memory) Status() source.Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
+}
+
+// Run serves the API until ctx ends. While the address cannot be bound, it retries every second.
+func (m *Memory) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.sink(discovery.Batch{Source: m.Name(), All: true})
+	m.synced, m.since = true, time.Now()
+	m.mu.Unlock()
+	listener, err := admission.Bind(ctx, m.config.Listen, m.bound)
+	if err != nil {
+		return nil //nolint:nilerr // ctx ended before the address could be bound
+	}
+	m.bound(nil)
+	pool := admission.NewPool(limits)
+	server := admission.NewServer(http.TimeoutHandler(m.handler(), maxTime, "too slow\n"), m.log)
+	return admission.Serve(ctx, server, admission.Listen(listener, admission.Options{
+		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+			return pool, admission.KeyOfTCP(c)
+		}}))
+}
+
+// bound records the result of an attempt to bind the address.
+func (m *Memory) bound(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil && m.err == nil {
+		m.log.Warn("cannot listen", "address", m.config.Listen, "error", err)
+	}
+	m.err = err
+}
+
+func (m *Memory) handler() http.Handler {
+	mux := http.NewServeMux()
+	const object = " /objects/{kind}/{namespace}/{name}"
+	mux.HandleFunc("GET"+object, m.get)
+	mux.HandleFunc("PUT"+object, m.put)
+	mux.HandleFunc("DELETE"+object, m.delete)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if why := m.unauthorized(r); why != "" {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, why, http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// unauthorized returns why a request may not use the API, "" if it may.
+func (m *Memory) unauthorized(r *http.Request) string {
+	text, err := os.ReadFile(m.config.TokenFile) // its size is up to the administrator
+	token := strings.TrimSpace(string(text))
+	if err != nil || token == "" {
+		m.log.Warn("cannot read the token of the write API", "file", m.config.TokenFile,
+			"error", err)
+		return "the server has no token: see its log"
+	}
+	sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || subtle.ConstantTimeCompare([]byte(strings.TrimSpace(sent)), []byte(token)) != 1 {
+		return "send Authorization: Bearer with the content of token_file"
+	}
+	return ""
+}
+
+// path returns the path of the input of the object that a request names.
+func (m *Memory) path(r *http.Request) string {
+	return fmt.Sprintf("%s:%s/%s/%s", m.Name(), r.PathValue("kind"), r.PathValue("namespace"),
+		r.PathValue("name"))
+}
+
+func (m *Memory) get(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	text, ok := m.texts[m.path(r)]
+	m.mu.Unlock()
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(text)
+}
+
+func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
+	path := m.path(r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text, ok := m.texts[path]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	delete(m.texts, path)
+	m.bytes -= len(text)
+	m.deliver(store.Input{Path: path})
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// deliver passes an input on. Callers hold mu, so that inputs of one path stay in order.
+func (m *Memory) deliver(in store.Input) {
+	m.since = time.Now()
+	m.sink(discovery.Batch{Source: m.Name(), Inputs: []store.Input{in}})
+}

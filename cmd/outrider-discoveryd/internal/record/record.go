@@ -1,0 +1,247 @@
+// Package record stores the last complete state of each source, and delivers it at a start without
+// the source.
+//
+//	source → Recorder.Sink → discovery.Server
+//	            ↓    ↑ at the end of the wait
+//	         state_dir/source-NAME
+package record
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/lastgood"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/recordfile"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+const (
+	startWait  = 10 * time.Second // for all sources to synchronise
+	poll       = 50 * time.Millisecond
+	writeDelay = 5 * time.Second // after a change
+)
+
+var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", Most: 512 << 20}
+
+// Kinds of records: an input with a text, or with decoded objects as JSON. The path precedes, with
+// a zero byte.
+const (
+	textRecord    = 't'
+	objectsRecord = 'o'
+)
+
+// Recorder passes the batches of sources on and stores what they add up to. It is ready once each
+// source has synchronised, or the wait for them has ended and the stored states were delivered.
+type Recorder struct {
+	part.Readiness
+	directory string
+	next      source.Sink
+	board     *condition.Board
+	log       *slog.Logger
+	sources   []source.Source
+	changed   chan struct{} // a state has changed
+
+	mu     sync.Mutex
+	states map[string]*state
+}
+
+// state is what a source has.
+type state struct {
+	complete bool // a batch with All arrived
+	dirty    bool
+	inputs   map[string]store.Input
+}
+
+// New returns a recorder that stores states below a directory and passes batches to next.
+func New(directory string, next source.Sink, board *condition.Board, log *slog.Logger) *Recorder {
+	return &Recorder{directory: directory, next: next, board: board, log: log,
+		changed: make(chan struct{}, 1), states: map[string]*state{}}
+}
+
+// Watch sets the sources. It must precede Run.
+func (r *Recorder) Watch(sources []source.Source) { r.sources = sources }
+
+// Sink receives a batch of a source.
+func (r *Recorder) Sink(b discovery.Batch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.states[b.Source]
+	if s == nil || b.All {
+		s = &state{complete: b.All, inputs: map[string]store.Input{}}
+		r.states[b.Source] = s
+	}
+	if b.All {
+		r.board.Clear(conditionOf(b.Source))
+	}
+	for _, in := range b.Inputs {
+		if in.Text == nil && in.Objects == nil {
+			delete(s.inputs, in.Path)
+		} else {
+			s.inputs[in.Path] = in
+		}
+	}
+	s.dirty = true
+	r.next(b) // with mu, so that batches of one source stay in order
+	select {
+	case r.changed <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+// conditionOf returns the code of the condition of a source that has not synchronised.
+func conditionOf(name string) string { return "source-" + name }
+
+// Name returns the name of the part.
+func (r *Recorder) Name() string { return "source recorder" }
+
+// Run waits for the sources and stores their states until ctx ends.
+func (r *Recorder) Run(ctx context.Context) error {
+	r.await(ctx)
+	for _, s := range r.sources {
+		if !r.has(s.Name()) {
+			r.restore(s)
+		}
+	}
+	r.MarkReady()
+	for {
+		select {
+		case <-ctx.Done():
+			r.write()
+			return nil
+		case <-r.changed:
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(writeDelay):
+		}
+		r.write()
+	}
+}
+
+// await waits until all sources have delivered their complete state, at most for startWait.
+func (r *Recorder) await(ctx context.Context) {
+	end := time.After(startWait)
+	for slices.ContainsFunc(r.sources, func(s source.Source) bool { return !r.has(s.Name()) }) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end:
+			return
+		case <-time.After(poll):
+		}
+	}
+}
+
+// has reports whether a source has delivered its complete state.
+func (r *Recorder) has(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.states[name]
+	return s != nil && s.complete
+}
+
+func (r *Recorder) path(name string) string { return filepath.Join(r.directory, "source-"+name) }
+
+// restore delivers the stored state of a source that has not synchronised.
+func (r *Recorder) restore(s source.Source) {
+	records, err := format.Read(r.path(s.Name()))
+	if err != nil {
+		r.log.Warn("cannot read the last state of a source", "source", s.Name(), "error", err)
+	}
+	b := discovery.Batch{Source: s.Name(), All: true}
+	for _, one := range records {
+		in, err := decode(one)
+		if err != nil {
+			r.log.Warn("cannot use the last state of a source", "source", s.Name(), "error", err)
+			continue
+		}
+		b.Inputs = append(b.Inputs, in)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := r.states[s.Name()]; now != nil && now.complete {
+		return
+	}
+	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
+		"source %s has not synchronised since the start (%v): its %d stored inputs are served",
+		s.Name(), s.Status().Err, len(b.Inputs)))
+	if len(b.Inputs) > 0 {
+		r.next(b)
+	}
+}
+
+// write stores the states that have changed.
+func (r *Recorder) write() {
+	r.mu.Lock()
+	all := map[string][]recordfile.Record{}
+	for name, s := range r.states {
+		if !s.dirty || !s.complete {
+			continue
+		}
+		s.dirty = false
+		for _, path := range slices.Sorted(maps.Keys(s.inputs)) {
+			one, err := encode(s.inputs[path])
+			if err != nil {
+				r.log.Warn("cannot store an input of a source", "source", name, "error", err)
+				continue
+			}
+			all[name] = append(all[name], one)
+		}
+		if len(s.inputs) == 0 {
+			all[name] = nil
+		}
+	}
+	r.mu.Unlock()
+	for name, records := range all {
+		fitting, without := format.Fit(records)
+		if without > 0 {
+			r.log.Warn("the last state of a source is too large to be stored whole", "source", name,
+				"without", without)
+		}
+		if err := format.Write(r.path(name), slices.Values(fitting)); err != nil {
+			r.log.Warn("cannot store the last state of a source", "source", name, "error", err)
+		}
+	}
+}
+
+func encode(in store.Input) (recordfile.Record, error) {
+	one := recordfile.Record{Kind: textRecord, Text: in.Text}
+	if in.Text == nil {
+		text, err := lastgood.Objects(in.Objects).MarshalJSON()
+		if err != nil {
+			return one, err
+		}
+		one = recordfile.Record{Kind: objectsRecord, Text: text}
+	}
+	one.Text = append(append([]byte(in.Path), 0), one.Text...)
+	return one, nil
+}
+
+// decode is the inverse of encode.
+func decode(one recordfile.Record) (store.Input, error) {
+	path, text, ok := bytes.Cut(one.Text, []byte{0})
+	in := store.Input{Path: string(path)}
+	switch {
+	case ok && one.Kind == textRecord:
+		in.Text = text
+		return in, nil
+	case ok && one.Kind == objectsRecord:
+		var objects lastgood.Objects
+		err := objects.UnmarshalJSON(text)
+		in.Objects = objects
+		return in, err
+	}
+	return in, errors.New("a record of an unknown kind")
+}

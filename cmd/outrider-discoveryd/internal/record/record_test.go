@@ -1,0 +1,98 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// fake is a source that delivers a batch, or never anything.
+type fake struct {
+	deliver *discovery.Batch
+	sink    source.Sink
+}
+
+func (*fake) Name() string          { return "consul" }
+func (*fake) Status() source.Status { return source.Status{Err: errors.New("connection refused")} }
+func (f *fake) Run(ctx context.Context) error {
+	if f.deliver != nil {
+		f.sink(*f.deliver)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// cycle runs a recorder with a source until it is ready and has written. It returns the paths that
+// reach the next sink, and how long the recorder waited.
+func cycle(t *testing.T, directory string, deliver *discovery.Batch) (paths []string,
+	waited time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := New(directory, func(b discovery.Batch) {
+			for _, in := range b.Inputs {
+				paths = append(paths, in.Path)
+			}
+		}, condition.NewBoard(), slog.New(slog.DiscardHandler))
+		s := &fake{deliver, r.Sink}
+		r.Watch([]source.Source{s})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 2)
+		started := time.Now()
+		go func() { done <- s.Run(ctx) }()
+		go func() { done <- r.Run(ctx) }()
+		<-r.Ready()
+		waited = time.Since(started)
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		<-done
+	})
+	return paths, waited
+}
+
+func TestRecorder_RestoresTheLastState(t *testing.T) {
+	directory := t.TempDir()
+	entry := &object.Object{Key: object.Key{Kind: object.ServiceEntry, Namespace: "consul",
+		Name: "service:web"}, APIVersion: "networking.istio.io/v1", File: "consul:web",
+		Spec: &networking.ServiceEntry{Hosts: []string{"web.test"},
+			Resolution: networking.ServiceEntry_STATIC,
+			Ports:      []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+			Endpoints:  []*networking.WorkloadEntry{{Address: "10.0.0.1"}}}}
+	want := []string{"consul:text", "consul:web"}
+	paths, waited := cycle(t, directory, &discovery.Batch{Source: "consul", All: true,
+		Inputs: []store.Input{{Path: "consul:text", Text: []byte("{}")},
+			{Path: "consul:web", Objects: []*object.Object{entry}}}})
+	if diff := cmp.Diff(want, paths); diff != "" || waited >= startWait {
+		t.Errorf("after %v: %s", waited, diff)
+	}
+	paths, waited = cycle(t, directory, nil)
+	if diff := cmp.Diff(want, paths); diff != "" || waited < startWait {
+		t.Errorf("without the source, after %v: %s", waited, diff)
+	}
+	file := filepath.Join(directory, "source-consul")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[len(text)/2]++
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if paths, _ = cycle(t, directory, nil); len(paths) > 0 {
+		t.Errorf("a damaged state is delivered: %v", paths)
+	}
+}

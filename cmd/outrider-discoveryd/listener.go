@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// listener serves xDS on an address.
+type listener struct {
+	part.Readiness
+	address  string
+	server   *xds.Server
+	identity *serverIdentity // nil: without TLS
+}
+
+func newListener(address string, server *xds.Server, identity *serverIdentity) *listener {
+	return &listener{address: address, server: server, identity: identity}
+}
+
+// Name returns the name of the part.
+func (l *listener) Name() string { return "xDS on " + l.address }
+
+// Run serves until ctx ends.
+func (l *listener) Run(ctx context.Context) error {
+	var listen net.ListenConfig
+	socket, err := listen.Listen(ctx, "tcp", l.address)
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w", l.address, err)
+	}
+	l.MarkReady()
+	var options []grpc.ServerOption
+	if l.identity != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(l.identity.config())))
+	}
+	return l.server.Serve(ctx, socket, options...)
+}
+
+// runningSource is a source as a part, which is ready at once.
+type runningSource struct {
+	source.Source
+	part.Readiness
+}
+
+// Run delivers until ctx ends.
+func (s *runningSource) Run(ctx context.Context) error {
+	s.MarkReady()
+	return s.Source.Run(ctx)
+}

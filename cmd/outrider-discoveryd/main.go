@@ -1,0 +1,76 @@
+// Command outrider-discoveryd serves the discovery server that outriderd embeds to a fleet, from
+// files, Kubernetes, Consul, another xDS server or memory.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"outrider.org/outrider/agent/config"
+)
+
+// version is set by the build.
+var version = "development"
+
+// Exit codes, as those of outriderd.
+const (
+	exitOK       = 0
+	exitProblems = 1
+	exitUsage    = 2
+	exitInternal = 70
+	exitConfig   = 78
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(arguments []string) int {
+	flags := flag.NewFlagSet("outrider-discoveryd", flag.ContinueOnError)
+	file := flags.String("config", "", "the configuration `file` (default "+
+		"/etc/outrider/discoveryd.toml); drop-ins come from discoveryd.d beside it")
+	check := flags.Bool("check", false, "check the configuration, say what is wrong, and exit")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(arguments); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	if *showVersion {
+		fmt.Println("outrider-discoveryd", version)
+		return exitOK
+	}
+	options := config.Options{Path: *file, Environment: os.Getenv, CheckOnly: *check}
+	switch {
+	case flags.Arg(0) == "check" && flags.NArg() <= 2:
+		return exitCode(checkSources(context.Background(), options, flags.Arg(1), os.Stdout))
+	case flags.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "outrider-discoveryd: unexpected argument %q; the command is "+
+			"check [SOURCE]\n", flags.Arg(0))
+		return exitUsage
+	case *check:
+		_, err := config.LoadDiscoveryd(options)
+		return exitCode(err)
+	}
+	return exitCode(serve(context.Background(), options))
+}
+
+// exitCode reports an error on standard error and returns the exit code for it.
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if errors.Is(err, errProblems) {
+		return exitProblems
+	}
+	if invalid, ok := errors.AsType[config.Errors](err); ok {
+		for _, line := range config.Reasons(invalid) {
+			fmt.Fprintln(os.Stderr, line)
+		}
+		return exitConfig
+	}
+	fmt.Fprintln(os.Stderr, "outrider-discoveryd:", err)
+	return exitInternal
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/systemd"
+	"outrider.org/outrider/agent/watch"
+)
+
+// Conditions of the configuration, with the codes of outriderd's.
+const (
+	conditionRefused = "configuration-refused"
+	conditionPending = "restart-pending"
+)
+
+// configDelay merges the events of one change of the configuration.
+const configDelay = 500 * time.Millisecond
+
+// reloader applies changes of the configuration, on SIGHUP and when its files change. It is the
+// control loop that feeds the watchdog, too.
+type reloader struct {
+	part.Readiness
+	base      *base
+	running   *config.DiscoverydLoaded // with the values in force
+	server    *discovery.Server
+	identity  *serverIdentity
+	notifier  *systemd.Notifier
+	watcher   *watch.Watcher
+	pings     chan struct{}
+	serving   atomic.Bool
+	announced chan struct{} // see ready
+}
+
+func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Server,
+	identity *serverIdentity) *reloader {
+	return &reloader{base: b, running: loaded, server: server, identity: identity,
+		watcher: watch.New(watch.Options{Delays: watch.Delays{Debounce: configDelay,
+			MaxDelay: 10 * configDelay}, Suffixes: []string{".toml"}, Logger: b.logOf("watch")}),
+		pings: make(chan struct{}), announced: make(chan struct{}, 1)}
+}
+
+// Name returns the name of the part.
+func (r *reloader) Name() string { return "reloader" }
+
+// Run applies changes until ctx ends.
+func (r *reloader) Run(ctx context.Context) error {
+	requests := make(chan os.Signal, 1)
+	signal.Notify(requests, syscall.SIGHUP)
+	defer signal.Stop(requests)
+	if err := r.watcher.Set(append(append([]string{}, r.running.Files...),
+		r.running.Dirs...)); err != nil {
+		return err
+	}
+	watching := make(chan error, 1)
+	go func() { watching <- r.watcher.Run(ctx) }()
+	r.MarkReady()
+	for {
+		select {
+		case <-requests:
+			r.reload(true)
+		case <-r.watcher.Changes():
+			r.reload(false)
+		case <-r.announced:
+			r.serving.Store(true)
+			r.notifier.Set(systemd.Running, "serving")
+			r.base.log.Info("serving", "version", version)
+		case <-r.pings:
+		case <-ctx.Done():
+			return <-watching
+		}
+	}
+}
+
+// ready notifies the service manager that all listeners serve.
+func (r *reloader) ready() { r.announced <- struct{}{} }
+
+// readiness returns why the server is not ready; "" if it is.
+func (r *reloader) readiness() string {
+	if !r.serving.Load() {
+		return "starting"
+	}
+	return r.server.Closed()
+}
+
+// ping returns once the loops of the program respond.
+func (r *reloader) ping(ctx context.Context) error {
+	select {
+	case r.pings <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !r.serving.Load() {
+		return nil // the discovery server may not run yet
+	}
+	return r.server.Ping(ctx)
+}
+
+// reload reads the configuration and applies what can be applied in place. A requested one also
+// retries what clients refused, and serves without files that do not exist.
+func (r *reloader) reload(requested bool) {
+	if r.serving.Load() {
+		r.notifier.Set(systemd.Reloading, "reloading")
+		defer r.notifier.Set(systemd.Running, "serving")
+	}
+	log := r.base.log
+	next, err := config.LoadDiscoveryd(r.base.options)
+	if err != nil {
+		r.base.board.Raise(conditionRefused, condition.Error,
+			"the configuration was refused, that in force stays: "+
+				strings.Join(config.Reasons(err), "; "))
+		return
+	}
+	r.base.board.Clear(conditionRefused)
+	if err := r.watcher.Set(append(append([]string{}, next.Files...), next.Dirs...)); err != nil {
+		log.Warn("cannot watch the configuration", "error", err)
+	}
+	applied := config.KeepDiscoveryd(r.running.Config, next.Config)
+	r.log(config.CompareDiscoveryd(r.running.Config, next.Config))
+	if applied.TLS != r.running.Config.TLS && r.identity.current.Load() != nil {
+		r.identity.use(applied.TLS)
+	}
+	setLevel(r.base.level, applied.Log.Level)
+	apply := r.server.Configure
+	if requested {
+		apply = r.server.Reload
+		r.server.Proceed()
+	}
+	if err := apply(settingsOf(applied)); err != nil {
+		log.Error("cannot apply settings", "error", err)
+	}
+	r.running = &config.DiscoverydLoaded{Config: applied, Files: next.Files, Dirs: next.Dirs,
+		Sources: next.Sources, Hash: next.Hash}
+}
+
+// log logs the changes of a reload, and raises or clears the condition of those that wait.
+func (r *reloader) log(changes []config.Change) {
+	var pending []string
+	for _, change := range changes {
+		level := slog.LevelInfo
+		if change.Effect == config.Start {
+			pending = append(pending, change.Key)
+			level = slog.LevelWarn
+		}
+		r.base.log.Log(context.Background(), level, "configuration changed", "key", change.Key,
+			"old", change.Old, "new", change.New, "effect", string(change.Effect))
+	}
+	if len(pending) == 0 {
+		r.base.board.Clear(conditionPending)
+		return
+	}
+	r.base.board.Raise(conditionPending, condition.Warning, fmt.Sprintf(
+		"changes of %s wait for the next start", strings.Join(pending, ", ")))
+}

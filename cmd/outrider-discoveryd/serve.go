@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/journal"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/systemd"
+)
+
+// serve runs the server until ctx ends or SIGTERM or SIGINT arrives.
+func serve(ctx context.Context, options config.Options) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	loaded, err := config.LoadDiscoveryd(options)
+	if err != nil {
+		return err
+	}
+	level := &slog.LevelVar{}
+	setLevel(level, loaded.Config.Log.Level)
+	logs, err := journal.OpenLogs(journal.LogOptions{Output: os.Stderr,
+		Format: loaded.Config.Log.Format, Level: level, EnvoyLevel: level,
+		Environment: os.Getenv, Program: "outrider-discoveryd"})
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	b := &base{options: options, level: level, log: logs.Agent, logs: logs,
+		board: condition.NewBoard()}
+	p, err := compose(b, loaded)
+	if err != nil {
+		return err
+	}
+	p.notifier.Set(systemd.Starting, "starting")
+	err = p.run(ctx)
+	p.notifier.End(err)
+	return err
+}
+
+// setLevel sets the level of the log to a valid value of [log] level.
+func setLevel(level *slog.LevelVar, text string) {
+	var l slog.Level
+	if l.UnmarshalText([]byte(text)) == nil {
+		level.Set(l)
+	}
+}
+
+// run starts the parts: first the sources, then the discovery server once their state is complete
+// or the wait for them has ended, then the listeners.
+func (p *program) run(ctx context.Context) error {
+	group := part.NewGroup(ctx)
+	group.Start(p.notifier, p.reloader, p.events, p.certificates, p.files, p.monitoring)
+	for _, s := range p.sources {
+		group.Start(s)
+	}
+	group.Start(p.recorder)
+	if group.Await(p.recorder) == nil {
+		group.Start(p.discovery)
+	}
+	if group.Await(p.discovery) == nil {
+		group.Start(p.listeners...)
+	}
+	if group.Await(p.listeners...) == nil {
+		p.reloader.ready()
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("outrider-discoveryd ends: %w", err)
+	}
+	return nil
+}

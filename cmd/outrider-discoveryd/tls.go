@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/watch"
+)
+
+// conditionCertificate is raised while files of [tls] are not usable: those in force stay.
+const conditionCertificate = "certificate-refused"
+
+// serverIdentity is the certificate of the server, and the roots of its clients. Changed files
+// apply to new connections.
+type serverIdentity struct {
+	watcher *watch.Notifier
+	board   *condition.Board
+	log     *slog.Logger
+	current atomic.Pointer[tls.Config]
+
+	mu    sync.Mutex
+	files config.DiscoverydTLS
+	stop  func() // ends watching files
+}
+
+func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, board *condition.Board,
+	log *slog.Logger) *serverIdentity {
+	return &serverIdentity{watcher: watcher, board: board, log: log, files: files, stop: func() {}}
+}
+
+// load reads the files and watches them. The error is that of the first reading.
+func (s *serverIdentity) load() error {
+	s.mu.Lock()
+	files := s.files
+	s.mu.Unlock()
+	c, err := readIdentity(files)
+	if err != nil {
+		return err
+	}
+	s.current.Store(c)
+	s.use(files)
+	return nil
+}
+
+// use changes the files, and watches them.
+func (s *serverIdentity) use(files config.DiscoverydTLS) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+	s.files = files
+	paths := []string{files.CertFile, files.KeyFile}
+	if files.ClientCAFile != "" {
+		paths = append(paths, files.ClientCAFile)
+	}
+	s.stop = s.watcher.Watch(paths, s.reread)
+}
+
+// reread applies changed files, if they are valid.
+func (s *serverIdentity) reread() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := readIdentity(s.files)
+	if err != nil {
+		s.board.Raise(conditionCertificate, condition.Error,
+			"the files of [tls] are not usable, those read before stay: "+err.Error())
+		return
+	}
+	s.board.Clear(conditionCertificate)
+	if before := s.current.Swap(c); before != nil &&
+		!before.Certificates[0].Leaf.Equal(c.Certificates[0].Leaf) {
+		s.log.Info("certificate changed", "serial", c.Certificates[0].Leaf.SerialNumber.String(),
+			"not_after", c.Certificates[0].Leaf.NotAfter)
+	}
+}
+
+// config returns the TLS configuration of a listener.
+func (s *serverIdentity) config() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return s.current.Load(), nil
+		}}
+}
+
+// readIdentity reads the files of [tls]. A client's certificate is verified if it has one.
+func readIdentity(files config.DiscoverydTLS) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", files.CertFile, files.KeyFile, err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+		Certificates: []tls.Certificate{pair}}
+	if files.ClientCAFile == "" {
+		return c, nil
+	}
+	text, err := os.ReadFile(files.ClientCAFile)
+	if err != nil {
+		return nil, err
+	}
+	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
+	if !c.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, errors.New(files.ClientCAFile + " has no certificate in PEM")
+	}
+	return c, nil
+}
+
+// certificateWatch is the notifier of certificate files as a part.
+type certificateWatch struct {
+	part.Readiness
+	*watch.Notifier
+}
+
+// Name returns the name of the part.
+func (*certificateWatch) Name() string { return "certificate watch" }
+
+// Run watches until ctx ends.
+func (w *certificateWatch) Run(ctx context.Context) error {
+	w.MarkReady()
+	return w.Notifier.Run(ctx)
+}
