@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -84,12 +85,24 @@ func serveHTTP(t testing.TB, handler http.Handler) int {
 }
 
 // authorizers are the external authorizers of CUSTOM policies.
-type authorizers struct{ http, grpc, dead int }
+type authorizers struct {
+	http, grpc, dead int
+	called           atomic.Pointer[string] // host of the last one that was called
+}
+
+// take returns the authorizer that was called since the last call.
+func (a *authorizers) take() string {
+	if host := a.called.Swap(nil); host != nil {
+		return *host
+	}
+	return ""
+}
 
 func startAuthorizers(t testing.TB) *authorizers {
 	t.Helper()
 	a := &authorizers{dead: 1} // nothing listens on port 1
 	a.http = serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.called.Store(new("http.authz.test"))
 		w.Header()["Date"] = nil
 		w.Header().Set("X-Prefix-Checked", r.URL.Path)
 		w.Header().Set("X-Not-Passed-On", "x")
@@ -112,8 +125,9 @@ func startAuthorizers(t testing.TB) *authorizers {
 }
 
 // Check is the gRPC authorizer.
-func (*authorizers) Check(_ context.Context,
+func (a *authorizers) Check(_ context.Context,
 	r *authv3.CheckRequest) (*authv3.CheckResponse, error) {
+	a.called.Store(new("grpc.authz.test"))
 	if h := r.GetAttributes().GetRequest().GetHttp(); h.GetHeaders()["x-custom-id"] != "friend" {
 		return &authv3.CheckResponse{Status: &statusv3.Status{Code: int32(codes.PermissionDenied)},
 			HttpResponse: &authv3.CheckResponse_DeniedResponse{

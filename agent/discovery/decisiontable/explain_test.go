@@ -18,17 +18,12 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 	said.Unknown = slices.DeleteFunc(said.Unknown, func(text string) bool {
 		return strings.Contains(text, "envoy.filters.http.grpc_stats") // only counts
 	})
-	if strings.Contains(strings.Join(said.Unknown, " "), "external authorizer") {
-		w.external++
-		return "" // its answer is not known
-	}
 	if got.Status == http.StatusBadRequest && (got.Body == "Bad Request" || r.path[0] != '/') {
-		w.external++
+		w.codec++
 		return "" // the codec of HTTP/1.1 refuses the method or the form of the path
 	}
-	if got.Closed && r.identity != "" && !strings.HasPrefix(r.identity, "spiffe://cluster.local/") {
-		w.external++
-		return "" // istiod writes the names that the validation accepts to a deprecated field
+	if requested, why := w.explainAuthorizer(said.Unknown, got); requested || why != "" {
+		return why
 	}
 	w.predicted++
 	predicted := fmt.Sprint(said.Status)
@@ -51,6 +46,30 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 	}
 	return fmt.Sprintf("explained as %s %q, and the answer is %s %q%s", predicted, said.Body,
 		got.result(), got.Body, steps.String())
+}
+
+// explainAuthorizer compares whether an external authorizer was called, whose answer an explanation
+// does not know. requested reports whether it says so.
+func (w *workload) explainAuthorizer(unknown []string, got answer) (requested bool, why string) {
+	host, open := "", false
+	for _, text := range unknown {
+		if _, at, ok := strings.Cut(text, "what the external authorizer at "); ok {
+			host, _, _ = strings.Cut(at, " ")
+		}
+		open = open || strings.Contains(text, "action CUSTOM") // perhaps it is called
+	}
+	want := host
+	if host == "dead.authz.test" || host == "missing.authz.test" || open && got.Called == "" {
+		want = ""
+	}
+	if got.Called != want {
+		return false, fmt.Sprintf("explained as a call of the authorizer %q (%q), and %q was called",
+			host, unknown, got.Called)
+	}
+	if host != "" {
+		w.authorizer++
+	}
+	return host != "", ""
 }
 
 // question returns the request in the form of the command line.

@@ -46,6 +46,7 @@ type answer struct {
 	Status int
 	Header http.Header
 	Body   string
+	Called string // external authorizer
 }
 
 // result returns the status, or that there is none.

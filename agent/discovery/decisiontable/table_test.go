@@ -43,20 +43,24 @@ func TestDecisions_AsWithIstiod(t *testing.T) {
 	for _, plane := range planes {
 		t.Run(plane.name, func(t *testing.T) {
 			envoy := startEnvoy(t, plane.workloads, pki)
-			predicted, external := 0, 0
+			predicted, authorizer, codec := 0, 0, 0
 			for _, c := range cases {
 				of := plane.workloads[c.name]
 				for i, r := range c.requests {
+					authorizers.take()
 					got := r.send(t, c, pki)
+					got.Called = authorizers.take()
 					answers[plane.name] = append(answers[plane.name], got)
 					if why := of.explain(c, r, got); why != "" {
 						t.Errorf("%s, request %d, %s: %s\n%s", c.name, i, r, why, c.text())
 					}
 				}
-				predicted, external = predicted+of.predicted, external+of.external
+				predicted, authorizer, codec = predicted+of.predicted, authorizer+of.authorizer,
+					codec+of.codec
 			}
 			envoy.expectAccepted(t)
-			t.Logf("%d answers as explained, %d by others", predicted, external)
+			t.Logf("%d answers and %d calls of authorizers as explained, %d refused by the codec",
+				predicted, authorizer, codec)
 		})
 	}
 	compare(t, cases, answers["istiod"], answers["outrider"])
@@ -90,8 +94,9 @@ func compare(t testing.TB, cases []*testCase, istiod, outrider []answer) {
 
 // workload is a proxy's resources.
 type workload struct {
-	snapshot            *resource.Snapshot
-	predicted, external int // explanations that predict the answer, and that cannot
+	snapshot *resource.Snapshot
+	// explanations that predict the answer or the call of an authorizer, and answers of the codec
+	predicted, authorizer, codec int
 }
 
 func newWorkload(resources []*resource.Resource) *workload {

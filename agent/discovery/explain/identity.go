@@ -76,9 +76,13 @@ func (e *explanation) identities(common *tlsv3.CommonTlsContext) string {
 // acceptedNames returns the subject alternative names that a peer may have; "*" ends prefixes.
 func acceptedNames(check *tlsv3.CertificateValidationContext) []string {
 	var names []string
+	matchers := check.GetMatchSubjectAltNames() //nolint:staticcheck // istiod sets the deprecated field
 	for _, m := range check.GetMatchTypedSubjectAltNames() {
-		name := m.GetMatcher().GetExact()
-		if prefix := m.GetMatcher().GetPrefix(); prefix != "" {
+		matchers = append(matchers, m.GetMatcher())
+	}
+	for _, m := range matchers {
+		name := m.GetExact()
+		if prefix := m.GetPrefix(); prefix != "" {
 			name = prefix + "*"
 		}
 		if !slices.Contains(names, name) {
