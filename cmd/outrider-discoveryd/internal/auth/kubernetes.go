@@ -1,0 +1,74 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+const maxReviewBytes = 1 << 20
+
+// tokenReview is a TokenReview of authentication.k8s.io/v1.
+type tokenReview struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Spec       struct {
+		Token     string   `json:"token"`
+		Audiences []string `json:"audiences"`
+	} `json:"spec"`
+	Status struct {
+		Authenticated bool `json:"authenticated"`
+		User          struct {
+			Username string `json:"username"`
+		} `json:"user"`
+		Audiences []string `json:"audiences"`
+		Error     string   `json:"error"`
+	} `json:"status,omitzero"`
+}
+
+// Kubernetes returns a Review by the API server at a URL, with a client that authenticates this
+// program there. Tokens must be for the audience.
+func Kubernetes(client *http.Client, url, audience string) Review {
+	url = strings.TrimSuffix(url, "/") + "/apis/authentication.k8s.io/v1/tokenreviews"
+	return func(ctx context.Context, token string) (subject string, err error) {
+		review := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
+		review.Spec.Token, review.Spec.Audiences = token, []string{audience}
+		body, err := json.Marshal(review)
+		if err != nil {
+			return "", err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+		if err != nil {
+			return "", &unavailable{err}
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := client.Do(request)
+		if err != nil {
+			return "", &unavailable{err}
+		}
+		defer func() { _ = response.Body.Close() }()
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxReviewBytes))
+		if err != nil {
+			return "", &unavailable{err}
+		}
+		if response.StatusCode != http.StatusCreated {
+			return "", &unavailable{fmt.Errorf("the API server answers %s to a TokenReview",
+				response.Status)}
+		}
+		if err := json.Unmarshal(text, &review); err != nil {
+			return "", &unavailable{err}
+		}
+		switch of := review.Status; {
+		case !of.Authenticated:
+			return "", fmt.Errorf("the API server refuses it: %s", shorten(of.Error))
+		case !slices.Contains(of.Audiences, audience):
+			return "", fmt.Errorf("it is not for audience %q", audience)
+		}
+		return review.Status.User.Username, nil
+	}
+}

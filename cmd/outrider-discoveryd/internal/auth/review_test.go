@@ -1,0 +1,124 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/xds"
+)
+
+// A review counts for a minute, within the token's expiry. Refusals and failures count once.
+func TestReview_Cache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, failure := 0, error(nil)
+		a := New(Settings{Require: Any, Review: func(context.Context, string) (string, error) {
+			calls++
+			return "system:serviceaccount:a:web", failure
+		}}, domains, slog.New(slog.DiscardHandler))
+		of := newIssuer(t)
+		admit := func(token string) codes.Code {
+			_, err := a.Admit(&xds.Peer{TLS: true, Token: token}, nodeOf("a", "web", ""))
+			if err != nil && strings.Contains(err.Error(), "internal") {
+				t.Errorf("the client learns the cause: %v", err)
+			}
+			return status.Code(err)
+		}
+		expect := func(token string, code codes.Code, want int) {
+			t.Helper()
+			if got := admit(token); got != code || calls != want {
+				t.Errorf("%v after %d reviews, want %v, %d", got, calls, code, want)
+			}
+		}
+		long := of.token(nil)
+		short := of.token(claims{"exp": time.Now().Add(10 * time.Second).Unix()})
+		expect(long, codes.OK, 1)
+		expect(short, codes.OK, 2)
+		failure = errDown
+		time.Sleep(9 * time.Second)
+		expect(long, codes.OK, 2)
+		expect(short, codes.OK, 2)
+		time.Sleep(time.Second)
+		expect(short, codes.Unauthenticated, 2) // expired
+		time.Sleep(50 * time.Second)
+		expect(long, codes.Unavailable, 3)
+		failure = errors.New("the API server refuses it")
+		expect(long, codes.Unauthenticated, 4)
+		failure = nil
+		expect(long, codes.OK, 5)
+		expect(long, codes.OK, 5)
+		a.Configure(*a.settings.Load())
+		expect(long, codes.OK, 6)
+	})
+}
+
+// Reviews that hang use up their turns only. Further tokens are refused after a while, and known
+// ones and other clients at no time.
+func TestReview_HangingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := false
+		a := New(Settings{Require: Any, Review: func(ctx context.Context, _ string) (string, error) {
+			if hangs {
+				<-ctx.Done()
+				return "", &unavailable{ctx.Err()}
+			}
+			return "system:serviceaccount:a:web", nil
+		}}, domains, slog.New(slog.DiscardHandler))
+		of := newIssuer(t)
+		known := &xds.Peer{TLS: true, Token: of.token(nil)}
+		if _, err := a.Admit(known, nodeOf("a", "", "")); err != nil {
+			t.Fatal(err)
+		}
+		hangs = true
+		refused := make(chan error)
+		for i := range 2 * maxConcurrent {
+			client := &xds.Peer{TLS: true, Token: of.token(claims{"jti": fmt.Sprint(i)})}
+			go func() {
+				_, err := a.Admit(client, nodeOf("a", "", ""))
+				refused <- err
+			}()
+		}
+		synctest.Wait()
+		begun := time.Now()
+		if _, err := a.Admit(known, nodeOf("a", "", "")); err != nil || time.Now() != begun {
+			t.Errorf("a known token waits %v: %v", time.Since(begun), err)
+		}
+		for range 2 * maxConcurrent {
+			if err := <-refused; status.Code(err) != codes.Unavailable {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(begun); took > 2*reviewTime {
+			t.Errorf("refused after %v", took)
+		}
+	})
+}
+
+// The cache is bounded.
+func TestReview_CacheIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReviews()
+		review := func(context.Context, string) (string, error) { return "x", nil }
+		for i := range 2 * maxReviewed {
+			if _, err := r.review(review, fmt.Sprint(i), time.Now().Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(r.cached) != maxReviewed {
+			t.Errorf("%d results", len(r.cached))
+		}
+		time.Sleep(reviewedFor)
+		if _, err := r.review(review, "new", time.Now().Add(time.Hour)); err != nil ||
+			len(r.cached) != 1 {
+			t.Errorf("%d results, %v", len(r.cached), err)
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/jwt"
+	"outrider.org/outrider/agent/readfile"
+)
+
+// Issuer issues tokens. The subject of a token is a service account in Kubernetes' form.
+type Issuer struct {
+	Name     string // claim iss
+	Audience string // that the claim aud must have
+	KeyFile  string // key set (JWKS), read for each token: it may be replaced at any time
+}
+
+const (
+	maxKeySetBytes = 128 << 10
+	maxEarly       = time.Minute // clocks of issuers may be ahead
+)
+
+// ofToken returns the identity of a token.
+func (a *Authenticator) ofToken(settings *Settings, text string) (Identity, error) {
+	token, fault := jwt.Parse(text, jwt.Asymmetric)
+	if fault != jwt.Valid {
+		return Identity{}, fault
+	}
+	expiry, err := checkTime(token, time.Now())
+	if err != nil {
+		return Identity{}, err
+	}
+	known := false
+	for _, issuer := range settings.Issuers {
+		if issuer.Name != token.Issuer() {
+			continue
+		}
+		known = true
+		if err = issuer.verify(token); err == nil {
+			subject, _ := token.Claims["sub"].(string)
+			return ofSubject(subject, a.domains())
+		}
+	}
+	switch {
+	case settings.Review != nil && !known:
+		subject, err := a.reviews.review(settings.Review, text, expiry)
+		if err != nil {
+			return Identity{}, err
+		}
+		return ofSubject(subject, a.domains())
+	case !known:
+		return Identity{}, fmt.Errorf("[auth] jwt_issuers has no issuer %q", shorten(token.Issuer()))
+	}
+	return Identity{}, err
+}
+
+// verify returns why a token of the issuer is refused, or nil.
+func (i Issuer) verify(token *jwt.Token) error {
+	if !slices.Contains(token.Audiences(), i.Audience) {
+		return fmt.Errorf("it is not for audience %q", i.Audience)
+	}
+	keys, err := readfile.Read(i.KeyFile, maxKeySetBytes)
+	if err != nil {
+		return &unavailable{fmt.Errorf("cannot read the keys of issuer %s: %w", i.Name, err)}
+	}
+	if fault := token.Verify(string(keys)); fault != jwt.Valid {
+		return fault
+	}
+	return nil
+}
+
+// checkTime returns the expiry of a token that is valid at now. One without expiry is not.
+func checkTime(token *jwt.Token, now time.Time) (expiry time.Time, err error) {
+	at, ok := token.Claims["exp"].(float64)
+	if !ok {
+		return time.Time{}, errors.New("it has no expiry")
+	}
+	if float64(now.Unix()) >= at {
+		return time.Time{}, errors.New("it has expired")
+	}
+	if from, ok := token.Claims["nbf"].(float64); ok && float64(now.Add(maxEarly).Unix()) < from {
+		return time.Time{}, errors.New("it is not valid yet")
+	}
+	return time.Unix(int64(min(at, 1<<40)), 0), nil
+}
