@@ -2,11 +2,14 @@ package xds
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/admission"
 )
 
 // connectRate limits the rate of new streams, so that a fleet that reconnects is served in turn.
@@ -15,6 +18,48 @@ type connectRate struct {
 
 	mu   sync.Mutex
 	next time.Time // when the next stream may begin
+}
+
+// connectRates limits the rate of each address, so that one cannot use up that of all.
+type connectRates struct {
+	perSecond int // 0: no bound
+
+	mu    sync.Mutex
+	rates map[admission.Key]*connectRate
+}
+
+// maxRates bounds the addresses whose rates are remembered. More have no bound of their own.
+const maxRates = 4096
+
+// of returns the rate of a client's address. That of a client of another listener has no bound.
+func (c *connectRates) of(client Peer) *connectRate {
+	if c.perSecond <= 0 || client.connection == nil {
+		return &connectRate{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := client.connection.Key
+	if known := c.rates[key]; known != nil {
+		return known
+	}
+	if len(c.rates) >= maxRates {
+		past := time.Now().Add(-longestWait)
+		maps.DeleteFunc(c.rates, func(_ admission.Key, of *connectRate) bool {
+			return of.idle(past)
+		})
+	}
+	made := &connectRate{perSecond: c.perSecond}
+	if len(c.rates) < maxRates {
+		c.rates[key] = made
+	}
+	return made
+}
+
+// idle reports whether the last stream began before a time.
+func (a *connectRate) idle(since time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.next.Before(since)
 }
 
 // longestWait bounds the wait of a new stream. A stream that would wait longer is refused, and

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+
+	"outrider.org/outrider/agent/admission"
 )
 
 // Peer is the client of a stream.
@@ -27,6 +29,8 @@ type Peer struct {
 	Token string
 	// Identity is the SPIFFE ID that Options.Admit found; "": none.
 	Identity string
+	// connection is that of a listener of LimitTCP; nil: of another.
+	connection *admission.Conn
 }
 
 // withoutToken returns the peer without its token, which is a secret.
@@ -47,10 +51,20 @@ func (c connection) RemoteAddr() net.Addr { return peerAddress(c.peer) }
 type peerAddress Peer
 
 // Network implements net.Addr.
-func (peerAddress) Network() string { return "unix" }
+func (p peerAddress) Network() string {
+	if p.connection != nil {
+		return "tcp"
+	}
+	return "unix"
+}
 
 // String implements net.Addr.
-func (p peerAddress) String() string { return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID) }
+func (p peerAddress) String() string {
+	if p.connection != nil {
+		return p.Address
+	}
+	return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID)
+}
 
 // PeerOf returns the client with the remote address of a connection that a listener of this package
 // accepted.

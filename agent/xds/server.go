@@ -72,9 +72,14 @@ type Options struct {
 	Reserved func(client Peer) bool
 
 	MaxStreams int // at the same time; 0: 10,000
+	// MaxStreamsPerIdentity bounds those of one Identity; 0: MaxStreams.
+	MaxStreamsPerIdentity int
 	// ConnectsPerSecond bounds new streams; more wait up to a second, then are refused; 0: no
-	// bound.
+	// bound. Half of it is for one address of a listener of LimitTCP.
 	ConnectsPerSecond int
+	// MaxUnansweredBytes bounds the responses to a client that it has not answered: the stream of one
+	// that has more ends before the next response; 0: no bound.
+	MaxUnansweredBytes int
 	// SendTimeout is how long a client may not read before it is disconnected; 0: 30 s.
 	SendTimeout time.Duration
 	// AnswerTimeout bounds the wait for the answer to a response before the next; 0: 30 s.
@@ -114,12 +119,14 @@ type Server struct {
 	observer Observer
 	rate     connectRate
 	other    connectRate // of clients without reservation
+	rates    connectRates
 	counters counters
 	sets     *nameSets
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
-	others  int // of streams: those without reservation
+	others  int            // of streams: those without reservation
+	owned   map[string]int // streams by identity
 	hubs    map[*resource.Feed]*hub
 	lastID  uint64
 }
@@ -140,6 +147,7 @@ func NewServer(options Options) (*Server, error) {
 		options.Epoch = func(Peer) int { return 0 }
 	}
 	setDefault(&options.MaxStreams, defaultMaxStreams)
+	setDefault(&options.MaxStreamsPerIdentity, options.MaxStreams)
 	setDefault(&options.SendTimeout, defaultTimeout)
 	setDefault(&options.AnswerTimeout, defaultTimeout)
 	setDefault(&options.FirstRequestTimeout, defaultTimeout)
@@ -147,10 +155,12 @@ func NewServer(options Options) (*Server, error) {
 	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
 	s := &Server{
 		options: options, logger: options.Logger, observer: options.Observer,
-		rate:     connectRate{perSecond: options.ConnectsPerSecond},
-		other:    connectRate{perSecond: options.ConnectsPerSecond},
+		rate:  connectRate{perSecond: options.ConnectsPerSecond},
+		other: connectRate{perSecond: options.ConnectsPerSecond},
+		rates: connectRates{perSecond: (options.ConnectsPerSecond + 1) / 2,
+			rates: map[admission.Key]*connectRate{}},
 		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
-		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
+		streams:  map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -272,6 +282,9 @@ func (s *Server) leave(st *stream) {
 	delete(s.streams, st.ID)
 	if st.other {
 		s.others--
+	}
+	if s.owned[st.owner]--; s.owned[st.owner] <= 0 {
+		delete(s.owned, st.owner)
 	}
 	if h := s.hubs[st.feed]; h != nil {
 		if h.streams--; h.streams == 0 {

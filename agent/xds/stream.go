@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -32,7 +31,8 @@ type stream struct {
 	carrier grpc.ServerStream
 	session *session
 	feed    *resource.Feed
-	other   bool // the client has no reservation
+	other   bool   // the client has no reservation
+	owner   string // the identity that the stream counts to; "": none
 
 	requests chan *request
 	ended    chan error         // why receiving ended
@@ -55,7 +55,11 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if s.options.Reserved != nil && !s.options.Reserved(client) {
 		st.other, rate = true, &s.other
 	}
-	if err := rate.wait(ctx); err != nil {
+	err = s.rates.of(client).wait(ctx)
+	if err == nil {
+		err = rate.wait(ctx)
+	}
+	if err != nil {
 		s.counters.refusedStreams.Add(1)
 		return err
 	}
@@ -119,29 +123,6 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		return err
 	}
 	return st.loop(ctx, newer)
-}
-
-// admit sets the node and the identity of a stream's client.
-func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
-	if s.options.Admit != nil {
-		var admitted *corev3.Node
-		var err error
-		st.during(func() { admitted, err = s.options.Admit(client, node) })
-		if err != nil {
-			return err
-		}
-		node = admitted
-	}
-	st.Node, st.Peer = node, client.withoutToken()
-	return nil
-}
-
-// withStatus returns an error that is a gRPC status.
-func withStatus(err error) error {
-	if _, ok := status.FromError(err); !ok {
-		err = status.Error(codes.FailedPrecondition, err.Error())
-	}
-	return err
 }
 
 // snapshot returns the newest snapshot for the client, and a channel that is closed when there is a
@@ -211,6 +192,9 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 		now := time.Now()
 		st.expire(now)
 		if stuck.IsZero() {
+			if err := st.checkUnanswered(); err != nil {
+				return err
+			}
 			if r := st.session.next(now); r != nil {
 				st.pushed(r)
 				st.send(r)
@@ -248,13 +232,6 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
-}
-
-// stuckError counts a client that does not read, and returns the error that ends its stream.
-func (st *stream) stuckError() error {
-	st.server.counters.stuck.Add(1)
-	return status.Errorf(codes.DeadlineExceeded, "the client has not read for %v: disconnected",
-		st.server.options.SendTimeout)
 }
 
 // expire stops waiting for overdue answers.

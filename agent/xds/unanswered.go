@@ -28,6 +28,17 @@ func (w *watch) unanswered(yield func(*response) bool) {
 	}
 }
 
+// unansweredBytes returns the size of the responses that wait for an answer, without those that are
+// the newest of their type: the client may be reading them.
+func (s *session) unansweredBytes() (size int) {
+	for _, w := range s.order {
+		for _, r := range w.late {
+			size += r.body.size
+		}
+	}
+	return size
+}
+
 // oldest returns the oldest unanswered response, nil if there is none.
 func (w *watch) oldest() *response {
 	for r := range w.unanswered {

@@ -1,0 +1,53 @@
+package xds
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// admit sets the node and the identity of a stream's client.
+func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
+	if s.options.Admit != nil {
+		var admitted *corev3.Node
+		var err error
+		st.during(func() { admitted, err = s.options.Admit(client, node) })
+		if err != nil {
+			return err
+		}
+		node = admitted
+	}
+	if err := s.own(st, client.Identity); err != nil {
+		return err
+	}
+	if client.connection != nil && !client.connection.SetBusy() {
+		return status.Error(codes.Unavailable, "this connection was closed for others")
+	}
+	st.Node, st.Peer = node, client.withoutToken()
+	return nil
+}
+
+// withStatus returns an error that is a gRPC status.
+func withStatus(err error) error {
+	if _, ok := status.FromError(err); !ok {
+		err = status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return err
+}
+
+// own counts a stream to the identity of its client, until leave. The error is a gRPC status.
+func (s *Server) own(st *stream, identity string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if identity == "" {
+		return nil
+	}
+	if s.owned[identity] >= s.options.MaxStreamsPerIdentity {
+		s.counters.refusedStreams.Add(1)
+		return status.Errorf(codes.ResourceExhausted, "%d streams of %s are open, no more are allowed",
+			s.owned[identity], identity)
+	}
+	s.owned[identity]++
+	st.owner = identity
+	return nil
+}

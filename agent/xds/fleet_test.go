@@ -1,0 +1,262 @@
+package xds
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/resource"
+)
+
+// serveFleet serves on a TCP address with the limits of a fleet until the test ends. The cluster of
+// a client's node is its identity.
+func serveFleet(t *testing.T, options Options,
+	limit func(net.Listener) net.Listener) (server *Server, address string) {
+	t.Helper()
+	options.Admit = func(client *Peer, node *corev3.Node) (*corev3.Node, error) {
+		if node.GetCluster() == "stranger" {
+			return nil, status.Error(codes.Unauthenticated, "who are you")
+		}
+		client.Identity = node.GetCluster()
+		return node, nil
+	}
+	server, err := NewServer(ForFleet(options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, limit(bound)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return server, bound.Addr().String()
+}
+
+func connectTo(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	connection, err := grpc.NewClient(address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	return connection
+}
+
+// join opens a stream of an identity for clusters.
+func join(t *testing.T, connection *grpc.ClientConn,
+	identity string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+	t.Helper()
+	stream := deltaStream(t, connection)
+	// Recv has the error
+	_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
+		Node: &corev3.Node{Id: "n", Cluster: identity}})
+	return stream
+}
+
+// A client that does not read, one that sends garbage and one that opens 1,000 streams change
+// nothing for another one: it gets each change.
+func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
+	feed := resource.NewFeed()
+	publish := func(i int) {
+		feed.Publish(resource.Change{Set: []*resource.Resource{resource.FromEncoded(cds, "c",
+			append(bytes.Repeat([]byte("x"), 100<<10), fmt.Sprint(i)...))}})
+	}
+	publish(0)
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, SendTimeout: 5 * time.Second}, LimitTCP)
+
+	slow := join(t, connectTo(t, address), "slow")
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() {
+		for i := range 100 {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				continue
+			}
+			_, _ = c.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+				bytes.Repeat([]byte{byte(i)}, 1000)...))
+			_ = c.Close()
+		}
+	})
+	many := make([]*grpc.ClientConn, 20)
+	for i := range many {
+		many[i] = connectTo(t, address)
+	}
+	others.Go(func() {
+		for i := range 1000 {
+			_ = deltaStreamOn(t, many[i%len(many)])
+		}
+	})
+
+	good := join(t, connectTo(t, address), "good")
+	longest := time.Duration(0)
+	for i := range 20 {
+		begun := time.Now()
+		answer, err := good.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := answer.Resources; len(r) != 1 {
+			t.Fatalf("%d resources", len(r))
+		}
+		longest = max(longest, time.Since(begun))
+		if err := good.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
+			ResponseNonce: answer.Nonce}); err != nil {
+			t.Fatal(err)
+		}
+		publish(i + 1)
+	}
+	t.Logf("the slowest change took %v", longest)
+	if longest > patience {
+		t.Errorf("a change took %v", longest)
+	}
+	// the slow client reads what was sent before its stream ended, and why
+	for err := error(nil); status.Code(err) != codes.DeadlineExceeded; {
+		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
+			t.Fatal(err)
+		}
+	}
+}
+
+// deltaStreamOn opens a stream and sends a request, whatever comes of it.
+func deltaStreamOn(t *testing.T, connection *grpc.ClientConn) error {
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
+		DeltaAggregatedResources(t.Context())
+	if err != nil {
+		return err
+	}
+	return stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
+		Node: &corev3.Node{Id: "n", Cluster: "many"}})
+}
+
+// One identity has its share of streams, and further ones are told so.
+func TestFleet_StreamsOfOneIdentity(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	server, address := serveFleet(t, Options{Source: oneFeed{feed}, MaxStreamsPerIdentity: 2},
+		LimitTCP)
+	connection := connectTo(t, address)
+	open := []grpc.ClientStream{}
+	for range 2 {
+		stream := join(t, connection, "one")
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, stream)
+	}
+	if _, err := join(t, connection, "one").Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Error(err)
+	}
+	if _, err := join(t, connection, "another").Recv(); err != nil {
+		t.Error(err)
+	}
+	_ = open[0].CloseSend()
+	eventually(t, "the end of a stream makes room", func() bool {
+		_, err := join(t, connection, "one").Recv()
+		return err == nil
+	})
+	if server.Stats().RefusedStreams == 0 {
+		t.Error("none is counted")
+	}
+}
+
+// At the limit of connections, those of clients that were not admitted give way.
+func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	pool := admission.NewPool(admission.Limits{Total: 3, PerKey: 3})
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}},
+		func(inner net.Listener) net.Listener { return limitTCP(inner, pool, pool) })
+	known := join(t, connectTo(t, address), "known")
+	if _, err := known.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if _, err := join(t, connectTo(t, address), "stranger").Recv(); status.Code(err) !=
+			codes.Unauthenticated {
+			t.Errorf("a stranger: %v", err)
+		}
+	}
+	if _, err := join(t, connectTo(t, address), "another").Recv(); err != nil {
+		t.Errorf("a further client: %v", err)
+	}
+	feed.Publish(resource.Change{Set: []*resource.Resource{resource.FromEncoded(cds, "c", nil)}})
+	if err := known.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds}); err != nil {
+		t.Fatal(err)
+	}
+	if evicted := pool.Stats().Evicted; evicted == 0 {
+		t.Error("no connection gave way")
+	}
+}
+
+// One address has half of the rate, and is told why it has to wait.
+func TestFleet_RateOfOneAddress(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 2}, LimitTCP)
+	connection := connectTo(t, address)
+	results := make(chan error)
+	for range 10 {
+		go func() {
+			stream := join(t, connection, "one")
+			_, err := stream.Recv()
+			results <- err
+		}()
+	}
+	refused := 0
+	for range 10 {
+		if err := <-results; status.Code(err) == codes.ResourceExhausted {
+			refused++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if refused == 0 {
+		t.Error("none is refused")
+	}
+}
+
+// A client that answers too late has a bound on what it has not answered.
+func TestFleet_UnansweredBytes(t *testing.T) {
+	feed := resource.NewFeed()
+	publish := func(i int) {
+		feed.Publish(resource.Change{Set: []*resource.Resource{resource.FromEncoded(cds, "c",
+			append(bytes.Repeat([]byte("x"), 1<<10), fmt.Sprint(i)...))}})
+	}
+	publish(0)
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, MaxUnansweredBytes: 3 << 10,
+		AnswerTimeout: time.Millisecond}, LimitTCP)
+	stream := join(t, connectTo(t, address), "one")
+	for i := range 10 {
+		_, err := stream.Recv()
+		if status.Code(err) == codes.ResourceExhausted && i > 1 {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(i + 1)
+	}
+	t.Error("the client has answered nothing and is connected")
+}
