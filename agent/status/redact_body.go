@@ -3,12 +3,14 @@ package status
 import (
 	"bytes"
 	"io"
+
+	"outrider.org/outrider/agent/redact"
 )
 
 // redactedBody is a JSON body from which credentials are removed as it is read.
 type redactedBody struct {
 	source   io.ReadCloser
-	redactor *redactor
+	redactor *redact.Redactor
 	pending  bytes.Buffer // redacted and not yet read
 	chunk    []byte
 	err      error // of source
@@ -16,7 +18,7 @@ type redactedBody struct {
 
 func newRedactedBody(source io.ReadCloser) *redactedBody {
 	b := &redactedBody{source: source, chunk: make([]byte, 32<<10)}
-	b.redactor = newRedactor(&b.pending)
+	b.redactor = redact.New(&b.pending)
 	return b
 }
 

@@ -1,4 +1,5 @@
-package status
+// Package redact removes credentials from JSON.
+package redact
 
 import (
 	"bufio"
@@ -12,12 +13,12 @@ import (
 	"unicode"
 )
 
-// redactedText replaces a credential.
-const redactedText = "[redacted]"
+// Text replaces a credential.
+const Text = "[redacted]"
 
-// redactor removes credentials from JSON as it passes, in constant memory: a configuration dump may
+// Redactor removes credentials from JSON as it passes, in constant memory: a configuration dump may
 // have tens of megabytes. Envoy redacts what its API marks as sensitive (private keys, passwords),
-// but not headers, node metadata and unknown messages. The redactor recognises credentials by name:
+// but not headers, node metadata and unknown messages. The Redactor recognises credentials by name:
 //
 //   - {"access_token": "x"}, {"tokens": ["x"]}, {"password": {"inline_string": "x"}}
 //   - {"key": "authorization", "value": "x"} (a header; "name" too)
@@ -27,7 +28,7 @@ const redactedText = "[redacted]"
 //
 // Where Envoy explains why it refused a message, it quotes the message without field names. Such a
 // quote is removed completely.
-type redactor struct {
+type Redactor struct {
 	out   *bufio.Writer
 	stack []frame
 
@@ -90,15 +91,16 @@ var (
 			`signature|session|auth|jwt|credential)s?([-_.]|$)`)
 )
 
-func newRedactor(w io.Writer) *redactor {
-	return &redactor{out: bufio.NewWriter(w)}
+// New returns a Redactor that writes to w.
+func New(w io.Writer) *Redactor {
+	return &Redactor{out: bufio.NewWriter(w)}
 }
 
 // Flush writes the buffered bytes.
-func (r *redactor) Flush() error { return r.out.Flush() }
+func (r *Redactor) Flush() error { return r.out.Flush() }
 
 // Write redacts the next bytes. A value may be split between calls.
-func (r *redactor) Write(p []byte) (int, error) {
+func (r *Redactor) Write(p []byte) (int, error) {
 	for _, c := range p {
 		if r.inString {
 			r.stringByte(c)
@@ -129,7 +131,7 @@ func (r *redactor) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (r *redactor) top() *frame {
+func (r *Redactor) top() *frame {
 	if len(r.stack) == 0 {
 		return nil
 	}
@@ -137,7 +139,7 @@ func (r *redactor) top() *frame {
 }
 
 // skips replaces a number or literal that is a credential, and reports whether c is part of one.
-func (r *redactor) skips(c byte) bool {
+func (r *Redactor) skips(c byte) bool {
 	top := r.top()
 	if top == nil || !top.secret || strings.IndexByte("\"{}[]:, \t\r\n", c) >= 0 {
 		r.bare = false
@@ -145,17 +147,17 @@ func (r *redactor) skips(c byte) bool {
 	}
 	if !r.bare {
 		r.bare = true
-		_, _ = r.out.WriteString(`"` + redactedText + `"`)
+		_, _ = r.out.WriteString(`"` + Text + `"`)
 	}
 	return true
 }
 
 // inNode reports whether the innermost object is a node.
-func (r *redactor) inNode() bool {
+func (r *Redactor) inNode() bool {
 	return len(r.stack) > 1 && r.stack[len(r.stack)-2].key == "node"
 }
 
-func (r *redactor) push(object bool) {
+func (r *Redactor) push(object bool) {
 	next := frame{object: object}
 	if top := r.top(); top != nil {
 		next.secret = top.secret || top.key == "metadata" && r.inNode()
@@ -170,7 +172,7 @@ func (r *redactor) push(object bool) {
 }
 
 // begin starts a string and decides whether it is a credential.
-func (r *redactor) begin() {
+func (r *Redactor) begin() {
 	r.inString, r.escaped, r.hidden, r.withheld = true, false, false, false
 	r.text, r.last = r.text[:0], r.last[:0]
 	top := r.top()
@@ -186,7 +188,7 @@ func (r *redactor) begin() {
 	}
 }
 
-func (r *redactor) stringByte(c byte) {
+func (r *Redactor) stringByte(c byte) {
 	if c == '"' && !r.escaped {
 		r.end()
 		return
@@ -209,7 +211,7 @@ func (r *redactor) stringByte(c byte) {
 
 // quotes adds the next byte of a string and reports whether it ends a mark, so that a quote follows
 // ("details" of a configuration that Envoy refused).
-func (r *redactor) quotes(c byte) bool {
+func (r *Redactor) quotes(c byte) bool {
 	if len(r.last) == lastAtMost {
 		r.last = r.last[:copy(r.last, r.last[lastAtMost/2:])]
 	}
@@ -222,7 +224,7 @@ func (r *redactor) quotes(c byte) bool {
 	return false
 }
 
-func (r *redactor) end() {
+func (r *Redactor) end() {
 	r.inString = false
 	if r.withheld && !r.hidden {
 		if r.hidden = holdsKey(r.pending); !r.hidden {
@@ -230,7 +232,7 @@ func (r *redactor) end() {
 		}
 	}
 	if r.hidden {
-		_, _ = r.out.WriteString(redactedText)
+		_, _ = r.out.WriteString(Text)
 	}
 	_ = r.out.WriteByte('"')
 	top := r.top()

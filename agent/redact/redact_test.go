@@ -1,4 +1,4 @@
-package status
+package redact
 
 import (
 	"bytes"
@@ -10,10 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func redact(t *testing.T, text string, step int) string {
+func redacted(t *testing.T, text string, step int) string {
 	t.Helper()
 	var out bytes.Buffer
-	r := newRedactor(&out)
+	r := New(&out)
 	for len(text) > 0 {
 		n := min(step, len(text))
 		if _, err := r.Write([]byte(text[:n])); err != nil {
@@ -87,7 +87,7 @@ func TestRedactor(t *testing.T) {
 	}
 	for _, test := range tests {
 		for _, step := range []int{1, 3, 1 << 20} {
-			if diff := cmp.Diff(test.want, redact(t, test.in, step)); diff != "" {
+			if diff := cmp.Diff(test.want, redacted(t, test.in, step)); diff != "" {
 				t.Errorf("%s, %d bytes at a time: %s", test.name, step, diff)
 			}
 		}
@@ -98,8 +98,8 @@ func FuzzRedactor(f *testing.F) {
 	f.Add(`{"access_token": "x\"y", "a": ["b", {"key": "cookie", "value": "c"}]}`, 1)
 	f.Add(`{"a\\": "b", "\u0041": {}}`, 2)
 	f.Fuzz(func(t *testing.T, text string, step int) {
-		got := redact(t, text, max(step, 1))
-		if again := redact(t, got, 7); json.Valid([]byte(text)) && again != got {
+		got := redacted(t, text, max(step, 1))
+		if again := redacted(t, got, 7); json.Valid([]byte(text)) && again != got {
 			t.Errorf("redacting twice: %q, %q", got, again)
 		}
 		if json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
