@@ -120,6 +120,7 @@ type Server struct {
 	rate     connectRate
 	other    connectRate // of clients without reservation
 	rates    connectRates
+	drain    draining
 	counters counters
 	sets     *nameSets
 
@@ -157,10 +158,11 @@ func NewServer(options Options) (*Server, error) {
 		options: options, logger: options.Logger, observer: options.Observer,
 		rate:  connectRate{perSecond: options.ConnectsPerSecond},
 		other: connectRate{perSecond: options.ConnectsPerSecond},
+		drain: newDraining(),
 		rates: connectRates{perSecond: (options.ConnectsPerSecond + 1) / 2,
 			rates: map[admission.Key]*connectRate{}},
 		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
-		streams:  map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
+		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -253,6 +255,10 @@ func (s *Server) join(st *stream) error {
 		return status.Errorf(codes.ResourceExhausted, "%d streams are open, no more are allowed",
 			len(s.streams))
 	}
+	if s.drain.begun() {
+		s.counters.refusedStreams.Add(1)
+		return errDraining
+	}
 	s.lastID++
 	st.ID = s.lastID
 	s.streams[st.ID] = st
@@ -280,6 +286,9 @@ func (s *Server) leave(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st.ID)
+	if len(s.streams) == 0 {
+		s.drain.emptied()
+	}
 	if st.other {
 		s.others--
 	}

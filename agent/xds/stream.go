@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
@@ -188,6 +189,8 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var stuck time.Time // deadline for the response being sent; zero: none
+	draining := st.server.drain.started
+	var leave <-chan time.Time
 	for {
 		now := time.Now()
 		st.expire(now)
@@ -222,6 +225,10 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			st.session.advance(snapshot)
 		case do := <-st.inspect:
 			do(st)
+		case <-draining:
+			draining, leave = nil, time.After(rand.N(st.server.drain.within))
+		case <-leave:
+			return errDraining
 		case <-timer.C:
 			if !stuck.IsZero() && !time.Now().Before(stuck) {
 				return st.stuckError()
