@@ -1,0 +1,168 @@
+// Package debug answers questions about the discovery server: istiod's debug types over xDS
+// (Debugger.Answer) and the same as pages over HTTP (Debugger.Page). Credentials are redacted, and
+// one answer is made at a time, since those about 10,000 clients have megabytes.
+package debug
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/redact"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/xds"
+)
+
+// Options configure a Debugger.
+type Options struct {
+	XDS       *xds.Server
+	Discovery *discovery.Server
+	May       func(client xds.Peer) error // returns a gRPC status if a client gets no answers
+	// Sources returns the state of the sources and registries, as JSON encodes it; nil: none.
+	Sources func() any
+}
+
+// Debugger answers questions. It is safe for concurrent use.
+type Debugger struct {
+	options Options
+	turn    chan struct{} // has a place for the one that answers
+}
+
+// answerTime bounds the time of an answer, and the wait for the one before it.
+const answerTime = 30 * time.Second
+
+// New returns a Debugger. Its Options may be set until it is used.
+func New(options Options) *Debugger {
+	return &Debugger{options: options, turn: make(chan struct{}, 1)}
+}
+
+// topics are the names of answers. Each is a path below /debug/.
+var topics = map[string]struct {
+	help   string
+	answer func(d *Debugger, ctx context.Context, query url.Values) (any, error)
+}{
+	"syncz":       {"what each proxy was sent and has accepted", (*Debugger).syncz},
+	"connections": {"proxies that are connected", (*Debugger).connections},
+	"config_dump": {"resources of one proxy: ?proxyID=ID, endpoints too: &include_eds",
+		(*Debugger).configDump},
+	"edsz":     {"endpoints of one proxy: ?proxyID=ID", (*Debugger).endpoints},
+	"pushes":   {"responses, refusals and times", (*Debugger).pushes},
+	"config":   {"objects by kind, sources and problems", (*Debugger).config},
+	"registry": {"hosts with their addresses and ports", (*Debugger).registry},
+}
+
+// Answer implements xds.Options.Debug.
+func (d *Debugger) Answer(ctx context.Context, client xds.Peer, typeURL string, names []string) (
+	[]*resource.Resource, error) {
+	if err := d.options.May(client); err != nil {
+		return nil, err
+	}
+	name, proto := strings.CutPrefix(typeURL, xds.DebugType+"/")
+	if !proto && len(names) != 1 || proto && len(names) > 1 {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %d names, not one", typeURL, len(names))
+	}
+	done, err := d.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	switch {
+	case proto && name == "syncz":
+		return d.clientConfigs(ctx)
+	case proto && name == "config_dump" && len(names) == 1:
+		return d.dumpParts(ctx, names[0])
+	case proto:
+		return nil, status.Errorf(codes.NotFound, "there is no debug type %s", typeURL)
+	}
+	text, err := d.text(ctx, names[0])
+	if err != nil {
+		return nil, err
+	}
+	return []*resource.Resource{resource.FromEncoded(xds.DebugType, names[0], text)}, nil
+}
+
+// Page serves an answer at a path below /debug/. The caller decides who may read it.
+func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
+	done, err := d.begin(r.Context())
+	if err == nil {
+		defer done()
+		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+		defer cancel()
+		var text []byte
+		name := strings.TrimPrefix(r.URL.Path, "/debug/")
+		if text, err = d.text(ctx, name+"?"+r.URL.RawQuery); err == nil {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(text) // the client is gone
+			return
+		}
+	}
+	code := http.StatusBadRequest
+	switch status.Code(err) {
+	case codes.NotFound:
+		code = http.StatusNotFound
+	case codes.Unavailable:
+		code = http.StatusServiceUnavailable
+	}
+	http.Error(w, status.Convert(err).Message(), code)
+}
+
+// begin waits for the turn of an answer. done ends it.
+func (d *Debugger) begin(ctx context.Context) (done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	select {
+	case d.turn <- struct{}{}:
+		return func() { <-d.turn }, nil
+	case <-ctx.Done():
+		return nil, status.Error(codes.Unavailable, "others are answered: try again")
+	}
+}
+
+// text returns the answer for a path and a query, as JSON.
+func (d *Debugger) text(ctx context.Context, name string) ([]byte, error) {
+	path, query, _ := strings.Cut(name, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%q: %v", name, err)
+	}
+	if path == "list" || path == "" {
+		return encode(slices.Sorted(maps.Keys(topics)))
+	}
+	topic, ok := topics[path]
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "there is no %q; there are %s", path,
+			strings.Join(slices.Sorted(maps.Keys(topics)), ", "))
+	}
+	answer, err := topic.answer(d, ctx, values)
+	if err != nil {
+		return nil, err
+	}
+	return encode(answer)
+}
+
+// encode returns JSON without credentials.
+func encode(answer any) ([]byte, error) {
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	var out bytes.Buffer
+	r := redact.New(&out)
+	// writing into memory does not fail
+	_, _ = r.Write(text)
+	_ = r.Flush()
+	return out.Bytes(), nil
+}

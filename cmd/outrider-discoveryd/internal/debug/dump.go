@@ -1,0 +1,143 @@
+package debug
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// snapshot returns the resources that the server has for a connected proxy.
+func (d *Debugger) snapshot(ctx context.Context, proxy string) (*resource.Snapshot, error) {
+	for _, stream := range d.proxies(ctx) {
+		// istioctl sends NAME.NAMESPACE, the third part of an ID
+		if parts := strings.Split(stream.Node.GetId(), "~"); proxy == stream.Node.GetId() ||
+			len(parts) == 4 && proxy == parts[2] {
+			feed, err := d.options.Discovery.Feed(stream.Node)
+			if err != nil {
+				return nil, err
+			}
+			snapshot, _ := feed.Current()
+			return snapshot, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "proxy %q is not connected to this server: set proxyID",
+		proxy)
+}
+
+// sorted returns the resources of a type, by name.
+func sorted(snapshot *resource.Snapshot, typeURL string) (all []*resource.Resource) {
+	set := snapshot.Set(typeURL)
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		all = append(all, set[name])
+	}
+	return all
+}
+
+func encoded(r *resource.Resource) *anypb.Any {
+	return &anypb.Any{TypeUrl: r.Type, Value: r.Value()}
+}
+
+// dump returns the parts of Envoy's configuration dump. Secrets are left out.
+func dump(snapshot *resource.Snapshot, endpoints bool) []proto.Message {
+	clusters, listeners, routes := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{},
+		&adminv3.RoutesConfigDump{}
+	for _, r := range sorted(snapshot, resource.ClusterType) {
+		clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters,
+			&adminv3.ClustersConfigDump_DynamicCluster{VersionInfo: r.Version, Cluster: encoded(r)})
+	}
+	for _, r := range sorted(snapshot, resource.ListenerType) {
+		listeners.DynamicListeners = append(listeners.DynamicListeners,
+			&adminv3.ListenersConfigDump_DynamicListener{Name: r.Name,
+				ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{
+					VersionInfo: r.Version, Listener: encoded(r)}})
+	}
+	for _, r := range sorted(snapshot, resource.RouteType) {
+		routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs,
+			&adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: r.Version,
+				RouteConfig: encoded(r)})
+	}
+	all := []proto.Message{clusters, listeners, routes}
+	if endpoints {
+		of := &adminv3.EndpointsConfigDump{}
+		for _, r := range sorted(snapshot, resource.EndpointType) {
+			of.DynamicEndpointConfigs = append(of.DynamicEndpointConfigs,
+				&adminv3.EndpointsConfigDump_DynamicEndpointConfig{VersionInfo: r.Version,
+					EndpointConfig: encoded(r)})
+		}
+		all = append(all, of)
+	}
+	return all
+}
+
+// dumpParts returns the parts of a proxy's dump as resources for istioctl.
+func (d *Debugger) dumpParts(ctx context.Context, proxy string) ([]*resource.Resource, error) {
+	snapshot, err := d.snapshot(ctx, proxy)
+	if err != nil {
+		return nil, err
+	}
+	var all []*resource.Resource
+	for _, part := range dump(snapshot, false) {
+		r, err := resource.New("", part)
+		if err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func (d *Debugger) configDump(ctx context.Context, query url.Values) (any, error) {
+	snapshot, err := d.snapshot(ctx, query.Get("proxyID"))
+	if err != nil {
+		return nil, err
+	}
+	var configs []json.RawMessage
+	for _, part := range dump(snapshot, query.Has("include_eds")) {
+		text, err := toJSON(part)
+		if err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		configs = append(configs, text)
+	}
+	return map[string]any{"configs": configs}, nil
+}
+
+func (d *Debugger) endpoints(ctx context.Context, query url.Values) (any, error) {
+	snapshot, err := d.snapshot(ctx, query.Get("proxyID"))
+	if err != nil {
+		return nil, err
+	}
+	all := []json.RawMessage{}
+	for _, r := range sorted(snapshot, resource.EndpointType) {
+		text, err := toJSON(encoded(r))
+		if err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		all = append(all, text)
+	}
+	return all, nil
+}
+
+// toJSON encodes a message as Envoy's admin interface does, with its type.
+func toJSON(message proto.Message) (json.RawMessage, error) {
+	wrapped, ok := message.(*anypb.Any)
+	if !ok {
+		wrapped = &anypb.Any{}
+		if err := wrapped.MarshalFrom(message); err != nil {
+			return nil, err
+		}
+	}
+	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(wrapped)
+}

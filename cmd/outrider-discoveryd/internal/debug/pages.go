@@ -1,0 +1,52 @@
+package debug
+
+import (
+	"context"
+	"net/url"
+)
+
+// maxProblems bounds the problems in an answer.
+const maxProblems = 1000
+
+func (d *Debugger) pushes(context.Context, url.Values) (any, error) {
+	streams, contents := d.options.XDS.Stats(), d.options.Discovery.Stats()
+	return map[string]any{"xds": streams, "debounce": contents.Debounce, "push": contents.Push,
+		"views": contents.Views}, nil
+}
+
+func (d *Debugger) config(context.Context, url.Values) (any, error) {
+	problems := d.options.Discovery.Problems()
+	answer := map[string]any{"objects": d.options.Discovery.Stats().Objects,
+		"problem_count": len(problems), "problems": problems[:min(len(problems), maxProblems)]}
+	if d.options.Sources != nil {
+		answer["sources"] = d.options.Sources()
+	}
+	return answer, nil
+}
+
+// host is a service.
+type host struct {
+	Host      string   `json:"host"`
+	Addresses []string `json:"addresses"`
+	Ports     []port   `json:"ports"`
+}
+
+type port struct {
+	Number uint32 `json:"number"`
+	Name   string `json:"name"`
+}
+
+func (d *Debugger) registry(context.Context, url.Values) (any, error) {
+	all := []host{}
+	for _, name := range d.options.Discovery.Names(nil) {
+		h := host{Host: name.Host, Addresses: []string{}}
+		for _, address := range name.Addresses {
+			h.Addresses = append(h.Addresses, address.String())
+		}
+		for _, p := range name.Ports {
+			h.Ports = append(h.Ports, port{p.Number, p.Name})
+		}
+		all = append(all, h)
+	}
+	return all, nil
+}
