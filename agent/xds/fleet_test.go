@@ -23,7 +23,7 @@ import (
 // serveFleet serves on a TCP address with the limits of a fleet until the test ends. The cluster of
 // a client's node is its identity.
 func serveFleet(t *testing.T, options Options,
-	limit func(net.Listener) net.Listener) (server *Server, address string) {
+	limit func(net.Listener) net.Listener) (*Server, string) {
 	t.Helper()
 	options.Admit = func(client *Peer, node *corev3.Node) (*corev3.Node, error) {
 		if node.GetCluster() == "stranger" {
