@@ -163,6 +163,21 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	return kill
 }
 
+// API returns the URL of the API server, a client that is its administrator, and one that is nobody.
+func (c *Cluster) API() (url string, administrator, nobody *http.Client) {
+	return c.api, &http.Client{Timeout: startTime, Transport: asAdministrator{c.client.Transport}},
+		c.client
+}
+
+type asAdministrator struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (a asAdministrator) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set("Authorization", "Bearer secret")
+	return a.RoundTripper.RoundTrip(request)
+}
+
 func (c *Cluster) write(name, text string) {
 	c.t.Helper()
 	if err := os.WriteFile(filepath.Join(c.work, name), []byte(text), 0o600); err != nil {

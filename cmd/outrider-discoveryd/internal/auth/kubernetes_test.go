@@ -1,0 +1,56 @@
+package auth
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/scripts/parts/cluster"
+)
+
+// A real API server reviews the tokens that it issued.
+func TestKubernetes(t *testing.T) {
+	c := cluster.Start(t)
+	c.Create("/api/v1/namespaces", "metadata: {name: a}")
+	c.Create("/api/v1/namespaces/a/serviceaccounts", "metadata: {name: web}")
+	url, administrator, nobody := c.API()
+	token := c.Token("a", "web")
+	for _, test := range []struct {
+		name   string
+		review Review
+		token  string
+		node   string // namespace
+		code   codes.Code
+		says   string
+	}{
+		{"its own", Kubernetes(administrator, url+"/", "istio-ca"), token, "a", codes.OK, ""},
+		{"another namespace", Kubernetes(administrator, url, "istio-ca"), token, "b",
+			codes.PermissionDenied, "namespace"},
+		{"another audience", Kubernetes(administrator, url, "other"), token, "a",
+			codes.Unauthenticated, "the API server refuses it"},
+		{"another issuer", Kubernetes(administrator, url, "istio-ca"), newIssuer(t).token(nil), "a",
+			codes.Unauthenticated, "the API server refuses it"},
+		{"no right to review", Kubernetes(nobody, url, "istio-ca"), token, "a",
+			codes.Unavailable, "cannot be verified now"},
+		{"no API server", Kubernetes(administrator, "https://127.0.0.1:1", "istio-ca"), token, "a",
+			codes.Unavailable, "cannot be verified now"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := New(Settings{Require: Token, Review: test.review}, domains,
+				slog.New(slog.DiscardHandler))
+			client := &xds.Peer{TLS: true, Token: test.token}
+			_, err := a.Admit(client, nodeOf(test.node, "web", ""))
+			if status.Code(err) != test.code || err != nil &&
+				!strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v, want %v %q", err, test.code, test.says)
+			}
+			if err == nil && client.Identity != web {
+				t.Errorf("identity %q", client.Identity)
+			}
+		})
+	}
+}
