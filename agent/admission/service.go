@@ -45,7 +45,7 @@ func (s Service) Serve(ctx context.Context) error {
 			return refused, key
 		}})
 	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if fromPage(r) {
+		if FromPage(r) {
 			http.Error(w, "use an IP address or localhost, and no Origin: "+
 				"web pages are refused", http.StatusForbidden)
 			return
@@ -59,9 +59,9 @@ func (s Service) Serve(ctx context.Context) error {
 	return nil
 }
 
-// fromPage reports whether a web page may have made a browser send a request: to another origin, or
+// FromPage reports whether a web page may have made a browser send a request: to another origin, or
 // to its own name, which resolves to this host (DNS rebinding).
-func fromPage(r *http.Request) bool {
+func FromPage(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
