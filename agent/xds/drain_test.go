@@ -52,3 +52,23 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%d streams", n)
 	}
 }
+
+// A connection that has reached its age ends with its streams.
+func TestMaxConnectionAge(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	_, address := serveFleet(t, Options{Source: oneFeed{feed},
+		MaxConnectionAge: 100 * time.Millisecond}, LimitTCP)
+	connection := connectTo(t, address)
+	stream := join(t, connection, "one")
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream ends with %v", err)
+	}
+	eventually(t, "the client connects again", func() bool {
+		_, err := join(t, connection, "one").Recv()
+		return err == nil
+	})
+}

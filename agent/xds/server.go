@@ -89,7 +89,8 @@ type Options struct {
 	MaxMessageBytes     int // of a request; 0: 16 MiB
 	// MaxSubscriptionBytes bounds the names that one stream subscribes to; 0: 16 MiB.
 	MaxSubscriptionBytes int
-	MaxConnectionAge     time.Duration // connections are closed after about this time; 0: never
+	// MaxConnectionAge is when connections are closed, less or more a tenth; 0: never.
+	MaxConnectionAge time.Duration
 	// Also registers further services; nil: none.
 	Also func(grpc.ServiceRegistrar)
 }
@@ -103,6 +104,7 @@ const (
 	maxNameBytes           = 4096
 	keepaliveInterval      = 30 * time.Second
 	keepaliveTimeout       = 10 * time.Second
+	connectionAgeGrace     = 5 * time.Second // streams of xDS never end by themselves
 	// between a client's pings; Envoy's bootstrap sets a longer interval
 	keepaliveMinimum    = 5 * time.Second
 	maxStreamsPerClient = 100     // on one connection
@@ -193,7 +195,7 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveInterval, Timeout: keepaliveTimeout,
-			MaxConnectionAge: s.options.MaxConnectionAge,
+			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: connectionAgeGrace,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum,
 			PermitWithoutStream: true}),
