@@ -18,6 +18,7 @@ type configuration struct {
 	cache     *view.Cache
 	stored    []Problem        // of the store
 	held      []*object.Object // last good versions that the store serves
+	away      []string         // directories whose objects are among them
 	objects   map[object.Kind]int
 	refs      references
 
@@ -52,7 +53,8 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 
 // recordStore records the problems of the store and what it holds. Only Run may call it.
 func (c *configuration) recordStore() {
-	c.loaded, c.stored, c.held, c.unlisted = true, c.store.Problems(), c.store.Held(), nil
+	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
+	c.held, c.away = c.store.Held(), c.store.Away()
 	if p, ok := c.store.Unlisted(); ok {
 		c.unlisted = nothingServed(p)
 	}

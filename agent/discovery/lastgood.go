@@ -67,7 +67,7 @@ func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.config
-	state := lastgood.State{Objects: c.held, Checked: c.store.Has(object.EnvoyFilter)}
+	state := lastgood.State{Objects: c.held, Away: c.away, Checked: c.store.Has(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
 		if len(state.Mesh) == 0 { // Istio's defaults
@@ -93,7 +93,7 @@ func (s *Server) persist() {
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
 	if !s.persisted.stale && now.Checked == last.Checked &&
-		slices.Equal(now.Objects, last.Objects) && bytes.Equal(now.Mesh, last.Mesh) &&
+		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) && bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {
 		return nil
 	}

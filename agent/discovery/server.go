@@ -112,7 +112,7 @@ func New(options Options) (*Server, error) {
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.config = &configuration{namespace: options.Settings.Namespace,
-		store: newStore(options, s.check(), lastGood), held: lastGood.Objects}
+		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.Away}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
@@ -120,7 +120,8 @@ func New(options Options) (*Server, error) {
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
-		LastGood: lastGood.Objects, Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources})
+		LastGood: lastGood.Objects, Away: lastGood.Away,
+		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources})
 }
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.

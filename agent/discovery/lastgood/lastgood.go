@@ -26,6 +26,7 @@ import (
 // State has the versions in force that the files no longer contain in valid form.
 type State struct {
 	Objects []*object.Object
+	Away    []string // paths of Objects that were away, see store.Options
 	// Checked means that the files have EnvoyFilters, and that those with fields that Envoy's API
 	// does not have are refused. Older servers had them in force.
 	Checked bool
@@ -49,6 +50,7 @@ const (
 type written struct {
 	Version int      `json:"version"`
 	Objects []Record `json:"objects,omitempty"`
+	Away    []string `json:"away,omitempty"`
 	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
 	Checked bool `json:"checked,omitempty"`
@@ -95,7 +97,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	if err != nil {
 		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Checked: in.Checked}
+	state := State{Mesh: in.Mesh, Checked: in.Checked, Away: in.Away}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)
@@ -135,7 +137,7 @@ func Write(path string, state State) error {
 	if err != nil {
 		return err
 	}
-	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects}
+	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects, Away: state.Away}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}

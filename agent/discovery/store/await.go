@@ -12,7 +12,8 @@ import (
 // be now.
 func (s *Store) Awaits() (awaits, appeared bool) {
 	for path := range s.awaited {
-		if _, problem := s.roots[path]; !problem {
+		_, problem := s.roots[path]
+		if _, away := s.away[path]; !problem && !away {
 			continue // not read yet
 		}
 		awaits, appeared = true, appeared || rootError(path) == nil

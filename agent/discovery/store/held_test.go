@@ -13,7 +13,7 @@ import (
 // again replaces the store by one that starts with its held objects, as after a restart.
 func (f *files) again() {
 	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validateObject,
-		LastGood: f.store.Held()})
+		LastGood: f.store.Held(), Away: f.store.Away()})
 }
 
 func (f *files) expectHeld(what string, names ...string) {

@@ -16,11 +16,14 @@ func (s *Store) Problems() []object.Problem {
 		slices.SortFunc(s.ofFiles, object.Problem.Compare)
 		s.ofFiles = slices.Compact(s.ofFiles)
 	}
-	if len(s.roots)+len(s.duplicates) == 0 {
+	if len(s.roots)+len(s.away)+len(s.duplicates) == 0 {
 		return s.ofFiles
 	}
 	all := slices.Clone(s.ofFiles)
 	for _, p := range s.roots {
+		all = append(all, p)
+	}
+	for _, p := range s.away {
 		all = append(all, p)
 	}
 	for _, p := range s.duplicates {

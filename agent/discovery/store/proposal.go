@@ -24,6 +24,9 @@ func ReadTexts(paths []string, limit int) ([]Text, error) {
 	for _, root := range paths {
 		var found []string
 		err := scan(filepath.Clean(root), func(path string, info fs.FileInfo) {
+			if info.IsDir() {
+				return
+			}
 			found = append(found, path)
 			left -= info.Size()
 		})

@@ -58,7 +58,7 @@ const maxEntries = 100_000
 // errTooMany is the error of a scan that ended at maxEntries.
 var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
 
-// scan calls found for root, or for every file below it, following symbolic links. It visits each
+// scan calls found for root and for every file and directory below it, following symbolic links. It visits each
 // directory once, those without a link on their path first. A root that does not exist is an error;
 // files that vanish during the scan are not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
@@ -106,6 +106,7 @@ func (s *scanner) visit(d directory) {
 		return
 	}
 	s.visited[identity] = true
+	s.found(d.path, d.info)
 	entries, err := readfile.Entries(d.path, s.left)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.failed = cmp.Or(s.failed, err)

@@ -4,7 +4,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 )
 
@@ -45,6 +43,9 @@ type Options struct {
 	// Sources are the names of the sources of Take, and FilesSource, in order of precedence: of two
 	// objects with the same key, that of the earlier source is in force. nil: files only
 	Sources []string
+
+	// Away are the paths whose objects an earlier store had although they were away (Store.Away).
+	Away []string
 }
 
 // Store holds the objects of the files. It is not safe for concurrent use.
@@ -62,8 +63,11 @@ type Store struct {
 	roots      map[string]object.Problem // unreadable Options.Paths
 	awaited    map[string]bool           // Options.Paths that could not be listed yet, with Await
 	listed     map[string]bool           // Options.Paths whose files have all been found once
-	// file systems of Options.Paths at their last scan
-	devices    map[string]uint64
+	// file systems of directories at their last scan, and of those of away before
+	devices map[string]uint64
+	// paths that lost their content because their file system is not mounted any more
+	away       map[string]object.Problem
+	restored   map[object.Key]*object.Object // keys of Options.Away, until Load
 	duplicates map[object.Key][]object.Problem
 	// problems of all files, sorted; nil: must be rebuilt
 	ofFiles []object.Problem
@@ -78,7 +82,7 @@ func New(options Options) *Store {
 	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{},
 		candidates: map[object.Key][]*object.Object{},
 		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
-		listed:     map[string]bool{},
+		listed: map[string]bool{}, away: map[string]object.Problem{},
 		duplicates: map[object.Key][]object.Problem{},
 		ranks:      map[string]int{}, complete: map[string]bool{},
 		registered: map[string][]*object.Object{}}
@@ -94,6 +98,7 @@ func New(options Options) *Store {
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.In(options.Namespace))
 	}
+	s.restore(options.Away)
 	return s
 }
 
@@ -118,12 +123,18 @@ func (s *Store) Reload(paths []string) []object.Change {
 			vanished[root] = s.vanished(root)
 		}
 		if vanished[root] {
+			s.holdUnseen(s.unseen(root, nil))
 			continue
 		}
 		if _, wrong := s.roots[root]; wrong {
 			path = root // it may exist again
 		}
-		if known := s.files[path]; known != nil {
+		for folder := range s.away {
+			if within(folder, path) {
+				path = folder // it may be mounted again
+			}
+		}
+		if _, err := os.Lstat(path); err == nil && s.files[path] != nil {
 			read = append(read, path)
 			continue
 		}
@@ -149,52 +160,16 @@ func (s *Store) rootOf(path string) string {
 	return ""
 }
 
-// vanished reports whether a configured path that held files has disappeared: removed, renamed or
-// unmounted, which leaves an empty directory of another file system. That is hardly meant to delete
-// all objects, which would cut off all traffic.
-func (s *Store) vanished(root string) bool {
-	held := 0
-	for known := range s.files {
-		if within(root, known) {
-			held++
-		}
-	}
-	info, err := os.Stat(root)
-	how := ""
-	switch {
-	case held == 0:
-	case errors.Is(err, fs.ErrNotExist):
-		how = "is gone"
-	case err == nil && info.IsDir() && s.devices[root] != fingerprintOf(info).device &&
-		holdsNothing(root):
-		how = "is empty, and on another file system than before"
-	}
-	if how == "" {
-		return false
-	}
-	what := "file stays"
-	if held > 1 {
-		what = "files stay"
-	}
-	s.roots[root] = object.Problem{File: root, Line: 1, Severity: condition.Warning,
-		Message: fmt.Sprintf("%s: its %d %s in force as last read", how, held, what),
-		Fix: "rename or mount it back, or take it out of [discovery] files and restart the " +
-			"agent"}
-	return true
-}
-
-func holdsNothing(folder string) bool {
-	nothing := true
-	err := scan(folder, func(string, fs.FileInfo) { nothing = false })
-	return err == nil && nothing
-}
-
 // compare returns the changed and the deleted files at and below a path. If the scan is incomplete,
 // unseen holds the files that may be either: a file in an unreadable directory is not deleted, and
 // reading it reports the error.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
-	present := map[string]bool{}
+	present, devices := map[string]bool{}, map[string]uint64{}
 	err := scan(path, func(found string, info fs.FileInfo) {
+		if info.IsDir() {
+			devices[found] = fingerprintOf(info).device
+			return
+		}
 		if found == path && !isRoot && !isMesh(filepath.Base(path)) {
 			return
 		}
@@ -208,9 +183,6 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 	if isRoot {
 		delete(s.roots, path)
 		s.listed[path] = s.listed[path] || err == nil
-		if info, err := os.Stat(path); err == nil {
-			s.devices[path] = fingerprintOf(info).device
-		}
 	}
 	if isRoot && !errors.Is(err, fs.ErrNotExist) && rootError(path) == nil {
 		delete(s.awaited, path)
@@ -218,14 +190,12 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 	if err != nil && isRoot {
 		s.roots[path] = s.unreadableRoot(path, err)
 	}
+	missing := s.retainAway(path, s.unseen(path, present))
+	s.recordDevices(path, devices)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return changed, nil, s.unseen(path, present)
+		return changed, nil, missing
 	}
-	for known := range s.files {
-		if within(path, known) && !present[known] {
-			gone = append(gone, known)
-		}
-	}
+	gone = slices.DeleteFunc(missing, func(file string) bool { return s.files[file] == nil })
 	return changed, gone, nil
 }
 
@@ -258,7 +228,10 @@ func (s *Store) apply(read, gone []string,
 	}
 	s.options.Tolerate = s.options.Tolerate && len(s.awaited) > 0
 
-	before := map[object.Key]*object.Object{}
+	before := s.restored
+	if s.restored = nil; before == nil {
+		before = map[object.Key]*object.Object{}
+	}
 	for _, path := range gone {
 		s.replace(path, nil, before)
 	}

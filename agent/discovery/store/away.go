@@ -1,0 +1,140 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// A path is away if its file system is not mounted any more; a configured path, also if it is gone.
+// That deletes nothing: its objects stay in force, in the next store as well.
+
+// Away returns the paths that are away, for Options.Away of the next store.
+func (s *Store) Away() []string { return slices.Sorted(maps.Keys(s.away)) }
+
+// restore puts the held objects below directories that were away into force.
+func (s *Store) restore(away []string) {
+	s.restored = map[object.Key]*object.Object{}
+	for _, folder := range away {
+		s.devices[folder] = 0 // no file system has it
+		for path, objects := range s.held {
+			if within(folder, path) && s.files[path] == nil {
+				s.replace(path, &file{objects: objects, held: objects}, s.restored)
+			}
+		}
+	}
+}
+
+// vanished reports whether a configured path that held files has disappeared: removed, renamed or
+// unmounted, which leaves an empty directory of another file system. That is hardly meant to delete
+// all objects, which would cut off all traffic.
+func (s *Store) vanished(root string) bool {
+	held := 0
+	for known := range s.files {
+		if within(root, known) {
+			held++
+		}
+	}
+	if held == 0 {
+		return false
+	}
+	how := s.lost(root)
+	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
+		how = "is gone"
+	}
+	if how == "" {
+		return false
+	}
+	delete(s.roots, root)
+	s.away[root] = awayProblem(root, how, held, "rename or mount it back, or take it out of "+
+		"[discovery] files and restart the agent")
+	return true
+}
+
+func holdsNothing(folder string) bool {
+	nothing := true
+	err := scan(folder, func(_ string, info fs.FileInfo) { nothing = nothing && info.IsDir() })
+	return err == nil && nothing
+}
+
+// lost returns why a directory has no content although none of it was deleted, "" if that is not
+// so: unmounted, it is an empty directory of another file system, or a link to nothing.
+func (s *Store) lost(folder string) string {
+	before, known := s.devices[folder]
+	if !known {
+		return ""
+	}
+	info, err := os.Stat(folder)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && isLink(folder):
+		return "is a link to what is gone"
+	case err == nil && info.IsDir() && fingerprintOf(info).device != before && holdsNothing(folder):
+		return "is empty, and on another file system than before"
+	}
+	return ""
+}
+
+// retainAway retains the missing files at and below a path whose directories are away, and returns
+// the others.
+func (s *Store) retainAway(path string, missing []string) (others []string) {
+	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
+	type place struct{ folder, how string }
+	places, counts := map[string]place{}, map[place]int{} // by directory of files
+	for _, file := range missing {
+		directory := filepath.Dir(file)
+		at, known := places[directory]
+		for folder := directory; !known && at.how == "" && folder != s.rootOf(file) &&
+			within(s.rootOf(file), folder); folder = filepath.Dir(folder) {
+			at = place{folder, s.lost(folder)}
+		}
+		places[directory] = at
+		if at.how == "" || s.files[file] == nil {
+			others = append(others, file)
+			continue
+		}
+		s.holdUnseen([]string{file})
+		counts[at]++
+	}
+	for at, n := range counts {
+		s.away[at.folder] = awayProblem(at.folder, at.how, n, "mount it back or remove it")
+	}
+	return others
+}
+
+// recordDevices records the file systems of the directories that a scan has found at and below a
+// path, except of those that are away.
+func (s *Store) recordDevices(path string, found map[string]uint64) {
+	maps.DeleteFunc(s.devices, func(folder string, _ uint64) bool {
+		return within(path, folder) && !s.isAway(folder)
+	})
+	for folder, device := range found {
+		if !s.isAway(folder) {
+			s.devices[folder] = device
+		}
+	}
+}
+
+func (s *Store) isAway(folder string) bool {
+	for away := range s.away {
+		if within(away, folder) {
+			return true
+		}
+	}
+	return false
+}
+
+func awayProblem(path, how string, files int, fix string) object.Problem {
+	what := "file stays"
+	if files > 1 {
+		what = "files stay"
+	}
+	return object.Problem{File: path, Line: 1, Severity: condition.Warning,
+		Message: fmt.Sprintf("%s: its %d %s in force as last read", how, files, what), Fix: fix}
+}
