@@ -14,11 +14,14 @@ func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 	options := jwks.Options{File: s.options.KeySets, Allowed: s.mayBeLocal,
 		Board: s.options.Board, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
 	if roots != "" {
-		options.Roots = x509.NewCertPool()
-		pem, err := os.ReadFile(roots)
-		if err != nil || !options.Roots.AppendCertsFromPEM(pem) {
-			s.options.Logger.Warn("cannot read root certificates for JWKS servers",
-				"file", roots, "error", err)
+		options.Roots = func() *x509.CertPool {
+			pool := x509.NewCertPool()
+			pem, err := os.ReadFile(roots)
+			if err != nil || !pool.AppendCertsFromPEM(pem) {
+				s.options.Logger.Warn("cannot read root certificates for JWKS servers",
+					"file", roots, "error", err)
+			}
+			return pool
 		}
 	}
 	return jwks.New(options)

@@ -38,9 +38,46 @@ func TestIsLocal(t *testing.T) {
 	for text, want := range map[string]bool{"127.8.0.1": true, "::1": true, "169.254.169.254": true,
 		"fe80::1%eth0": true, "::ffff:169.254.169.254": true, "64:ff9b::a9fe:a9fe": true,
 		"64:ff9b::808:808": false, "0.0.0.0": true, "::": true, "192.0.0.192": true,
+		"64:ff9b:1::a9fe:a9fe": true, "64:ff9b:1:a9fe:a9:fe00::": true, "64:ff9b:1:a9:fe:a9fe::": true,
+		"64:ff9b:1::a9:fea9:fe00:0": true, "64:ff9b:1::808:808": false, "64:ff9b:1:808:8:800::": false,
+		"2002:a9fe:a9fe::1": true, "2002:7f00:1::": true, "2002:808:808::1": false,
 		"fd00:ec2::254": true, "10.0.0.1": false, "192.168.1.1": false, "2001:db8::1": false} {
 		if got := fetch.IsLocal(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
+// TestTransport_RefusesOwnAddresses has a server on an address of an interface that is no loopback.
+func TestTransport_RefusesOwnAddresses(t *testing.T) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := ""
+	for _, a := range addresses {
+		if ip := a.(*net.IPNet).IP; !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
+			own = ip.String()
+		}
+	}
+	if own == "" {
+		t.Fatalf("this host has no address but loopback: %v", addresses)
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(own, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	defer server.Close()
+	for _, allowed := range []bool{false, true} {
+		client := fetch.NewClient(fetch.NewTransport(func(string) bool { return allowed }, nil))
+		_, err := fetch.Get(t.Context(), client, server.URL, 1<<10)
+		if want := "is a local address"; err == nil ||
+			strings.Contains(err.Error(), want) == allowed {
+			t.Errorf("allowed: %v: %v", allowed, err)
 		}
 	}
 }

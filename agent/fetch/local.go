@@ -33,19 +33,56 @@ var local = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google
 }
 
-// translated is the prefix of IPv6 addresses that a NAT64 translates to IPv4.
-var translated = netip.MustParsePrefix("64:ff9b::/96")
+// translations are the prefixes of IPv6 addresses that lead to IPv4 ones, and where these are in
+// them: NAT64 (RFC 6052), the NAT64 of a network with prefixes of any length (RFC 8215), and 6to4.
+var translations = []struct {
+	prefix netip.Prefix
+	bytes  [][4]int
+}{
+	{netip.MustParsePrefix("64:ff9b::/96"), [][4]int{{12, 13, 14, 15}}},
+	{netip.MustParsePrefix("64:ff9b:1::/48"), [][4]int{{12, 13, 14, 15}, {9, 10, 11, 12},
+		{7, 9, 10, 11}, {6, 7, 9, 10}}},
+	{netip.MustParsePrefix("2002::/16"), [][4]int{{2, 3, 4, 5}}},
+}
 
 // IsLocal reports whether an address is loopback, link-local, multicast, unspecified, or that of a
-// cloud's metadata service.
+// cloud's metadata service, also behind a translation from IPv6 to IPv4.
 func IsLocal(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
-	if translated.Contains(ip) {
-		bytes := ip.As16()
-		ip = netip.AddrFrom4([4]byte(bytes[12:]))
+	contains := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(ip) })
 	}
-	return slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(ip) })
+	for _, t := range translations {
+		if !t.prefix.Contains(ip) {
+			continue
+		}
+		all := ip.As16()
+		for _, at := range t.bytes {
+			v4 := netip.AddrFrom4([4]byte{all[at[0]], all[at[1]], all[at[2]], all[at[3]]})
+			// a shorter prefix has zeros where a longer one has the address
+			if contains(v4) && (v4.As4()[0] != 0 || len(t.bytes) == 1) {
+				return true
+			}
+		}
+	}
+	return contains(ip)
 }
+
+// isOwn reports whether an address is one of this host's interfaces, which leads to loopback.
+func isOwn(ip netip.Addr) bool {
+	ip = ip.Unmap().WithZone("")
+	addresses, _ := net.InterfaceAddrs() // none are known without them
+	return slices.ContainsFunc(addresses, func(a net.Addr) bool {
+		own, ok := a.(*net.IPNet)
+		if !ok {
+			return false
+		}
+		address, ok := netip.AddrFromSlice(own.IP)
+		return ok && address.Unmap() == ip
+	})
+}
+
+func isLocalOrOwn(ip netip.Addr) bool { return IsLocal(ip) || isOwn(ip) }
 
 // guard is a transport that refuses local addresses, by the address to which it connects.
 type guard struct {
@@ -54,8 +91,8 @@ type guard struct {
 	proxy   http.RoundTripper // for requests that an HTTP proxy of the environment forwards
 }
 
-// NewTransport returns a transport that connects to local addresses (IsLocal) only for hosts that
-// are allowed: lower case, without a final dot. It compares the address after each resolution. Of a
+// NewTransport returns a transport that connects to local addresses (IsLocal) and to those of this
+// host only for hosts that are allowed: lower case, without a final dot. It compares the address after each resolution. Of a
 // host behind an HTTP proxy of the environment it resolves the name itself. It trusts roots, or the
 // system's if they are nil.
 func NewTransport(allowed func(host string) bool, roots *x509.CertPool) http.RoundTripper {
@@ -109,15 +146,15 @@ func refuseLocal(_, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return err
 	}
-	if IsLocal(to.Addr()) {
+	if isLocalOrOwn(to.Addr()) {
 		return fmt.Errorf("%s is a local address", to.Addr())
 	}
 	return nil
 }
 
-// ResolvesToLocal reports whether a host has a local address. One that this host cannot resolve, as
+// ResolvesToLocal reports whether a host has a local address, or one of this host. One that this host cannot resolve, as
 // behind an HTTP proxy, has none.
 func ResolvesToLocal(ctx context.Context, host string) bool {
 	found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	return slices.ContainsFunc(found, IsLocal)
+	return slices.ContainsFunc(found, isLocalOrOwn)
 }

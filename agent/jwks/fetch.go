@@ -83,7 +83,7 @@ func (f *Fetcher) get(ctx context.Context, from string) ([]byte, error) {
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
 		return nil, errors.New("not an http or https URL")
 	}
-	return fetch.Get(ctx, f.client, from, maxBytes)
+	return fetch.Get(ctx, f.client(), from, maxBytes)
 }
 
 // redacted returns the source without what may be a secret.

@@ -70,7 +70,9 @@ type Options struct {
 	// Allowed reports whether hosts may have local addresses: loopback, link-local, or of a cloud's
 	// metadata service. nil: none may. Any goroutine calls it.
 	Allowed func(host string) bool
-	Roots   *x509.CertPool // of HTTPS servers; nil: the system's
+	// Roots returns the authorities of HTTPS servers, nil for the system's. It is called once, before
+	// the first fetch. nil: the system's.
+	Roots func() *x509.CertPool
 
 	Refresh time.Duration // after a success; 0: 20 minutes
 
@@ -82,7 +84,7 @@ type Options struct {
 type Fetcher struct {
 	part.Readiness
 	options  Options
-	client   *http.Client
+	client   func() *http.Client
 	required chan struct{} // Require has changed the entries
 	changed  chan struct{}
 
@@ -126,8 +128,13 @@ func New(options Options) *Fetcher {
 	if options.Board == nil {
 		options.Board = condition.NewBoard()
 	}
+	if options.Roots == nil {
+		options.Roots = func() *x509.CertPool { return nil }
+	}
 	f := &Fetcher{options: options,
-		client:   fetch.NewClient(fetch.NewTransport(options.Allowed, options.Roots)),
+		client: sync.OnceValue(func() *http.Client {
+			return fetch.NewClient(fetch.NewTransport(options.Allowed, options.Roots()))
+		}),
 		required: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		entries: map[Source]*entry{}}
 	f.restore()

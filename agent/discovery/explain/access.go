@@ -16,14 +16,9 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/resource"
-)
-
-// Kinds of the objects that filters for access come from.
-const (
-	authorizationPolicy   = "AuthorizationPolicy"
-	requestAuthentication = "RequestAuthentication"
 )
 
 // guard evaluates an HTTP filter that decides about access, and reports whether it ends the
@@ -168,16 +163,16 @@ func (e *explanation) open(decision string, origins []resource.Origin) {
 // policy returns the origin and a description of a policy by its name in rules, which is Istio's
 // ns[NAMESPACE]-policy[NAME]-rule[INDEX], after a prefix for CUSTOM.
 func (e *explanation) policy(name string, d *listener) ([]resource.Origin, string) {
-	namespace, object, rule, ok := splitPolicy(name)
+	namespace, policy, rule, ok := splitPolicy(name)
 	if !ok {
 		return nil, name
 	}
 	for _, o := range d.resource.Origins {
-		if o.Kind == authorizationPolicy && o.Namespace == namespace && o.Name == object {
+		if o.Kind == string(object.AuthorizationPolicy) && o.Namespace == namespace && o.Name == policy {
 			return []resource.Origin{o}, fmt.Sprintf("%s, rule %s", o, rule)
 		}
 	}
-	return nil, fmt.Sprintf("%s %s/%s, rule %s", authorizationPolicy, namespace, object, rule)
+	return nil, fmt.Sprintf("%s %s/%s, rule %s", object.AuthorizationPolicy, namespace, policy, rule)
 }
 
 func splitPolicy(name string) (namespace, object, rule string, ok bool) {

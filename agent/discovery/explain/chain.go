@@ -9,6 +9,8 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // Names of the listener filters that detect what filter chains match on.
@@ -168,7 +170,7 @@ func (e *explanation) chain(d *listener) {
 			reason, fix = fmt.Sprintf("listener %s takes TLS only, and the request comes without",
 				d.Name), "ask with --tls, or use https"
 			for _, o := range d.resource.Origins {
-				if o.Kind == "PeerAuthentication" {
+				if o.Kind == string(object.PeerAuthentication) {
 					reason += fmt.Sprintf("; mutual TLS by %s", o)
 					fix = "use a client with a certificate of the mesh, or set PERMISSIVE"
 				}

@@ -9,6 +9,7 @@ import (
 
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/jwt"
 	"outrider.org/outrider/agent/resource"
@@ -42,7 +43,7 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 	if config.BypassCorsPreflight && e.request.Method == http.MethodOptions && origin && preflight {
 		return false
 	}
-	origins := objectsOf(d, requestAuthentication)
+	origins := objectsOf(d, string(object.RequestAuthentication))
 	for _, rule := range config.Rules {
 		if matches := e.match(rule.GetMatch()); !matches.holds {
 			continue
