@@ -15,6 +15,8 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"outrider.org/outrider/agent/discovery"
 )
 
 // authorizer admits requests with the header "x-who: me", and no connections. It reports what it
@@ -206,5 +208,47 @@ func TestAuthorizationPolicy_AsksAuthorizersAsWithIstiod(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAuthorizer_NotImported has a Sidecar that does not import the host of an external authorizer.
+func TestAuthorizer_NotImported(t *testing.T) {
+	directory := t.TempDir()
+	config, file := directory+"/config", directory+"/mesh.yaml"
+	write(t, config, "extensionProviders:\n- name: a\n"+
+		"  envoyExtAuthzHttp: {service: authz.test, port: 80}\n")
+	const sidecar = `---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec: {egress: [{hosts: ["%s"]}]}
+`
+	const objects = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: authz, namespace: shop}
+spec: {hosts: [authz.test], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: asks, namespace: shop}
+spec: {action: CUSTOM, provider: {name: a}, rules: [{}]}
+`
+	for imports, want := range map[string]bool{"./authz.test": false, "./other.test": true, "": false} {
+		text := objects
+		if imports != "" {
+			text += fmt.Sprintf(sidecar, imports)
+		}
+		write(t, file, text)
+		problems, err := discovery.Check([]string{file}, discovery.CheckOptions{Namespace: "shop",
+			MeshConfigFile: config})
+		must(t, err)
+		found := false
+		for _, p := range problems {
+			found = found || strings.HasPrefix(p.String(), file+":6: ") &&
+				strings.Contains(p.Message, file+":11 does not import authz.test")
+		}
+		if found != want {
+			t.Errorf("%q: %v", imports, problems)
+		}
 	}
 }

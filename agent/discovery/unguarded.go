@@ -1,32 +1,42 @@
 package discovery
 
 import (
+	"bytes"
+	"slices"
+
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
 
-// admitsWithoutGuards reports whether a listener lacks a filter that admits or denies and that a
-// newer version has, or has it with other rules.
-func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
-	before := guards(accepted)
-	for filter := range guards(newest) {
-		if !before[filter] {
-			return true
-		}
-	}
-	return false
+// guard is a filter of a listener that admits or denies.
+type guard struct {
+	name   string
+	config *anypb.Any
 }
 
-// guards returns the names and encoded settings of the filters of a listener that admit or deny.
-// They are the same in all its filter chains.
-func guards(r *resource.Resource) map[string]bool {
-	all := map[string]bool{}
+// admitsWithoutGuards reports whether a listener may admit what a newer version denies: it lacks one
+// of its filters that admit or deny, or has it with other rules that may admit more.
+func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
+	before := guards(accepted)
+	return slices.ContainsFunc(guards(newest), func(g guard) bool {
+		return !slices.ContainsFunc(before, g.admitsNoLessThan) && !g.admitsAll()
+	})
+}
+
+// guards returns the filters of a listener that admit or deny, those of all its filter chains.
+func guards(r *resource.Resource) []guard {
+	var all []guard
 	add := func(name string, config *anypb.Any) {
 		if translate.IsGuard(name) {
-			all[name+string(config.GetValue())] = true
+			all = append(all, guard{name, config})
 		}
 	}
 	for _, chain := range filterChains(r) {
@@ -42,4 +52,54 @@ func guards(r *resource.Resource) map[string]bool {
 		}
 	}
 	return all
+}
+
+// rules returns the rules of a filter for AuthorizationPolicies, nil if it only evaluates them. ok is
+// false for other filters, and those of external authorizers.
+func (g guard) rules() (rules *rbacv3.RBAC, ok bool) {
+	var requests httprbacv3.RBAC
+	if g.config.UnmarshalTo(&requests) == nil {
+		return requests.Rules, translate.IsDryRun(requests.ShadowRulesStatPrefix)
+	}
+	var connections networkrbacv3.RBAC
+	if g.config.UnmarshalTo(&connections) == nil {
+		return connections.Rules, translate.IsDryRun(connections.ShadowRulesStatPrefix)
+	}
+	return nil, false
+}
+
+// admitsAll reports whether a filter denies nothing.
+func (g guard) admitsAll() bool {
+	rules, ok := g.rules()
+	return ok && (rules == nil || rules.Action == rbacv3.RBAC_LOG)
+}
+
+// admitsNoLessThan reports whether a filter admits all that another one of its kind admits.
+func (g guard) admitsNoLessThan(other guard) bool {
+	if g.name != other.name || bytes.Equal(g.config.GetValue(), other.config.GetValue()) {
+		return g.name == other.name
+	}
+	rules, ok := g.rules()
+	before, known := other.rules()
+	if !ok || !known || rules == nil || before == nil || rules.Action != before.Action {
+		return false
+	}
+	if rules.Action == rbacv3.RBAC_DENY {
+		rules, before = before, rules
+	}
+	return containsRules(rules, before)
+}
+
+// containsRules reports whether one has all rules of another, whatever their names.
+func containsRules(one, other *rbacv3.RBAC) bool {
+	has := map[string]bool{}
+	for _, p := range one.Policies {
+		has[object.Wire(proto.Message(p))] = true
+	}
+	for _, p := range other.Policies {
+		if !has[object.Wire(proto.Message(p))] {
+			return false
+		}
+	}
+	return true
 }

@@ -47,18 +47,37 @@ func TestAdmitsWithoutGuards(t *testing.T) {
 			JwtRules: []*security.JWTRule{{Issuer: "a", Jwks: keys}}}}
 	}
 	deny := policy(security.AuthorizationPolicy_DENY, rule("/a"))
+	twice := policy(security.AuthorizationPolicy_DENY, rule("/a"), rule("/b"))
+	admit := func(paths ...string) *object.Object {
+		var rules []*security.Rule
+		for _, path := range paths {
+			rules = append(rules, rule(path))
+		}
+		return policy(security.AuthorizationPolicy_ALLOW, rules...)
+	}
+	dry := policy(security.AuthorizationPolicy_DENY, rule("/c"))
+	dry.Name, dry.Annotations = "dry", map[string]string{object.DryRunAnnotation: "true"}
 	for name, test := range map[string]struct {
 		before, after []*object.Object
 		want          bool
 	}{
-		"the same":     {[]*object.Object{deny}, []*object.Object{deny}, false},
-		"none":         {nil, nil, false},
-		"one more":     {nil, []*object.Object{deny}, true},
-		"tokens":       {nil, []*object.Object{tokens("a")}, true},
-		"other keys":   {[]*object.Object{tokens("a")}, []*object.Object{tokens("b")}, true},
-		"same keys":    {[]*object.Object{tokens("a")}, []*object.Object{tokens("a")}, false},
-		"one less":     {[]*object.Object{deny}, nil, false},
-		"another rule": {[]*object.Object{deny}, []*object.Object{policy(deny.Spec.(*security.AuthorizationPolicy).Action, rule("/b"))}, true},
+		"the same":      {[]*object.Object{deny}, []*object.Object{deny}, false},
+		"none":          {nil, nil, false},
+		"one more":      {nil, []*object.Object{deny}, true},
+		"tokens":        {nil, []*object.Object{tokens("a")}, true},
+		"other keys":    {[]*object.Object{tokens("a")}, []*object.Object{tokens("b")}, true},
+		"same keys":     {[]*object.Object{tokens("a")}, []*object.Object{tokens("a")}, false},
+		"one less":      {[]*object.Object{deny}, nil, false},
+		"another rule":  {[]*object.Object{deny}, []*object.Object{policy(deny.Spec.(*security.AuthorizationPolicy).Action, rule("/b"))}, true},
+		"fewer denials": {[]*object.Object{twice}, []*object.Object{deny}, false},
+		"more denials":  {[]*object.Object{deny}, []*object.Object{twice}, true},
+		"more admitted": {[]*object.Object{admit("/a")}, []*object.Object{admit("/a", "/b")}, false},
+		"less admitted": {[]*object.Object{admit("/a", "/b")}, []*object.Object{admit("/b")}, true},
+		"a dry run":     {[]*object.Object{deny}, []*object.Object{deny, dry}, false},
+		"an audit": {nil, []*object.Object{policy(security.AuthorizationPolicy_AUDIT,
+			rule("/a"))}, false},
+		"no dry run any more": {[]*object.Object{dry}, []*object.Object{
+			policy(security.AuthorizationPolicy_DENY, rule("/c"))}, true},
 		"another action": {[]*object.Object{deny},
 			[]*object.Object{deny, policy(security.AuthorizationPolicy_ALLOW, rule("/a"))}, true},
 	} {

@@ -38,6 +38,13 @@ type Authorization struct {
 	Origins     []resource.Origin
 	Problems    []object.Problem
 	Reads       []string // hosts of external authorizers, sorted
+	Authorizers []Authorizer
+}
+
+// Authorizer is the host of an external authorizer that a policy needs.
+type Authorizer struct {
+	Policy *object.Object
+	Host   string
 }
 
 // actions lists the actions that Envoy decides itself, in the order of their filters.
@@ -204,6 +211,9 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 				return err
 			}
 			continue
+		}
+		for _, o := range byProvider[name] {
+			a.Authorizers = append(a.Authorizers, Authorizer{o, host})
 		}
 		if err := a.external(w.Mesh().Authorizers[name], name, cluster, host, requests,
 			connections); err != nil {

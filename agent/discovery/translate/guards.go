@@ -37,6 +37,10 @@ func IsGuard(name string) bool {
 		networkExtAuthzFilter, rbac.TokenFilter}, name)
 }
 
+// IsDryRun reports whether the shadow rules with a prefix have no effect: others decide what an
+// external authorizer is asked.
+func IsDryRun(prefix string) bool { return prefix != authorizerShadow }
+
 // addTo puts the filters for requests before those of a connection manager.
 func (g Guards) addTo(manager *hcmv3.HttpConnectionManager) {
 	manager.HttpFilters = slices.Concat(g.Requests, manager.HttpFilters)

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
@@ -13,6 +14,7 @@ import (
 type guards struct {
 	translate.Guards
 	reads   []string // hosts that they depend on
+	asked   []translate.Authorizer
 	made    bool
 	changed bool // by the current update
 }
@@ -36,7 +38,7 @@ func (g *guards) make(v *View) {
 	g.Guards = translate.Guards{
 		Requests:    slices.Concat(policies.External, tokens.Requests, policies.Requests),
 		Connections: policies.Connections, Origins: slices.Concat(tokens.Origins, policies.Origins)}
-	g.reads = policies.Reads
+	g.reads, g.asked = policies.Reads, policies.Authorizers
 	v.report("authentication", dedupe(tokens.Problems))
 	v.report("authorization", dedupe(policies.Problems))
 }
@@ -48,6 +50,25 @@ func (g *guards) withoutInbound() []object.Problem {
 		problems = append(problems, object.ProblemAt(o, condition.Warning,
 			"not enforced for applications on this host: inbound traffic does not pass Envoy",
 			"intercept it ([capture] mode), or add an ingress listener to the Sidecar"))
+	}
+	return problems
+}
+
+// hiddenAuthorizers reports the policies whose external authorizer a sidecar does not import: it has
+// no cluster for it.
+func (g *guards) hiddenAuthorizers(w *model.World, scope *model.Scope) []object.Problem {
+	var problems []object.Problem
+	for _, a := range g.asked {
+		if scope.Imports(w, a.Host) != nil {
+			continue
+		}
+		why, fix := a.Host+" is not exported to this namespace", "add it to exportTo of its ServiceEntry"
+		if o := scope.Object; o != nil {
+			why = fmt.Sprintf("%s at %s:%d does not import %s", o.Key, o.File, o.Line, a.Host)
+			fix = "add the host to an egress listener of the Sidecar"
+		}
+		problems = append(problems, a.Policy.Warning("provider.name",
+			"everything that the rules match is denied, as the authorizer is unknown: "+why, fix))
 	}
 	return problems
 }
