@@ -1,0 +1,124 @@
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// deniedKinds are policies of one workload by file. Each restricts one of deniedRequests.
+var deniedKinds = map[string]string{
+	"mesh.d/access.yaml": `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: access, namespace: default}
+spec: {selector: {matchLabels: {app: web}}, action: DENY, rules: [{to: [{operation: {paths: [/closed]}}]}]}
+`,
+	"mesh.d/tokens.yaml": `apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: tokens, namespace: default}
+spec: {selector: {matchLabels: {app: web}}, jwtRules: [{issuer: a, jwks: '{"keys":[{"kty":"oct","kid":"k","k":"AAAA"}]}'}]}
+`,
+	"mesh.d/peers.yaml": `apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: peers, namespace: default}
+spec: {selector: {matchLabels: {app: web}}, portLevelMtls: {%d: {mode: STRICT}}}
+`,
+}
+
+// TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent runs,
+// after a reload to a new epoch, and after the agent was killed: what was denied stays denied, and
+// what was admitted is admitted. An agent that starts with the broken ones and knows nothing else
+// denies everything.
+func TestDenials_OverLifeOfAgent(t *testing.T) {
+	t.Parallel()
+	r := rig.New(t, rig.Options{Race: true, TOML: "[node]\nlabels = {app = \"web\"}\n"})
+	web, strict := parts.FreePort(t), parts.FreePort(t)
+	r.Write("mesh.d/sidecar.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: default}
+spec:
+  ingress:
+  - {port: {number: %d, protocol: HTTP, name: web}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}
+  - {port: {number: %d, protocol: HTTP, name: strict}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}
+`, web, r.Ports.Backend, strict, r.Ports.Backend))
+	put := func(old, broken string) {
+		for name, text := range deniedKinds {
+			if strings.Contains(text, "%d") {
+				text = fmt.Sprintf(text, strict)
+			}
+			r.Write(name, strings.Replace(text, old, broken, 1))
+		}
+	}
+	answer := func(port int, path, token string) string {
+		request, err := http.NewRequest(http.MethodGet,
+			fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		client := &http.Client{Timeout: 30 * time.Second,
+			Transport: &http.Transport{DisableKeepAlives: true}}
+		response, err := client.Do(request)
+		if err != nil {
+			return "closed"
+		}
+		_ = response.Body.Close()
+		return fmt.Sprint(response.StatusCode)
+	}
+	answers := func() string {
+		return strings.Join([]string{answer(web, "/hello", ""), answer(web, "/closed", ""),
+			answer(web, "/hello", "x.y.z"), answer(strict, "/hello", "")}, " ")
+	}
+	const want = "200 403 401 closed"
+	put("", "")
+	r.StartReady()
+	rig.Eventually(t, 60*time.Second, "the policies are in force",
+		func() bool { return answers() == want })
+	broken := [][2]string{{"spec: {", "spec: {unknown: true, "}, {"security.istio.io/v1",
+		"security.istio.io/v9"}, {"spec: {", "spec: {{"}}
+	for _, edit := range broken {
+		check := func(when string) {
+			t.Helper()
+			if got := answers(); got != want {
+				t.Errorf("%s: %s: %s, want %s", edit[1], when, got, want)
+			}
+		}
+		put(edit[0], edit[1])
+		rig.Eventually(t, 60*time.Second, "all three are reported", func() bool {
+			told := r.Outrider("mesh", "check")
+			all := told.Out + told.Err
+			return !slices.ContainsFunc([]string{"access", "tokens", "peers"}, func(name string) bool {
+				return !strings.Contains(all, filepath.Join(r.Dir, "mesh.d", name+".yaml")+":")
+			})
+		})
+		check("running")
+		if told := r.Outrider("reload"); told.Exit != 0 {
+			t.Fatalf("reload: %+v", told)
+		}
+		check("after a reload")
+		r.KillAgent()
+		check("without an agent")
+		r.StartReady()
+		check("the next agent")
+	}
+	r.Daemon().Process.Signal(os.Interrupt) //nolint:errcheck // Wait notices
+	r.Daemon().Wait(t, 60*time.Second)
+	if err := os.RemoveAll(filepath.Join(r.Dir, "state")); err != nil {
+		t.Fatal(err)
+	}
+	put(broken[0][0], broken[0][1])
+	r.StartReady()
+	if got := answers(); got != "403 403 403 403" {
+		t.Errorf("an agent that knows nothing else: %s", got)
+	}
+}
