@@ -85,16 +85,16 @@ func (s *Store) lost(folder string) string {
 // the others.
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
-	type place struct{ folder, how string }
-	places, counts := map[string]place{}, map[place]int{} // by directory of files
+	type loss struct{ folder, how string }
+	losses, counts := map[string]loss{}, map[loss]int{} // by directory of files
 	for _, file := range missing {
 		directory := filepath.Dir(file)
-		at, known := places[directory]
+		at, known := losses[directory]
 		for folder := directory; !known && at.how == "" && folder != s.rootOf(file) &&
 			within(s.rootOf(file), folder); folder = filepath.Dir(folder) {
-			at = place{folder, s.lost(folder)}
+			at = loss{folder, s.lost(folder)}
 		}
-		places[directory] = at
+		losses[directory] = at
 		if at.how == "" || s.files[file] == nil {
 			others = append(others, file)
 			continue

@@ -13,10 +13,10 @@ import (
 // guards holds the filters that admit or deny what comes in to a proxy.
 type guards struct {
 	translate.Guards
-	reads   []string // hosts that they depend on
-	asked   []translate.Authorizer
-	made    bool
-	changed bool // by the current update
+	reads       []string // hosts that they depend on
+	authorizers []translate.Authorizer
+	made        bool
+	changed     bool // by the current update
 }
 
 // update makes the filters anew if a change affects them.
@@ -38,7 +38,7 @@ func (g *guards) make(v *View) {
 	g.Guards = translate.Guards{
 		Requests:    slices.Concat(policies.External, tokens.Requests, policies.Requests),
 		Connections: policies.Connections, Origins: slices.Concat(tokens.Origins, policies.Origins)}
-	g.reads, g.asked = policies.Reads, policies.Authorizers
+	g.reads, g.authorizers = policies.Reads, policies.Authorizers
 	v.report("authentication", dedupe(tokens.Problems))
 	v.report("authorization", dedupe(policies.Problems))
 }
@@ -58,7 +58,7 @@ func (g *guards) withoutInbound() []object.Problem {
 // no cluster for it.
 func (g *guards) hiddenAuthorizers(w *model.World, scope *model.Scope) []object.Problem {
 	var problems []object.Problem
-	for _, a := range g.asked {
+	for _, a := range g.authorizers {
 		if scope.Imports(w, a.Host) != nil {
 			continue
 		}
