@@ -113,3 +113,32 @@ func padded(line string, column, gap int) string {
 }
 
 func columns(s string) int { return utf8.RuneCountInString(s) }
+
+// discoverydHeader is the beginning of the annotated file of outrider-discoveryd.
+const discoverydHeader = `# /etc/outrider/discoveryd.toml: the configuration of outrider-discoveryd, with all keys and their defaults.
+#
+# The rules of outrider.toml(5) apply. Drop-ins are in /etc/outrider/discoveryd.d/*.toml: a table merges, a list and an
+# array of tables ([[source]]) replace those of the files before. SIGHUP and file changes apply [live] keys in place;
+# [start] keys wait for the next start and are reported as pending.
+#
+# [[source]] is where configuration comes from, in order: of two objects with one name the earlier source's counts.
+# [[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of the sources.
+`
+
+// DiscoverydDefaults returns the annotated file with all keys of outrider-discoveryd and their
+// defaults: etc/discoveryd.toml.
+//
+//go:generate go test -run TestDiscoveryd_ExampleIsWrittenFromTheDefinitions -update .
+func DiscoverydDefaults() string {
+	var all []table
+	for _, t := range discoverydTables(defaultDiscoveryd()) {
+		if t.name == "registration" {
+			registry := sourceTable("registry", newSource(true), true)
+			issuer := issuerTable("auth.jwt_issuers", &JWTIssuer{})
+			registry.sample, issuer.sample = true, true
+			all = append(all, issuer, sourceTable("source", newSource(false), false), registry)
+		}
+		all = append(all, t)
+	}
+	return annotatedFile(discoverydHeader, all)
+}

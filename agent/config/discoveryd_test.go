@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 func loadDiscoveryd(t *testing.T, files map[string]string) (*DiscoverydLoaded, string, error) {
@@ -124,5 +126,21 @@ func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 	if retained.Domain != "a.test" || retained.Push.DebounceMax.String() != "6s" ||
 		retained.Sources[0] != before.Sources[0] {
 		t.Errorf("retained %+v", retained)
+	}
+}
+
+func TestDiscoveryd_ExampleIsWrittenFromTheDefinitions(t *testing.T) {
+	parts.Golden(t, "../../etc/discoveryd.toml", DiscoverydDefaults(), *update)
+	loaded, _, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": DiscoverydDefaults()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty, _, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded.Hash != empty.Hash {
+		t.Errorf("the annotated file differs from the defaults: %v",
+			CompareDiscoveryd(empty.Config, loaded.Config))
 	}
 }
