@@ -98,7 +98,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	p.reloader = newReloader(b, loaded, server, identity)
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
-	p.reloader.notifier = p.notifier
+	p.reloader.notifier, p.reloader.sources = p.notifier, all
 	if c.Listen.Plaintext != "" {
 		p.listeners = append(p.listeners, newListener(c.Listen.Plaintext, streams, nil))
 	}

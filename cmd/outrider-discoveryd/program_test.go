@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -84,6 +83,44 @@ func ask(method, url, token, body string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
+// start runs the program with a configuration, and returns once it is ready. ended receives its end.
+func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended <-chan error) {
+	t.Helper()
+	program = exec.Command(os.Args[0], "--config", file)
+	program.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
+	output, err := os.Create(file + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = output.Close() }()
+	program.Stderr = output
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan error, 1)
+	go func() { end <- program.Wait() }()
+	t.Cleanup(func() {
+		_ = program.Process.Kill()
+		if t.Failed() {
+			t.Log(logOf(file))
+		}
+	})
+	parts.EventuallySees(t, time.Minute, "ready", func() (bool, string) {
+		status, body := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/ready", monitoring), "", "")
+		return status == http.StatusOK, body
+	})
+	return program, end
+}
+
+// logOf returns what a program has logged.
+func logOf(file string) string {
+	text, err := os.ReadFile(file + ".log")
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
 // TestProgram_ServesEnvoyFromFilesAndMemory runs the program with a real Envoy: an entry of a file,
 // one of the write API, a reload, and the end on SIGTERM.
 func TestProgram_ServesEnvoyFromFilesAndMemory(t *testing.T) {
@@ -122,25 +159,7 @@ token_file = "token"
 `, xds, monitoring, api)
 	write(t, file, text)
 
-	var output bytes.Buffer
-	program := exec.Command(os.Args[0], "--config", file)
-	program.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
-	program.Stderr = &output
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- program.Wait() }()
-	t.Cleanup(func() {
-		_ = program.Process.Kill()
-		if t.Failed() {
-			t.Log(output.String())
-		}
-	})
-	parts.EventuallySees(t, time.Minute, "ready", func() (bool, string) {
-		status, body := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/ready", monitoring), "", "")
-		return status == http.StatusOK, body
-	})
+	program, ended := start(t, file, monitoring)
 
 	admin := filepath.Join(directory, "admin.sock")
 	parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, admin, xds))

@@ -17,6 +17,7 @@ import (
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
 // Conditions of the configuration, with the codes of outriderd's.
@@ -37,6 +38,7 @@ type reloader struct {
 	server    *discovery.Server
 	identity  *serverIdentity
 	notifier  *systemd.Notifier
+	sources   []source.Source
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool
@@ -136,6 +138,11 @@ func (r *reloader) reload(requested bool) {
 	if requested {
 		apply = r.server.Reload
 		r.server.Proceed()
+		for _, s := range r.sources {
+			if cautious, ok := s.(interface{ Reload() }); ok {
+				cautious.Reload() // accepts an empty list
+			}
+		}
 	}
 	if err := apply(settingsOf(applied)); err != nil {
 		log.Error("cannot apply settings", "error", err)

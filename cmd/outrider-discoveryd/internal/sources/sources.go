@@ -4,8 +4,11 @@ package sources
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/consul"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/memory"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
@@ -19,6 +22,12 @@ func New(c *config.Discoveryd, sink source.Sink,
 		case "files":
 		case "memory":
 			all = append(all, memory.New(s, false, sink, logOf(s.Name)))
+		case "mcp":
+			one, err := mcp.New(overXDS(s, false, sink, logOf(s.Name)))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
 		default:
 			return nil, fmt.Errorf("a source of type %s is not yet in this version", s.Type)
 		}
@@ -27,9 +36,31 @@ func New(c *config.Discoveryd, sink source.Sink,
 		switch s.Type {
 		case "memory":
 			all = append(all, memory.New(s, true, sink, logOf(s.Name)))
+		case "mcp":
+			one, err := mcp.New(overXDS(s, true, sink, logOf(s.Name)))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
+		case "consul":
+			one, err := consul.New(consul.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile,
+				TokenFile: s.TokenFile, Datacenters: s.Datacenters, Namespace: s.Namespace,
+				Domain: s.Domain, Sink: sink, Logger: logOf(s.Name)})
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
 		default:
 			return nil, fmt.Errorf("a registry of type %s is not yet in this version", s.Type)
 		}
 	}
 	return all, nil
+}
+
+// overXDS returns the options of a source of type mcp. As in [discovery] auth of outriderd, port
+// 15010 is without TLS.
+func overXDS(s *config.Source, services bool, sink source.Sink, log *slog.Logger) mcp.Options {
+	return mcp.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile, TokenFile: s.TokenFile,
+		Plaintext: strings.HasSuffix(s.Address, ":15010"), Services: services, Sink: sink,
+		Logger: log}
 }

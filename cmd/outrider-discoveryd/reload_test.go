@@ -1,0 +1,93 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// TestProgram_ReloadsInPlace replaces the certificate, then changes a live and a start key, then
+// writes an invalid file: the program goes on with what it had.
+func TestProgram_ReloadsInPlace(t *testing.T) {
+	directory := parts.ShortDir(t)
+	secure, monitoring := freePort(t), freePort(t)
+	authority := pkitest.NewAuthority(t, "root", nil)
+	issue := func(name string) {
+		template := pkitest.Leaf(name, time.Hour)
+		template.DNSNames = []string{"discoveryd.test"}
+		chain, key := authority.Issue(t, template)
+		write(t, filepath.Join(directory, "key"), string(key))
+		write(t, filepath.Join(directory, "cert"), string(chain))
+	}
+	issue("first")
+	file := filepath.Join(directory, "discoveryd.toml")
+	text := fmt.Sprintf(`domain = "a.test"
+paths.state_dir = "state"
+log.level = "info"
+[listen]
+plaintext = ""
+tls = "127.0.0.1:%d"
+monitoring = "127.0.0.1:%d"
+[tls]
+cert_file = "cert"
+key_file = "key"
+[auth]
+require = "none"
+[[source]]
+paths = ["."]
+`, secure, monitoring)
+	write(t, file, text)
+	program, _ := start(t, file, monitoring)
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Certificate)
+	shows := func(name string) {
+		t.Helper()
+		parts.EventuallySees(t, time.Minute, name, func() (bool, string) {
+			connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", secure), &tls.Config{
+				RootCAs: roots, ServerName: "discoveryd.test", NextProtos: []string{"h2"}})
+			if err != nil {
+				return false, err.Error()
+			}
+			defer func() { _ = connection.Close() }()
+			subject := connection.ConnectionState().PeerCertificates[0].Subject.String()
+			return strings.Contains(subject, name), subject
+		})
+	}
+	logs := func(words ...string) {
+		t.Helper()
+		parts.EventuallySees(t, time.Minute, strings.Join(words, " "), func() (bool, string) {
+			text := logOf(file)
+			for _, word := range words {
+				if !strings.Contains(text, word) {
+					return false, text
+				}
+			}
+			return true, ""
+		})
+	}
+	shows("first")
+	issue("second")
+	shows("second")
+
+	write(t, file, strings.NewReplacer("a.test", "b.test", `"info"`, `"debug"`).Replace(text))
+	logs(`"key":"log.level","old":"\"info\"","new":"\"debug\"","effect":"live"`,
+		"changes of domain wait for the next start")
+	write(t, file, text+"[unknown]\n")
+	logs("the configuration was refused", file+":15:1: unknown: there is no such table")
+	write(t, file, text)
+	if err := program.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	logs("no longer: the configuration was refused")
+	if err := syscall.Kill(program.Process.Pid, 0); err != nil {
+		t.Errorf("the program does not run: %v", err)
+	}
+}
