@@ -178,7 +178,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		out.publish(c.Name, c.finish(), port.Object, origins)
 		return
 	}
-	to := assignment(c.Name, c.prefer(byLocality(endpoints), out.node), c.mutual)
+	to := assignment(c.Name, c.prefer(service, byLocality(endpoints), out.node), c.mutual)
 	if port.ResolvesNames() && len(endpoints) > 0 {
 		c.resolveNames(port.Entry.Resolution)
 		c.LoadAssignment = to

@@ -13,27 +13,33 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// localityOf returns the locality settings in effect, nil if locality load balancing is off.
-func (p policy) localityOf(m *mesh.Config) *networking.LocalityLoadBalancerSetting {
-	setting := p.loadBalancer.GetLocalityLbSetting()
+// localityOf returns the locality settings in effect, nil if locality load balancing is off. Those of
+// the policy precede the traffic distribution of the service, which precedes the mesh's. always says
+// that they have an effect without outlier detection.
+func (p policy) localityOf(m *mesh.Config,
+	service *model.Service) (setting *networking.LocalityLoadBalancerSetting, always bool) {
+	setting = p.loadBalancer.GetLocalityLbSetting()
 	if setting == nil {
+		if labels := service.PreferredLabels(); labels != nil {
+			return &networking.LocalityLoadBalancerSetting{FailoverPriority: labels}, true
+		}
 		setting = m.Locality
 	}
 	if on := setting.GetEnabled(); on != nil && !on.Value {
-		return nil
+		return nil, false
 	}
 	if setting == nil {
-		return &networking.LocalityLoadBalancerSetting{}
+		return &networking.LocalityLoadBalancerSetting{}, false
 	}
-	return setting
+	return setting, false
 }
 
 // prefer sets priorities and weights of endpoint groups for a proxy, as Istio does: by the shares
 // of distribute, else by distance. The latter requires outlier detection, without which no endpoint
 // counts as failed.
-func (d *draft) prefer(groups []group, node model.Node) []group {
-	setting := d.policy.localityOf(d.mesh)
-	failover := d.policy.outlier != nil
+func (d *draft) prefer(service *model.Service, groups []group, node model.Node) []group {
+	setting, always := d.policy.localityOf(d.mesh, service)
+	failover := d.policy.outlier != nil || always
 	if setting == nil {
 		return groups
 	}
@@ -194,7 +200,8 @@ func withoutGaps(groups []group) []group {
 
 // ReaderKey returns a key that is equal for proxies that get equal clusters of a service with a
 // rule (nil: none).
-func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
+func ReaderKey(m *mesh.Config, service *model.Service, rule *model.Rule,
+	node model.Node) string {
 	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.Captured(), node.Identity)
 	near, labels := false, map[string]bool{}
 	policies := []*networking.TrafficPolicy{nil} // without a rule only the mesh's settings apply
@@ -205,8 +212,8 @@ func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
 		}
 	}
 	look := func(l *networking.LoadBalancerSettings, o *networking.OutlierDetection) {
-		setting := policy{loadBalancer: l}.localityOf(m)
-		near = near || o != nil || len(setting.GetDistribute()) > 0
+		setting, always := policy{loadBalancer: l}.localityOf(m, service)
+		near = near || always || o != nil || len(setting.GetDistribute()) > 0
 		for _, text := range setting.GetFailoverPriority() {
 			labels[text] = true
 		}

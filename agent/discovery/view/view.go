@@ -257,7 +257,7 @@ func (c *Cache) Clear() { clear(c.byHost) }
 
 func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) translate.Clusters {
-	reader := translate.ReaderKey(m, rule, node)
+	reader := translate.ReaderKey(m, service, rule, node)
 	for _, t := range c.byHost[service.Host] {
 		if t.service == service && t.rule == rule && t.reader == reader {
 			return t.out

@@ -1,0 +1,23 @@
+package model
+
+import "strings"
+
+// TrafficDistributionAnnotation of a ServiceEntry says which endpoints are preferred, like the field
+// trafficDistribution of a Kubernetes Service.
+const TrafficDistributionAnnotation = "networking.istio.io/traffic-distribution"
+
+// hostnameLabel has the name of the node that a workload runs on.
+const hostnameLabel = "kubernetes.io/hostname"
+
+// PreferredLabels returns the labels that an endpoint should share with the proxy, the most
+// important one first, as the service's oldest entry says; nil: it prefers none.
+func (s *Service) PreferredLabels() []string {
+	switch strings.ToLower(s.Oldest().Annotations[TrafficDistributionAnnotation]) {
+	case "preferclose", "prefersamezone":
+		return []string{NetworkLabel, TopologyLabels[0], TopologyLabels[1]}
+	case "prefersamenode":
+		return []string{NetworkLabel, TopologyLabels[0], TopologyLabels[1], TopologyLabels[2],
+			hostnameLabel}
+	}
+	return nil
+}
