@@ -2,8 +2,8 @@ package model
 
 import "strings"
 
-// TrafficDistributionAnnotation of a ServiceEntry says which endpoints are preferred, like the field
-// trafficDistribution of a Kubernetes Service.
+// TrafficDistributionAnnotation of a ServiceEntry says which endpoints are preferred, like the
+// field trafficDistribution of a Kubernetes Service.
 const TrafficDistributionAnnotation = "networking.istio.io/traffic-distribution"
 
 // hostnameLabel has the name of the node that a workload runs on.

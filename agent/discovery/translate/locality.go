@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// localityOf returns the locality settings in effect, nil if locality load balancing is off. Those of
-// the policy precede the traffic distribution of the service, which precedes the mesh's. always says
-// that they have an effect without outlier detection.
+// localityOf returns the locality settings in effect, nil if locality load balancing is off. Those
+// of the policy precede the traffic distribution of the service, which precedes the mesh's. always
+// says that they have an effect without outlier detection.
 func (p policy) localityOf(m *mesh.Config,
 	service *model.Service) (setting *networking.LocalityLoadBalancerSetting, always bool) {
 	setting = p.loadBalancer.GetLocalityLbSetting()

@@ -36,10 +36,14 @@ type Cluster struct {
 	work    string
 	istiods int
 	plain   string // address without TLS of the newest istiod
+	debug   string // address of its debug pages
+
+	programs, etcd, peers string
+	stop                  func() // ends etcd and the API server
 }
 
 // startTime bounds the start of each program.
-const startTime = time.Minute
+const startTime = 3 * time.Minute
 
 const kubeconfig = `apiVersion: v1
 kind: Config
@@ -63,11 +67,8 @@ func Start(t testing.TB) *Cluster {
 	port := parts.FreePort(t)
 	c := &Cluster{t: t, api: fmt.Sprintf("https://127.0.0.1:%d", port), work: t.TempDir(),
 		client: &http.Client{Timeout: startTime, Transport: transport}}
-	etcd, peers := fmt.Sprintf("http://127.0.0.1:%d", parts.FreePort(t)),
+	c.programs, c.etcd, c.peers = programs, fmt.Sprintf("http://127.0.0.1:%d", parts.FreePort(t)),
 		fmt.Sprintf("http://127.0.0.1:%d", parts.FreePort(t))
-	c.run(programs+"/etcd", nil, "--data-dir", c.work+"/etcd", "--listen-client-urls", etcd,
-		"--advertise-client-urls", etcd, "--listen-peer-urls", peers,
-		"--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -76,31 +77,26 @@ func Start(t testing.TB) *Cluster {
 		Bytes: x509.MarshalPKCS1PrivateKey(key)})))
 	c.write("tokens.csv", "secret,admin,admin,system:masters\n")
 	c.write("kubeconfig", fmt.Sprintf(kubeconfig, c.api))
-	const issuer = "https://kubernetes.default.svc"
-	c.run(programs+"/kube-apiserver", nil, "--etcd-servers", etcd, "--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+c.work+"/tls",
-		"--service-account-issuer="+issuer, "--service-account-key-file="+c.work+"/sa.key",
-		"--service-account-signing-key-file="+c.work+"/sa.key",
-		"--api-audiences="+issuer+",istio-ca", "--token-auth-file="+c.work+"/tokens.csv",
-		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
-		"--disable-admission-plugins=ServiceAccount")
-	parts.Eventually(t, startTime, "the API server is ready", func() bool {
-		code, _ := c.request(http.MethodGet, "/readyz", "")
-		return code == http.StatusOK
-	})
+	c.startServer()
+	c.Define()
+	c.Create("/api/v1/namespaces", "metadata: {name: istio-system}")
+	return c
+}
+
+// Define creates the definitions of Istio's kinds.
+func (c *Cluster) Define() {
+	c.t.Helper()
 	source, err := parts.IstioSource()
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	all, err := os.ReadFile(source + "/manifests/charts/base/files/crd-all.gen.yaml")
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	for definition := range strings.SplitSeq(string(all), "\n---\n") {
 		c.Create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 	}
-	c.Create("/api/v1/namespaces", "metadata: {name: istio-system}")
-	return c
 }
 
 // Istiod starts an istiod and returns its address with TLS and a function that kills it. It ends
@@ -130,7 +126,7 @@ func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 		}
 		return err == nil && response.StatusCode == http.StatusOK
 	})
-	c.plain = ports[0]
+	c.plain, c.debug = ports[0], ports[2]
 	return ports[1], kill
 }
 
@@ -180,7 +176,12 @@ func (a asAdministrator) RoundTrip(request *http.Request) (*http.Response, error
 
 func (c *Cluster) write(name, text string) {
 	c.t.Helper()
-	if err := os.WriteFile(filepath.Join(c.work, name), []byte(text), 0o600); err != nil {
+	c.writeFile(filepath.Join(c.work, name), text)
+}
+
+func (c *Cluster) writeFile(path, text string) {
+	c.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -194,6 +195,9 @@ func (c *Cluster) send(ctx context.Context, client *http.Client,
 	}
 	request.Header.Set("Authorization", "Bearer secret")
 	request.Header.Set("Content-Type", "application/yaml")
+	if method == http.MethodPatch {
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	return client.Do(request)
 }
 

@@ -1,0 +1,138 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// servedFor is how long it is known which kinds an API server has.
+const servedFor = 5 * time.Second
+
+// connection creates clients of an API server. After an error the kubeconfig is read again, so that
+// a new address, certificate or token in it is used.
+type connection struct {
+	kubeconfig string
+	scheme     *runtime.Scheme
+
+	mu      sync.Mutex
+	clients map[schema.GroupVersion]rest.Interface
+
+	discovery sync.Mutex
+	kinds     map[string]schema.GroupVersionResource
+	expires   time.Time
+}
+
+func newConnection(kubeconfig string) (*connection, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, fmt.Errorf("register the types of Kubernetes: %w", err)
+	}
+	return &connection{kubeconfig: kubeconfig, scheme: scheme,
+		clients: map[schema.GroupVersion]rest.Interface{}}, nil
+}
+
+// client returns the client for an API group.
+func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if client := c.clients[gv]; client != nil {
+		return client, nil
+	}
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	config.GroupVersion, config.APIPath = &gv, "/apis"
+	if gv.Group == "" {
+		config.APIPath = "/api"
+	}
+	if !isIstio(gv.Group) { // custom resources have no other encoding than JSON
+		config.ContentType = runtime.ContentTypeProtobuf
+		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{
+		CodecFactory: serializer.NewCodecFactory(c.scheme)}
+	config.QPS = -1                  // requests are few; feeds and the status writer space them
+	config.DisableCompression = true // it takes longer than the network
+	config.WarningHandler = rest.NoWarnings{}
+	config.UserAgent = "outrider-discoveryd"
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c.clients[gv] = client
+	return client, nil
+}
+
+func (c *connection) config() (*rest.Config, error) {
+	if c.kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+}
+
+// failed has the kubeconfig read again.
+func (c *connection) failed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.clients)
+}
+
+func isIstio(group string) bool { return strings.HasSuffix(group, ".istio.io") }
+
+// served returns the newest version that the API server has of a kind of Istio. ok is false if it
+// has none.
+func (c *connection) served(ctx context.Context, kind string) (found schema.GroupVersionResource,
+	ok bool, err error) {
+	c.discovery.Lock()
+	defer c.discovery.Unlock()
+	if time.Now().After(c.expires) {
+		kinds := map[string]schema.GroupVersionResource{}
+		for _, gv := range versions() {
+			if err := c.addServed(ctx, gv, kinds); err != nil {
+				return found, false, fmt.Errorf("find the version of %s: %w", kind, err)
+			}
+		}
+		c.kinds, c.expires = kinds, time.Now().Add(servedFor)
+	}
+	found, ok = c.kinds[kind]
+	return found, ok, nil
+}
+
+// addServed adds the kinds that the API server has in an API version and that are not in kinds.
+func (c *connection) addServed(ctx context.Context, gv schema.GroupVersion,
+	kinds map[string]schema.GroupVersionResource) error {
+	client, err := c.client(gv)
+	if err != nil {
+		return err
+	}
+	text, err := client.Get().AbsPath("/apis", gv.Group, gv.Version).DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(text, &list); err != nil {
+		return fmt.Errorf("read the resources of %s: %w", gv, err)
+	}
+	for _, r := range list.APIResources {
+		if _, known := kinds[r.Kind]; !known && !strings.Contains(r.Name, "/") {
+			kinds[r.Kind] = gv.WithResource(r.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/parts/cluster"
+)
+
+// testRestart shows that the state remains while the API server is gone, that the failure is
+// reported, and that what changed meanwhile arrives as changes.
+func testRestart(t *testing.T, c *cluster.Cluster) {
+	at := networkingPath + namespace(c, "restart") + "/serviceentries"
+	c.Create(at, serviceEntry("one", "one.example"))
+	c.Create(at, serviceEntry("two", "two.example"))
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})
+	awaitSynced(t, s)
+	before := r.paths()
+	c.Restart(func(string) {
+		parts.Eventually(t, limit, "the failure is reported", func() bool {
+			return s.Status().Err != nil
+		})
+		if !slices.Equal(r.paths(), before) || r.count() != 1 {
+			t.Errorf("without API server: %q", r.paths())
+		}
+	})
+	parts.Eventually(t, limit, "the API server is connected again", func() bool {
+		return s.Status().Err == nil
+	})
+	c.Send(http.MethodDelete, at+"/one", "")
+	c.Create(at, serviceEntry("three", "three.example"))
+	r.await(t, "kubernetes:ServiceEntry/restart/three", "three.example")
+	if _, ok := r.input("kubernetes:ServiceEntry/restart/one"); ok || r.all != 1 {
+		t.Errorf("%d batches with all: %q", r.all, r.paths())
+	}
+	c.Send(http.MethodDelete, at+"/two", "")
+	c.Send(http.MethodDelete, at+"/three", "")
+}
+
+// testCompaction shows that a watch whose version is gone from etcd is replaced by a list, and that
+// the list sends what changed while no watch ran.
+func testCompaction(t *testing.T, c *cluster.Cluster) {
+	at := networkingPath + namespace(c, "compaction") + "/serviceentries"
+	c.Create(at, serviceEntry("one", "one.example"))
+	c.Create(at, serviceEntry("two", "two.example"))
+	p := newProxy(t, c)
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, p.address(), "secret")})
+	awaitSynced(t, s)
+	p.cutAfter.Store(1)
+	p.drop()
+	c.Send(http.MethodDelete, at+"/one", "")
+	c.Create(at, serviceEntry("three", "three.example"))
+	c.Compact()
+	c.Restart(nil) // its cache has no history either
+	parts.Eventually(t, limit, "the failure is reported", func() bool {
+		return s.Status().Err != nil
+	})
+	p.cutAfter.Store(0)
+	p.drop()
+	r.await(t, "kubernetes:ServiceEntry/compaction/three", "three.example")
+	parts.Eventually(t, limit, "the other is removed", func() bool {
+		_, ok := r.input("kubernetes:ServiceEntry/compaction/one")
+		return !ok
+	})
+	c.Send(http.MethodDelete, at+"/two", "")
+	c.Send(http.MethodDelete, at+"/three", "")
+}
+
+// testToken shows that a revoked token is reported and that a new one in the kubeconfig is used.
+func testToken(t *testing.T, c *cluster.Cluster) {
+	ns := namespace(c, "token")
+	at := networkingPath + ns + "/serviceentries"
+	c.Create(at, serviceEntry("one", "one.example"))
+	c.SetTokens("secret", "first")
+	c.Restart(nil)
+	kubeconfig := c.Kubeconfig(t, c.Address(), "first")
+	s, r := startSource(t, Options{Kubeconfig: kubeconfig})
+	awaitSynced(t, s)
+	before := r.paths()
+	c.SetTokens("secret", "second")
+	c.Restart(nil)
+	parts.Eventually(t, limit, "the revoked token is reported", func() bool {
+		return apierrors.IsUnauthorized(s.Status().Err)
+	})
+	if !slices.Equal(r.paths(), before) {
+		t.Errorf("with a revoked token: %q", r.paths())
+	}
+	c.WriteKubeconfig(kubeconfig, c.Address(), "second")
+	c.Create(at, serviceEntry("two", "two.example"))
+	r.await(t, "kubernetes:ServiceEntry/token/two", "two.example")
+	parts.Eventually(t, limit, "no failure remains", func() bool { return s.Status().Err == nil })
+	c.Send(http.MethodDelete, at+"/one", "")
+	c.Send(http.MethodDelete, at+"/two", "")
+}
+
+// testCutLists shows that lists which the connection loses in their middle are never half accepted.
+func testCutLists(t *testing.T, c *cluster.Cluster) {
+	at := networkingPath + namespace(c, "cut") + "/serviceentries"
+	const many = pageSize + 100 // more than a page
+	for i := range many {
+		c.Create(at, serviceEntry(fmt.Sprintf("s%d", i), fmt.Sprintf("s%d.example", i)))
+	}
+	p := newProxy(t, c)
+	p.cutAfter.Store(200_000) // in the middle of the first page, or of the second
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, p.address(), "secret"),
+		Namespaces: []string{"cut"}})
+	parts.Eventually(t, limit, "lists were cut", func() bool {
+		return p.cuts.Load() >= 3 && s.Status().Err != nil
+	})
+	if s.Status().Synced || r.count() != 0 {
+		t.Errorf("synchronised with %d objects", len(r.paths()))
+	}
+	p.cutAfter.Store(0)
+	awaitSynced(t, s)
+	if n := len(r.paths()); n != many || r.count() != 1 {
+		t.Errorf("%d objects in %d batches, want %d in one", n, r.count(), many)
+	}
+	c.Send(http.MethodDelete, at, "")
+	parts.Eventually(t, limit, "a watch that reports all removals is believed", func() bool {
+		return len(r.paths()) == 0
+	})
+}
+
+// testSlow shows that a slow API server is waited for.
+func testSlow(t *testing.T, c *cluster.Cluster) {
+	at := networkingPath + namespace(c, "slow") + "/serviceentries"
+	c.Create(at, serviceEntry("one", "one.example"))
+	p := newProxy(t, c)
+	p.delay.Store(int64(100 * time.Millisecond))
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, p.address(), "secret"),
+		Namespaces: []string{"slow"}})
+	awaitSynced(t, s)
+	if n := len(r.paths()); n != 1 {
+		t.Errorf("%d objects", n)
+	}
+	c.Create(at, serviceEntry("two", "two.example"))
+	r.await(t, "kubernetes:ServiceEntry/slow/two", "two.example")
+	if err := s.Status().Err; err != nil {
+		t.Error(err)
+	}
+	c.Send(http.MethodDelete, at+"/two", "")
+}
+
+// testOlderData shows that the data of an API server restored from a backup is caught up with.
+func testOlderData(t *testing.T, c *cluster.Cluster) {
+	ns := namespace(c, "older")
+	at := networkingPath + ns + "/serviceentries"
+	c.Create(at, serviceEntry("one", "one.example"))
+	c.Create(at, serviceEntry("two", "two.example"))
+	backup := t.TempDir() + "/backup"
+	copyFolder := func(from, to string) {
+		t.Helper()
+		if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+			t.Fatalf("copy: %v %s", err, out)
+		}
+	}
+	c.Restart(func(data string) { copyFolder(data, backup) })
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
+		Namespaces: []string{ns}})
+	awaitSynced(t, s)
+	c.Merge(at+"/one", `{"metadata": {"labels": {"new": "yes"}}}`)
+	for i := range 20 { // the versions of the backup are far behind
+		c.Create(at, serviceEntry(fmt.Sprintf("later%d", i), "later.example"))
+	}
+	parts.Eventually(t, limit, "all objects are there", func() bool { return len(r.paths()) == 22 })
+	r.await(t, "kubernetes:ServiceEntry/older/one", `"new":"yes"`)
+	c.Restart(func(data string) {
+		if err := os.RemoveAll(data); err != nil {
+			t.Fatal(err)
+		}
+		copyFolder(backup, data)
+	})
+	parts.Eventually(t, limit, "the older state is accepted", func() bool {
+		in, _ := r.input("kubernetes:ServiceEntry/older/one")
+		return len(r.paths()) == 2 && !strings.Contains(string(in.Text), "new")
+	})
+	c.Create(at, serviceEntry("next", "next.example"))
+	r.await(t, "kubernetes:ServiceEntry/older/next", "next.example")
+}
+
+// testEmpty shows that the state remains when an API server lost its data, until that is accepted.
+func testEmpty(t *testing.T, c *cluster.Cluster) {
+	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
+	s, objects := startSource(t, Options{Kubeconfig: kubeconfig})
+	r, services := startRegistry(t, Options{Kubeconfig: kubeconfig,
+		Namespaces: []string{"services", "default"}})
+	awaitSynced(t, s)
+	awaitSynced(t, r)
+	before, had := objects.paths(), services.paths()
+	if len(before) < 3 || len(had) < 5 {
+		t.Fatalf("objects %q, services %q", before, had)
+	}
+	c.Restart(func(data string) {
+		if err := os.RemoveAll(data); err != nil {
+			t.Fatal(err)
+		}
+	})
+	parts.Eventually(t, limit, "the missing kind is reported", func() bool {
+		err := s.Status().Err
+		return err != nil && strings.Contains(err.Error(), "ServiceEntry")
+	})
+	c.Define()
+	parts.Eventually(t, limit, "the empty list is reported", func() bool {
+		status := s.Status()
+		return status.Err == nil && strings.Contains(status.Problem, fmt.Sprintf(
+			"the list of kind ServiceEntry is empty: %d of before remain in force", len(before)))
+	})
+	parts.Eventually(t, limit, "the registry's empty lists are reported", func() bool {
+		problem := r.Status().Problem
+		return strings.Contains(problem, "kind Service of namespace services is empty") &&
+			strings.Contains(problem, "kind Pod of namespace services is empty")
+	})
+	namespace(c, "after")
+	c.Create(networkingPath+"after/serviceentries", serviceEntry("new", "new.example"))
+	objects.await(t, "kubernetes:ServiceEntry/after/new", "new.example")
+	if got := objects.paths(); len(got) != len(before)+1 {
+		t.Errorf("after an empty list: %q, want %q and the new one", got, before)
+	}
+	if got := services.paths(); !slices.Equal(got, had) {
+		t.Errorf("after an empty list: %q, want %q", got, had)
+	}
+	s.AcceptLists()
+	r.AcceptLists()
+	parts.Eventually(t, limit, "the lists are accepted", func() bool {
+		return slices.Equal(objects.paths(), []string{"kubernetes:ServiceEntry/after/new"}) &&
+			slices.Equal(services.paths(), []string{"kubernetes:Service/default/kubernetes"})
+	})
+	if p := s.Status().Problem + r.Status().Problem; p != "" {
+		t.Errorf("problem %q remains", p)
+	}
+}

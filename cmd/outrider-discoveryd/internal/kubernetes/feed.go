@@ -1,0 +1,149 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// handler makes inputs of objects. The feed's lock is locked in all calls.
+type handler interface {
+	// set takes over a new or changed object of a collection. key is "namespace/name".
+	set(c *collection, key string, o runtime.Object)
+	// remove removes an object.
+	remove(c *collection, key string)
+	// input returns the input of a path that was changed with feed.change. ok is false if it is the
+	// same as before.
+	input(path string) (in store.Input, ok bool)
+	// count returns the number of inputs.
+	count() int
+}
+
+// feed watches collections and sends what their handler makes of the changes.
+type feed struct {
+	name        string
+	connection  *connection
+	handler     handler
+	sink        source.Sink
+	collections []*collection
+	wake        chan struct{}
+
+	mu      sync.Mutex
+	changed map[string]struct{} // paths
+	synced  bool                // the first batch is sent
+}
+
+func newFeed(name string, at *connection, h handler, sink source.Sink) feed {
+	return feed{name: name, connection: at, handler: h, sink: sink, wake: make(chan struct{}, 1),
+		changed: map[string]struct{}{}}
+}
+
+// Name returns the feed's name.
+func (f *feed) Name() string { return f.name }
+
+// Run watches until ctx ends.
+func (f *feed) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, logr.Discard()) // Status reports what fails
+	var running sync.WaitGroup
+	for _, c := range f.collections {
+		running.Go(func() { c.run(ctx) })
+	}
+	defer running.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.wake:
+			f.send()
+		}
+	}
+}
+
+// change marks a path. The lock must be locked.
+func (f *feed) change(path string) { f.changed[path] = struct{}{} }
+
+// signal has changed paths sent.
+func (f *feed) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send sends the inputs of changed paths, once all collections are listed.
+func (f *feed) send() {
+	f.mu.Lock()
+	if slices.ContainsFunc(f.collections, func(c *collection) bool { return !c.listed }) {
+		f.mu.Unlock()
+		return
+	}
+	batch := discovery.Batch{Source: f.name, All: !f.synced}
+	for path := range f.changed {
+		if in, ok := f.handler.input(path); ok {
+			batch.Inputs = append(batch.Inputs, in)
+		}
+	}
+	clear(f.changed)
+	f.synced = true
+	f.mu.Unlock()
+	if !batch.All && len(batch.Inputs) == 0 {
+		return
+	}
+	slices.SortFunc(batch.Inputs, func(a, b store.Input) int {
+		return cmp.Compare(a.Path, b.Path)
+	})
+	f.sink(batch)
+}
+
+// Status returns the state of the connection.
+func (f *feed) Status() source.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	status := source.Status{Synced: f.synced, Inputs: f.handler.count()}
+	var problems []string
+	for _, c := range f.collections {
+		if c.since.After(status.Since) {
+			status.Since = c.since
+		}
+		if status.Err == nil {
+			status.Err = c.err
+		}
+		if c.forbidden {
+			problems = append(problems, fmt.Sprintf("%s must not be listed, and count as absent",
+				c.kind))
+		}
+		if n := len(c.stale); n > 0 {
+			where := ""
+			if c.namespace != "" {
+				where = " of namespace " + c.namespace
+			}
+			problems = append(problems, fmt.Sprintf("the list of kind %s%s is empty: "+
+				"%d of before remain in force", c.kind, where, n))
+		}
+	}
+	status.Problem = strings.Join(problems, "; ")
+	return status
+}
+
+// AcceptLists removes the objects that empty lists do not have.
+func (f *feed) AcceptLists() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.signal()
+	for _, c := range f.collections {
+		for key := range c.stale {
+			c.remove(key)
+		}
+	}
+}

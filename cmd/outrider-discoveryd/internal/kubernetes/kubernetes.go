@@ -1,0 +1,56 @@
+// Package kubernetes reads configuration and services from a Kubernetes API server.
+//
+// Source brings the objects of Istio's kinds, Registry the Services with their endpoints. Both are
+// a feed of collections: a collection lists and watches one resource (in one namespace, or in
+// all), and the feed sends what changed as batches. The first batch has the complete lists of all
+// resources.
+//
+//	collection -- set, remove --> Source, Registry -- changed paths --> feed -- Batch --> Sink
+//
+// What an API server lists is not always the truth: one that was restored from a backup, or has
+// lost its data, lists less than before. A list that is empty where objects were known removes none of
+// them (collection.replace); what a watch reports is accepted.
+package kubernetes
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Options configures a Source or a Registry.
+type Options struct {
+	Name       string   // in paths, messages and metrics: "kubernetes"
+	Kubeconfig string   // file; "": that of a pod in the cluster
+	Namespaces []string // those to read; empty: all
+
+	// Domain is appended to the names of Services: cluster.local. Of a Registry only.
+	Domain string
+
+	// WriteStatus writes to the status of each object whether it is valid. Of a Source only.
+	WriteStatus bool
+}
+
+// versions lists the API versions of Istio's groups, the preferred one first.
+func versions() []schema.GroupVersion {
+	return []schema.GroupVersion{
+		{Group: object.NetworkingGroup, Version: "v1"},
+		{Group: object.NetworkingGroup, Version: "v1beta1"},
+		{Group: object.NetworkingGroup, Version: "v1alpha3"},
+		{Group: object.SecurityGroup, Version: "v1"},
+		{Group: object.SecurityGroup, Version: "v1beta1"},
+	}
+}
+
+// istioKinds returns the kinds of Istio that have an effect.
+func istioKinds() []object.Kind {
+	var kinds []object.Kind
+	for _, group := range []string{object.NetworkingGroup, object.SecurityGroup} {
+		for _, name := range object.Kinds(group) {
+			if kind := object.Kind(name); object.NewSpec(kind) != nil {
+				kinds = append(kinds, kind)
+			}
+		}
+	}
+	return kinds
+}

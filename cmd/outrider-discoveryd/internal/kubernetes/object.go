@@ -1,0 +1,116 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// istioObject is an object of one of Istio's kinds, whose spec stays text.
+type istioObject struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   json.RawMessage `json:"spec,omitempty"`
+	Status json.RawMessage `json:"status,omitempty"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (o *istioObject) DeepCopyObject() runtime.Object {
+	return &istioObject{TypeMeta: o.TypeMeta, ObjectMeta: *o.ObjectMeta.DeepCopy(),
+		Spec: slices.Clone(o.Spec), Status: slices.Clone(o.Status)}
+}
+
+type istioList struct {
+	metav1.TypeMeta
+	metav1.ListMeta `json:"metadata"`
+
+	Items []istioObject `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *istioList) DeepCopyObject() runtime.Object {
+	copied := &istioList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+	for i := range l.Items {
+		copied.Items = append(copied.Items, *l.Items[i].DeepCopyObject().(*istioObject))
+	}
+	return copied
+}
+
+// newScheme returns the types of all objects that are read.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, gv := range versions() {
+		for _, kind := range object.Kinds(gv.Group) {
+			scheme.AddKnownTypeWithName(gv.WithKind(kind), &istioObject{})
+			scheme.AddKnownTypeWithName(gv.WithKind(kind+"List"), &istioList{})
+		}
+		metav1.AddToGroupVersion(scheme, gv)
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme)
+	return scheme, builder.AddToScheme(scheme)
+}
+
+// text returns the part of an object that has a meaning, as JSON. It does not change with the
+// object's version, nor with a status that has no effect.
+func (o *istioObject) text() ([]byte, error) {
+	type metadata struct {
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Labels      map[string]string `json:"labels,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+		Created     metav1.Time       `json:"creationTimestamp"`
+	}
+	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
+	document := struct {
+		APIVersion string          `json:"apiVersion"`
+		Kind       string          `json:"kind"`
+		Metadata   metadata        `json:"metadata"`
+		Spec       json.RawMessage `json:"spec,omitempty"`
+		Status     any             `json:"status,omitempty"`
+	}{APIVersion: o.APIVersion, Kind: o.Kind, Spec: o.Spec,
+		Metadata: metadata{Name: o.Name, Namespace: o.Namespace, Labels: o.Labels,
+			Annotations: o.Annotations, Created: o.CreationTimestamp}}
+	if object.Kind(o.Kind) == object.WorkloadEntry { // its health is a condition
+		if all, _ := o.splitConditions(); len(all) > 0 {
+			document.Status = map[string]any{"conditions": all}
+		}
+	}
+	return json.Marshal(document)
+}
+
+// istioCondition is a condition of an object's status.
+type istioCondition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	Reason             string `json:"reason,omitempty"`
+	Message            string `json:"message,omitempty"`
+	LastProbeTime      string `json:"lastProbeTime,omitempty"`
+	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
+	// a number, or a number as text
+	ObservedGeneration json.RawMessage `json:"observedGeneration,omitempty"`
+}
+
+// splitConditions returns the conditions that others write, and the own one.
+func (o *istioObject) splitConditions() (others []istioCondition, own istioCondition) {
+	var status struct{ Conditions []istioCondition }
+	if len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {
+		return nil, istioCondition{}
+	}
+	for _, c := range status.Conditions {
+		if c.Type == conditionType {
+			own = c
+		} else {
+			others = append(others, c)
+		}
+	}
+	return others, own
+}

@@ -1,0 +1,122 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/sha256"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// Source brings the objects of Istio's kinds as text.
+type Source struct {
+	feed
+	status  *statusWriter // nil: not wanted
+	pending map[string][]byte
+	sums    map[string][sha256.Size]byte // of the texts that were sent
+}
+
+// NewSource returns a source. It fails only if the types of Kubernetes cannot be registered.
+func NewSource(options Options, sink source.Sink) (*Source, error) {
+	at, err := newConnection(options.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{pending: map[string][]byte{}, sums: map[string][sha256.Size]byte{}}
+	s.feed = newFeed(options.Name, at, s, sink)
+	if options.WriteStatus {
+		s.status = newStatusWriter(at)
+	}
+	for _, kind := range istioKinds() {
+		for _, namespace := range orAll(options.Namespaces) {
+			c := newCollection(&s.feed, string(kind), namespace)
+			c.istio = true
+			s.collections = append(s.collections, c)
+		}
+	}
+	return s, nil
+}
+
+func orAll(namespaces []string) []string {
+	if len(namespaces) == 0 {
+		return []string{""}
+	}
+	return namespaces
+}
+
+// Run watches until ctx ends.
+func (s *Source) Run(ctx context.Context) error {
+	if s.status == nil {
+		return s.feed.Run(ctx)
+	}
+	var writing sync.WaitGroup
+	writing.Go(func() { s.status.run(ctx) })
+	defer writing.Wait()
+	return s.feed.Run(ctx)
+}
+
+func (s *Source) path(kind, key string) string { return s.name + ":" + kind + "/" + key }
+
+func (s *Source) set(c *collection, key string, o runtime.Object) {
+	in := o.(*istioObject)
+	in.APIVersion, in.Kind = c.resource.GroupVersion().String(), c.kind // a watch leaves them out
+	path := s.path(c.kind, key)
+	if s.status != nil {
+		s.status.set(path, in)
+	}
+	text, err := in.text()
+	if err != nil {
+		return // a spec that is no JSON, which no API server sends
+	}
+	s.pending[path] = text
+	s.change(path)
+}
+
+func (s *Source) remove(c *collection, key string) {
+	path := s.path(c.kind, key)
+	if s.status != nil {
+		s.status.remove(path)
+	}
+	s.pending[path] = nil
+	s.change(path)
+}
+
+func (s *Source) input(path string) (store.Input, bool) {
+	text := s.pending[path]
+	delete(s.pending, path)
+	before, had := s.sums[path]
+	if text == nil {
+		delete(s.sums, path)
+		return store.Input{Path: path}, had
+	}
+	sum := sha256.Sum256(text)
+	s.sums[path] = sum
+	return store.Input{Path: path, Text: text}, !had || before != sum
+}
+
+func (s *Source) count() int { return len(s.sums) }
+
+// Report takes over the problems of the objects in force, after each push. Their files are the
+// paths of the inputs.
+func (s *Source) Report(problems []object.Problem) {
+	if s.status != nil {
+		s.status.report(problems)
+	}
+}
+
+// Status returns the state of the connection, and whether statuses can be written.
+func (s *Source) Status() source.Status {
+	status := s.feed.Status()
+	if s.status == nil {
+		return status
+	}
+	if problem := s.status.problem(); problem != "" {
+		status.Problem = strings.TrimPrefix(status.Problem+"; "+problem, "; ")
+	}
+	return status
+}

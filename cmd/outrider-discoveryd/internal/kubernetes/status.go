@@ -1,0 +1,108 @@
+package kubernetes
+
+import (
+	"strconv"
+	"strings"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// conditionType is the type of the condition that says whether an object is valid.
+const conditionType = "PassedAnalysis"
+
+// maxMessage bounds the message of a condition, in bytes.
+const maxMessage = 2048
+
+// verdict is the content of a condition. It is comparable.
+type verdict struct {
+	status, reason, message string
+	generation              int64
+}
+
+// verdictOf returns what a condition says.
+func verdictOf(c istioCondition) verdict {
+	generation, err := strconv.ParseInt(strings.Trim(string(c.ObservedGeneration), `"`), 10, 64)
+	if err != nil {
+		generation = 0
+	}
+	return verdict{c.Status, c.Reason, c.Message, generation}
+}
+
+// newVerdict returns what the condition of an object with these problems is to say.
+func newVerdict(problems []object.Problem, generation int64) verdict {
+	v := verdict{status: "True", reason: "Valid", generation: generation}
+	var lines []string
+	for _, p := range problems {
+		if p.Severity == condition.Error {
+			v.status, v.reason = "False", "Invalid"
+		} else if v.reason == "Valid" {
+			v.reason = "Warnings"
+		}
+		line := p.Message
+		if p.Field != "" {
+			line = p.Field + ": " + line
+		}
+		if p.Fix != "" {
+			line += "; " + p.Fix
+		}
+		lines = append(lines, line)
+	}
+	v.message = strings.Join(lines, "\n")
+	if len(v.message) > maxMessage {
+		const more = " …"
+		v.message = strings.ToValidUTF8(v.message[:maxMessage-len(more)], "") + more
+	}
+	return v
+}
+
+// objectStatus is the validity of an object, and what its status says about it.
+type objectStatus struct {
+	kind, namespace, name string
+	generation            int64
+	has                   verdict // as last read
+	want                  verdict // as last reported; zero: not yet
+}
+
+// set takes over an object as read.
+func (w *statusWriter) set(path string, o *istioObject) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.objects[path]
+	if s == nil {
+		s = &objectStatus{kind: o.Kind, namespace: o.Namespace, name: o.Name}
+		w.objects[path] = s
+	}
+	_, own := o.splitConditions()
+	s.generation, s.has = o.Generation, verdictOf(own)
+}
+
+func (w *statusWriter) remove(path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.objects, path)
+	delete(w.due, path)
+}
+
+// report takes over the problems of all objects, with the paths as their files.
+func (w *statusWriter) report(problems []object.Problem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	by := map[string][]object.Problem{}
+	for _, p := range problems {
+		if w.objects[p.File] != nil {
+			by[p.File] = append(by[p.File], p)
+		}
+	}
+	for path, s := range w.objects {
+		want := newVerdict(by[path], s.generation)
+		if want == s.want {
+			continue
+		}
+		s.want = want
+		if want != s.has {
+			w.due[path] = struct{}{}
+		}
+	}
+	w.signal()
+}

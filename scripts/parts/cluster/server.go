@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// startServer starts etcd and the API server.
+func (c *Cluster) startServer() {
+	c.t.Helper()
+	stopEtcd := c.run(c.programs+"/etcd", nil, "--data-dir", c.data(),
+		"--listen-client-urls", c.etcd, "--advertise-client-urls", c.etcd,
+		"--listen-peer-urls", c.peers, "--initial-advertise-peer-urls", c.peers,
+		"--initial-cluster", "default="+c.peers)
+	const issuer = "https://kubernetes.default.svc"
+	server, err := url.Parse(c.api)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	stopServer := c.run(c.programs+"/kube-apiserver", nil, "--etcd-servers", c.etcd,
+		"--bind-address=127.0.0.1", "--secure-port="+server.Port(), "--cert-dir="+c.work+"/tls",
+		"--service-account-issuer="+issuer, "--service-account-key-file="+c.work+"/sa.key",
+		"--service-account-signing-key-file="+c.work+"/sa.key",
+		"--api-audiences="+issuer+",istio-ca", "--token-auth-file="+c.work+"/tokens.csv",
+		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112",
+		"--disable-admission-plugins=ServiceAccount")
+	c.stop = func() { stopServer(); stopEtcd() }
+	parts.Eventually(c.t, startTime, "the API server is ready", func() bool {
+		code, _ := c.request(http.MethodGet, "/readyz", "")
+		return code == http.StatusOK
+	})
+}
+
+// data returns etcd's directory.
+func (c *Cluster) data() string { return filepath.Join(c.work, "etcd") }
+
+// Restart kills etcd and the API server, calls change (nil: nothing) with etcd's directory, and
+// starts both again.
+func (c *Cluster) Restart(change func(data string)) {
+	c.t.Helper()
+	c.stop()
+	if change != nil {
+		change(c.data())
+	}
+	c.startServer()
+}
+
+// Address returns host and port of the API server.
+func (c *Cluster) Address() string { return strings.TrimPrefix(c.api, "https://") }
+
+// Kubeconfig writes a kubeconfig for a server and a token, and returns its path. The token "secret"
+// is permitted everything.
+func (c *Cluster) Kubeconfig(t testing.TB, address, token string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	c.WriteKubeconfig(path, address, token)
+	return path
+}
+
+// WriteKubeconfig writes a kubeconfig.
+func (c *Cluster) WriteKubeconfig(path, address, token string) {
+	c.t.Helper()
+	text := fmt.Sprintf(kubeconfig, "https://"+address)
+	c.writeFile(path, strings.Replace(text, "token: secret", "token: "+token, 1))
+}
+
+// SetTokens sets the tokens of users that are permitted everything, from the next start of the API
+// server on. One of them must be "secret".
+func (c *Cluster) SetTokens(tokens ...string) {
+	c.t.Helper()
+	var text strings.Builder
+	for _, token := range tokens {
+		fmt.Fprintf(&text, "%s,admin,admin,system:masters\n", token)
+	}
+	c.write("tokens.csv", text.String())
+}
+
+// Send sends an object, in YAML, and returns the response. It fails the test unless the status is
+// one of success.
+func (c *Cluster) Send(method, path, object string) []byte {
+	c.t.Helper()
+	code, text := c.request(method, path, object)
+	if code < 200 || code > 299 {
+		c.t.Fatalf("%s %s: %d %s", method, path, code, text)
+	}
+	return text
+}
+
+// Compact removes the history of etcd, so that no watch resumes from before.
+func (c *Cluster) Compact() {
+	c.t.Helper()
+	post := func(path, body string) string {
+		response, err := c.client.Post(c.etcd+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			c.t.Fatalf("etcd: %s: %v %s", path, err, text)
+		}
+		return string(text)
+	}
+	key := base64.StdEncoding.EncodeToString([]byte("x"))
+	_, rest, _ := strings.Cut(post("/v3/kv/range", `{"key": "`+key+`"}`), `"revision":"`)
+	revision, _, _ := strings.Cut(rest, `"`)
+	post("/v3/kv/compaction", `{"revision": `+revision+`, "physical": true}`)
+}
+
+// Debug returns a debug page of the istiod that was started last.
+func (c *Cluster) Debug(path string) []byte {
+	c.t.Helper()
+	response, err := c.client.Get("http://" + c.debug + path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		c.t.Fatalf("istiod: %s: %v %s", path, err, text)
+	}
+	return text
+}
+
+// Merge changes an object by a merge patch, in JSON.
+func (c *Cluster) Merge(path, patch string) {
+	c.t.Helper()
+	code, text := c.request(http.MethodPatch, path, patch)
+	if code != http.StatusOK {
+		c.t.Fatalf("change %s: %d %s", path, code, text)
+	}
+}
