@@ -41,6 +41,7 @@ type program struct {
 	monitoring   part.Part
 	sources      []part.Part
 	recorder     *record.Recorder
+	reports      part.Part
 	discovery    *discovery.Server
 	listeners    []part.Part
 }
@@ -63,7 +64,14 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		return nil, err
 	}
 	_, explicit := loaded.Sources["source"]
+	pushed := make(chan struct{}, 1)
 	server, err := discovery.New(discovery.Options{Files: paths, Domain: c.Domain,
+		Pushed: func() {
+			select {
+			case pushed <- struct{}{}:
+			default: // a signal is pending
+			}
+		},
 		Settings: settingsOf(c), Sources: names(c), Await: explicit && len(paths) > 0,
 		LastGood: filepath.Join(c.StateDir, "last-good"),
 		Refusals: filepath.Join(c.StateDir, "refusals"),
@@ -95,6 +103,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	for _, s := range all {
 		p.sources = append(p.sources, &runningSource{Source: s})
 	}
+	p.reports = newReporter(server, pushed, all)
 	p.reloader = newReloader(b, loaded, server, identity)
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})

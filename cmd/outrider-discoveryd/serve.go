@@ -56,7 +56,8 @@ func setLevel(level *slog.LevelVar, text string) {
 // or the wait for them has ended, then the listeners.
 func (p *program) run(ctx context.Context) error {
 	group := part.NewGroup(ctx)
-	group.Start(p.notifier, p.reloader, p.events, p.certificates, p.files, p.monitoring)
+	group.Start(p.notifier, p.reloader, p.events, p.certificates, p.files, p.monitoring,
+		p.reports)
 	for _, s := range p.sources {
 		group.Start(s)
 	}

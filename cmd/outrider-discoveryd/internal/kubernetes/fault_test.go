@@ -228,8 +228,8 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	if got := services.paths(); !slices.Equal(got, had) {
 		t.Errorf("after an empty list: %q, want %q", got, had)
 	}
-	s.AcceptLists()
-	r.AcceptLists()
+	s.Reload()
+	r.Reload()
 	parts.Eventually(t, limit, "the lists are accepted", func() bool {
 		return slices.Equal(objects.paths(), []string{"kubernetes:ServiceEntry/after/new"}) &&
 			slices.Equal(services.paths(), []string{"kubernetes:Service/default/kubernetes"})

@@ -136,8 +136,8 @@ func (f *feed) Status() source.Status {
 	return status
 }
 
-// AcceptLists removes the objects that empty lists do not have.
-func (f *feed) AcceptLists() {
+// Reload removes the objects that empty lists do not have.
+func (f *feed) Reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.signal()

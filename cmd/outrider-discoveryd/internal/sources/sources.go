@@ -8,6 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/consul"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/kubernetes"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/memory"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
@@ -24,6 +25,14 @@ func New(c *config.Discoveryd, sink source.Sink,
 			all = append(all, memory.New(s, false, sink, logOf(s.Name)))
 		case "mcp":
 			one, err := mcp.New(overXDS(s, false, sink, logOf(s.Name)))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
+		case "kubernetes":
+			one, err := kubernetes.NewSource(kubernetes.Options{Name: s.Name,
+				Kubeconfig: s.Kubeconfig, Namespaces: s.Namespaces,
+				WriteStatus: s.WriteStatus}, sink)
 			if err != nil {
 				return nil, err
 			}
@@ -46,6 +55,13 @@ func New(c *config.Discoveryd, sink source.Sink,
 			one, err := consul.New(consul.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile,
 				TokenFile: s.TokenFile, Datacenters: s.Datacenters, Namespace: s.Namespace,
 				Domain: s.Domain, Sink: sink, Logger: logOf(s.Name)})
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
+		case "kubernetes":
+			one, err := kubernetes.NewRegistry(kubernetes.Options{Name: s.Name,
+				Kubeconfig: s.Kubeconfig, Namespaces: s.Namespaces, Domain: c.Domain}, sink)
 			if err != nil {
 				return nil, err
 			}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// problemReceiver is a source that writes back whether its objects are valid.
+type problemReceiver interface{ Report([]discovery.Problem) }
+
+// reporter passes the problems of the mesh to sources after each push.
+type reporter struct {
+	part.Readiness
+	server    *discovery.Server
+	pushed    <-chan struct{}
+	receivers []problemReceiver
+}
+
+func newReporter(server *discovery.Server, pushed <-chan struct{}, all []source.Source) *reporter {
+	r := &reporter{server: server, pushed: pushed}
+	for _, s := range all {
+		if receiver, ok := s.(problemReceiver); ok {
+			r.receivers = append(r.receivers, receiver)
+		}
+	}
+	return r
+}
+
+// Name returns the name of the part.
+func (r *reporter) Name() string { return "reporter" }
+
+// Run passes problems until ctx ends.
+func (r *reporter) Run(ctx context.Context) error {
+	r.MarkReady()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.pushed:
+		}
+		if len(r.receivers) == 0 {
+			continue
+		}
+		problems := r.server.Problems()
+		for _, receiver := range r.receivers {
+			receiver.Report(problems)
+		}
+	}
+}
