@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -16,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 )
@@ -73,10 +76,11 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			}
 		},
 		Settings: settingsOf(c), Sources: names(c), Await: explicit && len(paths) > 0,
-		LastGood: filepath.Join(c.StateDir, "last-good"),
-		Refusals: filepath.Join(c.StateDir, "refusals"),
-		KeySets:  filepath.Join(c.StateDir, "key-sets"),
-		Changes:  files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
+		LastGood:     filepath.Join(c.StateDir, "last-good"),
+		Refusals:     filepath.Join(c.StateDir, "refusals"),
+		KeySets:      filepath.Join(c.StateDir, "key-sets"),
+		EncodeObject: mcp.Encode,
+		Changes:      files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +91,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	recorder.Watch(all)
 	streams, err := xds.NewServer(xds.Options{Source: server, Logger: b.logOf("xds"),
+		Admit:             mcp.Guard(admitAll),
 		ControlPlane:      "outrider-discoveryd " + version,
 		ConnectsPerSecond: connectsPerSecond(c.Listen.MaxConnectsPerSecond),
 		MaxConnectionAge:  c.Listen.MaxConnectionAge,
@@ -121,6 +126,9 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		b.logOf("monitoring"))
 	return p, nil
 }
+
+// admitAll admits each client as the node that it sends.
+func admitAll(_ *xds.Peer, node *corev3.Node) (*corev3.Node, error) { return node, nil }
 
 // filesOf returns the paths of the source of type files.
 func filesOf(c *config.Discoveryd) []string {

@@ -88,7 +88,9 @@ func (w *watcher) convert(name string, found read) *service {
 			Name: protocol}},
 	}
 	byDatacenter := name + ".service." + strings.ToLower(instances[0].Node.Datacenter) + ".consul"
-	if !slices.Contains(entry.Hosts, byDatacenter) {
+	// Connections of TCP do not say which of several hosts they are for.
+	kind, _ := model.ParseProtocol(protocol, "")
+	if kind != model.TCP && !slices.Contains(entry.Hosts, byDatacenter) {
 		entry.Hosts = append(entry.Hosts, byDatacenter)
 	}
 	entry.Endpoints, entry.Resolution = endpoints(instances, protocol)

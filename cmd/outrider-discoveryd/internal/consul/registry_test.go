@@ -205,7 +205,7 @@ func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 	if s.registry.Status().Synced {
 		t.Error("synchronised without a datacentre")
 	}
-	if got := strings.Join(s.entry("c:dc1/web").Hosts, " "); got != "web.mesh web.service.dc1.consul" {
-		t.Errorf("hosts %s", got)
+	if got := strings.Join(s.entry("c:dc1/web").Hosts, " "); got != "web.mesh" {
+		t.Errorf("hosts %s of a TCP service", got)
 	}
 }
