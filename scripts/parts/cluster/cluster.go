@@ -38,6 +38,8 @@ type Cluster struct {
 	plain   string // address without TLS of the newest istiod
 	debug   string // address of its debug pages
 
+	pid int // of the program that was started last
+
 	programs, etcd, peers string
 	stop                  func() // ends etcd and the API server
 }
@@ -133,6 +135,9 @@ func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 // Plaintext returns the address without TLS of the istiod that was started last.
 func (c *Cluster) Plaintext() string { return c.plain }
 
+// Pid returns the process that was started last.
+func (c *Cluster) Pid() int { return c.pid }
+
 // run starts a program that ends with the test, or when the returned function is called. Its output
 // is shown if the test fails.
 func (c *Cluster) run(path string, environment []string, arguments ...string) (kill func()) {
@@ -148,6 +153,7 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	if err := command.Start(); err != nil {
 		c.t.Fatal(err)
 	}
+	c.pid = command.Process.Pid
 	kill = sync.OnceFunc(func() { _ = command.Process.Kill(); _ = command.Wait() })
 	c.t.Cleanup(func() {
 		kill()
