@@ -43,9 +43,17 @@ func (x *discoverydCheck) listeners() {
 		x.refuse([]string{"listen.tls", "tls.cert_file", "tls.key_file"},
 			"set tls.cert_file and tls.key_file", "needs a certificate")
 	}
-	if x.Listen.TLS != "" && x.Auth.Require != "none" {
-		x.refuse([]string{"auth.require", "listen.tls"}, `write "none"`,
-			"%s is not yet in this version", quote(x.Auth.Require))
+	if x.Listen.TLS != "" && x.Auth.Require == "mtls" && x.TLS.ClientCAFile == "" {
+		x.refuse([]string{"auth.require", "tls.client_ca_file"}, "set tls.client_ca_file",
+			"no certificate of a client can be verified")
+	}
+	if x.Auth.JoinKeyFile != "" || x.Auth.JoinNotBefore != "" {
+		x.refuse([]string{"auth.join_key_file", "auth.join_not_before"}, "remove it",
+			"is not yet in this version")
+	}
+	if x.Auth.TokenReview {
+		x.refuse([]string{"auth.kubernetes_token_review"}, "remove it",
+			"is not yet in this version")
 	}
 }
 

@@ -1,13 +1,11 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
@@ -15,10 +13,14 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/debug"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 )
@@ -90,15 +92,23 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		return nil, err
 	}
 	recorder.Watch(all)
-	streams, err := xds.NewServer(xds.Options{Source: server, Logger: b.logOf("xds"),
-		Admit:             mcp.Guard(admitAll),
-		ControlPlane:      "outrider-discoveryd " + version,
-		ConnectsPerSecond: connectsPerSecond(c.Listen.MaxConnectsPerSecond),
-		MaxConnectionAge:  c.Listen.MaxConnectionAge,
-		Secrets:           func(xds.Peer) bool { return false }}) // nobody is identified
+	clients := auth.New(authOf(c), func() []string { return []string{c.Domain} }, b.logOf("auth"))
+	var debugger *debug.Debugger
+	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: server, Logger: b.logOf("xds"),
+		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
+		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
+			[]*resource.Resource, error) {
+			return debugger.Answer(ctx, client, typeURL, names)
+		},
+		MaxUnansweredBytes: c.Listen.MaxBufferedBytes,
+		ControlPlane:       "outrider-discoveryd " + version,
+		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond,
+		MaxConnectionAge:   c.Listen.MaxConnectionAge}))
 	if err != nil {
 		return nil, err
 	}
+	debugger = debug.New(debug.Options{XDS: streams, Discovery: server, May: clients.MayDebug,
+		Sources: func() any { return statuses(all) }})
 	certificates := watch.NewNotifier(watch.Delays{Debounce: 100 * time.Millisecond,
 		MaxDelay: time.Second}, b.logOf("watch"))
 	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
@@ -122,13 +132,10 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		}
 		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
 	}
-	p.monitoring = newMonitoring(c.Listen.Monitoring, server, streams, p.reloader.readiness,
-		b.logOf("monitoring"))
+	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
+		Metrics: newMetrics(server, streams), Debug: debugger.Page, Logger: b.logOf("monitoring")})
 	return p, nil
 }
-
-// admitAll admits each client as the node that it sends.
-func admitAll(_ *xds.Peer, node *corev3.Node) (*corev3.Node, error) { return node, nil }
 
 // filesOf returns the paths of the source of type files.
 func filesOf(c *config.Discoveryd) []string {
@@ -160,18 +167,18 @@ func names(c *config.Discoveryd) (all []string) {
 	return all
 }
 
+// authOf returns the settings that identify clients.
+func authOf(c *config.Discoveryd) auth.Settings {
+	s := auth.Settings{Require: c.Auth.Require, DebugIdentities: c.Auth.DebugIdentities}
+	for _, i := range c.Auth.JWTIssuers {
+		s.Issuers = append(s.Issuers, auth.Issuer{Name: i.Issuer, Audience: i.Audience,
+			KeyFile: i.JWKSFile})
+	}
+	return s
+}
+
 // settingsOf returns the settings of the discovery server that a reload applies.
 func settingsOf(c *config.Discoveryd) discovery.Settings {
 	return discovery.Settings{MeshConfigFile: c.MeshConfigFile,
 		DebounceAfter: c.Push.DebounceAfter, DebounceMax: c.Push.DebounceMax}
-}
-
-// connectsPerCore is the default of [listen] max_connects_per_second for each core.
-const connectsPerCore = 250
-
-func connectsPerSecond(configured int) int {
-	if configured > 0 {
-		return configured
-	}
-	return connectsPerCore * runtime.GOMAXPROCS(0)
 }

@@ -40,7 +40,7 @@ func (l *listener) Run(ctx context.Context) error {
 	if l.identity != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(l.identity.config())))
 	}
-	return l.server.Serve(ctx, socket, options...)
+	return l.server.Serve(ctx, xds.LimitTCP(socket), options...)
 }
 
 // runningSource is a source as a part, which is ready at once.

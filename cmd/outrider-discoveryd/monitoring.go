@@ -2,74 +2,82 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// monitoring serves /ready, /metrics and what else its mux has. Connections are bounded.
-type monitoring struct {
+// monitor is the server of [listen] monitoring as a part.
+type monitor struct {
 	part.Readiness
 	address string // "": off
-	mux     *http.ServeMux
-	log     *slog.Logger
+	options monitoring.Options
 }
 
-const monitoringTimeout = time.Minute // of a response
+func newMonitor(address string, options monitoring.Options) *monitor {
+	return &monitor{address: address, options: options}
+}
 
-var monitoringLimits = admission.Limits{Total: 128, PerKey: 64}
-
-func newMonitoring(address string, server *discovery.Server, streams *xds.Server,
-	readiness func() string, log *slog.Logger) *monitoring {
+// newMetrics returns what /metrics has.
+func newMetrics(server *discovery.Server, streams *xds.Server) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		discovery.Metrics{Server: server}, xds.Metrics{Server: streams})
-	m := &monitoring{address: address, mux: http.NewServeMux(), log: log}
-	m.mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: 4, EnableOpenMetrics: true}))
-	m.mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if why := readiness(); why != "" {
-			http.Error(w, why, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = fmt.Fprintln(w, "ready")
-	})
-	return m
+	return registry
 }
 
 // Name returns the name of the part.
-func (m *monitoring) Name() string { return "monitoring" }
+func (m *monitor) Name() string { return "monitoring" }
 
 // Run serves until ctx ends. While the address cannot be bound, it retries every second.
-func (m *monitoring) Run(ctx context.Context) error {
+func (m *monitor) Run(ctx context.Context) error {
 	m.MarkReady()
 	if m.address == "" {
 		<-ctx.Done()
 		return nil
 	}
 	listener, err := admission.Bind(ctx, m.address, func(err error) {
-		m.log.Warn("cannot listen", "address", m.address, "error", err)
+		m.options.Logger.Warn("cannot listen", "address", m.address, "error", err)
 	})
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound
 	}
-	pool := admission.NewPool(monitoringLimits)
-	server := admission.NewServer(m.mux, m.log)
-	server.WriteTimeout = monitoringTimeout
-	return admission.Serve(ctx, server, admission.Listen(listener, admission.Options{
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-			return pool, admission.KeyOfTCP(c)
-		}}))
+	return monitoring.Serve(ctx, listener, m.options)
+}
+
+// sourceStatus is a source.Status as JSON.
+type sourceStatus struct {
+	Name    string `json:"name"`
+	Synced  bool   `json:"synced"`
+	Since   string `json:"since,omitempty"`
+	Error   string `json:"error,omitempty"`
+	Inputs  int    `json:"inputs"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// statuses returns the states of sources.
+func statuses(all []source.Source) []sourceStatus {
+	states := make([]sourceStatus, 0, len(all))
+	for _, s := range all {
+		now := s.Status()
+		state := sourceStatus{Name: s.Name(), Synced: now.Synced, Inputs: now.Inputs,
+			Problem: now.Problem}
+		if now.Err != nil {
+			state.Error = now.Err.Error()
+		}
+		if !now.Since.IsZero() {
+			state.Since = now.Since.UTC().Format(time.RFC3339)
+		}
+		states = append(states, state)
+	}
+	return states
 }

@@ -83,24 +83,25 @@ func ask(method, url, token, body string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// start runs the program with a configuration, and returns once it is ready. ended receives its end.
+// start runs the program with a configuration, and returns once it is ready. ended receives its
+// end.
 func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended <-chan error) {
 	t.Helper()
-	program = exec.Command(os.Args[0], "--config", file)
-	program.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
+	command := exec.Command(os.Args[0], "--config", file)
+	command.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
 	output, err := os.Create(file + ".log")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = output.Close() }()
-	program.Stderr = output
-	if err := program.Start(); err != nil {
+	command.Stderr = output
+	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 	end := make(chan error, 1)
-	go func() { end <- program.Wait() }()
+	go func() { end <- command.Wait() }()
 	t.Cleanup(func() {
-		_ = program.Process.Kill()
+		_ = command.Process.Kill()
 		if t.Failed() {
 			t.Log(logOf(file))
 		}
@@ -109,7 +110,7 @@ func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended 
 		status, body := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/ready", monitoring), "", "")
 		return status == http.StatusOK, body
 	})
-	return program, end
+	return command, end
 }
 
 // logOf returns what a program has logged.
@@ -171,6 +172,11 @@ token_file = "token"
 		})
 	}
 	reaches(first, "files.test")
+	if status, page := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/debug/config", monitoring), "",
+		""); status != http.StatusOK || !strings.Contains(page, `"name": "memory"`) &&
+		!strings.Contains(page, `"name":"memory"`) {
+		t.Errorf("/debug/config: %d %s", status, page)
+	}
 	url := fmt.Sprintf("http://127.0.0.1:%d/objects/ServiceEntry/shop/memory", api)
 	body := fmt.Sprintf(service, "memory", second, target)
 	if status, why := ask("PUT", url, "wrong", body); status != http.StatusUnauthorized {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -88,12 +89,15 @@ func (r *reloader) Run(ctx context.Context) error {
 // ready notifies the service manager that all listeners serve.
 func (r *reloader) ready() { r.announced <- struct{}{} }
 
-// readiness returns why the server is not ready; "" if it is.
-func (r *reloader) readiness() string {
+// readiness returns why the server is not ready.
+func (r *reloader) readiness() error {
 	if !r.serving.Load() {
-		return "starting"
+		return errors.New("starting")
 	}
-	return r.server.Closed()
+	if why := r.server.Closed(); why != "" {
+		return errors.New(why)
+	}
+	return nil
 }
 
 // ping returns once the loops of the program respond.
