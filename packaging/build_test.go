@@ -133,7 +133,8 @@ func digest(t *testing.T, path string) [sha256.Size]byte {
 // Packages for arm64 contain programs for arm64.
 func TestArm64(t *testing.T) {
 	t.Parallel()
-	folder := shared.build(t, "arm64", "VERSION="+oldVersion, "ARCHITECTURES=arm64", quick)
+	folder := shared.build(t, "arm64", "VERSION="+oldVersion, "ARCHITECTURES=arm64",
+		"PACKAGES=outrider", quick)
 	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}",
 		filepath.Join(folder, "outrider-"+oldVersion+"-1.aarch64.rpm")); got != "aarch64" {
 		t.Errorf("the rpm is for %s", got)

@@ -208,7 +208,7 @@ func files(t *testing.T) []string {
 		}
 		for _, source := range sources {
 			name := place + filepath.Base(source)
-			if strings.Contains(name, "outrider-discoveryd") {
+			if strings.Contains(name, "discoveryd") {
 				continue // of the other package
 			}
 			if strings.Contains(pattern, "/man/") {

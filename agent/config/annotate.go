@@ -130,7 +130,11 @@ const discoverydHeader = `# /etc/outrider/discoveryd.toml: the configuration of 
 //
 //go:generate go test -run TestDiscoveryd_ExampleIsWrittenFromTheDefinitions -update .
 func DiscoverydDefaults() string {
-	var all []table
+	return annotatedFile(discoverydHeader, annotatedDiscoveryd())
+}
+
+// annotatedDiscoveryd returns the tables of discoveryd.toml, with one of each array.
+func annotatedDiscoveryd() (all []table) {
 	for _, t := range discoverydTables(defaultDiscoveryd()) {
 		if t.name == "registration" {
 			registry := sourceTable("registry", newSource(true), true)
@@ -140,5 +144,5 @@ func DiscoverydDefaults() string {
 		}
 		all = append(all, t)
 	}
-	return annotatedFile(discoverydHeader, all)
+	return all
 }

@@ -12,10 +12,57 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestManPage checks that outrider.toml(5) matches the definitions.
+// TestManPage checks that outrider.toml(5) and discoveryd.toml(5) match the definitions.
 func TestManPage(t *testing.T) {
 	parts.Golden(t, "../../packaging/man/outrider.toml.5", manPage(), *update)
+	parts.Golden(t, "../../packaging/man/discoveryd.toml.5", discoverydManPage(), *update)
 }
+
+func discoverydManPage() string {
+	p := man.New("discoveryd.toml", 5, "configuration of outrider-discoveryd")
+	p.Section("SYNOPSIS")
+	p.Text("`/etc/outrider/discoveryd.toml`, `/etc/outrider/discoveryd.d/*.toml`")
+	p.Section("DESCRIPTION")
+	p.Text(
+		`The configuration of outrider-discoveryd(8) is TOML: tables of keys. What it says is checked as a whole by
+"outrider-discoveryd --check", and before each start and reload.`)
+	p.Text("The rules of outrider.toml(5) apply:")
+	for _, rule := range rules(header) {
+		if !strings.Contains(rule, "conf.d") && !strings.Contains(rule, "[epoch]") {
+			p.Term(`\(bu`, strings.ReplaceAll(rule, "running agent", "running server"))
+		}
+	}
+	p.Text(`Drop-ins are merged over the file in name order: a table merges, a list and an array of tables replace those
+of the files before. [[source]] is where configuration comes from, in order: of two objects with one name the earlier
+source's counts. [[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of the
+sources.`)
+	for _, t := range annotatedDiscoveryd() {
+		describeTable(p, t)
+	}
+	p.Section("EXAMPLE")
+	p.Example(discoverydExample)
+	p.Section("FILES")
+	p.Term(man.Italic("/etc/outrider/discoveryd.toml"),
+		"The package installs it with comments alone.")
+	p.Term(man.Italic("/usr/share/doc/outrider-discoveryd/discoveryd.toml"),
+		"All keys with their defaults and their explanation.")
+	p.SeeAlso("outrider-discoveryd(8)", "systemd.exec(5)")
+	return p.String()
+}
+
+// discoverydExample is validated by TestManExampleIsValid.
+const discoverydExample = `# /etc/outrider/discoveryd.toml
+[push]
+debounce_after = "50ms"
+
+[[source]]
+paths = ["/etc/outrider/mesh.d"]
+
+[[registry]]
+type = "consul"
+address = "http://127.0.0.1:8500"
+token_file = "credential:consul"
+`
 
 func manPage() string {
 	p := man.New("outrider.toml", 5, "configuration of outriderd")
@@ -27,7 +74,7 @@ func manPage() string {
 	p.Text(
 		`The configuration of outriderd(8) is TOML: tables of keys. What it says is checked as a whole by "outrider config check",
 "outriderd --check", and before each start and reload.`)
-	for _, rule := range rules() {
+	for _, rule := range rules(header) {
 		p.Term(`\(bu`, rule)
 	}
 	p.Text(
@@ -37,13 +84,7 @@ what is in force and where each value comes from, "outrider config diff" what a 
 	c := defaults()
 	c.Status.Probes["NAME"] = Probe{}
 	for _, t := range tables(c) {
-		p.Section("[" + t.name + "]")
-		if t.doc != "" {
-			p.Text(t.doc)
-		}
-		for _, k := range t.keys {
-			describeKey(p, k)
-		}
+		describeTable(p, t)
 	}
 	p.Section("EXAMPLE")
 	p.Example(example)
@@ -76,17 +117,39 @@ func TestManExampleIsValid(t *testing.T) {
 		Environment: func(string) string { return "" }}); err != nil {
 		t.Error(err)
 	}
+	folder = write(t, map[string]string{"discoveryd.toml": discoverydExample})
+	if _, err := LoadDiscoveryd(Options{Directory: folder, CheckOnly: true,
+		Environment: func(string) string { return "" }}); err != nil {
+		t.Error(err)
+	}
 }
 
 var rule = regexp.MustCompile(`(?m)^# - ((?:.+\n)(?:#   .+\n)*)`)
 
-// rules returns the rules at the beginning of the annotated file.
-func rules() []string {
+// rules returns the rules in the header of an annotated file.
+func rules(header string) []string {
 	var all []string
 	for _, found := range rule.FindAllStringSubmatch(header, -1) {
 		all = append(all, strings.ReplaceAll(strings.TrimSpace(found[1]), "\n#   ", "\n"))
 	}
 	return all
+}
+
+func describeTable(p *man.Page, t table) {
+	switch {
+	case t.list:
+		p.Section("[[" + t.name + "]]")
+	case t.name == "":
+		p.Section("KEYS OUTSIDE TABLES")
+	default:
+		p.Section("[" + t.name + "]")
+	}
+	if t.doc != "" {
+		p.Text(t.doc)
+	}
+	for _, k := range t.keys {
+		describeKey(p, k)
+	}
 }
 
 func describeKey(p *man.Page, k key) {
@@ -98,14 +161,14 @@ func describeKey(p *man.Page, k key) {
 		p.More(strings.Join(k.before, "\n"))
 	}
 	if k.role != "" {
-		p.More("In Istio's agent: `" + k.role + "`.")
+		p.More("In Istio: `" + k.role + "`.")
 	}
 }
 
 var effects = map[Effect]string{
 	Live:  "a change is applied in place",
 	Epoch: "a change starts a new epoch of Envoy",
-	Start: "a change waits for the next start of the agent",
+	Start: "a change waits for the next start",
 }
 
 // kind returns the type of a key in words.

@@ -62,12 +62,7 @@ func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	section := func(title string) string {
-		_, text, _ := strings.Cut(string(page), ".SH "+title+"\n")
-		text, _, _ = strings.Cut(text, "\n.SH ")
-		return text
-	}
-	codes := found(section("EXIT STATUS"), `(?m)^\.B (\d+)$`)
+	codes := found(section(page, "EXIT STATUS"), `(?m)^\.B (\d+)$`)
 	if diff := cmp.Diff(constants(t, filepath.Join("..", "..", "agent", "exit.go"), "Exit"),
 		codes); diff != "" {
 		t.Errorf("exit codes: -agent/exit.go +outriderd.8:\n%s", diff)
@@ -78,10 +73,39 @@ func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	}
 	_, caught, _ := strings.Cut(string(source), "signal.Notify(")
 	caught, _, _ = strings.Cut(caught, ")")
-	if diff := cmp.Diff(found(caught, `\b(SIG[A-Z0-9]+)`), found(section("SIGNALS"),
+	if diff := cmp.Diff(found(caught, `\b(SIG[A-Z0-9]+)`), found(section(page, "SIGNALS"),
 		`(?m)\b(SIG[A-Z0-9]+)`)); diff != "" {
 		t.Errorf("signals: -agent/signals.go +outriderd.8:\n%s", diff)
 	}
+}
+
+// outrider-discoveryd(8) is written by hand, too. It must list exactly the exit codes and options of
+// the program.
+func TestManPage_HasExitCodesAndOptionsOfDiscoveryd(t *testing.T) {
+	page, err := os.ReadFile("outrider-discoveryd.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join("..", "..", "cmd", "outrider-discoveryd", "main.go")
+	codes := found(section(page, "EXIT STATUS"), `(?m)^\.B (\d+)$`)
+	if diff := cmp.Diff(constants(t, program, "exit"), codes); diff != "" {
+		t.Errorf("exit codes: -main.go +outrider-discoveryd.8:\n%s", diff)
+	}
+	source, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := found(section(page, "OPTIONS"), `\\-\\-([a-z]+)`)
+	if diff := cmp.Diff(found(string(source), `flags\.\w+\("([a-z]+)"`), options); diff != "" {
+		t.Errorf("options: -main.go +outrider-discoveryd.8:\n%s", diff)
+	}
+}
+
+// section returns the text of a section of a page.
+func section(page []byte, title string) string {
+	_, text, _ := strings.Cut(string(page), ".SH "+title+"\n")
+	text, _, _ = strings.Cut(text, "\n.SH ")
+	return text
 }
 
 // found returns the first groups of all matches, sorted without duplicates.
