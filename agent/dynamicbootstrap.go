@@ -48,7 +48,7 @@ func (b *bootstraps) request(ctx context.Context, c *config.Config, node []byte,
 		return nil, fmt.Errorf("decode the node of the bootstrap: %w", err)
 	}
 	upstream, start := upstreamOf(c), b.state.binary.Load() == nil
-	if first := b.first.Swap(nil); first != nil && first.upstream == upstream &&
+	if first := b.first.Swap(nil); first != nil && first.upstream.Equal(upstream) &&
 		bytes.Equal(first.node, node) && use(first.content) == nil {
 		return first.accepted, nil
 	}

@@ -51,7 +51,7 @@ type meshPolicy struct {
 
 // inForce returns the policy for this host's ports, nil while it is not known.
 func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
-	if state.InForce().Config.Discovery.Address != "" {
+	if len(state.InForce().Config.Discovery.Addresses) > 0 {
 		return m.relay.Strict()
 	}
 	node := m.tracker.LastNode()

@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
@@ -26,6 +27,7 @@ const adminTime = 2 * time.Second
 type workloadIdentity struct {
 	*identity.Manager
 	seal         []byte        // credential; nil if there is none
+	inUse        *relay.InUse  // the address of the upstream server
 	acknowledged chan struct{} // receives after an ACK of secrets, or of resources that may use them
 	sds          *xds.Server
 	log          *slog.Logger
@@ -34,9 +36,10 @@ type workloadIdentity struct {
 // newIdentity creates the identity manager and the SDS server.
 func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, error) {
 	log := b.logOf("identity")
-	w := &workloadIdentity{seal: readSeal(b, c), acknowledged: make(chan struct{}, 1), log: log}
+	w := &workloadIdentity{seal: readSeal(b, c), inUse: &relay.InUse{},
+		acknowledged: make(chan struct{}, 1), log: log}
 	w.Manager = identity.New(identity.Options{
-		Settings: identitySettings(c, w.seal, log), Board: b.board, Logger: log,
+		Settings: identitySettings(c, w.seal, w.inUse, log), Board: b.board, Logger: log,
 		Denied:     func(file *os.File) string { return envoyMayNotHave(e.link, file) },
 		Unreadable: unreadable,
 		Observe: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
@@ -59,12 +62,12 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 
 // configure applies the [identity] table of the configuration in force.
 func (w *workloadIdentity) configure(c *config.Config) {
-	w.Configure(identitySettings(c, w.seal, w.log))
+	w.Configure(identitySettings(c, w.seal, w.inUse, w.log))
 }
 
 // prepare provides the secrets of a configuration that is about to be in force.
 func (w *workloadIdentity) prepare(c *config.Config) {
-	w.Prepare(identitySettings(c, w.seal, w.log))
+	w.Prepare(identitySettings(c, w.seal, w.inUse, w.log))
 }
 
 // envoysSecret returns the certificates of a secret that the newest Envoy has.

@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/relay"
 )
 
 // sealCredential is the systemd credential that [identity] persist uses.
@@ -36,21 +38,24 @@ func readSeal(b *base, c *config.Config) []byte {
 }
 
 // identitySettings returns the settings of the identity manager in a configuration.
-func identitySettings(c *config.Config, seal []byte, log *slog.Logger) identity.Settings {
+func identitySettings(
+	c *config.Config, seal []byte, inUse *relay.InUse, log *slog.Logger,
+) identity.Settings {
 	settings := identity.Settings{Identity: c.Identity}
 	// Without the credential the file stays: it may be of use after the next boot.
 	if settings.Provider != "istiod" || settings.Persist == "off" {
 		settings.Stale = filepath.Join(c.Paths.StateDir, sealedName)
 	}
 	if settings.Provider == "istiod" {
-		issuer := istiod(c)
+		issuer := istiod(c, inUse)
 		settings.Issuer, settings.Sealed = issuer, sealed(c, issuer, seal, log)
 	}
 	return settings
 }
 
-// istiod returns the authority of provider istiod.
-func istiod(c *config.Config) identity.Istiod {
+// istiod returns the authority of provider istiod. inUse has the address of the control plane that
+// is in use.
+func istiod(c *config.Config, inUse *relay.InUse) identity.Istiod {
 	i, n := c.Identity, c.Node
 	issuer := identity.Istiod{
 		Address: i.CAAddress, RootFile: i.RootCAFile, TokenFile: i.TokenFile,
@@ -60,7 +65,8 @@ func istiod(c *config.Config) identity.Istiod {
 	}
 	issuer.Plaintext = config.PlaintextCA(issuer.Address)
 	if issuer.Address == "" { // the control plane is the authority
-		issuer.Address, issuer.ServerName = c.Discovery.Address, c.Discovery.ServerName
+		issuer.Address = strings.Join(c.Discovery.Addresses, ", ")
+		issuer.InUse, issuer.ServerName = inUse, c.Discovery.ServerName
 		issuer.RootFile = cmp.Or(i.RootCAFile, c.Discovery.RootCAFile)
 		issuer.Plaintext = !c.Discovery.TLS()
 	}

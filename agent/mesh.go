@@ -36,7 +36,7 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: changes,
-		Await:    c.Discovery.Address == "",
+		Await:    len(c.Discovery.Addresses) == 0,
 		Settings: discoverySettings(c), Local: true, MaxViews: maxViews,
 		Denied:      func(path string) string { return envoyReader(e.link).Denied(path) },
 		AgentDenied: unreadable,

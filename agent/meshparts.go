@@ -38,7 +38,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 ) (m *meshParts, err error) {
 	m = &meshParts{grpc: &grpcBootstrap{board: b.board}}
 	var node config.Node
-	if c.DNS.Listen != "" || c.Discovery.Address != "" {
+	if c.DNS.Listen != "" || len(c.Discovery.Addresses) > 0 {
 		if node, err = c.Node.Resolve(config.ThisHost()); err != nil {
 			return nil, err
 		}
@@ -60,7 +60,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	m.tracker = ports.NewTracker(hostOf(b.options.Config), m.discovery, c.Paths.RuntimeDir, b.board,
 		func() { notify(listeners) })
 	m.relay = newRelay(b, c, e.own, w, m.dns, m.grpc, listeners)
-	if c.Discovery.Address != "" {
+	if len(c.Discovery.Addresses) > 0 {
 		applyCached(m.relay, node)
 	}
 	m.capture = newCapture(b, c, e.supervisor)
@@ -72,7 +72,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	}
 	m.upstream = &upstream{relay: m.relay, identity: w.Manager,
 		xdsSwitch: &xds.Switch{Embedded: m.xds, Relay: m.relay, Logger: b.logOf("xds")}}
-	m.upstream.xdsSwitch.UseRelay(c.Discovery.Address != "")
+	m.upstream.xdsSwitch.UseRelay(len(c.Discovery.Addresses) > 0)
 	m.inForce = meshInForce{state, m.discovery, m.unbound, m.exposure}
 	return m, nil
 }

@@ -19,7 +19,7 @@ func discoverySettings(c *config.Config) discovery.Settings {
 		Reserved:       reservedByAgent(c),
 		Credentials:    credentials(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
-		Unused: c.Discovery.Address != "",
+		Unused: len(c.Discovery.Addresses) > 0,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
 			Format: c.Telemetry.AccessLogFormat, Failures: failures(c)},
 	}
@@ -39,7 +39,7 @@ func failures(c *config.Config) string {
 
 // reportsFailures reports whether Envoy's listeners send failed requests to the agent.
 func reportsFailures(c *config.Config) bool {
-	return c.Discovery.Address == "" && failures(c) != ""
+	return len(c.Discovery.Addresses) == 0 && failures(c) != ""
 }
 
 func credentials(c *config.Config) discovery.Credentials {

@@ -12,7 +12,7 @@ import (
 // upstream server is in use, or the files have not been read yet: the proxy would deny all names.
 func publishNames(state *reloadState, server *discovery.Server, resolver *dns.Server) {
 	c := state.InForce().Config
-	if c.Discovery.Address != "" {
+	if len(c.Discovery.Addresses) > 0 {
 		return
 	}
 	select {

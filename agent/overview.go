@@ -187,11 +187,11 @@ func (o *overview) identities() []api.Identity {
 // with the number of its problems.
 func (o *overview) discoveryStatus(problems []discovery.Problem) api.Discovery {
 	switch d := o.state.InForce().Config.Discovery; {
-	case d.Address != "" && !d.Proxy:
-		return api.Discovery{State: "direct", Address: d.Address, Since: o.started,
+	case len(d.Addresses) > 0 && !d.Proxy:
+		return api.Discovery{State: "direct", Address: d.Addresses[0], Since: o.started,
 			Detail: "Envoy connects to it itself"}
-	case d.Address != "":
-		return upstreamStatus(d.Address, o.relay.Status())
+	case len(d.Addresses) > 0:
+		return upstreamStatus(o.relay.Status())
 	}
 	var errors, warnings int
 	for _, p := range problems {
@@ -211,12 +211,16 @@ func (o *overview) discoveryStatus(problems []discovery.Problem) api.Discovery {
 }
 
 // upstreamStatus describes the connection to the upstream server.
-func upstreamStatus(address string, s relay.Status) api.Discovery {
+func upstreamStatus(s relay.Status) api.Discovery {
 	detail := s.Error
 	if s.State == relay.Cached {
 		detail = "configuration of " + s.Cache.Format(time.DateTime) + "; " + detail
 	}
-	return api.Discovery{State: string(s.State), Address: address, Since: s.Since, Detail: detail}
+	d := api.Discovery{State: string(s.State), Address: s.Address, Since: s.Since, Detail: detail}
+	for _, other := range s.Unused {
+		d.Unused = append(d.Unused, api.UnusedAddress(other))
+	}
+	return d
 }
 
 // counted returns a number with its noun, or "" for 0.

@@ -33,7 +33,7 @@ const relayCacheName = "xds-cache"
 // upstreamOf returns the upstream server of a configuration.
 func upstreamOf(c *config.Config) relay.Upstream {
 	d, i := c.Discovery, c.Identity
-	u := relay.Upstream{Address: d.Address, ConnectTimeout: d.ConnectTimeout,
+	u := relay.Upstream{Addresses: d.Addresses, ConnectTimeout: d.ConnectTimeout,
 		ClusterID: c.Node.ClusterID, Namespace: c.Node.Namespace,
 		ServiceAccount: c.Node.ServiceAccount}
 	if !d.TLS() {
@@ -58,7 +58,8 @@ func upstreamOf(c *config.Config) relay.Upstream {
 func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadIdentity,
 	resolver *dns.Server, grpc *grpcBootstrap, listeners chan<- struct{},
 ) *relay.Server {
-	options := relay.Options{Upstream: upstreamOf(c), Board: b.board, Logger: b.logOf("relay"),
+	options := relay.Options{Upstream: upstreamOf(c), InUse: w.inUse, Board: b.board,
+		Logger:      b.logOf("relay"),
 		RedactError: envoy.RedactMessage, Certificate: w.certificate,
 		PID:         func(from net.Addr) int32 { return xds.PeerOf(from).PID },
 		Envoy:       func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },
@@ -96,7 +97,7 @@ type upstream struct {
 // offer makes new streams use the upstream server of a configuration, or the embedded server if it
 // has none.
 func (u *upstream) offer(c *config.Config) {
-	u.xdsSwitch.UseRelay(c.Discovery.Address != "")
+	u.xdsSwitch.UseRelay(len(c.Discovery.Addresses) > 0)
 	u.relay.Offer(upstreamOf(c))
 }
 
@@ -104,7 +105,7 @@ func (u *upstream) offer(c *config.Config) {
 func (u *upstream) configure(c *config.Config) {
 	u.offer(c)
 	u.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
-	if c.Discovery.Address == "" {
+	if len(c.Discovery.Addresses) == 0 {
 		u.identity.SetTrustBundle(resource.ProxyConfigType, nil)
 		return
 	}
@@ -157,7 +158,7 @@ type meshInForce struct {
 // or which port is reachable past mutual TLS; "" if nothing of this is so.
 func (m meshInForce) Closed() string {
 	why := ""
-	if m.state.InForce().Config.Discovery.Address == "" {
+	if len(m.state.InForce().Config.Discovery.Addresses) == 0 {
 		why = cmp.Or(m.discovery.Closed(), m.unbound.Closed())
 	}
 	return cmp.Or(why, m.exposure.Closed())

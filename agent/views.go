@@ -61,7 +61,7 @@ func newViews(b *base, c *config.Config, p composed) *views {
 			Trusted:   trusted, Board: b.board, Logger: b.logOf("sts"),
 		})
 	}
-	if c.Discovery.Address != "" && c.Discovery.DebugAddress != "" {
+	if len(c.Discovery.Addresses) > 0 && c.Discovery.DebugAddress != "" {
 		v.debug = &relay.DebugServer{Server: m.relay, Users: trusted,
 			Address: c.Discovery.DebugAddress, Board: b.board, Logger: b.logOf("relay")}
 	}

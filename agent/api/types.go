@@ -112,9 +112,18 @@ type EnvoyStatus struct {
 // Discovery describes the source of the proxy's xDS resources.
 type Discovery struct {
 	State   string    `json:"state"`             // embedded, connected, connecting, cached
-	Address string    `json:"address,omitempty"` // of the upstream server; empty if embedded
+	Address string    `json:"address,omitempty"` // of the upstream server in use; empty if embedded
 	Since   time.Time `json:"since,omitzero"`
 	Detail  string    `json:"detail,omitempty"` // for people: "12 files, 1 problem"
+	// Unused are the other addresses of the upstream server.
+	Unused []UnusedAddress `json:"unused,omitempty"`
+}
+
+// UnusedAddress is an address of the upstream server that is not in use.
+type UnusedAddress struct {
+	Address string    `json:"address"`
+	Error   string    `json:"error,omitempty"` // why it is not used; empty: not needed
+	Since   time.Time `json:"since,omitzero"`  // of Error
 }
 
 // Health is the health of the workload that is reported upstream.

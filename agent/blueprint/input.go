@@ -52,7 +52,7 @@ func (m Maker) input(
 		OutlierLogPath: c.Envoy.OutlierLogPath,
 		SystemRoots:    systemRoots(),
 		Template: bootstrap.TemplateInput{
-			ControlPlane: c.Envoy.ControlPlaneBootstrap, DiscoveryAddress: c.Discovery.Address,
+			ControlPlane: c.Envoy.ControlPlaneBootstrap, DiscoveryAddress: firstOf(c.Discovery.Addresses),
 			DiscoveryRootCA: c.Discovery.RootCAFile, PilotIdentity: c.Discovery.PilotIdentity,
 			MixerIdentity:    c.Discovery.MixerIdentity,
 			ControlPlaneAuth: c.Discovery.Auth == "mtls",
@@ -69,8 +69,8 @@ func (m Maker) input(
 		// captured it, so that only all connections together can be limited.
 		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCaptured)
 	}
-	if c.Discovery.Address != "" { // as istiod expects; a change starts an epoch
-		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Address}
+	if len(c.Discovery.Addresses) > 0 { // as istiod expects; a change starts an epoch
+		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Addresses[0]}
 		if !c.Discovery.Proxy {
 			input.Discovery.Socket, input.Discovery.Upstream = "", upstream(c)
 		}
@@ -106,7 +106,7 @@ func (m Maker) input(
 // upstream returns the xDS server to which Envoy connects itself ([discovery] proxy = false).
 func upstream(c *config.Config) *bootstrap.Service {
 	d, i := c.Discovery, c.Identity
-	s := &bootstrap.Service{Address: d.Address, Keepalive: upstreamKeepalive}
+	s := &bootstrap.Service{Address: d.Addresses[0], Keepalive: upstreamKeepalive}
 	if !d.TLS() {
 		return s
 	}
@@ -121,6 +121,15 @@ func upstream(c *config.Config) *bootstrap.Service {
 		s.TLS.Mode, s.TLS.SDS = bootstrap.Mutual, true
 	}
 	return s
+}
+
+// firstOf returns the first of the upstream server's addresses, "" if there is none. Templates know
+// one.
+func firstOf(addresses config.Addresses) string {
+	if len(addresses) == 0 {
+		return ""
+	}
+	return addresses[0]
 }
 
 // upstreamKeepalive is Istio's value.

@@ -15,7 +15,7 @@ func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, er
 	if err != nil {
 		return node, config.Errors{loaded.Fault("node", err.Error(), "")}
 	}
-	if c.Discovery.Address == "" { // the embedded server needs one address only
+	if len(c.Discovery.Addresses) == 0 { // the embedded server needs one address only
 		node.ExtraIPs = c.Node.ExtraIPs
 	}
 	if node.Cloud == "" {

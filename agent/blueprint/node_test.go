@@ -37,7 +37,7 @@ func TestNode_CloudAndAddresses(t *testing.T) {
 	if n := node(); n.Locality != "" || len(n.Labels) != 1 || n.ExtraIPs != nil {
 		t.Errorf("%+v", n)
 	}
-	c.Discovery.Address, c.Node.Cloud = "istiod:15012", "azure"
+	c.Discovery.Addresses, c.Node.Cloud = config.Addresses{"istiod:15012"}, "azure"
 	n := node()
 	if n.Locality != "west" || !cmp.Equal(n.ExtraIPs, []string{"2001:db8::5"}) ||
 		!cmp.Equal(n.Labels, map[string]string{"team": "shop", "app": "web"}) {

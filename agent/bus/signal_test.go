@@ -38,6 +38,13 @@ func TestChangedPropertiesAreTold(t *testing.T) {
 		t.Errorf("a condition was told as %v", changed.Body)
 	}
 
+	a.set(func() { a.state.Discovery = api.Discovery{State: "connected", Address: "b:15012"} })
+	a.board.Publish(condition.Event{Kind: condition.KindDiscoveryMoved})
+	changed = next(t, signals, propertiesChanged)
+	if changed.Body[1].(map[string]dbus.Variant)["DiscoveryAddress"].Value() != "b:15012" {
+		t.Errorf("another upstream server was told as %v", changed.Body)
+	}
+
 	a.change(func(s *api.Status) { s.Epochs[0].State = "draining" })
 	changed = next(t, signals, propertiesChanged)
 	if changed.Path != epochPath(0) || changed.Body[0] != epochInterface {

@@ -83,7 +83,8 @@ func TestEverySignalOfTheXMLIsSentWithItsTypesAndNoOther(t *testing.T) {
 		condition.KindEpochExited, condition.KindReloadStarted,
 		condition.KindReloadFinished, condition.KindReloadRefused, condition.KindDraining,
 		condition.KindUndrained, condition.KindStopping,
-		condition.KindSecretRotated, condition.KindResourcesRefused, condition.KindMeshProblem,
+		condition.KindSecretRotated, condition.KindResourcesRefused, condition.KindDiscoveryMoved,
+		condition.KindMeshProblem,
 		condition.KindGaveUp,
 		condition.KindConditionRaised, condition.KindConditionCleared} {
 		if told, ok := signalOf(condition.Event{Kind: kind, Epoch: number(3)}); ok {

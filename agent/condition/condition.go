@@ -56,6 +56,7 @@ const (
 	KindStopping         = "stopping"
 	KindSecretRotated    = "secret-rotated"    // fields: resource, not_after
 	KindResourcesRefused = "resources-refused" // fields: type, error, resources
+	KindDiscoveryMoved   = "discovery-moved"   // fields: address, before, reason
 	// KindMeshProblem has the field severity and, for a single problem, file, line, object and
 	// field.
 	KindMeshProblem      = "mesh-problem"
@@ -128,6 +129,7 @@ func (b *Board) Clear(code string) {
 var limits = map[string]repeat.Limits{
 	KindMeshProblem:      {Class: most, All: 3 * 21},
 	KindResourcesRefused: {Class: most, All: 20},
+	KindDiscoveryMoved:   {Class: most, All: 20},
 	KindReloadRefused:    {Class: most, All: 20},
 }
 

@@ -89,6 +89,16 @@ func dialAddress(value any) *problem {
 		})(value)
 }
 
+// eachAddress checks the addresses of an upstream server.
+func eachAddress(value any) *problem {
+	for _, item := range value.(Addresses) {
+		if p := dialAddress(item); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
 // listenAddress checks an address that the agent listens on. As in Go, no host means all addresses.
 func listenAddress(value any) *problem {
 	return address(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`,

@@ -107,7 +107,7 @@ type Reload struct {
 
 // Discovery is [discovery].
 type Discovery struct {
-	Address          string // "" = the embedded server
+	Addresses        Addresses // of the upstream server; none: the embedded server
 	Files            []string
 	MeshConfigFile   string
 	DebounceAfter    time.Duration
@@ -193,7 +193,7 @@ type Health struct {
 // registers itself always has one: that of the proxy, without a probe.
 func (c *Config) ReportsHealth() bool {
 	d, h := c.Discovery, c.Health
-	return d.Address != "" && d.Proxy && (c.Node.WorkloadGroup != "" || h.HTTP != "" ||
+	return len(d.Addresses) > 0 && d.Proxy && (c.Node.WorkloadGroup != "" || h.HTTP != "" ||
 		h.TCP != "" || h.GRPC != "" || len(h.Exec) > 0 || h.Unit != "")
 }
 
@@ -247,9 +247,14 @@ func (c *Config) ClosedInbound() bool {
 	return c.Capture.FailInbound == "closed"
 }
 
+// Addresses are the addresses of an upstream server, of which one at a time is used: a string or a
+// list of them in the file.
+type Addresses []string
+
 // TLS reports whether the upstream server is reached with TLS.
 func (d Discovery) TLS() bool {
-	return d.Auth != "none" && (d.Auth != "auto" || !PlaintextCA(d.Address))
+	return d.Auth != "none" && (d.Auth != "auto" || len(d.Addresses) == 0 ||
+		!PlaintextCA(d.Addresses[0]))
 }
 
 // STS is [sts].

@@ -1,6 +1,9 @@
 package config
 
-import "net"
+import (
+	"net"
+	"strings"
+)
 
 // identity checks that the keys required by the provider are set.
 func (x *crossCheck) identity() {
@@ -28,7 +31,7 @@ func (x *crossCheck) identity() {
 		x.istiod()
 		return
 	}
-	upstream := x.Discovery.Address != "" && x.Discovery.TLS() // uses both of the following
+	upstream := len(x.Discovery.Addresses) > 0 && x.Discovery.TLS() // uses both of the following
 	for _, k := range []struct {
 		key, value string
 		used       bool
@@ -65,7 +68,7 @@ func (x *crossCheck) istiod() {
 	encrypt := "use port 15012"
 	if address == "" {
 		encrypt += ", or another discovery.auth"
-		address, key = x.Discovery.Address, "discovery.address"
+		address, key = strings.Join(x.Discovery.Addresses, ", "), "discovery.address"
 		plaintext = address != "" && !x.Discovery.TLS()
 	}
 	if address == "" {

@@ -49,7 +49,7 @@ func (c *Config) listening() []Claim {
 		address("status.ready_port", c.Status.ReadyAddress())
 		address("telemetry.prometheus_address", c.Telemetry.PrometheusAddress)
 	}
-	if c.Discovery.Address != "" {
+	if len(c.Discovery.Addresses) > 0 {
 		address("discovery.debug_address", c.Discovery.DebugAddress)
 	}
 	address("dns.listen", c.DNS.Listen)

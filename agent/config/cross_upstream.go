@@ -2,6 +2,7 @@ package config
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -12,6 +13,7 @@ var pilotIdentity = regexp.MustCompile(`^(spiffe://[^/]+)?(/[^/]+)+$`)
 func (x *crossCheck) upstream() {
 	d, h := x.Discovery, x.Health
 	const address = "discovery.address"
+	upstream := len(d.Addresses) > 0
 	keys := []struct {
 		key string
 		set bool
@@ -29,25 +31,25 @@ func (x *crossCheck) upstream() {
 	for _, k := range keys {
 		switch {
 		case !k.set || x.Envoy.TemplateFile != "": // a template may use each of them
-		case d.Address == "" && !x.signs(k.key):
+		case !upstream && !x.signs(k.key):
 			x.warn([]string{k.key}, "set "+address, "has no effect without %s", address)
 		case !d.Proxy && strings.HasPrefix(k.key, "health."):
 			x.warn([]string{k.key}, "remove it, or discovery.proxy",
 				"has no effect: Envoy connects to the upstream server itself")
-		case d.Address != "" && k.tls && !d.TLS():
+		case upstream && k.tls && !d.TLS():
 			x.warn([]string{k.key, address}, `set discovery.auth = "tls"`,
 				"has no effect: the upstream server is reached without TLS")
 		}
 	}
 	dynamic := []string{"discovery.dynamic_bootstrap"}
 	switch {
-	case d.DynamicBootstrap && d.Address == "":
+	case d.DynamicBootstrap && !upstream:
 		x.refuse(dynamic, "set "+address+", or remove the key", "there is no upstream server")
 	case d.DynamicBootstrap && (x.Envoy.TemplateFile != "" || x.Envoy.CustomConfigFile != ""):
 		x.refuse(dynamic, "keep one of them",
 			"excludes envoy.template_file and envoy.custom_config_file")
 	}
-	if d.Address == "" {
+	if !upstream {
 		return
 	}
 	for _, key := range []string{"discovery.files", "discovery.mesh_config_file"} {
@@ -61,6 +63,15 @@ func (x *crossCheck) upstream() {
 			`write, for example, "/ns/istio-system/sa/istiod"`,
 			"%s would match other identities, too: it must begin with / or be a whole spiffe:// ID",
 			quote(id))
+	}
+	if plaintext := slices.IndexFunc(d.Addresses, PlaintextCA); d.Auth == "auto" && plaintext >= 0 &&
+		slices.ContainsFunc(d.Addresses, func(a string) bool { return !PlaintextCA(a) }) {
+		x.refuse([]string{address}, "set discovery.auth, or use addresses of one kind",
+			"%s is plaintext and others of the list are not", quote(d.Addresses[plaintext]))
+	}
+	if !d.Proxy && len(d.Addresses) > 1 {
+		x.refuse([]string{"discovery.proxy"}, "remove the key, or all but one of "+address,
+			"Envoy itself does not change between the %d addresses of %s", len(d.Addresses), address)
 	}
 	i := x.Identity
 	token := i.TokenFile != "" && d.TLS() && d.Auth != "mtls"

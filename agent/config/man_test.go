@@ -190,6 +190,8 @@ func kind(k key) string {
 		name = "Duration"
 	case *[]string:
 		name = map[form]string{plain: "List of strings", path: "List of paths"}[k.form]
+	case *Addresses:
+		name = "String or list of strings"
 	case *[]int:
 		name = "List of integers"
 	case *Ports:

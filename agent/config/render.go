@@ -51,6 +51,14 @@ func render(value any) string {
 			return `["auto"]`
 		}
 		return renderList(value.List)
+	case Addresses:
+		switch len(value) {
+		case 0:
+			return quote("")
+		case 1:
+			return quote(value[0])
+		}
+		return renderList(value)
 	case map[string]string:
 		return renderTable(value)
 	case map[string]any:

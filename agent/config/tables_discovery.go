@@ -4,10 +4,11 @@ import "time"
 
 func discoveryTable(d *Discovery) table {
 	return table{name: "discovery", keys: []key{
-		setting("address", &d.Address, "", Epoch,
-			`host:port of an upstream xDS server (istiod: 15010 plaintext, 15012 TLS); "" = the `+
-				"embedded discovery server").
-			plays("--discoveryAddress").must(optional(dialAddress)),
+		setting("address", &d.Addresses, nil, Epoch,
+			"host:port of an upstream xDS server (istiod, outrider-discoveryd: 15010 plaintext, 15012 "+
+				`TLS), or a list of them, of which one at a time is used (["a:15012", "b:15012"]); "" = `+
+				"the embedded discovery server").
+			plays("--discoveryAddress").must(eachAddress),
 		setting("files", &d.Files, []string{"/etc/outrider/mesh.d"}, Start,
 			"embedded server: files or directories of Istio YAML, read as kubectl and istioctl read it "+
 				"(YAML 1.1); an object without a namespace is in [node] namespace; the older of two is the "+

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -48,6 +49,8 @@ func convert(current, raw any) (any, *problem) {
 		return convertList(raw, "integers", "write it in brackets, such as [80, 443]", convertInt)
 	case Ports:
 		return convertPorts(raw)
+	case Addresses:
+		return convertAddresses(raw)
 	case map[string]string:
 		return mergeStrings(current, raw)
 	case map[string]any:
@@ -112,6 +115,45 @@ func convertPorts(raw any) (Ports, *problem) {
 		p.fix = `write numbers in brackets, such as [80, 443], or ["auto"] or ["*"] alone`
 	}
 	return Ports{List: list}, p
+}
+
+// convertAddresses accepts a string, "" for none, or a list.
+func convertAddresses(raw any) (Addresses, *problem) {
+	const fix = `write one in quotes, or a list, such as ["a.example:15012", "b.example:15012"]`
+	if text, ok := raw.(string); ok {
+		if text == "" {
+			return nil, nil
+		}
+		return Addresses{text}, nil
+	}
+	items, ok := raw.([]any)
+	if !ok {
+		return nil, wrongType(raw, "a string or a list of strings", fix)
+	}
+	if len(items) == 0 {
+		return nil, problemf(`write at least one address, or "" for none`, "the list is empty")
+	}
+	list, p := convertList(raw, "strings", fix, func(item any) (string, *problem) {
+		text, ok := item.(string)
+		switch {
+		case !ok:
+			return "", wrongType(item, "a string", "write each item in quotes")
+		case text == "":
+			return "", problemf(`remove it, or write "" instead of the list for none`,
+				`"" is not an address`)
+		}
+		return text, nil
+	})
+	if p != nil {
+		return nil, p
+	}
+	for i, address := range list {
+		if first := slices.Index(list, address); first != i {
+			return nil, problemf("remove one of them", "items %d and %d of the list are the same: %s",
+				first+1, i+1, brief(address))
+		}
+	}
+	return list, nil
 }
 
 func mergeStrings(current map[string]string, raw any) (map[string]string, *problem) {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,8 @@ const caRetries = `{"methodConfig": [{
 // connection of its own and reads all files anew: changed roots, tokens and client certificates
 // take effect without a restart. Equal values are equal issuers ([Settings]).
 type Istiod struct {
-	Address     string // host:port
+	Address     string // host:port, or several of them with ", " between
+	InUse       InUse  // of several addresses: the one to try first; nil: none
 	ServerName  string // in istiod's certificate; "": the host of Address
 	Plaintext   bool   // no TLS
 	RootFile    string // roots of istiod's certificate; "": those of the system
@@ -49,6 +51,21 @@ type Istiod struct {
 	KeyType     pki.KeyType
 	PKCS8       bool
 	TTL         time.Duration
+}
+
+// InUse names the address of a control plane that the agent uses, "" if it uses none.
+type InUse interface{ Address() string }
+
+// addresses returns all addresses, the one in use first.
+func (i Istiod) addresses() []string {
+	all := strings.Split(i.Address, ", ")
+	if i.InUse == nil {
+		return all
+	}
+	if used := slices.Index(all, i.InUse.Address()); used > 0 {
+		all[0], all[used] = all[used], all[0]
+	}
+	return all
 }
 
 // String names the authority in messages.
@@ -69,13 +86,32 @@ func (i Istiod) Files() []string {
 	return files
 }
 
-// Issue implements Issuer. An attempt with a client certificate that fails is repeated with the
-// token, if one is configured.
+// Issue implements Issuer. Of several addresses, each is tried until one issues a certificate.
 func (i Istiod) Issue(
 	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
 ) (*Issued, error) {
 	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
+	var failed error
+	for _, i.Address = range i.addresses() {
+		issued, err := i.issueAt(ctx, trusted, current)
+		switch {
+		case err == nil:
+			return issued, nil
+		case failed == nil:
+			failed = err
+		default:
+			failed = fmt.Errorf("%w; %w", failed, err)
+		}
+	}
+	return nil, failed
+}
+
+// issueAt makes an attempt at one address. If it fails with a client certificate, it is repeated
+// with the token, if one is configured.
+func (i Istiod) issueAt(
+	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
+) (*Issued, error) {
 	certificate, err := i.clientCertificate(current)
 	if certificate != nil {
 		var issued *Issued

@@ -115,6 +115,38 @@ func TestIstiod_Issues(t *testing.T) {
 	}
 }
 
+type usedAddress string
+
+func (u usedAddress) Address() string { return string(u) }
+
+// Of several addresses, the one in use is tried first, and then the others.
+func TestIstiod_SeveralAddresses(t *testing.T) {
+	t.Parallel()
+	a := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
+	i := clientOf(t, a, t.TempDir(), time.Hour)
+	i.Address = "localhost:1, " + a.Address + ", localhost:2"
+	for _, inUse := range []identity.InUse{nil, usedAddress(a.Address), usedAddress("localhost:2"),
+		usedAddress("elsewhere:3")} {
+		i.InUse = inUse
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		begun := time.Now()
+		_, err := i.Issue(ctx, nil, nil)
+		cancel()
+		if err != nil {
+			t.Errorf("%v in use: %v", inUse, err)
+		}
+		if took := time.Since(begun); inUse == usedAddress(a.Address) && took > time.Second {
+			t.Errorf("%v with the address in use", took)
+		}
+	}
+	i.Address = "localhost:1, localhost:2"
+	if _, err := i.Issue(t.Context(), nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "istiod at localhost:1 ") ||
+		!strings.Contains(err.Error(), "istiod at localhost:2 ") {
+		t.Errorf("no authority: %v", err)
+	}
+}
+
 // Certificates of ten seconds are renewed in time, over a token that expires and is replaced.
 func TestIstiod_ShortLifetimes(t *testing.T) {
 	t.Parallel()

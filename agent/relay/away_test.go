@@ -34,7 +34,7 @@ func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 			tried <- true
 		}
 	}()
-	r := startRelay(t, Upstream{Address: l.Addr().String()}, "")
+	r := startRelay(t, serverAt(l.Addr().String()), "")
 	events, end := r.board.Watch(1000)
 	defer end()
 	c := r.connect(t, false, false)

@@ -35,7 +35,7 @@ func benchmark(b *testing.B, resources, bytes int) {
 			if direct {
 				client = connectTo(b, up.address)
 			} else {
-				client = startRelay(b, Upstream{Address: up.address}, b.TempDir()+"/cache").
+				client = startRelay(b, serverAt(up.address), b.TempDir()+"/cache").
 					connect(b, true, false)
 			}
 			client.send(request)

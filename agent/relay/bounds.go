@@ -14,7 +14,9 @@ const (
 	defaultPatience = 500 * time.Millisecond
 	// slowUpstream is how long a connected upstream may take for its first response before the
 	// cache serves.
-	slowUpstream      = 5 * time.Second
+	slowUpstream = 5 * time.Second
+	// silentUpstream is the same while the cache serves and there is another address.
+	silentUpstream    = 30 * time.Second
 	maxRequestBytes   = 8 << 20
 	maxNodeBytes      = 512 << 10
 	maxResponseBytes  = 256 << 20

@@ -31,7 +31,7 @@ func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
 
 func testSlowStream(t *testing.T, typeURL string) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, "")
+	r := startRelay(t, serverAt(up.address), "")
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
 	slow := r.connect(t, true, true) // never reads
 	slow.send(request)
@@ -104,7 +104,7 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := startRelay(t, Upstream{Address: startUpstream(t, "127.0.0.1:0").address}, "")
+			r := startRelay(t, serverAt(startUpstream(t, "127.0.0.1:0").address), "")
 			envoy := r.connect(t, true, false)
 			if name != "names" {
 				r.envoys.nameBytes = 2*len(long) - 1
@@ -128,7 +128,7 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 // that is remembered counts.
 func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, filepath.Join(t.TempDir(), "cache"))
+	r := startRelay(t, serverAt(up.address), filepath.Join(t.TempDir(), "cache"))
 	r.envoys.pending.most = 4 << 20
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
@@ -163,7 +163,7 @@ func TestSession_BoundsUnansweredResponses(t *testing.T) {
 // Beyond the bound of accepted resources, names and versions are held.
 func TestSession_BoundsAcceptedResources(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, filepath.Join(t.TempDir(), "cache"))
+	r := startRelay(t, serverAt(up.address), filepath.Join(t.TempDir(), "cache"))
 	r.envoys.held.most = 1 << 20
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
@@ -191,8 +191,8 @@ func TestSession_BoundsAcceptedResources(t *testing.T) {
 // Other clients have their own bounds: Envoy's streams open while they use all of theirs.
 func TestServer_OtherClientsTakeNothingFromEnvoy(t *testing.T) {
 	var isEnvoy atomic.Bool
-	r := startRelayWith(t, Options{Upstream: Upstream{Address: startUpstream(t,
-		"127.0.0.1:0").address}, Envoy: func(net.Addr) bool { return isEnvoy.Load() }})
+	r := startRelayWith(t, Options{Upstream: serverAt(startUpstream(t,
+		"127.0.0.1:0").address), Envoy: func(net.Addr) bool { return isEnvoy.Load() }})
 	r.others.streams.most = 3
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
 	for range 3 {

@@ -54,7 +54,7 @@ func TestSession_CacheTooOldIsNotServed(t *testing.T) {
 		if err := cache.write(); err != nil {
 			t.Fatal(err)
 		}
-		r := startRelay(t, Upstream{Address: "127.0.0.1:1"}, cache.path)
+		r := startRelay(t, serverAt("127.0.0.1:1"), cache.path)
 		r.SetCacheMaxAge(age)
 		c := r.connect(t, false, false)
 		c.send(&discoveryv3.DiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})

@@ -24,7 +24,7 @@ import (
 func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	var isEnvoy atomic.Bool
-	r := startRelayWith(t, Options{Upstream: Upstream{Address: up.address},
+	r := startRelayWith(t, Options{Upstream: serverAt(up.address),
 		Envoy: func(net.Addr) bool { return isEnvoy.Load() }})
 	for _, test := range []struct {
 		typeURL              string
@@ -75,7 +75,7 @@ func TestSession_NodeOfApplications(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		for _, delta := range []bool{true, false} {
 			up := startUpstream(t, "127.0.0.1:0")
-			options := Options{Upstream: Upstream{Address: up.address},
+			options := Options{Upstream: serverAt(up.address),
 				Board: condition.NewBoard(), Envoy: func(net.Addr) bool { return false },
 				Subscriptions: []Subscription{{TypeURL: "own",
 					Apply: func([]*anypb.Any, []string) error { return nil }}}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -15,30 +16,51 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// Fetch returns the resources of the first response to a request, on a stream of its own.
-func (u Upstream) Fetch(
-	ctx context.Context, options Options, request *discoveryv3.DiscoveryRequest,
+// fetch returns the resources of the first response to a request, on a stream of its own. It tries
+// the address in use first, then the others, each until limit.
+func (s *Server) fetch(
+	ctx context.Context, upstream Upstream, limit time.Duration,
+	request *discoveryv3.DiscoveryRequest,
+) (found []*anypb.Any, failed error) {
+	for _, address := range shuffled(upstream.Addresses, s.inUse.Address(), s.seed) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		found, err := upstream.fetch(ctx, address, s.options, request)
+		cancel()
+		switch {
+		case err == nil:
+			return found, nil
+		case failed == nil:
+			failed = err
+		default:
+			failed = fmt.Errorf("%w; %w", failed, err)
+		}
+	}
+	return nil, failed
+}
+
+func (u Upstream) fetch(ctx context.Context, address string, options Options,
+	request *discoveryv3.DiscoveryRequest,
 ) ([]*anypb.Any, error) {
 	ctx, cancel := context.WithCancel(u.outgoing(ctx))
 	defer cancel() // ends the stream
-	dial, err := u.dialOptions(options)
+	dial, err := u.dialOptions(address, options)
 	if err != nil {
 		return nil, err
 	}
-	connection, err := grpc.NewClient("dns:///"+u.Address, dial...)
+	connection, err := grpc.NewClient("dns:///"+address, dial...)
 	if err != nil {
-		return nil, fmt.Errorf("cannot connect to %s: %w", u.Address, err)
+		return nil, fmt.Errorf("cannot connect to %s: %w", address, err)
 	}
 	defer func() { _ = connection.Close() }()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
 		StreamAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxResponseBytes))
 	if err != nil {
-		return nil, fmt.Errorf("cannot connect to %s: %w", u.Address, err)
+		return nil, fmt.Errorf("cannot connect to %s: %w", address, err)
 	}
 	_ = stream.Send(request) // Recv has the error
 	response, err := stream.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", u.Address, err)
+		return nil, fmt.Errorf("%s: %w", address, err)
 	}
 	return response.Resources, nil
 }
@@ -59,12 +81,12 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 		return func() {
 			body, err := proto.Marshal(found)
 			if err == nil && cache != nil {
-				cache.put(identityOf(node, upstream.Address), xdsresource.BootstrapType, "",
+				cache.put(identityOf(node, upstream.name()), xdsresource.BootstrapType, "",
 					map[string]resource{"bootstrap": {name: "bootstrap", body: body}})
 			}
 		}
 	}
-	found, err := upstream.bootstrap(ctx, s.options, node)
+	found, err := s.bootstrap(ctx, upstream, node)
 	fetched := err == nil
 	if fetched {
 		if err = use(found.Value); err == nil {
@@ -75,7 +97,7 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 	if cache == nil || fetched && !start {
 		return nil, err
 	}
-	for _, cached := range cache.newest(upstream.Address, node.Id, xdsresource.BootstrapType) {
+	for _, cached := range cache.newest(upstream.name(), node.Id, xdsresource.BootstrapType) {
 		var last anypb.Any
 		if proto.Unmarshal(cached.body, &last) == nil && use(last.Value) == nil {
 			s.options.Logger.Warn("cannot fetch the bootstrap, using the last accepted one",
@@ -87,12 +109,10 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 }
 
 // bootstrap requests the bootstrap for a node.
-func (u Upstream) bootstrap(
-	ctx context.Context, options Options, node *corev3.Node,
+func (s *Server) bootstrap(
+	ctx context.Context, upstream Upstream, node *corev3.Node,
 ) (*anypb.Any, error) {
-	ctx, cancel := context.WithTimeout(ctx, slowUpstream)
-	defer cancel()
-	found, err := u.Fetch(ctx, options,
+	found, err := s.fetch(ctx, upstream, slowUpstream,
 		&discoveryv3.DiscoveryRequest{TypeUrl: xdsresource.BootstrapType, Node: node})
 	if err != nil {
 		return nil, err
@@ -100,7 +120,7 @@ func (u Upstream) bootstrap(
 	if len(found) != 1 || found[0].TypeUrl != xdsresource.BootstrapType ||
 		len(found[0].Value) > maxBootstrapBytes {
 		return nil, fmt.Errorf("the response of %s is not one bootstrap of at most %d MB",
-			u.Address, maxBootstrapBytes>>20)
+			upstream.name(), maxBootstrapBytes>>20)
 	}
 	return found[0], nil
 }
@@ -113,7 +133,7 @@ const debugType = "istio.io/debug"
 // requires TLS and a client that it can authenticate.
 func (s *Server) Debug(ctx context.Context, name string) ([]byte, error) {
 	upstream := *s.upstream.Load()
-	if upstream.Address == "" {
+	if len(upstream.Addresses) == 0 {
 		return nil, errors.New("there is no upstream server: [discovery] address is empty")
 	}
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": upstream.Namespace,
@@ -121,7 +141,8 @@ func (s *Server) Debug(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node of a debug request: %w", err)
 	}
-	found, err := upstream.Fetch(ctx, s.options, &discoveryv3.DiscoveryRequest{TypeUrl: debugType,
+	found, err := s.fetch(ctx, upstream, debugTimeout, &discoveryv3.DiscoveryRequest{
+		TypeUrl: debugType,
 		Node: &corev3.Node{Metadata: metadata, Id: fmt.Sprintf(
 			"sidecar~0.0.0.0~outrider.%s~%[1]s.svc.cluster.local", upstream.Namespace)},
 		ResourceNames: []string{name}})
@@ -129,7 +150,7 @@ func (s *Server) Debug(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no %s", upstream.Address, name)
+		return nil, fmt.Errorf("the upstream server has no %s", name)
 	}
 	return found[0].Value, nil
 }

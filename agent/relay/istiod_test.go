@@ -29,7 +29,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 		first, second := startBackend(t, "first"), startBackend(t, "second")
 		i.service("a", port, first)
 		i.service("b", port, first)
-		r := startRelay(t, Upstream{Address: i.address}, "")
+		r := startRelay(t, serverAt(i.address), "")
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
 		if s := r.Status(); s.State != Connected {
@@ -82,7 +82,7 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		i.service("a", port, first)
 		i.service("b", port, first)
 		cache := filepath.Join(t.TempDir(), "cache")
-		r := startRelay(t, Upstream{Address: i.address}, cache)
+		r := startRelay(t, serverAt(i.address), cache)
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
 		// Envoy answers before the relay has read and stored that it accepted the routes.
@@ -94,7 +94,7 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		i.kill()
 		r.stop()
 
-		r = startRelay(t, Upstream{Address: i.address}, cache)
+		r = startRelay(t, serverAt(i.address), cache)
 		started := time.Now()
 		e = startEnvoy(t, r.socket, delta)
 		answers(t, 10*time.Second, port, "a.test", "first answers")

@@ -9,20 +9,25 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
+	"outrider.org/outrider/agent/backoff"
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
 // link is one stream to the upstream server, with a connection of its own. Credentials are read for
 // each link, so that rotation needs nothing else.
 type link struct {
-	upstream Upstream
-	server   Options
-	cancel   context.CancelFunc
-	requests chan []byte  // bounded; see session.send
-	queued   atomic.Int64 // bytes of requests
-	events   chan<- event
-	modules  *modules
+	upstream  Upstream
+	targets   *targets
+	anew      bool // see targets.next
+	server    Options
+	cancel    context.CancelFunc
+	responded bool         // belongs to the session
+	requests  chan []byte  // bounded; see session.send
+	queued    atomic.Int64 // bytes of requests
+	events    chan<- event
+	modules   *modules
 }
 
 // event is what a link reports to its session.
@@ -31,14 +36,17 @@ type event struct {
 	message  []byte // a response; nil: err, or the stream is open
 	response *response
 	refused  error // why Envoy cannot receive the response
+	closing  bool  // the server has announced that it closes the connection
 	err      error // why the link has ended
 }
 
 // open starts a link. Its first event is that it is open, its last one an error, unless ctx ends.
 func (s *session) open(ctx context.Context) *link {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &link{upstream: s.upstream, server: s.server.options, cancel: cancel,
+	l := &link{upstream: s.upstream, targets: s.targets, anew: s.anew, server: s.server.options,
+		cancel:   cancel,
 		requests: make(chan []byte, maxRequests), events: s.events, modules: s.server.modules}
+	s.anew = false
 	go func() {
 		defer cancel()
 		l.report(ctx, event{link: l, err: l.run(ctx, s.delta)})
@@ -55,13 +63,17 @@ func (l *link) report(ctx context.Context, e event) {
 
 // run connects and receives until the stream ends.
 func (l *link) run(ctx context.Context, delta bool) error {
-	options, err := l.upstream.dialOptions(l.server)
+	to, err := l.targets.next(ctx, l.anew)
 	if err != nil {
 		return err
 	}
-	connection, err := grpc.NewClient("dns:///"+l.upstream.Address, options...)
+	options, err := l.upstream.dialOptions(to.address, l.server)
 	if err != nil {
-		return fmt.Errorf("cannot connect to %s: %w", l.upstream.Address, err)
+		return err
+	}
+	connection, err := grpc.NewClient("dns:///"+to.dial, options...)
+	if err != nil {
+		return fmt.Errorf("cannot connect to %s: %w", to.address, err)
 	}
 	defer func() { _ = connection.Close() }()
 	method := "/" + serviceName + "/" + worldMethod
@@ -73,9 +85,10 @@ func (l *link) run(ctx context.Context, delta bool) error {
 		&grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method,
 		grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxResponseBytes))
 	if err != nil {
-		return fmt.Errorf("cannot connect to %s: %w", l.upstream.Address, err)
+		return fmt.Errorf("cannot connect to %s: %w", to.address, err)
 	}
 	l.report(ctx, event{link: l})
+	go l.awaitClosing(ctx, connection)
 	go func() {
 		for {
 			select {
@@ -96,9 +109,9 @@ func (l *link) run(ctx context.Context, delta bool) error {
 		var message []byte
 		switch err := stream.RecvMsg(&message); {
 		case errors.Is(err, io.EOF):
-			return fmt.Errorf("%s ended the stream", l.upstream.Address)
+			return fmt.Errorf("%s ended the stream", to.address)
 		case err != nil:
-			return fmt.Errorf("stream of %s: %w", l.upstream.Address, err)
+			return fmt.Errorf("stream of %s: %w", to.address, err)
 		}
 		r, err := parseResponse(message, delta, false)
 		if err != nil {
@@ -113,6 +126,18 @@ func (l *link) run(ctx context.Context, delta bool) error {
 		case extensions <- e:
 		case <-ctx.Done():
 		}
+	}
+}
+
+// closingPause separates a connection that is lost, whose stream ends at once, from one that the
+// server is about to close (GOAWAY): its stream continues.
+const closingPause = 50 * time.Millisecond
+
+// awaitClosing reports that the server has announced that it closes the connection.
+func (l *link) awaitClosing(ctx context.Context, connection *grpc.ClientConn) {
+	if connection.WaitForStateChange(ctx, connectivity.Ready) &&
+		backoff.Sleep(ctx, closingPause) == nil {
+		l.report(ctx, event{link: l, closing: true})
 	}
 }
 
@@ -146,7 +171,7 @@ func (s *session) send(message []byte) {
 		default:
 		}
 	}
-	s.drop(fmt.Errorf("%s does not read", s.link.upstream.Address), s.retries.Next())
+	s.drop(fmt.Errorf("%s does not read", s.targets.current().address))
 }
 
 func (s *session) forward(r *request) error {
@@ -158,21 +183,46 @@ func (s *session) forward(r *request) error {
 	return nil
 }
 
-// drop ends the link, if there is one, and connects again after the pause.
-func (s *session) drop(why error, pause time.Duration) {
-	if s.link != nil {
-		s.link.cancel()
-	}
+// drop ends a link that failed and connects again. The failure is reported once all addresses have
+// failed; after a loss, one more attempt or Patience comes before.
+func (s *session) drop(why error) {
+	s.targets.failed(why)
+	s.server.leaves(s, s.targets.current().address, why)
 	if s.opened {
 		s.server.lost.Add(1)
+	}
+	inUse := s.link != nil && s.link.responded
+	s.reconnect()
+	if !inUse && s.targets.exhausted() {
+		s.server.report(s, state{err: s.targets.problem(), cached: s.savedAt()})
+	}
+}
+
+// move connects again because the server has announced that it closes the connection, to balance
+// its clients or before a stop. One that never responded has failed.
+func (s *session) move() {
+	to := s.targets.current().address
+	why := fmt.Errorf("%s closes the connection", to)
+	if !s.link.responded {
+		s.drop(why)
+		return
+	}
+	s.server.leaves(s, to, why)
+	s.reconnect()
+	s.anew = true
+}
+
+// reconnect ends the link, if there is one, and opens another. Envoy continues with what it has.
+func (s *session) reconnect() {
+	if s.link != nil {
+		s.link.cancel()
 	}
 	if s.opened && !s.offline {
 		s.patience.Reset(s.server.options.Patience)
 	}
-	s.link, s.opened, s.failure = nil, false, why
+	s.link, s.opened = nil, false
 	for _, w := range s.order {
 		w.reset()
 	}
-	s.retry.Reset(pause)
-	s.server.report(s, state{err: why, cached: s.savedAt()})
+	s.retry.Reset(0)
 }

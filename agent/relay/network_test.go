@@ -37,7 +37,7 @@ func TestIstiod_BadNetworks(t *testing.T) {
 			first, second := startBackend(t, "first"), startBackend(t, "second")
 			i.service("a", port, first)
 			host := parts.NewOtherHost(t)
-			r := startRelay(t, Upstream{Address: elsewhere(t, host, i.address)}, "")
+			r := startRelay(t, serverAt(elsewhere(t, host, i.address)), "")
 			startEnvoy(t, r.socket, true)
 			answers(t, 20*time.Second, port, "a.test", "first answers")
 			run, err := load.Start(context.Background(), load.Config{

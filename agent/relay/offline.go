@@ -14,17 +14,16 @@ func (s *session) impatient() error {
 	}
 	s.offline = true
 	if cache := s.cache(); cache != nil && s.node != nil {
-		cache.reportExpired(identityOf(s.node, s.upstream.Address))
+		cache.reportExpired(identityOf(s.node, s.upstream.name()))
 	}
 	if s.opened {
-		s.drop(fmt.Errorf("%s does not respond", s.link.upstream.Address), s.retries.Next())
-	} else {
-		err := s.failure
-		if err == nil {
-			err = errConnecting
-		}
-		s.server.report(s, state{err: err, cached: s.savedAt()})
+		s.drop(fmt.Errorf("%s does not respond", s.targets.current().address))
 	}
+	err := s.targets.problem()
+	if err == nil {
+		err = errConnecting
+	}
+	s.server.report(s, state{err: err, cached: s.savedAt()})
 	for _, w := range s.order {
 		if err := s.serve(w); err != nil {
 			return err
@@ -55,7 +54,7 @@ func (s *session) known(typeURL string) (map[string]resource, string) {
 		return nil, ""
 	}
 	return cache.get(
-		identityOf(s.node, s.upstream.Address), typeURL)
+		identityOf(s.node, s.upstream.name()), typeURL)
 }
 
 // savedAt returns the time of the configuration that the cache serves, zero if it does not.
@@ -65,7 +64,7 @@ func (s *session) savedAt() time.Time {
 		return time.Time{}
 	}
 	return cache.savedAt(
-		identityOf(s.node, s.upstream.Address))
+		identityOf(s.node, s.upstream.name()))
 }
 
 // serve sends the cached resources of a type that Envoy lacks.

@@ -47,7 +47,7 @@ func (s *session) renew() {
 	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" {
 		return
 	}
-	s.drop(nil, 0)
+	s.reconnect()
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	if s.server.leaving {

@@ -20,7 +20,7 @@ func (s *testStream) expect(typeURL string) {
 
 func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, "")
+	r := startRelay(t, serverAt(up.address), "")
 	node := testNode(t)
 	node.Metadata.Fields["AUTO_REGISTER_GROUP"] = structpb.NewStringValue("web")
 	subscribe := func() (*testStream, *testStream) {

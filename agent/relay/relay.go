@@ -28,8 +28,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +51,7 @@ import (
 // Options configures a Server.
 type Options struct {
 	Upstream Upstream
+	InUse    *InUse // is set to the address in use; nil: nothing else needs it
 	Cache    *Cache // nil: nothing is cached
 	Board    *condition.Board
 	Logger   *slog.Logger
@@ -76,6 +80,8 @@ type Server struct {
 	part.Readiness
 	options  Options
 	upstream atomic.Pointer[Upstream]
+	inUse    *InUse
+	seed     maphash.Seed // of the order of addresses
 
 	modules        *modules
 	envoys, others *share
@@ -92,6 +98,7 @@ type Server struct {
 	announced map[string]*rpcstatus.Status // by type; see Announce
 	shown     Status
 	away      away // what the condition says
+	unused    map[string]Unused
 }
 
 // New returns a server.
@@ -102,9 +109,13 @@ func New(options Options) *Server {
 	s := &Server{options: options, sessions: map[*session]state{},
 		refusals: xds.NewRefusals(options.Board, func(string) string { return conditionRefusals },
 			refusedPrefix),
-		announced: map[string]*rpcstatus.Status{},
+		announced: map[string]*rpcstatus.Status{}, unused: map[string]Unused{},
+		inUse: options.InUse, seed: maphash.MakeSeed(),
 		modules: &modules{log: options.Logger, cache: options.Cache, pause: firstModulePause,
 			known: map[[sha256.Size]byte][]byte{}}}
+	if s.inUse == nil {
+		s.inUse = &InUse{}
+	}
 	s.envoys, s.others = newShares()
 	s.shown = Status{State: Connecting, Since: time.Now()}
 	s.upstream.Store(&options.Upstream)
@@ -132,6 +143,9 @@ func (s *Server) Configure(upstream Upstream) {
 	s.Offer(upstream)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.DeleteFunc(s.unused, func(address string, _ Unused) bool {
+		return !slices.Contains(upstream.Addresses, address)
+	})
 	for session := range s.sessions {
 		select {
 		case session.reconfigured <- struct{}{}:

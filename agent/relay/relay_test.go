@@ -22,7 +22,7 @@ import (
 func TestSession_PassesBytesUnchanged(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		up := startUpstream(t, "127.0.0.1:0")
-		r := startRelay(t, Upstream{Address: up.address}, "")
+		r := startRelay(t, serverAt(up.address), "")
 		envoy := r.connect(t, delta, false)
 		// Fields that the relay does not know pass, too.
 		unknown := []byte{0xfa, 0x3e, 1, 'x'}
@@ -82,7 +82,7 @@ func withoutUnknown(message proto.Message) proto.Message {
 
 func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, "")
+	r := startRelay(t, serverAt(up.address), "")
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	above := up.accept()
@@ -129,7 +129,7 @@ func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
 
 func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, "")
+	r := startRelay(t, serverAt(up.address), "")
 	envoy := r.connect(t, false, false)
 	request := func(nonce, version string, names ...string) {
 		envoy.send(&discoveryv3.DiscoveryRequest{Node: testNode(t), TypeUrl: endpointType,
@@ -168,7 +168,7 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	up.slow.Store(true)
-	r := startRelay(t, Upstream{Address: up.address}, "")
+	r := startRelay(t, serverAt(up.address), "")
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	first := up.accept()
@@ -198,7 +198,7 @@ func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 
 func TestConfigure_MovesOpenStreams(t *testing.T) {
 	before, after := startUpstream(t, "127.0.0.1:0"), startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: before.address}, "")
+	r := startRelay(t, serverAt(before.address), "")
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	above := before.accept()
@@ -207,7 +207,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	envoy.next()
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
 	above.next()
-	next := Upstream{Address: after.address}
+	next := serverAt(after.address)
 	r.Offer(next) // open streams stay
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
@@ -228,7 +228,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 // the other one accepts does not end that.
 func TestRefusal_IsReportedUntilTheStreamAcceptsTheType(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
-	r := startRelay(t, Upstream{Address: up.address}, "")
+	r := startRelay(t, serverAt(up.address), "")
 	type stream struct{ envoy, above *testStream }
 	var streams []stream
 	for range 2 {
@@ -259,7 +259,7 @@ func TestRefusal_IsReportedUntilTheStreamAcceptsTheType(t *testing.T) {
 func TestSession_UnresponsiveUpstreamIsReplacedByTheCache(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	cache := t.TempDir() + "/cache"
-	r := startRelay(t, Upstream{Address: up.address}, cache)
+	r := startRelay(t, serverAt(up.address), cache)
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
 	envoy := r.connect(t, true, false)
 	envoy.send(request)

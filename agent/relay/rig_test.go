@@ -83,6 +83,8 @@ type running struct {
 	stop   func()
 }
 
+func serverAt(addresses ...string) Upstream { return Upstream{Addresses: addresses} }
+
 // startRelay starts a relay; cache is the path of its cache, or "".
 func startRelay(t testing.TB, upstream Upstream, cache string) *running {
 	t.Helper()

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"outrider.org/outrider/agent/backoff"
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
@@ -33,16 +32,16 @@ type session struct {
 	counted counted // taken from share
 
 	upstream Upstream
+	targets  *targets
+	anew     bool  // the next link has no preferred target
 	link     *link // nil: none is open
 	opened   bool  // the link is open
 	events   chan event
-	retries  backoff.Backoff
 	retry    *time.Timer // the next attempt
 	// patience ends the wait for upstream: then the cache serves.
 	patience *time.Timer
-	offline  bool  // the cache serves
-	lost     bool  // logged; until the next response
-	failure  error // of the last attempt; nil: none has ended
+	offline  bool // the cache serves
+	lost     bool // logged; until the next response
 
 	reconfigured chan struct{} // Server.Configure
 	announce     chan struct{} // Server.Announce
@@ -64,10 +63,10 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	defer cancel() // ends the link and the receiving goroutine
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
-		retries: backoff.Backoff{Min: firstPause, Max: maxPause, Jitter: jitter},
-		retry:   time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
+		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
 		query: make(chan chan<- []Type), renewed: make(chan struct{}, 1)}
+	session.targets = s.newTargets(session.upstream)
 	defer session.retry.Stop()
 	defer session.patience.Stop()
 	session.share = s.shareOf(session)
@@ -133,13 +132,13 @@ func (s *session) run(ctx context.Context) error {
 
 // reconfigure moves to another upstream server.
 func (s *session) reconfigure(upstream Upstream) {
-	if s.upstream == upstream {
+	if s.upstream.Equal(upstream) {
 		return
 	}
-	s.upstream = upstream
+	s.upstream, s.targets = upstream, s.server.newTargets(upstream)
 	s.log.Info("connecting to the upstream server of the new configuration",
-		"address", upstream.Address)
-	s.drop(errors.New("the configuration of the upstream server changed"), 0)
+		"address", upstream.Addresses)
+	s.reconnect()
 }
 
 // request handles a message of Envoy.
@@ -152,7 +151,7 @@ func (s *session) request(message []byte) (err error) {
 	if err := s.identify(r); err != nil {
 		return err
 	}
-	if first && s.failure != nil && !s.opened {
+	if first && !s.opened && s.targets.exhausted() {
 		s.patience.Reset(0)
 	}
 	w := s.watches[r.typeURL]
@@ -216,7 +215,7 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		return nil
 	}
 	if cache := s.cache(); cache != nil && w.complete() {
-		cache.put(identityOf(s.node, answered.from.upstream.Address), w.typeURL,
+		cache.put(identityOf(s.node, answered.from.upstream.name()), w.typeURL,
 			w.version, w.held)
 	}
 	s.server.refusals.Accepted(s.id, w.typeURL, nil)
@@ -233,10 +232,12 @@ func (s *session) event(e event) error {
 			s.log.Debug("no upstream server; Envoy continues with what it has", "error", e.err)
 		}
 		unreachable := !s.opened
-		s.drop(e.err, s.retries.Next())
-		if unreachable && s.node != nil && !s.served() {
+		s.drop(e.err)
+		if unreachable && s.node != nil && !s.served() && s.targets.exhausted() {
 			s.patience.Reset(0) // waiting longer would only delay Envoy's start
 		}
+	case e.closing:
+		s.move()
 	case e.message == nil:
 		return s.resubscribe()
 	default:
@@ -249,8 +250,11 @@ func (s *session) event(e event) error {
 func (s *session) resubscribe() error {
 	s.opened = true
 	s.server.connected(s)
-	if !s.offline {
+	switch {
+	case !s.offline:
 		s.patience.Reset(slowUpstream)
+	case len(s.upstream.Addresses) > 1:
+		s.patience.Reset(silentUpstream)
 	}
 	first := true
 	for _, w := range s.order {
@@ -290,12 +294,13 @@ func (s *session) respond(e event) error {
 		w.sent(r, len(e.message), s.link)
 		s.countPending(w)
 	}
-	if s.lost {
-		s.log.Debug("connected to the upstream server again", "address", s.link.upstream.Address)
-	}
-	s.lost, s.offline, s.failure = false, false, nil
-	s.retries.Reset()
+	s.lost, s.offline = false, false
 	s.patience.Stop()
+	if !s.link.responded {
+		s.link.responded = true
+		s.targets.succeeded()
+		s.server.uses(s, s.targets.current())
+	}
 	s.server.report(s, state{connected: true})
 	return nil
 }

@@ -24,6 +24,10 @@ type Status struct {
 	Since time.Time
 	Error string    // why there is no connection; "" if there is one or the first is being made
 	Cache time.Time // when the cached configuration was accepted, with Cached
+	// Address is the one in use, or the last one; before the first connection all of them, with
+	// ", " between.
+	Address string
+	Unused  []Unused // the other addresses, once one was in use
 }
 
 // errConnecting is the error of a connection that is still being made.
@@ -76,7 +80,7 @@ func (s *Server) report(session *session, now state) {
 	if before.connected && now.connected {
 		return
 	}
-	now.since, now.address = before.since, session.upstream.Address
+	now.since, now.address = before.since, session.upstream.name()
 	if before.connected {
 		now.since = time.Now()
 	}
@@ -115,7 +119,9 @@ func (s *Server) show() {
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shown
+	now := s.shown
+	now.Address, now.Unused = s.addressStatus()
+	return now
 }
 
 // Lost returns the number of upstream streams that ended while their Envoy was connected.

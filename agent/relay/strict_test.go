@@ -51,7 +51,7 @@ func TestStrict_OfIstiod(t *testing.T) {
 		}
 	}
 	write("STRICT")
-	r := startRelay(t, Upstream{Address: i.address}, "")
+	r := startRelay(t, serverAt(i.address), "")
 	stream := r.connect(t, true, false)
 	node := testNode(t)
 	node.Id = "sidecar~10.255.0.1~web.shop~shop.svc.cluster.local"

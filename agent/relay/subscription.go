@@ -96,7 +96,7 @@ func (s *session) apply(own *Subscription, r *response) error {
 			held[one.name] = one
 		}
 		cache.put(
-			identityOf(s.node, s.link.upstream.Address), r.typeURL, r.version, held)
+			identityOf(s.node, s.link.upstream.name()), r.typeURL, r.version, held)
 	}
 	return s.forward(answer)
 }
@@ -132,7 +132,7 @@ func (s *Server) ApplyCached(nodeID, typeURL string) {
 		return
 	}
 	for _, own := range s.options.Subscriptions {
-		known := s.options.Cache.newest(s.upstream.Load().Address, nodeID, typeURL)
+		known := s.options.Cache.newest(s.upstream.Load().name(), nodeID, typeURL)
 		if own.TypeURL != typeURL || len(known) == 0 {
 			continue
 		}

@@ -22,7 +22,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	cache := filepath.Join(t.TempDir(), "cache")
 	start := func() *running {
-		return startRelayWith(t, Options{Upstream: Upstream{Address: up.address},
+		return startRelayWith(t, Options{Upstream: serverAt(up.address),
 			Cache: OpenCache(cache, condition.NewBoard()), Subscriptions: []Subscription{{tableType,
 				func(resources []*anypb.Any, _ []string) error {
 					if string(resources[0].Value) == "bad" {

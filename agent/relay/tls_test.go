@@ -66,7 +66,7 @@ func TestUpstream_Authentication(t *testing.T) {
 		pair, err := tls.X509KeyPair(chain, key)
 		return &pair, err
 	}
-	good := Upstream{Address: istiod.Address, TLS: true, RootFile: roots, TokenFile: token}
+	good := Upstream{Addresses: []string{istiod.Address}, TLS: true, RootFile: roots, TokenFile: token}
 	cases := map[string]struct {
 		change func(*Upstream)
 		want   string // part of the error; "" = it works
@@ -76,7 +76,7 @@ func TestUpstream_Authentication(t *testing.T) {
 			u.TokenFile, u.CertFile, u.KeyFile = "", cert, keyFile
 		}, ""},
 		"workload's certificate": {func(u *Upstream) { u.TokenFile, u.Workload = "", true }, ""},
-		"plaintext":              {func(u *Upstream) { *u = Upstream{Address: istiod.Plain} }, ""},
+		"plaintext":              {func(u *Upstream) { *u = serverAt(istiod.Plain) }, ""},
 		"nothing":                {func(u *Upstream) { u.TokenFile = "" }, "Unauthenticated"},
 		"expired token":          {func(u *Upstream) { u.TokenFile = expired }, "expired: the token expired on"},
 		"no token": {func(u *Upstream) { u.TokenFile = filepath.Join(folder, "none") },

@@ -5,8 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net/http"
-	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -24,10 +23,10 @@ import (
 
 // Upstream is an xDS server and how it is authenticated. Its files are read for each connection.
 type Upstream struct {
-	Address        string // host:port
+	Addresses      []string // host:port; one at a time is used
 	TLS            bool
 	RootFile       string // "" = the system's roots
-	ServerName     string // for SNI and the SAN check; "" = host of Address
+	ServerName     string // for SNI and the SAN check; "" = host of the address
 	Identity       string // URI SAN that the server must have: spiffe://ID, or a suffix; "" = any
 	TokenFile      string // JWT, with TLS only; "" = none
 	CertFile       string // client certificate; "" = none
@@ -39,6 +38,14 @@ type Upstream struct {
 	ConnectTimeout time.Duration
 }
 
+// name identifies the server in the cache: the order of the addresses does not matter.
+func (u Upstream) name() string {
+	return strings.Join(slices.Sorted(slices.Values(u.Addresses)), ",")
+}
+
+// Equal reports whether two servers are the same, and reached in the same way.
+func (u Upstream) Equal(other Upstream) bool { return reflect.DeepEqual(u, other) }
+
 // maxCertificates bounds a file of roots or of a client certificate, in bytes.
 const maxCertificates = 4 << 20
 
@@ -48,8 +55,9 @@ const (
 	connectionWindow = 2 << 20
 )
 
-// dialOptions reads the credentials. The workload's certificate and further roots come from server.
-func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
+// dialOptions reads the credentials for one of the addresses. The workload's certificate and
+// further roots come from server.
+func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption, error) {
 	options := []grpc.DialOption{
 		grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
@@ -59,9 +67,11 @@ func (u Upstream) dialOptions(server Options) ([]grpc.DialOption, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig,
 			MinConnectTimeout: u.ConnectTimeout}),
 	}
-	target := &http.Request{URL: &url.URL{Scheme: "https", Host: u.Address}}
-	if proxy, err := http.ProxyFromEnvironment(target); proxy == nil && err == nil {
+	if !proxied(address) {
 		options = append(options, grpc.WithContextDialer(dial)) // gRPC's own one uses the proxy
+	}
+	if u.ServerName == "" { // the connection is to an IP address
+		options = append(options, grpc.WithAuthority(address))
 	}
 	if !u.TLS {
 		return append(options, grpc.WithTransportCredentials(insecure.NewCredentials())), nil

@@ -66,7 +66,7 @@ spec: {wasm: {url: %q, sha256: %q}}
 		sum := fmt.Sprintf("%x", sha256.Sum256([]byte(emptyModule)))
 		plugin(modules.URL+"/good", sum)
 		cache := filepath.Join(t.TempDir(), "cache")
-		r := startRelay(t, Upstream{Address: i.address}, cache)
+		r := startRelay(t, serverAt(i.address), cache)
 		fetched.Store(0)
 		away.Store(false)
 		e := startEnvoy(t, r.socket, delta)
@@ -115,7 +115,7 @@ spec: {wasm: {url: %q, sha256: %q}}
 			}
 			e.Kill()
 			r.stop()
-			r = startRelay(t, Upstream{Address: i.address}, cache)
+			r = startRelay(t, serverAt(i.address), cache)
 			e = startEnvoy(t, r.socket, delta)
 			answers(t, 20*time.Second, port, "a.test", "first answers")
 			if e.Stat("wasm.envoy.wasm.runtime.v8.active") == 0 {

@@ -73,6 +73,9 @@ func (a *app) printStatus(s api.Status) {
 	d.add("envoy", plain, "%s", envoyLine(s.Envoy))
 	a.addEpochs(&d, s.Epochs)
 	d.add("discovery", plain, "%s", discoveryLine(s.Discovery))
+	for _, other := range s.Discovery.Unused {
+		d.add("discovery", dim, "%s", a.unusedLine(other))
+	}
 	if h := s.Health; h != nil {
 		d.add("health", healthStyle(h.State), "%s",
 			strings.Join(nonEmpty(h.State+" for "+a.since(h.Since), h.Reason), ": "))
@@ -202,6 +205,14 @@ func discoveryLine(d api.Discovery) string {
 		line += ": " + d.Detail
 	}
 	return cmp.Or(line, "-")
+}
+
+// unusedLine says why an address of the upstream server is not in use.
+func (a *app) unusedLine(u api.UnusedAddress) string {
+	if u.Error == "" {
+		return "not in use " + u.Address
+	}
+	return "not in use " + u.Address + ": " + u.Error + " (" + a.since(u.Since) + " ago)"
 }
 
 // addEpochs adds the epochs that have not exited.

@@ -1,0 +1,96 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// InUse is the address of an upstream server that Envoys use. Its zero value is ready. It is safe
+// for concurrent use.
+type InUse struct{ last atomic.Pointer[target] }
+
+// Address returns the address as configured, the last one if there is no connection; "" before a
+// server has responded.
+func (u *InUse) Address() string { return u.target().address }
+
+func (u *InUse) target() target {
+	if t := u.last.Load(); t != nil {
+		return *t
+	}
+	return target{}
+}
+
+// Unused is an address of the upstream server that is not in use.
+type Unused struct {
+	Address string
+	Error   string    // why an Envoy could not use it, or left it; "": it was not needed
+	Since   time.Time // of Error
+}
+
+// addressStatus returns the address in use, and why the others are not. While none is, the address
+// is the last one, or all before the first. Callers hold mu.
+func (s *Server) addressStatus() (address string, unused []Unused) {
+	all := s.upstream.Load().Addresses
+	address = s.inUse.Address()
+	if !slices.Contains(all, address) {
+		return strings.Join(all, ", "), nil
+	}
+	for _, other := range all {
+		if other == address {
+			continue
+		}
+		why := s.unused[other]
+		why.Address = other
+		unused = append(unused, why)
+	}
+	return address, unused
+}
+
+// leaves records why an Envoy does not use an address.
+func (s *Server) leaves(session *session, address string, why error) {
+	if session.share != s.envoys {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unused[address] = Unused{Error: why.Error(), Since: time.Now()}
+}
+
+// uses records that an upstream server has responded to an Envoy.
+func (s *Server) uses(session *session, now target) {
+	if session.share != s.envoys {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.inUse.target()
+	why := s.unused[before.address]
+	delete(s.unused, now.address)
+	if now == before {
+		return
+	}
+	s.inUse.last.Store(&now)
+	if before.address == now.address || before.address == "" && len(session.upstream.Addresses) == 1 {
+		s.options.Logger.Debug("connected to the upstream server", "address", now.address,
+			"ip", now.dial)
+		return
+	}
+	if before.address == "" {
+		s.options.Logger.Info("using upstream server", "address", now.address, "ip", now.dial)
+		return
+	}
+	s.options.Logger.Info("moved to another upstream server", "address", now.address,
+		"ip", now.dial, "before", before.address, "reason", why.Error)
+	sentence := fmt.Sprintf("the upstream server is %s, no longer %s", now.address, before.address)
+	if why.Error != "" {
+		sentence += ": " + why.Error
+	}
+	s.options.Board.Publish(condition.Event{Kind: condition.KindDiscoveryMoved, Sentence: sentence,
+		Fields: map[string]string{"address": now.address, "before": before.address,
+			"reason": why.Error}})
+}
