@@ -155,7 +155,9 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 }
 
 // priorVersion returns what a client has from an earlier stream, nil if nothing.
-func (s *session) priorVersion(w *watch, name string, versions map[string]string) *resource.Resource {
+func (s *session) priorVersion(
+	w *watch, name string, versions map[string]string,
+) *resource.Resource {
 	version, ok := versions[name]
 	if !ok {
 		return nil
