@@ -40,7 +40,7 @@ func benchClients(target string) error {
 	if err != nil {
 		return err
 	}
-	load, err := adsload.Start(ctx, adsload.Options{Target: target, Clients: clients,
+	load, err := adsload.Start(ctx, adsload.Options{Targets: []string{target}, Clients: clients,
 		Delta: os.Getenv(benchDelta) == "true", Same: true})
 	if err != nil {
 		return err

@@ -59,7 +59,8 @@ type = "kubernetes"
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	load, err := adsload.Start(ctx, adsload.Options{Target: fmt.Sprintf("127.0.0.1:%d", xds),
+	load, err := adsload.Start(ctx, adsload.Options{
+		Targets: []string{fmt.Sprintf("127.0.0.1:%d", xds)},
 		Clients: 1, Delta: true})
 	if err != nil {
 		t.Fatal(err)

@@ -3,13 +3,19 @@ package adsload
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/backoff"
 )
 
 // client is one xDS client that behaves like an Envoy.
@@ -23,9 +29,48 @@ type client struct {
 	wanted  map[string][]string // requested names by type
 	missing map[string]int      // number of names without a response yet
 	full    bool
+
+	versions *versions
+	resumed  bool // the stream continues a lost one and has no response yet
 }
 
 var streamDescription = grpc.StreamDesc{StreamName: "ads", ServerStreams: true, ClientStreams: true}
+
+// runEach runs the client at one target after the other, beginning with that of its index.
+func (c *client) runEach(ctx context.Context) error {
+	targets := c.load.options.Targets
+	begin := c.index
+	if c.load.options.First {
+		begin = 0
+	}
+	for attempt := begin; ; attempt++ {
+		err := c.runAt(ctx, targets[attempt%len(targets)])
+		if ctx.Err() != nil || len(targets) == 1 || !c.full {
+			return err
+		}
+		if err := backoff.Sleep(ctx, time.Duration(rand.Int64N(int64(firstPause)))); err != nil {
+			return err
+		}
+	}
+}
+
+// firstPause is the longest pause before the first attempt at another target.
+const firstPause = 50 * time.Millisecond
+
+func (c *client) runAt(ctx context.Context, target string) error {
+	secure := insecure.NewCredentials()
+	if c.load.options.TLS != nil {
+		secure = credentials.NewTLS(c.load.options.TLS(c.index))
+	}
+	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(secure),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
+			grpc.MaxCallRecvMsgSize(maxMessage)))
+	if err != nil {
+		return fmt.Errorf("client %d: %w", c.index, err)
+	}
+	defer func() { _ = connection.Close() }()
+	return c.run(ctx, connection)
+}
 
 func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
 	method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
@@ -37,8 +82,13 @@ func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
 	if err != nil {
 		return fmt.Errorf("client %d: open the stream: %w", c.index, err)
 	}
-	c.stream = stream
-	if err := c.request(ClusterType, nil); err != nil {
+	c.stream, c.node = stream, c.load.options.Node(c.index)
+	if c.full {
+		err = c.resume()
+	} else {
+		err = c.request(ClusterType, nil)
+	}
+	if err != nil {
 		return err
 	}
 	for {
@@ -66,6 +116,22 @@ func (c *client) request(typeURL string, names []string) error {
 			ResourceNamesSubscribe: names})
 	}
 	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: c.wanted[typeURL]})
+}
+
+// resume subscribes with what the client has, as an agent's relay does.
+func (c *client) resume() error {
+	c.resumed = true
+	for _, typeURL := range []string{ClusterType, EndpointType, ListenerType, RouteType} {
+		if !c.requested(typeURL) {
+			continue
+		}
+		if err := c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
+			ResourceNamesSubscribe:  c.wanted[typeURL],
+			InitialResourceVersions: c.versions.of(typeURL)}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *client) acknowledge(r Response) error {
@@ -96,7 +162,11 @@ func (c *client) send(request proto.Message) error {
 // handle accepts a response and requests what it refers to: the endpoints of clusters, the routes
 // of listeners.
 func (c *client) handle(r Response) error {
-	c.load.count(c.index, r)
+	c.load.count(c.index, r, c.resumed)
+	c.resumed = false
+	if c.load.options.Delta {
+		c.versions.learn(r)
+	}
 	if err := c.acknowledge(r); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ package adsload
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,16 +14,18 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/encoding"
 )
 
 // Options configures a load.
 type Options struct {
-	Target  string // "unix:///path" or "host:port", without TLS
-	Clients int    // with one connection each
-	Delta   bool   // incremental
+	// Targets are "unix:///path" or "host:port". A client whose connection is lost continues at the
+	// next one, as an agent does: with the versions that it has (Delta only). One target: it fails.
+	Targets []string
+	First   bool // all begin at the first target; else they are spread over them
+	Clients int  // with one connection each
+	// TLS returns the configuration of a client's connections; nil: no TLS
+	TLS   func(i int) *tls.Config
+	Delta bool // incremental
 	// nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in istiod's format
 	Node func(i int) *corev3.Node
 	// all clients get the same resources, so that only one parses the names
@@ -45,6 +47,7 @@ type Load struct {
 	allFull  chan struct{}
 	received map[string]Received
 	marks    map[*Mark]struct{}
+	moved    int // connections that replaced a lost one, and have a response
 }
 
 // Received counts the resources of a type that all clients received.
@@ -73,19 +76,14 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 		l.learnt = &lessons{known: map[string][]string{}}
 	}
 	for i := range options.Clients {
-		connection, err := grpc.NewClient(options.Target,
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
-				grpc.MaxCallRecvMsgSize(maxMessage)))
-		if err != nil {
-			cancel()
-			return nil, errors.Join(fmt.Errorf("client %d: %w", i, err), group.Wait())
+		c := &client{load: l, index: i, wanted: map[string][]string{}, missing: map[string]int{}}
+		if options.Same {
+			c.versions = &l.learnt.versions
+		} else {
+			c.versions = &versions{}
 		}
-		c := &client{load: l, index: i, node: options.Node(i), wanted: map[string][]string{},
-			missing: map[string]int{}}
 		group.Go(func() error {
-			defer func() { _ = connection.Close() }()
-			err := c.run(ctx, connection)
+			err := c.runEach(ctx)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -129,6 +127,13 @@ func (l *Load) isFull(client int, took time.Duration) {
 	}
 }
 
+// Moved returns how many clients have continued on another connection.
+func (l *Load) Moved() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
+}
+
 // Received returns the counts of all clients so far, by type.
 func (l *Load) Received() map[string]Received {
 	l.mu.Lock()
@@ -140,10 +145,13 @@ func (l *Load) Received() map[string]Received {
 	return all
 }
 
-func (l *Load) count(client int, r Response) {
+func (l *Load) count(client int, r Response, moved bool) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if moved {
+		l.moved++
+	}
 	sum := l.received[r.TypeURL]
 	sum.Responses++
 	sum.Resources += r.Resources

@@ -62,7 +62,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- server.Serve(serving, unixListener) }()
 
-			load, err := Start(ctx, Options{Target: "unix://" + socket, Clients: 5, Delta: delta,
+			load, err := Start(ctx, Options{Targets: []string{"unix://" + socket}, Clients: 5, Delta: delta,
 				Same: true})
 			if err != nil {
 				t.Fatal(err)
@@ -114,8 +114,8 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 }
 
 func TestStart_ReportsMissingServer(t *testing.T) {
-	load, err := Start(t.Context(), Options{Target: "unix://" + filepath.Join(parts.ShortDir(t),
-		"none"), Clients: 2})
+	load, err := Start(t.Context(), Options{Clients: 2,
+		Targets: []string{"unix://" + filepath.Join(parts.ShortDir(t), "none")}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,8 @@ func routeNames(r Response) ([]string, error) {
 type lessons struct {
 	mu    sync.Mutex
 	known map[string][]string // by type
+
+	versions versions
 }
 
 // names returns the names in r. The first caller parses them while the others wait.

@@ -3,6 +3,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"flag"
 	"fmt"
 	"net"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/watch"
@@ -24,9 +28,13 @@ func main() {
 	address := flag.String("listen", "127.0.0.1:15010", "`address` to serve on")
 	after := flag.Duration("debounce-after", 100*time.Millisecond, "quiet time before a push")
 	most := flag.Duration("debounce-max", 10*time.Second, "longest delay of a push")
+	var secure authentication
+	flag.StringVar(&secure.certificate, "cert", "", "`file` of the certificate chain; none: no TLS")
+	flag.StringVar(&secure.key, "key", "", "`file` of its key")
+	flag.StringVar(&secure.clients, "client-ca", "", "`file` of the roots of clients")
 	flag.Parse()
-	if err := run(strings.Split(*files, ","), *address, discovery.Settings{DebounceAfter: *after,
-		DebounceMax: *most}); err != nil {
+	settings := discovery.Settings{DebounceAfter: *after, DebounceMax: *most}
+	if err := run(strings.Split(*files, ","), *address, secure, settings); err != nil {
 		fmt.Fprintln(os.Stderr, "adsserve:", err)
 		os.Exit(1)
 	}
@@ -34,7 +42,9 @@ func main() {
 
 // run serves until ctx ends. It listens after the files were read, so that connected clients are
 // served.
-func run(files []string, address string, settings discovery.Settings) error {
+func run(
+	files []string, address string, secure authentication, settings discovery.Settings,
+) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	watcher := watch.New(watch.Options{
@@ -57,6 +67,10 @@ func run(files []string, address string, settings discovery.Settings) error {
 	if err != nil {
 		return err
 	}
+	options, err := secure.options()
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return server.Run(ctx) })
@@ -70,7 +84,31 @@ func run(files []string, address string, settings discovery.Settings) error {
 		if err != nil {
 			return err
 		}
-		return streams.Serve(ctx, listener)
+		return streams.Serve(ctx, listener, options...)
 	})
 	return group.Wait()
+}
+
+// authentication has the files of mutual TLS; none: no TLS.
+type authentication struct{ certificate, key, clients string }
+
+func (a authentication) options() ([]grpc.ServerOption, error) {
+	if a.certificate == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(a.certificate, a.key)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(a.clients)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate", a.clients)
+	}
+	return []grpc.ServerOption{grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: roots,
+		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}))}, nil
 }

@@ -145,8 +145,8 @@ func connect(t *stage, server *discoveryServer, clients int, while func(*adsload
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	before, begun := server.processor(t), time.Now()
-	load, err := adsload.Start(ctx, adsload.Options{Target: server.address, Clients: clients,
-		Delta: true, Same: true})
+	load, err := adsload.Start(ctx, adsload.Options{Targets: []string{server.address},
+		Clients: clients, Delta: true, Same: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,7 @@ var benches = []bench{
 	{"flood", "Envoy at debug level, nobody to take its log", flood},
 	{"discovery", "the embedded discovery server beside istiod", compareDiscovery},
 	{"policies", "a change of one of 1,000 policies, beside istiod", comparePolicies},
+	{"agents", "agents with TLS connections of their own: memory, a change, a killed server", agents},
 	{"identity", "certificates from files over SDS, beside pilot-agent", identities},
 	{"capture", "a new connection that is captured, beside one to Envoy directly", captured},
 	{"dns", "the DNS proxy beside that of pilot-agent", proxies},

@@ -70,7 +70,8 @@ func policiesOnce(t *stage, s settings, name, programs string) *policiesResult {
 	defer server.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	load, err := adsload.Start(ctx, adsload.Options{Target: server.address, Clients: s.clients,
+	load, err := adsload.Start(ctx, adsload.Options{
+		Targets: []string{server.address}, Clients: s.clients,
 		Delta: true, Node: workloadNode})
 	if err != nil {
 		t.Fatal(err)

@@ -189,7 +189,8 @@ func connect(t *testing.T, s fleetServer, clients int) fleet {
 		return err == nil
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	load, err := adsload.Start(ctx, adsload.Options{Target: s.address, Clients: clients,
+	load, err := adsload.Start(ctx, adsload.Options{
+		Targets: []string{s.address}, Clients: clients,
 		Delta: true, Same: true})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,48 @@
+package adsload
+
+import (
+	"maps"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// versions are the versions of the resources that a client has, or all clients that get the same.
+// Its zero value is ready. It is safe for concurrent use.
+type versions struct {
+	mu    sync.Mutex
+	known map[string]map[string]string // by type and name
+}
+
+// learn adds the resources of an incremental response and drops the removed ones.
+func (v *versions) learn(r Response) {
+	const nameField, version = 3, 1
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.known[r.TypeURL]
+	if known == nil {
+		if v.known == nil {
+			v.known = map[string]map[string]string{}
+		}
+		known = map[string]string{}
+		v.known[r.TypeURL] = known
+	}
+	_ = fields(r.raw, func(number protowire.Number, value []byte) { // scan has checked it
+		switch number {
+		case resourcesField:
+			name, now := first(value, nameField), first(value, version)
+			if known[string(name)] != string(now) {
+				known[string(name)] = string(now)
+			}
+		case removedField:
+			delete(known, string(value))
+		}
+	})
+}
+
+// of returns a copy of the versions of a type.
+func (v *versions) of(typeURL string) map[string]string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.known[typeURL])
+}
