@@ -174,7 +174,8 @@ func (w world) stream(t *testing.T,
 func (w world) fetch(t *testing.T, account, name string) (string, error) {
 	t.Helper()
 	agent := relay.New(relay.Options{Board: condition.NewBoard(), Logger: slog.New(
-		slog.DiscardHandler), Upstream: relay.Upstream{Address: w.address, TLS: true,
+		slog.DiscardHandler), Upstream: relay.Upstream{
+		Addresses: []string{w.address}, TLS: true,
 		ServerName: "server.test", RootFile: w.path("root.pem"), Namespace: "default",
 		ServiceAccount: account, ClusterID: "c1", ConnectTimeout: time.Minute,
 		CertFile: w.path(account + ".pem"), KeyFile: w.path(account + ".key")}})
