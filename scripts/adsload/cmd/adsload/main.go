@@ -26,8 +26,11 @@ func run() error {
 	var options adsload.Options
 	var mark string
 	var wait time.Duration
-	flag.StringVar(&options.Target, "target", "127.0.0.1:15010",
-		"unix:///path or host:port of the server, without TLS")
+	flag.Func("target", "unix:///path or host:port of the server, without TLS; more for further ones",
+		func(target string) error {
+			options.Targets = append(options.Targets, target)
+			return nil
+		})
 	flag.IntVar(&options.Clients, "clients", 1, "how many clients")
 	flag.BoolVar(&options.Delta, "delta", true, "incremental xDS; false: state of the world")
 	flag.BoolVar(&options.Same, "same", true,
@@ -36,6 +39,9 @@ func run() error {
 		"then wait until endpoints with these bytes (an address) have come to every client")
 	flag.DurationVar(&wait, "wait", time.Minute, "for each of both, at most so long")
 	flag.Parse()
+	if len(options.Targets) == 0 {
+		options.Targets = []string{"127.0.0.1:15010"}
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
