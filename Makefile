@@ -5,14 +5,17 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unve
 export GOFLAGS += -tags=$(shell cat scripts/tags)
 PROGRAMS := $(notdir $(patsubst %/,%,$(dir $(wildcard cmd/*/main.go))))
 
-.PHONY: help run test build bench lint package clean
+.PHONY: help run run-fleet test build bench lint package clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## serve: two example backends and outriderd in the foreground, until Ctrl-C
 	scripts/run
+
+run-fleet: build ## serve a fleet: Consul, outrider-discoveryd, two agents and three example backends, until Ctrl-C
+	scripts/run-fleet
 
 test: ## run every check and every test; the last line says how many passed
 	scripts/setup test
