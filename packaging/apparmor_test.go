@@ -6,5 +6,5 @@ import "testing"
 // with AppArmor.
 func TestAppArmorProfile(t *testing.T) {
 	run(t, "apparmor_parser", "--skip-kernel-load", "--skip-cache", "--skip-read-cache",
-		"apparmor/outrider")
+		"apparmor/outrider", "apparmor/outrider-discoveryd")
 }
