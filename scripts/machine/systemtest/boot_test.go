@@ -34,7 +34,7 @@ WantedBy=multi-user.target
 const mostLater = time.Second
 
 // Enabled units serve after a boot. The delay after a standalone Envoy is measured, and judged in
-// the full test.
+// the full test. What policies deny is denied, too, if they are broken at the boot.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/alone.json", alone)
@@ -77,6 +77,10 @@ func TestBoot(t *testing.T) {
 		t.Errorf("outrider is ready %v after Envoy alone would be, at most %v", agent-envoy,
 			mostLater)
 	}
+	h.MustRun(t, "systemctl", "disable", "--now", "alone.service")
+	h.MustRun(t, "systemctl", "enable", "outrider.service")
+	h.Script("systemctl stop outrider.service; systemctl reset-failed")
+	h.staysClosed()
 }
 
 // sinceBoot returns the time from systemd's start to a unit's timestamp.
