@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -126,4 +128,29 @@ func TestClosed_ByNewPolicy(t *testing.T) {
 		!strings.Contains(got, "8002") || server.Closed() != "" {
 		t.Errorf("corrected: %v, closed: %q", got, server.Closed())
 	}
+}
+
+// TestClosed_WithoutRequiredSource serves nothing until a source that may have policies has
+// delivered its complete state, which may be empty.
+func TestClosed_WithoutRequiredSource(t *testing.T) {
+	server, err := discovery.New(discovery.Options{Files: []string{t.TempDir()},
+		Sources:  []string{"memory", "kubernetes", store.FilesSource},
+		Required: []string{"memory", "kubernetes"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Accept(batch(true, "10.0.0.1"))
+	runServer(t, server)
+	feed := feedOf(t, server, "sidecar")
+	server.Proceed()
+	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{{
+		Path: "kubernetes:ServiceEntry/shop/web", Text: []byte(fmt.Sprintf(webEntry, "a", "10.0.0.2"))}}})
+	if n := len(versions(feed)); n > 0 ||
+		!strings.Contains(server.Closed(), "kubernetes: this source has not delivered") {
+		t.Errorf("%d resources are served: %q", n, server.Closed())
+	}
+	server.Accept(discovery.Batch{Source: "kubernetes", All: true})
+	parts.EventuallySees(t, time.Minute, "served", func() (bool, string) {
+		return len(versions(feed)) > 0, server.Closed()
+	})
 }

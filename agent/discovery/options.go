@@ -76,6 +76,9 @@ type Options struct {
 	// Sources are the names of the sources of Accept, and store.FilesSource, in order of precedence:
 	// of two objects with the same key, that of the earlier source is in force. nil: files only
 	Sources []string
+	// Required are those of Sources that may have access policies: until each has delivered its
+	// complete state once, nothing is served.
+	Required []string
 
 	// Pushed is called after each change that may be one of Names. It must not block. nil: nobody
 	// needs it.

@@ -77,7 +77,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			default: // a signal is pending
 			}
 		},
-		Settings: settingsOf(c), Sources: names(c), Await: explicit && len(paths) > 0,
+		Settings: settingsOf(c), Sources: names(c), Required: required(c), Await: explicit && len(paths) > 0,
 		LastGood:     filepath.Join(c.StateDir, "last-good"),
 		Refusals:     filepath.Join(c.StateDir, "refusals"),
 		KeySets:      filepath.Join(c.StateDir, "key-sets"),
@@ -123,6 +123,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
 	p.reloader.notifier, p.reloader.sources = p.notifier, all
+	p.reloader.recorder = recorder
 	if c.Listen.Plaintext != "" {
 		p.listeners = append(p.listeners, newListener(c.Listen.Plaintext, streams, nil))
 	}
@@ -175,6 +176,17 @@ func authOf(c *config.Discoveryd) auth.Settings {
 			KeyFile: i.JWKSFile})
 	}
 	return s
+}
+
+// required returns the names of the sources that may have access policies. The files have
+// discovery.Options.Await.
+func required(c *config.Discoveryd) (all []string) {
+	for _, s := range c.Sources {
+		if s.Type != store.FilesSource {
+			all = append(all, s.Name)
+		}
+	}
+	return all
 }
 
 // settingsOf returns the settings of the discovery server that a reload applies.

@@ -18,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
@@ -40,6 +41,7 @@ type reloader struct {
 	identity  *serverIdentity
 	notifier  *systemd.Notifier
 	sources   []source.Source
+	recorder  *record.Recorder
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool
@@ -142,6 +144,7 @@ func (r *reloader) reload(requested bool) {
 	if requested {
 		apply = r.server.Reload
 		r.server.Proceed()
+		r.recorder.Reload()
 		for _, s := range r.sources {
 			if cautious, ok := s.(interface{ Reload() }); ok {
 				cautious.Reload() // accepts an empty list

@@ -22,11 +22,18 @@ func (s *Store) Awaits() (awaits, appeared bool) {
 }
 
 // Unlisted returns the problem of a configured path whose policies are unknown, as not all of its
-// files were ever found; ok is false if there is none.
+// files were ever found, or of a required source that has never delivered its complete state; ok is
+// false if there is none.
 func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
 			return p, true
+		}
+	}
+	for _, source := range s.options.Required {
+		if !s.complete[source] {
+			return object.Problem{File: source, Severity: condition.Error, Message: "this source " +
+				"has not delivered its objects since the start, and may have access policies"}, true
 		}
 	}
 	return object.Problem{}, false

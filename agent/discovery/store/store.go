@@ -44,6 +44,10 @@ type Options struct {
 	// objects with the same key, that of the earlier source is in force. nil: files only
 	Sources []string
 
+	// Required are those of Sources whose policies are unknown until they have delivered their
+	// complete state once, see Unlisted.
+	Required []string
+
 	// Away are the paths whose objects an earlier store had although they were away (Store.Away).
 	Away []string
 }

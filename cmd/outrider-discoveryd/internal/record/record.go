@@ -11,8 +11,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -62,6 +64,7 @@ type state struct {
 	complete bool // a batch with All arrived
 	dirty    bool
 	inputs   map[string]store.Input
+	lost     map[string]store.Input // those of inputs that the source does not have, see withLost
 }
 
 // New returns a recorder that stores states below a directory and passes batches to next.
@@ -75,15 +78,30 @@ func (r *Recorder) Watch(sources []source.Source) { r.sources = sources }
 
 // Sink receives a batch of a source.
 func (r *Recorder) Sink(b discovery.Batch) {
+	var stored []store.Input
+	if b.All && r.isCautious(b.Source) && !r.has(b.Source) {
+		stored, _ = r.stored(b.Source)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.states[b.Source]
-	if s == nil || b.All {
-		s = &state{complete: b.All, inputs: map[string]store.Input{}}
+	if s == nil {
+		s = &state{lost: map[string]store.Input{}}
 		r.states[b.Source] = s
+	}
+	if b.All || s.inputs == nil {
+		s.complete, s.inputs = b.All, map[string]store.Input{}
 	}
 	if b.All {
 		r.board.Clear(conditionOf(b.Source))
+		for _, in := range stored {
+			s.lost[in.Path] = in
+		}
+		b = r.withLost(b, s)
+	} else {
+		for _, in := range b.Inputs {
+			delete(s.lost, in.Path)
+		}
 	}
 	for _, in := range b.Inputs {
 		if in.Text == nil && in.Objects == nil {
@@ -92,15 +110,20 @@ func (r *Recorder) Sink(b discovery.Batch) {
 			s.inputs[in.Path] = in
 		}
 	}
-	s.dirty = true
+	r.changes(s)
 	r.next(b) // with mu, so that batches of one source stay in order
+}
+
+// changes notes that a state must be stored. Callers hold mu.
+func (r *Recorder) changes(s *state) {
+	s.dirty = true
 	select {
 	case r.changed <- struct{}{}:
 	default: // a signal is pending
 	}
 }
 
-// conditionOf returns the code of the condition of a source that has not synchronised.
+// conditionOf returns the code of the condition of a source whose stored inputs are served.
 func conditionOf(name string) string { return "source-" + name }
 
 // Name returns the name of the part.
@@ -156,30 +179,44 @@ func (r *Recorder) path(name string) string { return filepath.Join(r.directory, 
 
 // restore delivers the stored state of a source that has not synchronised.
 func (r *Recorder) restore(s source.Source) {
-	records, err := format.Read(r.path(s.Name()))
-	if err != nil {
-		r.log.Warn("cannot read the last state of a source", "source", s.Name(), "error", err)
-	}
-	b := discovery.Batch{Source: s.Name(), All: true}
-	for _, one := range records {
-		in, err := decode(one)
-		if err != nil {
-			r.log.Warn("cannot use the last state of a source", "source", s.Name(), "error", err)
-			continue
-		}
-		b.Inputs = append(b.Inputs, in)
-	}
+	inputs, known := r.stored(s.Name())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := r.states[s.Name()]; now != nil && now.complete {
+	now := r.states[s.Name()]
+	if now != nil && now.complete {
 		return
 	}
-	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
-		"source %s has not synchronised since the start (%v): its %d stored inputs are served",
-		s.Name(), s.Status().Err, len(b.Inputs)))
-	if len(b.Inputs) > 0 {
-		r.next(b)
+	if now != nil { // from a part of the source, newer than what is stored
+		inputs = append(inputs, slices.Collect(maps.Values(now.inputs))...)
 	}
+	served := "and no state of it is stored"
+	if known {
+		served = fmt.Sprintf("its %d stored inputs are served", len(inputs))
+		r.next(discovery.Batch{Source: s.Name(), All: true, Inputs: inputs})
+	}
+	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
+		"source %s has not synchronised since the start (%v): %s", s.Name(), s.Status().Err, served))
+}
+
+// stored returns the stored state of a source; known is false if there is none that is whole.
+func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
+	if _, err := os.Lstat(r.path(name)); errors.Is(err, fs.ErrNotExist) {
+		return nil, false
+	}
+	records, err := format.Read(r.path(name))
+	if err != nil {
+		r.log.Warn("cannot read the last state of a source", "source", name, "error", err)
+		return nil, false
+	}
+	for _, one := range records {
+		in, err := decode(one)
+		if err != nil { // without it, an access policy may be missing
+			r.log.Warn("cannot use the last state of a source", "source", name, "error", err)
+			return nil, false
+		}
+		inputs = append(inputs, in)
+	}
+	return inputs, true
 }
 
 // write stores the states that have changed.
@@ -205,12 +242,7 @@ func (r *Recorder) write() {
 	}
 	r.mu.Unlock()
 	for name, records := range all {
-		fitting, without := format.Fit(records)
-		if without > 0 {
-			r.log.Warn("the last state of a source is too large to be stored whole", "source", name,
-				"without", without)
-		}
-		if err := format.Write(r.path(name), slices.Values(fitting)); err != nil {
+		if err := format.Write(r.path(name), slices.Values(records)); err != nil {
 			r.log.Warn("cannot store the last state of a source", "source", name, "error", err)
 		}
 	}

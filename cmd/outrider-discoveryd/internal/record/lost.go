@@ -1,0 +1,75 @@
+package record
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// cautious is a source whose empty lists are accepted by a reload only.
+type cautious interface{ Reload() }
+
+func (r *Recorder) isCautious(name string) bool {
+	return slices.ContainsFunc(r.sources, func(s source.Source) bool {
+		_, ok := s.(cautious)
+		return ok && s.Name() == name
+	})
+}
+
+// withLost adds to a complete list the inputs of kinds of which it has nothing, although the source
+// had some before this program started: it may have lost its data since. They stay until the source
+// has their kind again in a complete list, changes them, or Reload is called. Callers hold mu.
+func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
+	present := map[string]bool{}
+	for _, in := range b.Inputs {
+		present[kindOf(in.Path)] = true
+	}
+	maps.DeleteFunc(s.lost, func(path string, _ store.Input) bool { return present[kindOf(path)] })
+	if len(s.lost) == 0 {
+		return b
+	}
+	b.Inputs = slices.Clone(b.Inputs)
+	for _, path := range slices.Sorted(maps.Keys(s.lost)) {
+		b.Inputs = append(b.Inputs, s.lost[path])
+	}
+	r.board.Raise(conditionOf(b.Source), condition.Warning, fmt.Sprintf("source %s lacks all %d "+
+		"inputs of some kinds that it had before the start: they stay until they change; a reload "+
+		"removes them", b.Source, len(s.lost)))
+	return b
+}
+
+// kindOf returns the part of a path before its first slash: the source and, if it has several, the
+// kind of objects or the datacentre.
+func kindOf(path string) string {
+	if kind, _, ok := strings.Cut(path, "/"); ok {
+		return kind
+	}
+	source, _, _ := strings.Cut(path, ":")
+	return source
+}
+
+// Reload accepts that sources do not have inputs any more that they had before the start.
+func (r *Recorder) Reload() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, s := range r.states {
+		if len(s.lost) == 0 {
+			continue
+		}
+		b := discovery.Batch{Source: name}
+		for path := range s.lost {
+			b.Inputs = append(b.Inputs, store.Input{Path: path})
+			delete(s.inputs, path)
+		}
+		clear(s.lost)
+		r.board.Clear(conditionOf(name))
+		r.changes(s)
+		r.next(b)
+	}
+}

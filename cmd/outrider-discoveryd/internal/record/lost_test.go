@@ -1,0 +1,106 @@
+package record
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/recordfile"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+)
+
+// careful is a source whose empty lists a reload accepts.
+type careful struct{ fake }
+
+func (*careful) Reload() {}
+
+func listOf(all bool, paths ...string) discovery.Batch {
+	b := discovery.Batch{Source: "consul", All: all}
+	for _, path := range paths {
+		b.Inputs = append(b.Inputs, store.Input{Path: path, Text: []byte("{}")})
+	}
+	return b
+}
+
+// TestRecorder_ListsThatLackAKindAfterAStart starts three times with a source that had two kinds:
+// its list lacks one, then is empty, then a change and a reload remove what it lacks.
+func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
+	directory := t.TempDir()
+	run := func(do func(r *Recorder), want ...string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			served := map[string]bool{}
+			r := New(directory, func(b discovery.Batch) {
+				if b.All {
+					clear(served)
+				}
+				for _, in := range b.Inputs {
+					if served[in.Path] = true; in.Text == nil {
+						delete(served, in.Path)
+					}
+				}
+			}, condition.NewBoard(), slog.New(slog.DiscardHandler))
+			r.Watch([]source.Source{&careful{}})
+			done := make(chan error, 1)
+			go func() { done <- r.Run(t.Context()) }()
+			do(r)
+			if diff := cmp.Diff(want, slices.Sorted(maps.Keys(served))); diff != "" {
+				t.Errorf("served (-want +got):\n%s", diff)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+	run(func(r *Recorder) { r.Sink(listOf(true, "consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2")) },
+		"consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2")
+	run(func(r *Recorder) { r.Sink(listOf(true, "consul:a/1")) },
+		"consul:a/1", "consul:b/1", "consul:b/2")
+	run(func(r *Recorder) {
+		r.Sink(listOf(true))
+		if len(r.board.Conditions()) != 1 {
+			t.Errorf("conditions: %v", r.board.Conditions())
+		}
+		r.Sink(listOf(true, "consul:a/2")) // connected again
+	}, "consul:a/2", "consul:b/1", "consul:b/2")
+	run(func(r *Recorder) {
+		r.Sink(listOf(true))
+		r.Sink(discovery.Batch{Source: "consul", Inputs: []store.Input{{Path: "consul:a/2"}}})
+		r.Sink(listOf(false, "consul:b/1"))
+		r.Reload()
+		if len(r.board.Conditions()) > 0 {
+			t.Errorf("conditions after a reload: %v", r.board.Conditions())
+		}
+	}, "consul:b/1")
+	run(func(r *Recorder) { r.Sink(listOf(true, "consul:b/3")) }, "consul:b/3")
+}
+
+// TestRecorder_OnlyWholeStates restores an empty state, none, and one with a record that cannot be
+// decoded: only the first one is a state.
+func TestRecorder_OnlyWholeStates(t *testing.T) {
+	directory := t.TempDir()
+	r := New(directory, nil, condition.NewBoard(), slog.New(slog.DiscardHandler))
+	if _, known := r.stored("consul"); known {
+		t.Error("without a file, there is a state")
+	}
+	for text, want := range map[byte]bool{textRecord: true, 'x': false} {
+		records := slices.Values([]recordfile.Record{{Kind: text, Text: []byte("consul:a\x00{}")}})
+		if err := format.Write(r.path("consul"), records); err != nil {
+			t.Fatal(err)
+		}
+		if _, known := r.stored("consul"); known != want {
+			t.Errorf("a record of kind %c: %t", text, known)
+		}
+	}
+	empty := discovery.Batch{Source: "consul", All: true}
+	cycle(t, directory, &empty)
+	if inputs, known := r.stored("consul"); !known || len(inputs) > 0 {
+		t.Errorf("an empty state: %v, %t", inputs, known)
+	}
+}
