@@ -49,7 +49,8 @@ spec:
 	c := m.add("benchmark", "sidecar", policies.String())
 	providers := startAuthorizers(b)
 	planes := map[string]map[string]*workload{
-		"istiod": fromIstiod(b, m.cases, providers), "outrider": fromOutrider(b, m.cases, providers)}
+		"istiod":   startIstiod(b, m.cases, providers).workloads(b, m.cases, keys),
+		"outrider": startOutrider(b, m.cases, providers).workloads(b, m.cases, keys)}
 	rates, took := map[string][]float64{}, map[string][]time.Duration{}
 	for b.Loop() {
 		for _, name := range []string{"istiod", "outrider", "outrider", "istiod"} {

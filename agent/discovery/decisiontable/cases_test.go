@@ -26,6 +26,7 @@ type testCase struct {
 	kind           string // of the proxy: sidecar or router
 	port, tcpPort  int
 	trustedProxies int
+	fetches        bool // the servers fetch a key set from the test
 	objects        []map[string]any
 	requests       []*request
 }
@@ -110,14 +111,16 @@ type maker struct {
 	cases   []*testCase
 }
 
-// add adds a case. The policies may say PORT, TPORT and NAME, and JWKS for the key set.
+// add adds a case. The policies may say PORT, TPORT and NAME, JWKS for the key set, and ISSUER for
+// the port of the server that has it.
 func (m *maker) add(from, kind, policies string) *testCase {
 	m.t.Helper()
 	c := &testCase{name: fmt.Sprintf("c%03d", len(m.cases)), from: from, kind: kind,
-		port: parts.FreePort(m.t), tcpPort: parts.FreePort(m.t)}
+		port: parts.FreePort(m.t), tcpPort: parts.FreePort(m.t),
+		fetches: strings.Contains(policies, "ISSUER")}
 	names := strings.NewReplacer("TPORT", fmt.Sprint(c.tcpPort), "PORT", fmt.Sprint(c.port),
 		"NAME", c.name, "JWKS", m.keys.set(), "BACKEND", fmt.Sprint(m.backend.http),
-		"ECHO", fmt.Sprint(m.backend.tcp))
+		"ECHO", fmt.Sprint(m.backend.tcp), "ISSUER", fmt.Sprint(m.keys.port))
 	c.objects = objectsOf(m.t, names.Replace(workloadOf[kind]))
 	for _, object := range objectsOf(m.t, policies) {
 		if object["kind"] == "VirtualService" { // in place of that of the workload
@@ -174,15 +177,13 @@ func (m *maker) ownCases() {
 	}
 }
 
-// allCases returns the cases of Istio's test data, those of this package and random ones.
-func allCases(t testing.TB, keys *tokens, backend backend) []*testCase {
-	t.Helper()
-	m := &maker{t: t, keys: keys, backend: backend}
+// allCases adds the cases of Istio's test data, those of this package and random ones.
+func (m *maker) allCases() {
+	m.t.Helper()
 	m.istioCases()
 	m.ownCases()
 	m.randomCases()
 	for _, c := range m.cases {
 		m.requestsFor(c)
 	}
-	return m.cases
 }

@@ -47,9 +47,11 @@ func (c *testCase) labels() map[string]any {
 		"istio": "ingressgateway-" + c.name, "gateway.networking.k8s.io/gateway-name": "gateway"}
 }
 
-// fromIstiod returns the resources of all workloads by an istiod with all objects in its API
-// server.
-func fromIstiod(t testing.TB, cases []*testCase, providers *authorizers) map[string]*workload {
+// keySetRefresh is the time after which both servers fetch key sets again.
+const keySetRefresh = time.Second
+
+// startIstiod runs an istiod with the objects of all cases in its API server until the test ends.
+func startIstiod(t testing.TB, cases []*testCase, providers *authorizers) source {
 	t.Helper()
 	control := cluster.Start(t)
 	config, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "istio"},
@@ -76,20 +78,19 @@ func fromIstiod(t testing.TB, cases []*testCase, providers *authorizers) map[str
 			create(object)
 		}
 	}
-	control.Istiod("PILOT_MAX_REQUESTS_PER_SECOND=10000")
+	control.Istiod("PILOT_MAX_REQUESTS_PER_SECOND=10000",
+		fmt.Sprint("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL=", keySetRefresh))
 	connection, err := grpc.NewClient(control.Plaintext(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = connection.Close() }()
-	found := map[string]*workload{}
-	for _, c := range cases {
+	t.Cleanup(func() { _ = connection.Close() })
+	return func(c *testCase) *workload {
 		// Its address must be no endpoint's: istiod takes the labels of the endpoint then.
-		found[c.name] = newWorkload(subscribe(t, connection, c.node("10.255.0.1")))
+		return newWorkload(subscribe(t, connection, c.node("10.255.0.1")))
 	}
-	return found
 }
 
 // plurals are the names of kinds in URLs.

@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
 )
 
-// fromOutrider returns the resources of all workloads by embedded servers: a host has the files of
-// its mesh, so each case has a server.
-func fromOutrider(t testing.TB, cases []*testCase, providers *authorizers) map[string]*workload {
+// startOutrider runs embedded servers until the test ends: a host has the files of its mesh, so
+// each case has a server.
+func startOutrider(t testing.TB, cases []*testCase, providers *authorizers) source {
 	t.Helper()
 	folder := t.TempDir()
 	common := filepath.Join(folder, "common.yaml")
@@ -21,7 +22,7 @@ func fromOutrider(t testing.TB, cases []*testCase, providers *authorizers) map[s
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
-	found := map[string]*workload{}
+	feeds := map[string]*resource.Feed{}
 	for _, c := range cases {
 		meshConfig := filepath.Join(t.TempDir(), "mesh.yaml")
 		write(t, meshConfig, providers.meshConfig()+fmt.Sprintf("defaultConfig: "+
@@ -29,7 +30,8 @@ func fromOutrider(t testing.TB, cases []*testCase, providers *authorizers) map[s
 		file := filepath.Join(folder, c.name+".yaml")
 		write(t, file, c.text())
 		server, err := discovery.New(discovery.Options{Files: []string{common, file},
-			Namespace: c.name, Settings: discovery.Settings{MeshConfigFile: meshConfig}})
+			Namespace: c.name, KeySetRefresh: keySetRefresh,
+			Settings: discovery.Settings{MeshConfigFile: meshConfig}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,14 +42,14 @@ func fromOutrider(t testing.TB, cases []*testCase, providers *authorizers) map[s
 				t.Errorf("%s: %s: %s: %s\n%s", c.name, p.Object, p.Field, p.Message, c.text())
 			}
 		}
-		feed, err := server.Feed(c.node("127.0.0.1"))
-		if err != nil {
+		if feeds[c.name], err = server.Feed(c.node("127.0.0.1")); err != nil {
 			t.Fatal(err)
 		}
-		snapshot, _ := feed.Current()
-		found[c.name] = &workload{snapshot: snapshot}
 	}
-	return found
+	return func(c *testCase) *workload {
+		snapshot, _ := feeds[c.name].Current()
+		return &workload{snapshot: snapshot}
+	}
 }
 
 func write(t testing.TB, path, text string) {

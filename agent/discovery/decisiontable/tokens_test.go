@@ -8,12 +8,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math/big"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -21,26 +24,45 @@ import (
 // tokens signs JWTs.
 type tokens struct {
 	key, foreign *rsa.PrivateKey
+	port         int // of the HTTP server with the key set
+	served       atomic.Pointer[string]
 	istioSet     string            // Istio's key set
 	istioTokens  map[string]string // Istio's tokens, by name
 }
 
 func newTokens(t testing.TB) *tokens {
 	t.Helper()
-	made := &tokens{}
-	for _, key := range []**rsa.PrivateKey{&made.key, &made.foreign} {
-		var err error
-		if *key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
-			t.Fatal(err)
-		}
-	}
+	made := &tokens{foreign: newKey(t)}
+	made.rotate(t)
+	made.port = serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, *made.served.Load())
+	}))
 	return made
 }
+
+func newKey(t testing.TB) *rsa.PrivateKey {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// rotate replaces the key, also in the key set that is served.
+func (k *tokens) rotate(t testing.TB) {
+	t.Helper()
+	k.key = newKey(t)
+	k.served.Store(new(k.set()))
+}
+
+// modulus returns the modulus of the key as in the key set.
+func (k *tokens) modulus() string { return encode(k.key.N.Bytes()) }
 
 // set returns the key set, as JSON without double quotes at its ends.
 func (k *tokens) set() string {
 	return fmt.Sprintf(`{"keys":[{"kty":"RSA","alg":"RS256","kid":"one","use":"sig","n":%q,"e":%q}]}`,
-		encode(k.key.N.Bytes()), encode(big.NewInt(int64(k.key.E)).Bytes()))
+		k.modulus(), encode(big.NewInt(int64(k.key.E)).Bytes()))
 }
 
 func encode(data []byte) string { return base64.RawURLEncoding.EncodeToString(data) }
