@@ -51,10 +51,6 @@ func (x *discoverydCheck) listeners() {
 		x.refuse([]string{"auth.join_key_file", "auth.join_not_before"}, "remove it",
 			"is not yet in this version")
 	}
-	if x.Auth.TokenReview {
-		x.refuse([]string{"auth.kubernetes_token_review"}, "remove it",
-			"is not yet in this version")
-	}
 }
 
 // source checks a [[source]] or [[registry]].

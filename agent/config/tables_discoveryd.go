@@ -84,7 +84,7 @@ func discoverydTLSTable(t *DiscoverydTLS) table {
 
 func discoverydAuthTable(a *DiscoverydAuth) table {
 	return table{name: "auth", keys: []key{
-		setting("require", &a.Require, "any", Start, "on [listen] tls only: any (certificate or "+
+		setting("require", &a.Require, "any", Live, "on [listen] tls only: any (certificate or "+
 			"token) | mtls | token | none: a client without may read its own configuration, no "+
 			"secrets, no debug").
 			must(oneOf("any", "mtls", "token", "none")),
@@ -92,18 +92,19 @@ func discoverydAuthTable(a *DiscoverydAuth) table {
 			"public keys (PEM) that verify tokens of `outrider-discoveryd token`").file(),
 		setting("join_not_before", &a.JoinNotBefore, "", Start,
 			"RFC 3339: tokens issued earlier are refused").must(optional(timestamp)),
-		setting("debug_identities", &a.DebugIdentities, nil, Start, "SPIFFE IDs that may ask "+
+		setting("debug_identities", &a.DebugIdentities, nil, Live, "SPIFFE IDs that may ask "+
 			"debug types; [] = none but loopback on [listen] monitoring").must(each(spiffeID)),
-		setting("kubernetes_token_review", &a.TokenReview, false, Start, ""),
+		setting("kubernetes_token_review", &a.TokenReview, false, Live, "verify tokens of "+
+			"other issuers at the API server of the first kubernetes source"),
 	}}
 }
 
 // issuerTable returns the definition of one of [auth] jwt_issuers.
 func issuerTable(name string, i *JWTIssuer) table {
 	return table{name: name, list: true, keys: []key{
-		setting("issuer", &i.Issuer, "", Start, ""),
-		setting("audience", &i.Audience, "", Start, ""),
-		setting("jwks_file", &i.JWKSFile, "", Start, "").file(),
+		setting("issuer", &i.Issuer, "", Live, ""),
+		setting("audience", &i.Audience, "", Live, ""),
+		setting("jwks_file", &i.JWKSFile, "", Live, "").file(),
 	}}
 }
 

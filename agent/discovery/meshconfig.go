@@ -58,6 +58,13 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
+// TrustDomains returns the trust domain of the MeshConfig in force and its aliases.
+func (s *Server) TrustDomains() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mesh.Domains()
+}
+
 // reconfigure applies the effective MeshConfig and reports whether it changed.
 func (s *Server) reconfigure() bool {
 	m := s.effectiveMesh()

@@ -127,3 +127,21 @@ func TestMeshConfig_FollowsFile(t *testing.T) {
 		t.Errorf("without a file: %v, %v", err, timeout())
 	}
 }
+
+// TestServer_TrustDomainsAreThoseOfMeshConfig replaces a MeshConfig by a setting.
+func TestServer_TrustDomainsAreThoseOfMeshConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mesh.yaml")
+	write(t, file, "trustDomain: a.test\ntrustDomainAliases: [b.test]\n")
+	server, err := discovery.New(discovery.Options{Files: []string{t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := server.TrustDomains()
+	if err := server.Configure(discovery.Settings{MeshConfigFile: file}); err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(before, server.TrustDomains())
+	if want := "[cluster.local] [a.test b.test]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -19,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/debug"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/kubernetes"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
@@ -92,7 +95,9 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		return nil, err
 	}
 	recorder.Watch(all)
-	clients := auth.New(authOf(c), func() []string { return []string{c.Domain} }, b.logOf("auth"))
+	clients := auth.New(authOf(c), func() []string {
+		return append(server.TrustDomains(), c.Domain)
+	}, b.logOf("auth"))
 	var debugger *debug.Debugger
 	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: server, Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
@@ -120,6 +125,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	p.reports = newReporter(server, pushed, all)
 	p.reloader = newReloader(b, loaded, server, identity)
+	p.reloader.clients = clients
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
 	p.reloader.notifier, p.reloader.sources = p.notifier, all
@@ -175,6 +181,12 @@ func authOf(c *config.Discoveryd) auth.Settings {
 		s.Issuers = append(s.Issuers, auth.Issuer{Name: i.Issuer, Audience: i.Audience,
 			KeyFile: i.JWKSFile})
 	}
+	if c.Auth.TokenReview {
+		kubeconfig := reviewer(c)
+		s.Review = auth.Kubernetes(func() (*http.Client, string, error) {
+			return kubernetes.HTTPClient(kubeconfig)
+		}, tokenAudience)
+	}
 	return s
 }
 
@@ -187,6 +199,20 @@ func required(c *config.Discoveryd) (all []string) {
 		}
 	}
 	return all
+}
+
+// tokenAudience is that of the tokens that Kubernetes issues for istiod and the agents' servers.
+const tokenAudience = "istio-ca"
+
+// reviewer returns the kubeconfig of the API server that reviews tokens: that of the first source,
+// or else registry, of type kubernetes; "" (in-cluster) without.
+func reviewer(c *config.Discoveryd) string {
+	for _, s := range slices.Concat(c.Sources, c.Registries) {
+		if s.Type == "kubernetes" {
+			return s.Kubeconfig
+		}
+	}
+	return ""
 }
 
 // settingsOf returns the settings of the discovery server that a reload applies.

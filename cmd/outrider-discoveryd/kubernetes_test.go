@@ -90,4 +90,5 @@ type = "kubernetes"
 				fmt.Sprint(all)
 		})
 	}
+	t.Run("token review", func(t *testing.T) { testTokenReview(t, c) })
 }

@@ -18,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
@@ -42,6 +43,7 @@ type reloader struct {
 	notifier  *systemd.Notifier
 	sources   []source.Source
 	recorder  *record.Recorder
+	clients   *auth.Authenticator
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool
@@ -140,6 +142,7 @@ func (r *reloader) reload(requested bool) {
 		r.identity.use(applied.TLS)
 	}
 	setLevel(r.base.level, applied.Log.Level)
+	r.clients.Configure(authOf(applied))
 	apply := r.server.Configure
 	if requested {
 		apply = r.server.Reload

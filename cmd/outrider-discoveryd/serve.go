@@ -8,6 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"k8s.io/klog/v2"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/journal"
@@ -32,6 +34,7 @@ func serve(ctx context.Context, options config.Options) error {
 		return err
 	}
 	defer logs.Close()
+	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes")) // of client-go
 	b := &base{options: options, level: level, log: logs.Agent, logs: logs,
 		board: condition.NewBoard()}
 	p, err := compose(b, loaded)

@@ -31,11 +31,18 @@ type tokenReview struct {
 	} `json:"status,omitzero"`
 }
 
-// Kubernetes returns a Review by the API server at a URL, with a client that authenticates this
-// program there. Tokens must be for the audience.
-func Kubernetes(client *http.Client, url, audience string) Review {
-	url = strings.TrimSuffix(url, "/") + "/apis/authentication.k8s.io/v1/tokenreviews"
+// Connect returns the URL of an API server, and a client that authenticates this program there.
+type Connect func() (client *http.Client, url string, err error)
+
+// Kubernetes returns a Review by an API server, which connect returns for each. Tokens must be for
+// the audience.
+func Kubernetes(connect Connect, audience string) Review {
 	return func(ctx context.Context, token string) (subject string, err error) {
+		client, url, err := connect()
+		if err != nil {
+			return "", &unavailable{err}
+		}
+		url = strings.TrimSuffix(url, "/") + "/apis/authentication.k8s.io/v1/tokenreviews"
 		review := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
 		review.Spec.Token, review.Spec.Audiences = token, []string{audience}
 		body, err := json.Marshal(review)

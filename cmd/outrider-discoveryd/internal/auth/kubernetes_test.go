@@ -1,7 +1,9 @@
 package auth
 
 import (
+	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -19,6 +21,10 @@ func TestKubernetes(t *testing.T) {
 	c.Create("/api/v1/namespaces/a/serviceaccounts", "metadata: {name: web}")
 	url, administrator, nobody := c.API()
 	token := c.Token("a", "web")
+	by := func(client *http.Client, url string) Connect {
+		return func() (*http.Client, string, error) { return client, url, nil }
+	}
+	unreadable := func() (*http.Client, string, error) { return nil, "", errors.New("no kubeconfig") }
 	for _, test := range []struct {
 		name   string
 		review Review
@@ -27,16 +33,18 @@ func TestKubernetes(t *testing.T) {
 		code   codes.Code
 		says   string
 	}{
-		{"its own", Kubernetes(administrator, url+"/", "istio-ca"), token, "a", codes.OK, ""},
-		{"another namespace", Kubernetes(administrator, url, "istio-ca"), token, "b",
+		{"its own", Kubernetes(by(administrator, url+"/"), "istio-ca"), token, "a", codes.OK, ""},
+		{"another namespace", Kubernetes(by(administrator, url), "istio-ca"), token, "b",
 			codes.PermissionDenied, "namespace"},
-		{"another audience", Kubernetes(administrator, url, "other"), token, "a",
+		{"another audience", Kubernetes(by(administrator, url), "other"), token, "a",
 			codes.Unauthenticated, "the API server refuses it"},
-		{"another issuer", Kubernetes(administrator, url, "istio-ca"), newIssuer(t).token(nil), "a",
+		{"another issuer", Kubernetes(by(administrator, url), "istio-ca"), newIssuer(t).token(nil), "a",
 			codes.Unauthenticated, "the API server refuses it"},
-		{"no right to review", Kubernetes(nobody, url, "istio-ca"), token, "a",
+		{"no right to review", Kubernetes(by(nobody, url), "istio-ca"), token, "a",
 			codes.Unavailable, "cannot be verified now"},
-		{"no API server", Kubernetes(administrator, "https://127.0.0.1:1", "istio-ca"), token, "a",
+		{"no API server", Kubernetes(by(administrator, "https://127.0.0.1:1"), "istio-ca"), token, "a",
+			codes.Unavailable, "cannot be verified now"},
+		{"no kubeconfig", Kubernetes(unreadable, "istio-ca"), token, "a",
 			codes.Unavailable, "cannot be verified now"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	if client := c.clients[gv]; client != nil {
 		return client, nil
 	}
-	config, err := c.config()
+	config, err := configOf(c.kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -76,11 +77,27 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	return client, nil
 }
 
-func (c *connection) config() (*rest.Config, error) {
-	if c.kubeconfig == "" {
+// configOf reads a kubeconfig; "": that of a pod in the cluster.
+func configOf(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
 		return rest.InClusterConfig()
 	}
-	return clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// HTTPClient reads a kubeconfig ("": that of a pod in the cluster), and returns a client that
+// authenticates with it, and the API server's URL. Clients of one kubeconfig share connections.
+func HTTPClient(kubeconfig string) (client *http.Client, url string, err error) {
+	config, err := configOf(kubeconfig)
+	if err != nil {
+		return nil, "", err
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, "", err
+	}
+	client, err = rest.HTTPClientFor(config)
+	return client, base.String(), err
 }
 
 // failed has the kubeconfig read again.
