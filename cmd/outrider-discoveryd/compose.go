@@ -80,7 +80,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			default: // a signal is pending
 			}
 		},
-		Settings: settingsOf(c), Sources: names(c), Required: required(c), Await: explicit && len(paths) > 0,
+		Settings: settingsOf(c), Sources: names(c), Required: required(c),
+		Await:        explicit && len(paths) > 0,
 		LastGood:     filepath.Join(c.StateDir, "last-good"),
 		Refusals:     filepath.Join(c.StateDir, "refusals"),
 		KeySets:      filepath.Join(c.StateDir, "key-sets"),
@@ -125,7 +126,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	p.reports = newReporter(server, pushed, all)
 	p.reloader = newReloader(b, loaded, server, identity)
-	p.reloader.clients = clients
+	p.reloader.clients, p.reloader.streams = clients, streams
+	p.reloader.states = newSourceStates(all, b.board)
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
 	p.reloader.notifier, p.reloader.sources = p.notifier, all
@@ -140,7 +142,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
 	}
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
-		Metrics: newMetrics(server, streams), Debug: debugger.Page, Logger: b.logOf("monitoring")})
+		Metrics: newMetrics(server, streams, p.reloader.states), Debug: debugger.Page,
+		Logger: b.logOf("monitoring")})
 	return p, nil
 }
 

@@ -27,11 +27,12 @@ func newMonitor(address string, options monitoring.Options) *monitor {
 }
 
 // newMetrics returns what /metrics has.
-func newMetrics(server *discovery.Server, streams *xds.Server) prometheus.Gatherer {
+func newMetrics(server *discovery.Server, streams *xds.Server,
+	states *sourceStates) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		discovery.Metrics{Server: server}, xds.Metrics{Server: streams})
+		discovery.Metrics{Server: server}, xds.Metrics{Server: streams}, states)
 	return registry
 }
 

@@ -18,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
@@ -32,6 +33,9 @@ const (
 // configDelay merges the events of one change of the configuration.
 const configDelay = 500 * time.Millisecond
 
+// statusInterval is how often STATUS= and the conditions of sources are renewed.
+const statusInterval = time.Second
+
 // reloader applies changes of the configuration, on SIGHUP and when its files change. It is the
 // control loop that feeds the watchdog, too.
 type reloader struct {
@@ -43,6 +47,8 @@ type reloader struct {
 	notifier  *systemd.Notifier
 	sources   []source.Source
 	recorder  *record.Recorder
+	states    *sourceStates
+	streams   *xds.Server
 	clients   *auth.Authenticator
 	watcher   *watch.Watcher
 	pings     chan struct{}
@@ -73,6 +79,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	watching := make(chan error, 1)
 	go func() { watching <- r.watcher.Run(ctx) }()
 	r.MarkReady()
+	tick := time.NewTicker(statusInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-requests:
@@ -81,13 +89,30 @@ func (r *reloader) Run(ctx context.Context) error {
 			r.reload(false)
 		case <-r.announced:
 			r.serving.Store(true)
-			r.notifier.Set(systemd.Running, "serving")
+			r.report()
 			r.base.log.Info("serving", "version", version)
+		case <-tick.C:
+			r.report()
 		case <-r.pings:
 		case <-ctx.Done():
 			return <-watching
 		}
 	}
+}
+
+// report sends the state to the service manager: how many clients there are, and which sources are
+// down.
+func (r *reloader) report() {
+	problems := r.states.observe(time.Now())
+	if !r.serving.Load() {
+		r.notifier.Set(systemd.Starting, strings.TrimSuffix("starting; "+problems, "; "))
+		return
+	}
+	sentence := fmt.Sprintf("serving %d clients", r.streams.Stats().Streams)
+	if why := r.server.Closed(); why != "" {
+		sentence = "serving nothing: " + why
+	}
+	r.notifier.Set(systemd.Running, strings.TrimSuffix(sentence+"; "+problems, "; "))
 }
 
 // ready notifies the service manager that all listeners serve.
@@ -122,7 +147,7 @@ func (r *reloader) ping(ctx context.Context) error {
 func (r *reloader) reload(requested bool) {
 	if r.serving.Load() {
 		r.notifier.Set(systemd.Reloading, "reloading")
-		defer r.notifier.Set(systemd.Running, "serving")
+		defer r.report()
 	}
 	log := r.base.log
 	next, err := config.LoadDiscoveryd(r.base.options)
