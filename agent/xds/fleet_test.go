@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -83,7 +84,8 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 			append(bytes.Repeat([]byte("x"), 100<<10), fmt.Sprint(i)...))}})
 	}
 	publish(0)
-	_, address := serveFleet(t, Options{Source: oneFeed{feed}, SendTimeout: 5 * time.Second}, LimitTCP)
+	server, address := serveFleet(t, Options{Source: oneFeed{feed}, SendTimeout: 5 * time.Second,
+		AnswerTimeout: time.Second}, LimitTCP)
 
 	slow := join(t, connectTo(t, address), "slow")
 	var others sync.WaitGroup
@@ -131,6 +133,14 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	if longest > patience {
 		t.Errorf("a change took %v", longest)
 	}
+	changes := 20
+	eventually(t, "the slow client is disconnected", func() bool {
+		changes++ // each response that is not read needs a change
+		publish(changes)
+		return !slices.ContainsFunc(server.Status(t.Context()), func(s StreamStatus) bool {
+			return s.Peer.Identity == "slow"
+		})
+	})
 	// the slow client reads what was sent before its stream ended, and why
 	for err := error(nil); status.Code(err) != codes.DeadlineExceeded; {
 		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
