@@ -83,12 +83,11 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 			c.versions = &versions{}
 		}
 		group.Go(func() error {
-			err := c.runEach(ctx)
-			if ctx.Err() != nil {
-				return nil
+			if err := c.runEach(ctx); ctx.Err() == nil {
+				l.fail.Do(func() { close(l.failed) })
+				return err
 			}
-			l.fail.Do(func() { close(l.failed) })
-			return err
+			return nil // Stop ended it
 		})
 	}
 	return l, nil
