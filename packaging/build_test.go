@@ -113,7 +113,8 @@ func TestReproducible(t *testing.T) {
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("scripts/package: %v: %s", err, out)
 	}
-	for _, path := range []string{deb(first, oldVersion), rpm(first, oldVersion)} {
+	for _, path := range []string{deb(first, oldVersion), rpm(first, oldVersion),
+		discoverydDeb(first, oldVersion), discoverydRPM(first, oldVersion)} {
 		if again := filepath.Join(second, filepath.Base(path)); digest(t, path) != digest(t,
 			again) {
 			t.Errorf("%s was built twice and is not the same", filepath.Base(path))

@@ -10,7 +10,7 @@ const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/sha
 	"--force-confold -i "
 
 // TestInstall installs, runs, upgrades, removes, reinstalls and purges first the deb and then the
-// rpm.
+// rpm, then the packages of outrider-discoveryd.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -44,6 +44,10 @@ func TestInstall(t *testing.T) {
 			})
 		}},
 		{"rpm/remove", rpmRemove},
+		{"discoveryd/deb", discoverydDebRuns},
+		{"discoveryd/upgrade", discoverydDebUpgrade},
+		{"discoveryd/purge", discoverydDebPurge},
+		{"discoveryd/rpm", discoverydRPMRuns},
 	}
 	for _, step := range sequence {
 		if !t.Run(step.name, func(t *testing.T) { step.do(&host{Machine: h.Machine, t: t}) }) {
