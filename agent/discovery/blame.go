@@ -40,14 +40,11 @@ func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
 	mesh := false
 	for _, origins := range [][]resource.Origin{likely, of.Resource.Origins} {
 		for _, o := range origins {
-			key := object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}
-			for _, e := range s.edits {
-				if since := !e.at.Before(of.Since) && !of.Since.IsZero(); since && e.objects[key] {
-					return o
-				} else if since && e.mesh {
-					mesh = true
-				}
+			changed, meshChanged := s.changedSince(o, of)
+			if changed {
+				return o
 			}
+			mesh = mesh || meshChanged
 		}
 	}
 	switch {
@@ -57,6 +54,22 @@ func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
 		return likely[0]
 	}
 	return resource.Origin{}
+}
+
+// changedSince reports whether an object changed since the last accepted version of a refused
+// resource, and whether MeshConfig did, before the object. Callers hold mu.
+func (s *Server) changedSince(o resource.Origin, of *resource.Refused) (changed, mesh bool) {
+	key := object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}
+	for _, e := range s.edits {
+		if e.at.Before(of.Since) || of.Since.IsZero() {
+			continue
+		}
+		if e.objects[key] {
+			return true, mesh
+		}
+		mesh = mesh || e.mesh
+	}
+	return false, mesh
 }
 
 // candidates returns the objects that may be the cause of a refusal, the likeliest first. For a

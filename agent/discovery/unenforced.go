@@ -15,15 +15,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// restrictions has the kinds of objects that restrict access, and reports of each whether a version
-// of a resource admits what a newer one would not, because of such objects.
+// restrictions has the kinds of objects that restrict access in one way, the likeliest first, and
+// reports whether a version of a resource admits what a newer one would not, because of such
+// objects.
 var restrictions = []struct {
-	kind   object.Kind
+	kinds  []object.Kind
 	admits func(accepted, newest *resource.Resource) bool
 }{
-	{object.PeerAuthentication, admitsWithoutMutualTLS},
-	{object.RequestAuthentication, admitsWithoutGuards},
-	{object.AuthorizationPolicy, admitsWithoutGuards},
+	{[]object.Kind{object.PeerAuthentication}, admitsWithoutMutualTLS},
+	{[]object.Kind{object.RequestAuthentication}, admitsWithoutTokens},
+	// an invalid object of the other kinds denies
+	{[]object.Kind{object.AuthorizationPolicy, object.RequestAuthentication,
+		object.PeerAuthentication}, admitsWithoutGuards},
 }
 
 // notEnforced begins the messages of policies that are not in force.
@@ -47,31 +50,51 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 		return Problem{}, false
 	}
 	for _, restriction := range restrictions {
-		isPolicy := func(o resource.Origin) bool { return o.Kind == string(restriction.kind) }
-		at := slices.IndexFunc(newest.Origins, isPolicy)
+		at := s.likeliestPolicy(of, restriction.kinds)
 		// of what a client has from before the server's start only the version may be known
 		admits := slices.ContainsFunc(inUse, func(r *resource.Resource) bool {
 			return restriction.admits(r, newest)
 		})
-		if at < 0 && (len(inUse) == 0 || !s.mutualChanged) || len(inUse) > 0 && !admits {
+		if at == nil && (len(inUse) == 0 || !s.mutualChanged) || len(inUse) > 0 && !admits {
 			continue
 		}
 		message := fmt.Sprintf("%sEnvoy refused the %s", notEnforced, described(newest))
 		for _, o := range newest.Origins {
-			if !isPolicy(o) {
+			if !object.Kind(o.Kind).Restricts() {
 				message += " from " + o.String()
 				break
 			}
 		}
 		message += ", and continues with its former version: " + of.Reason
 		fix := "correct what Envoy refused"
-		if at < 0 { // a setting of MeshConfig
+		if at == nil { // a setting of MeshConfig
 			return Problem{File: s.settings.MeshConfigFile, Line: 1, Severity: condition.Error,
 				Message: message, Fix: fix}, true
 		}
-		return object.ProblemAt(newest.Origins[at], condition.Error, message, fix), true
+		return object.ProblemAt(*at, condition.Error, message, fix), true
 	}
 	return Problem{}, false
+}
+
+// likeliestPolicy returns the policy of some kinds that is the likeliest not to be in force, nil if
+// a refused resource has none: one that changed since the last accepted version, else the first one
+// of the first kind. Callers hold mu.
+func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at *resource.Origin) {
+	for _, kind := range kinds {
+		for i := range of.Resource.Origins {
+			o := &of.Resource.Origins[i]
+			if o.Kind != string(kind) {
+				continue
+			}
+			if changed, _ := s.changedSince(*o, of); changed {
+				return o
+			}
+			if at == nil {
+				at = o
+			}
+		}
+	}
+	return at
 }
 
 // notInForce returns why the proxies are not ready: a policy is not in force; nil if all are.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
@@ -25,9 +26,22 @@ type guard struct {
 // admitsWithoutGuards reports whether a listener may admit what a newer version denies: it lacks one
 // of its filters that admit or deny, or has it with other rules that may admit more.
 func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
+	return len(missingGuards(accepted, newest)) > 0
+}
+
+// admitsWithoutTokens is admitsWithoutGuards for filters that verify tokens.
+func admitsWithoutTokens(accepted, newest *resource.Resource) bool {
+	return slices.ContainsFunc(missingGuards(accepted, newest), func(g guard) bool {
+		return g.name == rbac.TokenFilter
+	})
+}
+
+// missingGuards returns the filters of a newer version of a listener that deny what the accepted
+// version may admit.
+func missingGuards(accepted, newest *resource.Resource) []guard {
 	before := guards(accepted)
-	return slices.ContainsFunc(guards(newest), func(g guard) bool {
-		return !slices.ContainsFunc(before, g.admitsNoLessThan) && !g.admitsAll()
+	return slices.DeleteFunc(guards(newest), func(g guard) bool {
+		return slices.ContainsFunc(before, g.admitsNoLessThan) || g.admitsAll()
 	})
 }
 

@@ -33,51 +33,76 @@ spec: {selector: {matchLabels: {app: web}}, portLevelMtls: {%d: {mode: STRICT}}}
 `,
 }
 
-// TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent runs,
-// after a reload to a new epoch, and after the agent was killed: what was denied stays denied, and
-// what was admitted is admitted. An agent that starts with the broken ones and knows nothing else
-// denies everything.
-func TestDenials_OverLifeOfAgent(t *testing.T) {
-	t.Parallel()
-	r := rig.New(t, rig.Options{Race: true, TOML: "[node]\nlabels = {app = \"web\"}\n"})
-	web, strict := parts.FreePort(t), parts.FreePort(t)
-	r.Write("mesh.d/sidecar.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+// denials is a rig whose workload has two ports for HTTP.
+type denials struct {
+	*rig.Rig
+	t           *testing.T
+	web, strict int // ports
+}
+
+func newDenials(t *testing.T, toml string) denials {
+	t.Helper()
+	d := denials{rig.New(t, rig.Options{Race: true, TOML: "[node]\nlabels = {app = \"web\"}\n" + toml}),
+		t, parts.FreePort(t), parts.FreePort(t)}
+	d.Write("mesh.d/sidecar.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default, namespace: default}
 spec:
   ingress:
   - {port: {number: %d, protocol: HTTP, name: web}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}
   - {port: {number: %d, protocol: HTTP, name: strict}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:%d"}
-`, web, r.Ports.Backend, strict, r.Ports.Backend))
+`, d.web, d.Ports.Backend, d.strict, d.Ports.Backend))
+	return d
+}
+
+// put writes a policy of deniedKinds with a replacement.
+func (d denials) put(name, old, with string) {
+	text := deniedKinds[name]
+	if strings.Contains(text, "%d") {
+		text = fmt.Sprintf(text, d.strict)
+	}
+	d.Write(name, strings.Replace(text, old, with, 1))
+}
+
+// answers returns the answers to an admitted request, a denied one, one with an invalid token, and
+// one without mutual TLS.
+func (d denials) answers() string {
+	return strings.Join([]string{d.answer(d.web, "/hello", ""), d.answer(d.web, "/closed", ""),
+		d.answer(d.web, "/hello", "x.y.z"), d.answer(d.strict, "/hello", "")}, " ")
+}
+
+// answer returns the status code of a request, or "closed".
+func (d denials) answer(port int, path, token string) string {
+	request, err := http.NewRequest(http.MethodGet,
+		fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Timeout: 30 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return "closed"
+	}
+	_ = response.Body.Close()
+	return fmt.Sprint(response.StatusCode)
+}
+
+// TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent runs,
+// after a reload to a new epoch, and after the agent was killed: what was denied stays denied, and
+// what was admitted is admitted. An agent that starts with the broken ones and knows nothing else
+// denies everything.
+func TestDenials_OverLifeOfAgent(t *testing.T) {
+	t.Parallel()
+	d := newDenials(t, "")
+	r, answers := d.Rig, d.answers
 	put := func(old, broken string) {
-		for name, text := range deniedKinds {
-			if strings.Contains(text, "%d") {
-				text = fmt.Sprintf(text, strict)
-			}
-			r.Write(name, strings.Replace(text, old, broken, 1))
+		for name := range deniedKinds {
+			d.put(name, old, broken)
 		}
-	}
-	answer := func(port int, path, token string) string {
-		request, err := http.NewRequest(http.MethodGet,
-			fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if token != "" {
-			request.Header.Set("Authorization", "Bearer "+token)
-		}
-		client := &http.Client{Timeout: 30 * time.Second,
-			Transport: &http.Transport{DisableKeepAlives: true}}
-		response, err := client.Do(request)
-		if err != nil {
-			return "closed"
-		}
-		_ = response.Body.Close()
-		return fmt.Sprint(response.StatusCode)
-	}
-	answers := func() string {
-		return strings.Join([]string{answer(web, "/hello", ""), answer(web, "/closed", ""),
-			answer(web, "/hello", "x.y.z"), answer(strict, "/hello", "")}, " ")
 	}
 	const want = "200 403 401 closed"
 	put("", "")

@@ -1,0 +1,131 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// unknownFilter is an EnvoyFilter that puts a filter before another one into the listener of a port.
+// Envoy refuses the listener, because it does not know the filter.
+const unknownFilter = `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: unknown, namespace: default}
+spec:
+  configPatches:
+  - applyTo: %s
+    match: {context: SIDECAR_INBOUND, listener: {portNumber: %d%s}}
+    patch: {operation: %s, value: {name: unknown, typed_config: {
+        "@type": type.googleapis.com/xds.type.v3.TypedStruct,
+        type_url: type.googleapis.com/outrider.test.Unknown, value: {edit: %d}}}}
+`
+
+// TestDenials_RefusedByEnvoy adds a policy in an edit that also changes an EnvoyFilter of the same
+// listener, which Envoy refuses. If the filter before the edit is harmless, the policy is in force
+// with it. If Envoy refuses the listener with either filter, it continues as before the edit, and
+// the agent is not ready.
+func TestDenials_RefusedByEnvoy(t *testing.T) {
+	t.Parallel()
+	const access, tokens, peers, filter = "mesh.d/access.yaml", "mesh.d/tokens.yaml",
+		"mesh.d/peers.yaml", "mesh.d/filter.yaml"
+	const managed = ", filterChain: {filter: {name: envoy.filters.network.http_connection_manager%s}}"
+	const refused = "EnvoyFilter default/unknown: Envoy refused the Listener"
+	folder, root := t.TempDir(), pkitest.NewAuthority(t, "root", nil)
+	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
+	toml := "[identity]\nprovider = \"files\"\n"
+	for name, text := range map[string][]byte{"cert_file": chain, "key_file": key,
+		"root_ca_file": pkitest.PEM(root.Certificate)} {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		toml += fmt.Sprintf("%s = %q\n", name, path)
+	}
+	d := newDenials(t, toml)
+	onRBAC := func(edit int) string { // no effect on a listener without AuthorizationPolicies
+		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
+			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.rbac}"), "INSERT_BEFORE", edit)
+	}
+	onTLS := func(edit int) string { // no effect on a listener without mutual TLS
+		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.strict, ", filterChain: {transportProtocol: "+
+			"tls, filter: {name: envoy.filters.network.http_connection_manager}}", "INSERT_FIRST", edit)
+	}
+	d.put(tokens, "", "")
+	d.Write(filter, "")
+	d.StartReady()
+	for _, test := range []struct {
+		name          string
+		first, second string // the filter before the edit and after it
+		policy        string // added by the edit
+		before, after string // answers
+		inForce       bool
+	}{
+		{"AuthorizationPolicy, harmless before", "", fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
+			fmt.Sprintf(managed, ""), "INSERT_FIRST", 1), access, "200 200 401 200", "200 403 401 200",
+			true},
+		{"AuthorizationPolicy", onRBAC(1), onRBAC(2), access, "200 200 401 200", "200 403 401 200",
+			false},
+		{"PeerAuthentication", onTLS(1), onTLS(2), peers, "200 200 401 200",
+			"200 200 401 closed", false},
+	} {
+		d.Write(filter, test.first)
+		d.Write(access, "")
+		d.put(peers, "STRICT", "DISABLE")
+		rig.Eventually(t, 60*time.Second, test.name+": before the edit", func() bool {
+			ready, _ := d.Ready()
+			said := d.Outrider("mesh", "check")
+			loaded := strings.Contains(said.Out+said.Err, filepath.Join(d.Dir, filter)+":")
+			return ready && loaded == (test.first != "") && d.answers() == test.before
+		})
+		want := test.before
+		if test.inForce {
+			want = test.after
+		}
+		check := func(when string) {
+			t.Helper()
+			rig.Eventually(t, 60*time.Second, test.name+": "+when, func() bool {
+				said := d.Outrider("mesh", "check")
+				ready, why := d.Ready()
+				names := func(text, file string) bool {
+					return strings.Contains(text, filepath.Join(d.Dir, file)+":")
+				}
+				if !names(said.Out+said.Err, filter) || !strings.Contains(said.Out+said.Err,
+					refused) || ready != test.inForce {
+					return false
+				}
+				return ready || names(why, test.policy) && names(why, filter)
+			})
+			if got := d.answers(); got != want {
+				t.Errorf("%s: %s: %s, want %s", test.name, when, got, want)
+			}
+		}
+		d.Write(filter, test.second)
+		d.put(test.policy, "", "")
+		check("running")
+		if told := d.Outrider("reload"); told.Exit != 0 {
+			t.Errorf("%s: reload: %+v", test.name, told)
+		}
+		check("after a reload")
+		rig.Eventually(t, 60*time.Second, test.name+": the refusal is stored", func() bool {
+			state, _ := os.ReadFile(filepath.Join(d.Dir, "state", "mesh-refusals"))
+			return strings.Contains(string(state), "outrider.test.Unknown")
+		})
+		d.KillAgent()
+		if got := d.answers(); got != want {
+			t.Errorf("%s: without an agent: %s, want %s", test.name, got, want)
+		}
+		d.Start()
+		check("the next agent")
+		d.Write(filter, "")
+		rig.Eventually(t, 60*time.Second, test.name+": corrected", func() bool {
+			ready, _ := d.Ready()
+			return ready && d.answers() == test.after
+		})
+	}
+}
