@@ -51,6 +51,7 @@ type program struct {
 	recorder     *record.Recorder
 	reports      part.Part
 	discovery    *discovery.Server
+	streams      *xds.Server
 	listeners    []part.Part
 }
 
@@ -119,7 +120,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		MaxDelay: time.Second}, b.logOf("watch"))
 	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
 	p := &program{certificates: &certificateWatch{Notifier: certificates}, files: files,
-		recorder: recorder, discovery: server,
+		recorder: recorder, discovery: server, streams: streams,
 		events: &journal.Events{Board: b.board, Log: b.log, Logs: b.logs}}
 	for _, s := range all {
 		p.sources = append(p.sources, &runningSource{Source: s})

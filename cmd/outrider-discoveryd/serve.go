@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -55,10 +56,21 @@ func setLevel(level *slog.LevelVar, text string) {
 	}
 }
 
+// drainTime is over how long a stop spreads the end of streams, so that a fleet does not move to the
+// other servers at once. The unit's TimeoutStopSec is longer.
+const drainTime = 10 * time.Second
+
 // run starts the parts: first the sources, then the discovery server once their state is complete
-// or the wait for them has ended, then the listeners.
+// or the wait for them has ended, then the listeners. When ctx ends, streams end before the parts.
 func (p *program) run(ctx context.Context) error {
-	group := part.NewGroup(ctx)
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	group := part.NewGroup(running)
+	defer context.AfterFunc(ctx, func() {
+		p.notifier.Set(systemd.Stopping, "clients move to other servers")
+		p.streams.Drain(running, drainTime)
+		end()
+	})()
 	group.Start(p.notifier, p.reloader, p.events, p.certificates, p.files, p.monitoring,
 		p.reports)
 	for _, s := range p.sources {
