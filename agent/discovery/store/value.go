@@ -100,7 +100,7 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 	case protoreflect.EnumKind:
 		return d.enum(node, s, field, at)
 	}
-	if s.kind == stringScalar && d.protobuf && jsonNumber.MatchString(s.text) {
+	if s.kind == stringScalar && (d.protobuf || is64(field.Kind())) && jsonNumber.MatchString(s.text) {
 		s = resolve(&yaml.Node{Kind: yaml.ScalarNode, Line: node.Line,
 			Value: strings.NewReplacer("Infinity", ".inf", "NaN", ".nan").Replace(s.text)})
 	}
@@ -108,6 +108,11 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 		return must("a number", "")
 	}
 	return d.number(node, s, field, at)
+}
+
+// is64 reports whether a kind has numbers of 64 bits, which protobuf writes in JSON as text.
+func is64(kind protoreflect.Kind) bool {
+	return kind == protoreflect.Uint64Kind || kind == protoreflect.Int64Kind
 }
 
 func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor,
