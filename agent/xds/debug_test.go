@@ -121,3 +121,32 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 			resource.FromEncoded(resource.SecretType, "key", []byte("private of "+identity))}})
 	}
 }
+
+// TestSecrets_HiddenAfterRefusal refuses a cluster: the snapshot that the feed makes because of it
+// has no secrets for the client, either.
+func TestSecrets_HiddenAfterRefusal(t *testing.T) {
+	p := newTable(t, true)
+	p.session.visible = func(s *resource.Snapshot) *resource.Snapshot {
+		return s.Without(resource.SecretType)
+	}
+	feed := p.feed
+	publish := func(all ...*resource.Resource) {
+		feed.Publish(resource.Change{Set: all})
+		snapshot, _ := feed.Current()
+		p.session.advance(p.session.visibleOf(snapshot))
+	}
+	publish(made(resource.SecretType, "key=private"), cluster("c=1"))
+	p.ask(&request{typeURL: cds, subscribe: []string{wildcard}})
+	p.sends("CDS c=1")
+	p.ack(cds)
+	publish(cluster("c=2"))
+	p.sends("CDS c=2")
+	before := p.session.snapshot.Sequence
+	p.nack(cds, "bad")
+	if p.session.snapshot.Sequence == before {
+		t.Error("the refusal made no snapshot")
+	}
+	if n := len(p.session.snapshot.Set(resource.SecretType)); n > 0 {
+		t.Errorf("%d secrets", n)
+	}
+}

@@ -270,9 +270,17 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	// In it stays what the client uses instead, or the removal that the refused one came with is
 	// undone.
 	if snapshot.Sequence > s.snapshot.Sequence {
-		s.advance(snapshot)
+		s.advance(s.visibleOf(snapshot))
 	}
 	s.reportRecovered(w, over)
+}
+
+// visibleOf returns the part of a snapshot that the client gets.
+func (s *session) visibleOf(snapshot *resource.Snapshot) *resource.Snapshot {
+	if s.visible == nil {
+		return snapshot
+	}
+	return s.visible(snapshot)
 }
 
 // holdsNothing reports whether the client has accepted nothing of a type, on this stream or before.

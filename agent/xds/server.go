@@ -102,6 +102,7 @@ const (
 	defaultMaxMessageBytes = 16 << 20
 	maxTypes               = 64
 	maxNameBytes           = 4096
+	maxNodeBytes           = 256 << 10 // without extensions; a stream retains it
 	keepaliveInterval      = 30 * time.Second
 	keepaliveTimeout       = 10 * time.Second
 	connectionAgeGrace     = 5 * time.Second // streams of xDS never end by themselves

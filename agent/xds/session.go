@@ -19,12 +19,13 @@ import (
 type session struct {
 	delta    bool
 	limits   limits
-	patience time.Duration // how long an answer to a response is awaited
-	snapshot *resource.Snapshot
-	feed     *resource.Feed // source of snapshot; may have a newer one
+	patience time.Duration      // how long an answer to a response is awaited
+	snapshot *resource.Snapshot // what visible returns of one
+	feed     *resource.Feed     // source of snapshot; may have a newer one
 	client   resource.Client
-	epoch    func() int // of the client, 0: not known
-	joined   bool       // client has answered a response with listeners
+	visible  func(*resource.Snapshot) *resource.Snapshot // see visibleOf; nil: all of it
+	epoch    func() int                                  // of the client, 0: not known
+	joined   bool                                        // by an answer to a response with listeners
 	shared   *bodies
 	sets     *nameSets
 	report   reporter

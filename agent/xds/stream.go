@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -110,7 +111,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	snapshot, newer := st.snapshot()
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
-		feed: feed, client: proxy,
+		feed: feed, client: proxy, visible: st.visible,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
 		epoch:  func() int { return s.options.Epoch(client) },
@@ -130,10 +131,15 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 // newer one.
 func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
 	snapshot, newer := st.feed.Current()
+	return st.visible(snapshot), newer
+}
+
+// visible returns a snapshot without what the client does not get.
+func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	if secrets := st.server.options.Secrets; secrets != nil && !secrets(st.Peer) {
-		snapshot = snapshot.Without(resource.SecretType)
+		return snapshot.Without(resource.SecretType)
 	}
-	return snapshot, newer
+	return snapshot
 }
 
 // handle processes a request, and passes the names of secrets to the subscriber.
@@ -169,6 +175,10 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 			if r.node == nil {
 				return nil, status.Error(codes.InvalidArgument,
 					"the first request of a stream must carry the node")
+			}
+			if size := proto.Size(r.node); size > maxNodeBytes {
+				return nil, status.Errorf(codes.InvalidArgument,
+					"the node has %d bytes, more than %d", size, maxNodeBytes)
 			}
 			return r, nil
 		case do := <-st.inspect:

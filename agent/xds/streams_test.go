@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -178,5 +179,19 @@ func TestAdmissionSpreadsConnects(t *testing.T) {
 	}
 	if !refused {
 		t.Error("ten more began")
+	}
+}
+
+// TestStreams_NodeIsBounded sends a node that a stream would retain.
+func TestStreams_NodeIsBounded(t *testing.T) {
+	socket := socketPath(t)
+	_, _ = serve(t, socket, Options{Source: oneFeed{resource.NewFeed()}})
+	stream := deltaStream(t, dial(t, socket))
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType,
+		Node: &corev3.Node{Id: strings.Repeat("x", maxNodeBytes)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Error(err)
 	}
 }
