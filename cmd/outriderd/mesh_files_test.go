@@ -84,7 +84,8 @@ func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.WaitReady(60 * time.Second)
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
-		t.Errorf("GET: %d %v", code, err)
-	}
+	rig.Eventually(t, 30*time.Second, "it serves", func() bool {
+		code, _, err := r.Get("/hello")
+		return err == nil && code == 200
+	})
 }
