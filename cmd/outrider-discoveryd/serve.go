@@ -66,11 +66,12 @@ func (p *program) run(ctx context.Context) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	group := part.NewGroup(running)
-	defer context.AfterFunc(ctx, func() {
+	abandon := context.AfterFunc(ctx, func() {
 		p.notifier.Set(systemd.Stopping, "clients move to other servers")
 		p.streams.Drain(running, drainTime)
 		end()
-	})()
+	})
+	defer abandon()
 	group.Start(p.notifier, p.reloader, p.events, p.certificates, p.files, p.monitoring,
 		p.reports)
 	for _, s := range p.sources {

@@ -60,6 +60,7 @@ install -D -m 0755 -t /usr/libexec/outrider /opt/programs/outrider-keeper \
 	/opt/programs/outrider-bootstrap /opt/programs/outrider-capture /opt/programs/outrider-probe \
 	/opt/packaging/libexec/outrider-seal
 install -D -m 0644 -t /usr/lib/systemd/system /opt/units/*
+rm /usr/lib/systemd/system/outrider-discoveryd.service # it is in another package
 install -D -m 0644 -t /usr/lib/systemd/system-preset /opt/packaging/preset/*
 install -D -m 0644 -t /usr/lib/systemd/catalog /opt/packaging/catalog/*
 install -D -m 0644 -t /usr/lib/sysusers.d /opt/packaging/sysusers.d/*
