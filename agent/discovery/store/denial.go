@@ -171,22 +171,32 @@ func (f *file) addDenials(path string, denials []denial, unnamed []*object.Objec
 	}
 }
 
-// denials returns the denials of all documents. Their names are unique, and no name of an object.
-func (f *file) denials(path string) (all []denial) {
-	names := map[string]int{}
+// denials returns more denials and those of all documents. Their names are unique, and no name of an
+// object.
+func (f *file) denials(path string, more []denial) (all []denial) {
 	for _, d := range f.documents {
-		for _, n := range d.denials {
-			o := *n.object
-			o.Name = strings.TrimSpace(fmt.Sprintf("%s (invalid %s in %s", n.policy.Name,
-				n.policy.Kind, path))
-			if names[o.Name]++; names[o.Name] > 1 {
-				o.Name += fmt.Sprintf(", number %d", names[o.Name])
-			}
-			o.Name += ")"
-			all = append(all, denial{n.policy, &o, n.because})
+		more = append(more, d.denials...)
+	}
+	names := map[string]int{}
+	for _, n := range more {
+		o := *n.object
+		o.Name = strings.TrimSpace(fmt.Sprintf("%s (invalid %s in %s", n.policy.Name, n.policy.Kind,
+			path))
+		if names[o.Name]++; names[o.Name] > 1 {
+			o.Name += fmt.Sprintf(", number %d", names[o.Name])
 		}
+		o.Name += ")"
+		all = append(all, denial{n.policy, &o, n.because})
 	}
 	return all
+}
+
+// denialOf returns the denial of a policy without its spec, and so without its selector.
+func denialOf(o *object.Object) denial {
+	denied := *o
+	denied.Kind, denied.Name, denied.APIVersion = object.AuthorizationPolicy, "", securityGroup+"/v1"
+	denied.Annotations, denied.Spec = nil, denyEverything()
+	return denial{o.Key, &denied, "its spec may be in a document of the file that is invalid"}
 }
 
 // problem returns the problem of a policy whose denial is in force.

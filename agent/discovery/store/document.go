@@ -25,7 +25,8 @@ type document struct {
 	objects  []*object.Object
 	bad      []object.Key // invalid objects, whose last good version stays
 	problems []object.Problem
-	broken   bool // an object could not be identified
+	broken   bool         // an object could not be identified
+	bare     []object.Key // of objects, policies without a spec
 	denials  []denial
 	unclear  bool // broken, and policies may be in it
 	policies int  // with unclear: how many its text mentions
@@ -205,6 +206,9 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		Defaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
 		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file,
 		Line: node.Line, Index: len(found.objects) + len(found.bad) + len(found.filters)}
+	if h.spec == nil {
+		found.bare = append(found.bare, o.Key)
+	}
 	if !d.failed {
 		o.Spec = spec
 	}

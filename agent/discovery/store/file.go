@@ -163,20 +163,28 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	present := map[object.Key]bool{}
 	bad := map[object.Key]bool{}
 	for _, d := range f.documents {
-		for _, o := range d.objects {
-			present[o.Key] = true
-		}
 		for _, key := range d.bad {
 			bad[key] = true
 		}
-		f.objects = append(f.objects, d.objects...)
 		f.problems = append(f.problems, d.problems...)
 		f.broken, f.unclear = f.broken || d.broken, f.unclear || d.unclear
 		if d.unclear {
 			f.policies += d.policies
 		}
 	}
-	denials := f.denials(path)
+	var cut []denial
+	for _, d := range f.documents {
+		for _, o := range d.objects {
+			if f.broken && slices.Contains(d.bare, o.Key) { // a line --- may have cut off its spec
+				bad[o.Key] = true
+				cut = append(cut, denialOf(o))
+				continue
+			}
+			present[o.Key] = true
+			f.objects = append(f.objects, o)
+		}
+	}
+	denials := f.denials(path, cut)
 	for _, n := range denials {
 		present[n.object.Key] = true
 	}

@@ -120,7 +120,7 @@ func (s *scanner) visit(d directory) {
 		path := filepath.Join(d.path, entry.Name())
 		info, err := os.Stat(path)
 		switch {
-		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENAMETOOLONG):
+		case isHidden(err):
 			s.failed = cmp.Or(s.failed, err)
 		case err != nil && isMesh(entry.Name()): // unless it vanished, its target may return
 			if info, err := os.Lstat(path); err == nil && !info.IsDir() {
@@ -135,6 +135,14 @@ func (s *scanner) visit(d directory) {
 			s.found(path, info)
 		}
 	}
+}
+
+// isHidden reports whether an error of stat hides what exists, as that of a directory that may not
+// be entered or of a network file system whose server is away. Otherwise the entry vanished, or is
+// a dangling link.
+func isHidden(err error) bool {
+	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) &&
+		!errors.Is(err, syscall.ELOOP)
 }
 
 // unreadableRoot returns the problem of a configured path whose files were not all found.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,5 +114,15 @@ func TestScan_TooManyEntries(t *testing.T) {
 	f.store.Load()
 	if len(f.store.Problems()) > 0 || len(f.store.Objects("default")) != 1 {
 		t.Errorf("problems %v, objects %v", f.store.Problems(), f.store.Objects("default"))
+	}
+}
+
+func TestIsHidden(t *testing.T) {
+	for err, want := range map[error]bool{nil: false, syscall.ENOENT: false, syscall.ENOTDIR: false,
+		syscall.ELOOP: false, syscall.EACCES: true, syscall.ENAMETOOLONG: true, syscall.ESTALE: true,
+		syscall.EIO: true, syscall.ENOTCONN: true, syscall.ETIMEDOUT: true} {
+		if got := isHidden(err); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
 	}
 }
