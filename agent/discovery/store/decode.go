@@ -29,6 +29,7 @@ type decoder struct {
 	tooMuch   bool // reported that the document is too large
 	// accepts quoted numbers and numeric names, like protobuf's JSON; an API server refuses both
 	protobuf bool
+	wide     bool // accepts numbers of 64 bits as text, as protobuf writes them: other xDS servers
 	envoy    bool // see Envoy
 	seconds  bool // see EnvoyStrictly
 	unlinked []Unlinked

@@ -43,6 +43,7 @@ type reader struct {
 	namespace string
 	validate  func(*object.Object) []object.Finding
 	text      []byte // of the current document
+	input     bool   // see Input
 }
 
 // read parses one document. first is its first line in the file.
@@ -67,7 +68,7 @@ func (r *reader) read(content []byte, first int) (found document) {
 		}
 		shift(&root, first-1)
 		if len(root.Content) == 1 {
-			d := &decoder{}
+			d := &decoder{wide: r.input}
 			r.object(d, root.Content[0], &found, 0)
 		}
 	}

@@ -80,7 +80,8 @@ func (f *file) parse(path string, content []byte, previous *file, options Option
 			known[d.sum] = d
 		}
 	}
-	r := &reader{file: path, namespace: options.Namespace, validate: options.Validate}
+	r := &reader{file: path, namespace: options.Namespace, validate: options.Validate,
+		input: f.input}
 	parts, first := split(content)
 	for i, part := range parts {
 		if f.input {

@@ -100,7 +100,8 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 	case protoreflect.EnumKind:
 		return d.enum(node, s, field, at)
 	}
-	if s.kind == stringScalar && (d.protobuf || is64(field.Kind())) && jsonNumber.MatchString(s.text) {
+	if s.kind == stringScalar && (d.protobuf || d.wide && is64(field.Kind())) &&
+		jsonNumber.MatchString(s.text) {
 		s = resolve(&yaml.Node{Kind: yaml.ScalarNode, Line: node.Line,
 			Value: strings.NewReplacer("Infinity", ".inf", "NaN", ".nan").Replace(s.text)})
 	}
@@ -110,7 +111,7 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 	return d.number(node, s, field, at)
 }
 
-// is64 reports whether a kind has numbers of 64 bits, which protobuf writes in JSON as text.
+// is64 reports whether a kind has numbers of 64 bits.
 func is64(kind protoreflect.Kind) bool {
 	return kind == protoreflect.Uint64Kind || kind == protoreflect.Int64Kind
 }
