@@ -64,8 +64,8 @@ func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 	}
 }
 
-// epochOf returns a function that returns the number of a client's epoch, 0 if it is none. Streams of
-// several epochs connect in any order after a restart of the agent.
+// epochOf returns a function that returns the number of a client's epoch, 0 if it is none. Streams
+// of several epochs connect in any order after a restart of the agent.
 func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
 	return func(client xds.Peer) int {
 		for _, e := range supervisor.Epochs() {

@@ -42,7 +42,7 @@ func TestChangedPropertiesAreTold(t *testing.T) {
 	a.board.Publish(condition.Event{Kind: condition.KindDiscoveryMoved})
 	changed = next(t, signals, propertiesChanged)
 	if changed.Body[1].(map[string]dbus.Variant)["DiscoveryAddress"].Value() != "b:15012" {
-		t.Errorf("another upstream server was told as %v", changed.Body)
+		t.Errorf("the signal of another upstream server has %v", changed.Body)
 	}
 
 	a.change(func(s *api.Status) { s.Epochs[0].State = "draining" })

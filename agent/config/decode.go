@@ -37,7 +37,8 @@ type decoder struct {
 }
 
 func newDecoder(tables []table, credentials credentials) *decoder {
-	d := &decoder{tables: tables, credentials: credentials, keys: map[string]key{}, known: map[string]bool{},
+	d := &decoder{tables: tables, credentials: credentials, keys: map[string]key{},
+		known:  map[string]bool{},
 		probes: map[string]*Probe{}, positions: map[string]Position{}, failed: map[string]bool{}}
 	for _, t := range tables {
 		d.learn(t)

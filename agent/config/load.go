@@ -139,8 +139,8 @@ func (l *Loaded) resolve(layout layout, options Options) {
 	}
 }
 
-// firstDirectory returns the first directory of a variable of systemd, which lists all directories of
-// a unit, separated by colons; "" if there is none.
+// firstDirectory returns the first directory of a variable of systemd, which lists all directories
+// of a unit, separated by colons; "" if there is none.
 func firstDirectory(list string) string {
 	first, _, _ := strings.Cut(list, ":")
 	if !filepath.IsAbs(first) {

@@ -28,6 +28,35 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // there is one, as JSON. The first line of a case has the type of the proxy, and "identity" if it
 // has a certificate of the mesh.
 func TestGolden(t *testing.T) {
+	eachGolden(t, func(t *testing.T, path string, archive *txtar.Archive) {
+		c := goldenConfiguration(archive)
+		server := c.serve(t)
+		for _, p := range server.Problems() {
+			if p.Severity != condition.Info && !strings.Contains(p.Message, "old form") {
+				t.Error(p)
+			}
+		}
+		given := 1
+		if c.meshConfig != "" {
+			given = 2
+		}
+		got := &txtar.Archive{Comment: archive.Comment, Files: archive.Files[:given:given]}
+		got.Files = append(got.Files, readable(t, feedOf(t, server, c.kind))...)
+		if *update {
+			if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(string(txtar.Format(archive)),
+			string(txtar.Format(got))); diff != "" && !*update {
+			t.Errorf("-want +got (go test -update rewrites it):\n%s", diff)
+		}
+	})
+}
+
+// eachGolden runs a test for each golden case.
+func eachGolden(t *testing.T, test func(t *testing.T, path string, archive *txtar.Archive)) {
+	t.Helper()
 	cases, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil || len(cases) == 0 {
 		t.Fatalf("no cases: %v", err)
@@ -38,28 +67,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := goldenConfiguration(archive)
-			server := c.serve(t)
-			for _, p := range server.Problems() {
-				if p.Severity != condition.Info && !strings.Contains(p.Message, "old form") {
-					t.Error(p)
-				}
-			}
-			given := 1
-			if c.meshConfig != "" {
-				given = 2
-			}
-			got := &txtar.Archive{Comment: archive.Comment, Files: archive.Files[:given:given]}
-			got.Files = append(got.Files, readable(t, feedOf(t, server, c.kind))...)
-			if *update {
-				if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(string(txtar.Format(archive)),
-				string(txtar.Format(got))); diff != "" && !*update {
-				t.Errorf("-want +got (go test -update rewrites it):\n%s", diff)
-			}
+			test(t, path, archive)
 		})
 	}
 }

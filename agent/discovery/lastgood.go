@@ -93,7 +93,8 @@ func (s *Server) persist() {
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
 	if !s.persisted.stale && now.Checked == last.Checked &&
-		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) && bytes.Equal(now.Mesh, last.Mesh) &&
+		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) &&
+		bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {
 		return nil
 	}

@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serveApart starts a server with an object for each file, whose names order them as they are in the
-// configuration, or the other way round.
+// serveApart starts a server with an object for each file, whose names order them as they are in
+// the configuration, or the other way round.
 func (c configuration) serveApart(t *testing.T, reverse bool) *discovery.Server {
 	t.Helper()
 	directory, objects := t.TempDir(), strings.Split(c.mesh, "\n---\n")
@@ -58,24 +58,14 @@ func versionsOf(feed *resource.Feed) map[string]map[string]string {
 // Servers that read the same objects in another order have the same resources with the same
 // versions, so that proxies can move between them.
 func TestMove_VersionsAreThoseOfOtherServers(t *testing.T) {
-	cases, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil || len(cases) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	for _, path := range cases {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := goldenConfiguration(archive)
-			first := versions(feedOf(t, c.serveApart(t, false), c.kind))
-			second := versions(feedOf(t, c.serveApart(t, true), c.kind))
-			if diff := cmp.Diff(first, second); diff != "" {
-				t.Errorf("-one +another: %s", diff)
-			}
-		})
-	}
+	eachGolden(t, func(t *testing.T, _ string, archive *txtar.Archive) {
+		c := goldenConfiguration(archive)
+		first := versions(feedOf(t, c.serveApart(t, false), c.kind))
+		second := versions(feedOf(t, c.serveApart(t, true), c.kind))
+		if diff := cmp.Diff(first, second); diff != "" {
+			t.Errorf("-one +another: %s", diff)
+		}
+	})
 }
 
 // moved opens a stream with what the client has, and returns the names that the server sends.

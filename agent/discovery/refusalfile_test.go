@@ -71,8 +71,8 @@ func TestRefusals_FileOfAnyState(t *testing.T) {
 	}
 }
 
-// TestRefusals_FileWithAnInvalidEnvoyFilter reads the EnvoyFilters of an earlier version, one of which
-// is invalid for this one. What does not depend on it is read.
+// TestRefusals_FileWithAnInvalidEnvoyFilter reads the EnvoyFilters of an earlier version, one of
+// which is invalid for this one. What does not depend on it is read.
 func TestRefusals_FileWithAnInvalidEnvoyFilter(t *testing.T) {
 	filter := func(field string) string {
 		return `[{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","namespace":"a",` +

@@ -23,8 +23,8 @@ type guard struct {
 	config *anypb.Any
 }
 
-// admitsWithoutGuards reports whether a listener may admit what a newer version denies: it lacks one
-// of its filters that admit or deny, or has it with other rules that may admit more.
+// admitsWithoutGuards reports whether a listener may admit what a newer version denies: it lacks
+// one of its filters that admit or deny, or has it with other rules that may admit more.
 func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
 	return len(missingGuards(accepted, newest)) > 0
 }
@@ -68,8 +68,8 @@ func guards(r *resource.Resource) []guard {
 	return all
 }
 
-// rules returns the rules of a filter for AuthorizationPolicies, nil if it only evaluates them. ok is
-// false for other filters, and those of external authorizers.
+// rules returns the rules of a filter for AuthorizationPolicies, nil if it only evaluates them. ok
+// is false for other filters, and those of external authorizers.
 func (g guard) rules() (rules *rbacv3.RBAC, ok bool) {
 	var requests httprbacv3.RBAC
 	if g.config.UnmarshalTo(&requests) == nil {

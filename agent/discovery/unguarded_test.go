@@ -61,14 +61,15 @@ func TestAdmitsWithoutGuards(t *testing.T) {
 		before, after []*object.Object
 		want          bool
 	}{
-		"the same":      {[]*object.Object{deny}, []*object.Object{deny}, false},
-		"none":          {nil, nil, false},
-		"one more":      {nil, []*object.Object{deny}, true},
-		"tokens":        {nil, []*object.Object{tokens("a")}, true},
-		"other keys":    {[]*object.Object{tokens("a")}, []*object.Object{tokens("b")}, true},
-		"same keys":     {[]*object.Object{tokens("a")}, []*object.Object{tokens("a")}, false},
-		"one less":      {[]*object.Object{deny}, nil, false},
-		"another rule":  {[]*object.Object{deny}, []*object.Object{policy(deny.Spec.(*security.AuthorizationPolicy).Action, rule("/b"))}, true},
+		"the same":   {[]*object.Object{deny}, []*object.Object{deny}, false},
+		"none":       {nil, nil, false},
+		"one more":   {nil, []*object.Object{deny}, true},
+		"tokens":     {nil, []*object.Object{tokens("a")}, true},
+		"other keys": {[]*object.Object{tokens("a")}, []*object.Object{tokens("b")}, true},
+		"same keys":  {[]*object.Object{tokens("a")}, []*object.Object{tokens("a")}, false},
+		"one less":   {[]*object.Object{deny}, nil, false},
+		"another rule": {[]*object.Object{deny}, []*object.Object{
+			policy(deny.Spec.(*security.AuthorizationPolicy).Action, rule("/b"))}, true},
 		"fewer denials": {[]*object.Object{twice}, []*object.Object{deny}, false},
 		"more denials":  {[]*object.Object{deny}, []*object.Object{twice}, true},
 		"more admitted": {[]*object.Object{admit("/a")}, []*object.Object{admit("/a", "/b")}, false},

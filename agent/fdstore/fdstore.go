@@ -26,8 +26,8 @@ func Open() *Store { return New(os.Getenv("NOTIFY_SOCKET"), activation.Files(tru
 
 // New returns a store that is reached at the manager's socket, and owns the files that the manager
 // has passed. Their names are those of the store. The manager has them no longer: if the process
-// crashes before it adds them again, they are closed, so that peers do not wait for one that crashes
-// at each start.
+// crashes before it adds them again, they are closed, so that peers do not wait for one that
+// crashes at each start.
 func New(address string, inherited []*os.File) *Store {
 	s := &Store{address: address, inherited: inherited}
 	for _, file := range inherited {

@@ -92,9 +92,9 @@ type guard struct {
 }
 
 // NewTransport returns a transport that connects to local addresses (IsLocal) and to those of this
-// host only for hosts that are allowed: lower case, without a final dot. It compares the address after each resolution. Of a
-// host behind an HTTP proxy of the environment it resolves the name itself. It trusts roots, or the
-// system's if they are nil.
+// host only for hosts that are allowed: lower case, without a final dot. It compares the address
+// after each resolution. Of a host behind an HTTP proxy of the environment it resolves the name
+// itself. It trusts roots, or the system's if they are nil.
 func NewTransport(allowed func(host string) bool, roots *x509.CertPool) http.RoundTripper {
 	g := guard{allowed: allowed}
 	base := func() *http.Transport {
@@ -152,8 +152,8 @@ func refuseLocal(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// ResolvesToLocal reports whether a host has a local address, or one of this host. One that this host cannot resolve, as
-// behind an HTTP proxy, has none.
+// ResolvesToLocal reports whether a host has a local address, or one of this host. One that this
+// host cannot resolve, as behind an HTTP proxy, has none.
 func ResolvesToLocal(ctx context.Context, host string) bool {
 	found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	return slices.ContainsFunc(found, isLocalOrOwn)

@@ -64,7 +64,8 @@ func start(t *testing.T, i *issuer, change func(*jwks.Options)) *rig {
 	r := &rig{board: condition.NewBoard()}
 	roots := x509.NewCertPool()
 	roots.AddCert(i.Certificate())
-	o := jwks.Options{Allowed: func(host string) bool { return host == "127.0.0.1" }, Roots: func() *x509.CertPool { return roots },
+	o := jwks.Options{Allowed: func(host string) bool { return host == "127.0.0.1" },
+		Roots:   func() *x509.CertPool { return roots },
 		Refresh: 5 * time.Millisecond, Board: r.board}
 	if change != nil {
 		change(&o)

@@ -1,4 +1,5 @@
-// Package jwt parses JSON Web Tokens and verifies their signatures with the keys of a key set (JWKS).
+// Package jwt parses JSON Web Tokens and verifies their signatures with the keys of a key set
+// (JWKS).
 package jwt
 
 import (

@@ -104,7 +104,9 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 
 // After a restart of the agent an epoch that drains may connect last.
 func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
-	version := func(content string) *Resource { return FromEncoded(ListenerType, "a", []byte(content)) }
+	version := func(content string) *Resource {
+		return FromEncoded(ListenerType, "a", []byte(content))
+	}
 	f, live, draining, next := NewFeed(), Client{"a", 1}, Client{"a", 2}, Client{"a", 3}
 	f.Publish(Change{Set: []*Resource{version("1")}})
 	f.Join(live, 7)

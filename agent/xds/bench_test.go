@@ -183,7 +183,8 @@ func modes(b *testing.B, run func(b *testing.B, delta bool)) {
 
 // BenchmarkConnect measures how long clients that connect at once take to get all resources.
 func BenchmarkConnect(b *testing.B) {
-	for _, size := range []struct{ clients, services int }{{1, 1000}, {300, 1000}, {100, 5000}, {1000, 1000}} {
+	for _, size := range []struct{ clients, services int }{{1, 1000}, {300, 1000}, {100, 5000},
+		{1000, 1000}} {
 		b.Run(fmt.Sprintf("%dx%d", size.clients, size.services), func(b *testing.B) {
 			modes(b, func(b *testing.B, delta bool) {
 				feed := resource.NewFeed()

@@ -21,8 +21,9 @@ func isDebug(typeURL string) bool {
 	return typeURL == DebugType || strings.HasPrefix(typeURL, DebugType+"/")
 }
 
-// debug answers the requests of a stream whose first one is for debug information. Such a stream has
-// no feed: the client may be no proxy. The next request waits until the client has read the answer.
+// debug answers the requests of a stream whose first one is for debug information. Such a stream
+// has no feed: the client may be no proxy. The next request waits until the client has read the
+// answer.
 func (st *stream) debug(ctx context.Context, r *request) error {
 	limits := limits{types: maxTypes, nameBytes: maxNameBytes,
 		bytes: st.server.options.MaxSubscriptionBytes}

@@ -82,8 +82,8 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// A client without identity is told that no secret exists; those with one get theirs, from the same
-// feed, whichever comes first.
+// A client without identity gets no secret, as if none existed; those with one get theirs, from the
+// same feed, whichever comes first.
 func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	secret := resource.FromEncoded(resource.SecretType, "key", []byte("private"))

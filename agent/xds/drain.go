@@ -44,9 +44,9 @@ func (d *draining) emptied() {
 	}
 }
 
-// Drain refuses new streams, and ends each of the others at a random time within a duration, so that
-// clients move to other servers one after the other. It returns when no stream is left, or when ctx
-// or the duration ends. It may be called once.
+// Drain refuses new streams, and ends each of the others at a random time within a duration, so
+// that clients move to other servers one after the other. It returns when no stream is left, or
+// when ctx or the duration ends. It may be called once.
 func (s *Server) Drain(ctx context.Context, within time.Duration) {
 	s.mu.Lock()
 	s.drain.within = max(within, 1)

@@ -160,7 +160,7 @@ func deltaStreamOn(t *testing.T, connection *grpc.ClientConn) error {
 		Node: &corev3.Node{Id: "n", Cluster: "many"}})
 }
 
-// One identity has its share of streams, and further ones are told so.
+// One identity has its share of streams; the error of a further one says so.
 func TestFleet_StreamsOfOneIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -220,7 +220,7 @@ func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
 	}
 }
 
-// One address has half of the rate, and is told why it has to wait.
+// One address has half of the rate; the error of a stream beyond it says so.
 func TestFleet_RateOfOneAddress(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})

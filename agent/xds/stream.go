@@ -47,7 +47,8 @@ type stream struct {
 func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	ctx := carrier.Context()
 	st := &stream{
-		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s, carrier: carrier,
+		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()},
+		server: s, carrier: carrier,
 		requests: make(chan *request), ended: make(chan error, 1), sent: make(chan error, 1),
 		inspect: make(chan func(*stream)), done: make(chan struct{}),
 	}

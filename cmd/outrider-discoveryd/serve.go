@@ -56,8 +56,8 @@ func setLevel(level *slog.LevelVar, text string) {
 	}
 }
 
-// drainTime is over how long a stop spreads the end of streams, so that a fleet does not move to the
-// other servers at once. The unit's TimeoutStopSec is longer.
+// drainTime is over how long a stop spreads the end of streams, so that a fleet does not move to
+// the other servers at once. The unit's TimeoutStopSec is longer.
 const drainTime = 10 * time.Second
 
 // run starts the parts: first the sources, then the discovery server once their state is complete

@@ -91,10 +91,10 @@ func (d denials) answer(port int, path, token string) string {
 	return fmt.Sprint(response.StatusCode)
 }
 
-// TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent runs,
-// after a reload to a new epoch, and after the agent was killed: what was denied stays denied, and
-// what was admitted is admitted. An agent that starts with the broken ones and knows nothing else
-// denies everything.
+// TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent
+// runs, after a reload to a new epoch, and after the agent was killed: what was denied stays
+// denied, and what was admitted is admitted. An agent that starts with the broken ones and knows
+// nothing else denies everything.
 func TestDenials_OverLifeOfAgent(t *testing.T) {
 	t.Parallel()
 	d := newDenials(t, "")
@@ -120,15 +120,15 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 		}
 		put(edit[0], edit[1])
 		rig.Eventually(t, 60*time.Second, "all three are reported", func() bool {
-			told := r.Outrider("mesh", "check")
-			all := told.Out + told.Err
+			result := r.Outrider("mesh", "check")
+			all := result.Out + result.Err
 			return !slices.ContainsFunc([]string{"access", "tokens", "peers"}, func(name string) bool {
 				return !strings.Contains(all, filepath.Join(r.Dir, "mesh.d", name+".yaml")+":")
 			})
 		})
 		check("running")
-		if told := r.Outrider("reload"); told.Exit != 0 {
-			t.Fatalf("reload: %+v", told)
+		if result := r.Outrider("reload"); result.Exit != 0 {
+			t.Fatalf("reload: %+v", result)
 		}
 		check("after a reload")
 		r.KillAgent()

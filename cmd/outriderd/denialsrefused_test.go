@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// unknownFilter is an EnvoyFilter that puts a filter before another one into the listener of a port.
-// Envoy refuses the listener, because it does not know the filter.
+// unknownFilter is an EnvoyFilter that puts a filter before another one into the listener of a
+// port. Envoy refuses the listener, because it does not know the filter.
 const unknownFilter = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: unknown, namespace: default}
@@ -108,8 +108,8 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		d.Write(filter, test.second)
 		d.put(test.policy, "", "")
 		check("running")
-		if told := d.Outrider("reload"); told.Exit != 0 {
-			t.Errorf("%s: reload: %+v", test.name, told)
+		if result := d.Outrider("reload"); result.Exit != 0 {
+			t.Errorf("%s: reload: %+v", test.name, result)
 		}
 		check("after a reload")
 		rig.Eventually(t, 60*time.Second, test.name+": the refusal is stored", func() bool {

@@ -79,8 +79,8 @@ func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	}
 }
 
-// outrider-discoveryd(8) is written by hand, too. It must list exactly the exit codes and options of
-// the program.
+// outrider-discoveryd(8) is written by hand, too. It must list exactly the exit codes and options
+// of the program.
 func TestManPage_HasExitCodesAndOptionsOfDiscoveryd(t *testing.T) {
 	page, err := os.ReadFile("outrider-discoveryd.8")
 	if err != nil {

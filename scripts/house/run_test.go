@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRun_NamesTheCureOfAnExistingFolder checks that `make run` and `make run-fleet` neither use nor
-// remove a folder of somebody's.
+// TestRun_NamesTheCureOfAnExistingFolder checks that `make run` and `make run-fleet` neither use
+// nor remove a folder of somebody's.
 func TestRun_NamesTheCureOfAnExistingFolder(t *testing.T) {
 	for _, script := range []string{"run", "run-fleet"} {
 		t.Run(script, func(t *testing.T) { namesTheCure(t, script) })

@@ -137,7 +137,8 @@ func Write(path string, state State) error {
 	if err != nil {
 		return err
 	}
-	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects, Away: state.Away}
+	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects,
+		Away: state.Away}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}

@@ -12,9 +12,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestAway_RetainsObjects unmounts a file system below a configured directory, by its mount point and
-// by a link to it: the objects stay in force, in the next store as well, until it is mounted again or
-// the directory is removed.
+// TestAway_RetainsObjects unmounts a file system below a configured directory, by its mount point
+// and by a link to it: the objects stay in force, in the next store as well, until it is mounted
+// again or the directory is removed.
 func TestAway_RetainsObjects(t *testing.T) {
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {}\n"

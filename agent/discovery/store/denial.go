@@ -171,8 +171,8 @@ func (f *file) addDenials(path string, denials []denial, unnamed []*object.Objec
 	}
 }
 
-// denials returns more denials and those of all documents. Their names are unique, and no name of an
-// object.
+// denials returns more denials and those of all documents. Their names are unique, and no name of
+// an object.
 func (f *file) denials(path string, more []denial) (all []denial) {
 	for _, d := range f.documents {
 		more = append(more, d.denials...)

@@ -82,7 +82,8 @@ func TestTake_MetadataOfKubernetes(t *testing.T) {
 "operation": "Update", "fieldsV1": {"f:spec": {".": {}}}}], "finalizers": ["x"],
 "ownerReferences": [{"kind": "X", "name": "x", "uid": "7"}], "selfLink": ""},
 "status": {"observedGeneration": "%d", "unknown": {"x": [1]}}, "spec": {"hosts": ["a.test"],
-"resolution": "STATIC", "endpoints": [{"address": "10.0.0.1"}], "ports": [{"number": 80, "name": "http", "protocol": "HTTP"}]}}`, version, version)
+"resolution": "STATIC", "endpoints": [{"address": "10.0.0.1"}], "ports":
+[{"number": 80, "name": "http", "protocol": "HTTP"}]}}`, version, version)
 	}
 	i.expect("new", i.take("kubernetes", true, path, text(1)), "a: - → a.test")
 	i.expectProblems()

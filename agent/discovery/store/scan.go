@@ -58,9 +58,9 @@ const maxEntries = 100_000
 // errTooMany is the error of a scan that ended at maxEntries.
 var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
 
-// scan calls found for root and for every file and directory below it, following symbolic links. It visits each
-// directory once, those without a link on their path first. A root that does not exist is an error;
-// files that vanish during the scan are not.
+// scan calls found for root and for every file and directory below it, following symbolic links. It
+// visits each directory once, those without a link on their path first. A root that does not exist
+// is an error; files that vanish during the scan are not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package store reads files with Istio's YAML, and inputs of other sources, and holds their objects:
-// the last good version of each, and the problems of the newest one. It reads only what has changed.
+// Package store reads files with Istio's YAML, and inputs of other sources, and holds their
+// objects: the last good version of each, and the problems of the newest one. It reads only what
+// has changed.
 package store
 
 import (

@@ -47,7 +47,8 @@ func readOne(t *testing.T, kind, spec string, check func(*object.Object) []objec
 		t.Fatalf("not read: %v", s.Problems())
 	}
 	for _, p := range s.Problems() {
-		if p.Line < 5 && !strings.HasPrefix(p.Message, "every request to") && p.Field != "spec.hosts" && !strings.Contains(p.Field, "servers") &&
+		if p.Line < 5 && !strings.HasPrefix(p.Message, "every request to") && p.Field != "spec.hosts" &&
+			!strings.Contains(p.Field, "servers") &&
 			!strings.Contains(p.Field, "http") && p.Field != "spec.tls" {
 			t.Errorf("line %d of %s", p.Line, p)
 		}

@@ -54,8 +54,8 @@ func (g *guards) withoutInbound() []object.Problem {
 	return problems
 }
 
-// hiddenAuthorizers reports the policies whose external authorizer a sidecar does not import: it has
-// no cluster for it.
+// hiddenAuthorizers reports the policies whose external authorizer a sidecar does not import: it
+// has no cluster for it.
 func (g *guards) hiddenAuthorizers(w *model.World, scope *model.Scope) []object.Problem {
 	var problems []object.Problem
 	for _, a := range g.authorizers {

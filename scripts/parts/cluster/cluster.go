@@ -165,7 +165,8 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	return kill
 }
 
-// API returns the URL of the API server, a client that is its administrator, and one that is nobody.
+// API returns the URL of the API server, a client that is its administrator, and one that is
+// nobody.
 func (c *Cluster) API() (url string, administrator, nobody *http.Client) {
 	return c.api, &http.Client{Timeout: startTime, Transport: asAdministrator{c.client.Transport}},
 		c.client

@@ -47,7 +47,8 @@ kind: VirtualService
 metadata: {name: web, namespace: default}
 spec:
   hosts: [web.test]
-  http: [{headers: {request: {set: {authorization: hunter2}}}, route: [{destination: {host: web.test}}]}]
+  http: [{headers: {request: {set: {authorization: hunter2}}},
+    route: [{destination: {host: web.test}}]}]
 ---
 kind: Unknown
 `

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -92,8 +93,9 @@ func (c *collection) ListWithContext(ctx context.Context,
 	return list, err
 }
 
-func (c *collection) page(ctx context.Context,
-	options metav1.ListOptions) (runtime.Object, error) {
+// request returns a request for the objects of the resource.
+func (c *collection) request(ctx context.Context,
+	options metav1.ListOptions) (*rest.Request, error) {
 	resource, err := c.find(ctx)
 	if err != nil {
 		return nil, err
@@ -104,8 +106,16 @@ func (c *collection) page(ctx context.Context,
 	}
 	return client.Get().NamespaceIfScoped(c.namespace, c.namespace != "").
 		Resource(resource.Resource).
-		SpecificallyVersionedParams(&options, metav1.ParameterCodec, metav1.SchemeGroupVersion).
-		Do(ctx).Get()
+		SpecificallyVersionedParams(&options, metav1.ParameterCodec, metav1.SchemeGroupVersion), nil
+}
+
+func (c *collection) page(ctx context.Context,
+	options metav1.ListOptions) (runtime.Object, error) {
+	request, err := c.request(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	return request.Do(ctx).Get()
 }
 
 // find returns the resource. The error is NotFound if the API server does not have it.
@@ -146,18 +156,11 @@ func (c *collection) WatchWithContext(ctx context.Context,
 
 func (c *collection) watch(ctx context.Context,
 	options metav1.ListOptions) (watch.Interface, error) {
-	resource, err := c.find(ctx)
+	request, err := c.request(ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	client, err := c.feed.connection.client(resource.GroupVersion())
-	if err != nil {
-		return nil, err
-	}
-	return client.Get().NamespaceIfScoped(c.namespace, c.namespace != "").
-		Resource(resource.Resource).
-		SpecificallyVersionedParams(&options, metav1.ParameterCodec, metav1.SchemeGroupVersion).
-		Watch(ctx)
+	return request.Watch(ctx)
 }
 
 func (c *collection) lost() bool {

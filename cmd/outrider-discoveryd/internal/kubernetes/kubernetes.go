@@ -8,8 +8,8 @@
 //	collection -- set, remove --> Source, Registry -- changed paths --> feed -- Batch --> Sink
 //
 // What an API server lists is not always the truth: one that was restored from a backup, or has
-// lost its data, lists less than before. A list that is empty where objects were known removes none of
-// them (collection.replace); what a watch reports is accepted.
+// lost its data, lists less than before. A list that is empty where objects were known removes none
+// of them (collection.replace); what a watch reports is accepted.
 package kubernetes
 
 import (

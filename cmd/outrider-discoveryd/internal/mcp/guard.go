@@ -15,7 +15,8 @@ import (
 type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
 // Guard returns admit with one more condition: the objects of the configuration, see
-// discovery.WantsObjects, are for clients with an identity, and for those on the loopback interface.
+// discovery.WantsObjects, are for clients with an identity, and for those on the loopback
+// interface.
 func Guard(admit Admit) Admit {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)

@@ -1,7 +1,7 @@
 // Package mcp brings configuration from another xDS server: an istiod or an outrider-discoveryd
 // that serves its objects to clients with GENERATOR=api. The protocol is ADS with a type URL per
-// kind (networking.istio.io/v1/VirtualService) and resources of type istio.mcp.v1alpha1.Resource, which
-// Istio calls MCP over xDS.
+// kind (networking.istio.io/v1/VirtualService) and resources of type istio.mcp.v1alpha1.Resource,
+// which Istio calls MCP over xDS.
 //
 // A stream begins with the complete list of each kind. The source delivers nothing until all have
 // arrived, and afterwards each response as it comes:
