@@ -24,6 +24,17 @@ func User(uid uint32) Key { return Key{UID: uid} }
 // Local reports whether the key is a user of this host.
 func (k Key) Local() bool { return !k.Network.IsValid() }
 
+// AdmitTCP returns an Options.Admit with one pool for users of this host and one for others.
+func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, Key) {
+	return func(c net.Conn) (*Pool, Key) {
+		key := KeyOfTCP(c)
+		if key.Local() {
+			return local, key
+		}
+		return remote, key
+	}
+}
+
 // KeyOfTCP returns the key of a TCP connection's peer. For a local peer it is the owner of the
 // peer's socket, because any user may use all of 127.0.0.0/8. For a remote peer it is the address,
 // or the /64 with IPv6, because a host may use all addresses of its /64.

@@ -55,10 +55,10 @@ type Token struct {
 
 // Parse parses a token as Envoy does. It must be signed by one of the algorithms.
 func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
-	parts := strings.Split(text, ".")
-	if len(parts) != 3 || len(text) > MaxBytes {
+	if len(text) > MaxBytes || strings.Count(text, ".") != 2 {
 		return nil, NotThreeParts
 	}
+	parts := strings.Split(text, ".")
 	var header struct {
 		Algorithm *string `json:"alg"`
 		Key       string  `json:"kid"`

@@ -26,6 +26,7 @@ type connectRates struct {
 
 	mu    sync.Mutex
 	rates map[admission.Key]*connectRate
+	swept time.Time // last removal of idle rates
 }
 
 // maxRates bounds the addresses whose rates are remembered. More have no bound of their own.
@@ -42,8 +43,9 @@ func (c *connectRates) of(client Peer) *connectRate {
 	if known := c.rates[key]; known != nil {
 		return known
 	}
-	if len(c.rates) >= maxRates {
-		past := time.Now().Add(-longestWait)
+	if now := time.Now(); len(c.rates) >= maxRates && now.Sub(c.swept) >= longestWait {
+		c.swept = now
+		past := now.Add(-longestWait)
 		maps.DeleteFunc(c.rates, func(_ admission.Key, of *connectRate) bool {
 			return of.idle(past)
 		})

@@ -36,6 +36,8 @@ func (st *stream) debug(ctx context.Context, r *request) error {
 				do(st)
 			case err := <-st.ended:
 				return err
+			case <-st.server.drain.started:
+				return errDraining
 			case <-ctx.Done():
 				return status.FromContextError(ctx.Err()).Err()
 			}

@@ -35,13 +35,7 @@ func LimitTCP(inner net.Listener) net.Listener {
 
 func limitTCP(inner net.Listener, local, remote *admission.Pool) net.Listener {
 	return limited{admission.Listen(inner, admission.Options{
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-			key := admission.KeyOfTCP(c)
-			if key.Local() {
-				return local, key
-			}
-			return remote, key
-		}})}
+		Admit: admission.AdmitTCP(local, remote)})}
 }
 
 type limited struct{ *admission.Listener }

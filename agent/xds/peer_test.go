@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,4 +115,23 @@ func TestPeer_OfTCPConnections(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A client whose metadata is larger than the limit gets no stream, before anybody looks at it.
+func TestPeer_MetadataIsBounded(t *testing.T) {
+	_, address := serveFleet(t, Options{Source: oneFeed{resource.NewFeed()},
+		Admit: func(*Peer, *corev3.Node) (*corev3.Node, error) {
+			t.Error("the client was looked at")
+			return nil, errors.New("refused")
+		}}, LimitTCP)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connectTo(t, address)).
+		DeltaAggregatedResources(metadata.AppendToOutgoingContext(t.Context(), "authorization",
+			strings.Repeat("x", maxHeaderBytes)))
+	if err == nil {
+		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "a"}})
+		_, err = stream.Recv()
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("the stream begins: %v", err)
+	}
 }

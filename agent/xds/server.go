@@ -108,8 +108,10 @@ const (
 	connectionAgeGrace     = 5 * time.Second // streams of xDS never end by themselves
 	// between a client's pings; Envoy's bootstrap sets a longer interval
 	keepaliveMinimum    = 5 * time.Second
-	maxStreamsPerClient = 100     // on one connection
-	readBuffer          = 8 << 10 // bytes per connection: most requests are acknowledgements
+	maxStreamsPerClient = 100 // on one connection
+	// of a stream's metadata, which it retains; a token has up to 64 KiB
+	maxHeaderBytes = 128 << 10
+	readBuffer     = 8 << 10 // bytes per connection: most requests are acknowledgements
 )
 
 // Server serves ADS and SDS.
@@ -193,6 +195,7 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(s.options.MaxMessageBytes),
 		experimental.BufferPool(mem.NewTieredBufferPool(receiveBuffers...)),
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveInterval, Timeout: keepaliveTimeout,

@@ -115,7 +115,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		feed: feed, client: proxy, visible: st.visible,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
-		epoch:  func() int { return s.options.Epoch(client) },
+		epoch:  func() int { return s.options.Epoch(st.Peer) },
 		shared: shared, sets: s.sets, report: st, redactor: s.options.Redact,
 		watches: map[string]*watch{},
 	}

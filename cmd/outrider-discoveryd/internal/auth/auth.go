@@ -41,6 +41,8 @@ type Settings struct {
 	Issuers         []Issuer
 	Review          Review   // decides about tokens of other issuers; nil: they are refused
 	DebugIdentities []string // SPIFFE IDs that may request debug information
+
+	reviews *reviews // results of Review
 }
 
 // Authenticator identifies clients. It is safe for concurrent use.
@@ -48,7 +50,6 @@ type Authenticator struct {
 	domains  func() []string
 	log      *slog.Logger
 	settings atomic.Pointer[Settings]
-	reviews  *reviews
 	limiter  repeat.Limiter
 	refused  atomic.Uint64
 }
@@ -56,15 +57,15 @@ type Authenticator struct {
 // New returns an Authenticator. trustDomains returns those of identities that are accepted, the one
 // of tokens first.
 func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Authenticator {
-	a := &Authenticator{domains: trustDomains, log: log, reviews: newReviews()}
+	a := &Authenticator{domains: trustDomains, log: log}
 	a.Configure(settings)
 	return a
 }
 
 // Configure changes the settings for streams that begin from now on.
 func (a *Authenticator) Configure(settings Settings) {
+	settings.reviews = newReviews()
 	a.settings.Store(&settings)
-	a.reviews.forget()
 }
 
 // Refused returns how many streams were refused.

@@ -35,13 +35,6 @@ func newReviews() *reviews {
 		cached: map[[sha256.Size]byte]reviewed{}}
 }
 
-// forget drops all results.
-func (r *reviews) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.cached)
-}
-
 // review returns the subject of a token that expires at expiry.
 func (r *reviews) review(review Review, token string, expiry time.Time) (string, error) {
 	key := sha256.Sum256([]byte(token))

@@ -45,7 +45,7 @@ func (a *Authenticator) ofToken(settings *Settings, text string) (Identity, erro
 	}
 	switch {
 	case settings.Review != nil && !known:
-		subject, err := a.reviews.review(settings.Review, text, expiry)
+		subject, err := settings.reviews.review(settings.Review, text, expiry)
 		if err != nil {
 			return Identity{}, err
 		}

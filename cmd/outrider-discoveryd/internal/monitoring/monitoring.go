@@ -40,13 +40,7 @@ func Serve(ctx context.Context, listener net.Listener, o Options) error {
 	bounded := admission.Listen(listener, admission.Options{
 		Refusal: []byte("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n" +
 			"Content-Length: 0\r\n\r\n"),
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-			key := admission.KeyOfTCP(c)
-			if key.Local() {
-				return local, key
-			}
-			return remote, key
-		}})
+		Admit: admission.AdmitTCP(local, remote)})
 	server := admission.NewServer(handler(o), o.Logger)
 	server.WriteTimeout = writeTime
 	return admission.Serve(ctx, server, bounded)
