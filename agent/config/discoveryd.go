@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"path/filepath"
 	"strings"
 	"time"
@@ -138,12 +139,7 @@ func LoadDiscoveryd(options Options) (*DiscoverydLoaded, error) {
 }
 
 func (o Options) discoverydLayout() (layout, *Error) {
-	if o.Path == "" {
-		o.Path = filepath.Join(o.Directory, discoverydFile)
-		if o.Directory == "" {
-			o.Path = filepath.Join(defaultDirectory, discoverydFile)
-		}
-	}
+	o.Path = cmp.Or(o.Path, filepath.Join(cmp.Or(o.Directory, defaultDirectory), discoverydFile))
 	l, p := o.layout()
 	l.dropIns = strings.TrimSuffix(l.main, ".toml") + ".d"
 	return l, p
@@ -173,11 +169,7 @@ func buildDiscoveryd(sources []source, complete bool, layout layout, options Opt
 
 // resolve fills in defaults that depend on other keys.
 func (c *Discoveryd) resolve(stateDirectories string) {
-	if c.StateDir == "" {
-		if c.StateDir = firstDirectory(stateDirectories); c.StateDir == "" {
-			c.StateDir = discoverydState
-		}
-	}
+	c.StateDir = cmp.Or(c.StateDir, firstDirectory(stateDirectories), discoverydState)
 	if len(c.Sources) == 0 {
 		c.Sources = []*Source{newSource(false)}
 	}

@@ -93,10 +93,10 @@ func (s *Server) applyNamespaces() {
 		return
 	}
 	c.store.SetNamespace(namespace)
-	s.objectsChanged()
 	c.store.Load() // the texts of problems have the namespace
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.objectsChanged()
 	c.namespace = namespace
 	c.recordStore()
 	c.reset(s.newWorld())

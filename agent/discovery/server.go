@@ -224,7 +224,9 @@ func (s *Server) push(changes []object.Change, paths []string) {
 			now.objects[change.Newest().Key] = true
 		}
 	}
-	s.objectsChanged()
+	if len(changes) > 0 {
+		s.objectsChanged()
+	}
 	first := !c.loaded
 	touched := c.apply(changes)
 	c.recordStore()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -183,6 +184,9 @@ func (t *targets) failed(why error) {
 	if f == nil {
 		if len(t.failures) >= maxFailures {
 			clear(t.failures)
+			maps.DeleteFunc(t.round, func(one target, _ bool) bool {
+				return !slices.Contains(t.resolved[one.address], one)
+			})
 		}
 		f = &failure{retries: backoff.Backoff{Min: firstPause, Max: maxPause, Jitter: jitter}}
 		t.failures[t.last] = f
