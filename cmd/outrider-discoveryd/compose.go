@@ -172,7 +172,7 @@ func watched(c *config.Discoveryd, paths []string) []string {
 
 // names returns the names of the sources and registries in order of precedence.
 func names(c *config.Discoveryd) (all []string) {
-	for _, s := range append(append([]*config.Source{}, c.Sources...), c.Registries...) {
+	for _, s := range slices.Concat(c.Sources, c.Registries) {
 		all = append(all, s.Name)
 	}
 	return all

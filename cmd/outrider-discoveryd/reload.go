@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -53,6 +54,7 @@ type reloader struct {
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool
+	stopping  atomic.Bool   // clients move to other servers
 	announced chan struct{} // see ready
 }
 
@@ -72,8 +74,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	requests := make(chan os.Signal, 1)
 	signal.Notify(requests, syscall.SIGHUP)
 	defer signal.Stop(requests)
-	if err := r.watcher.Set(append(append([]string{}, r.running.Files...),
-		r.running.Dirs...)); err != nil {
+	if err := r.watcher.Set(slices.Concat(r.running.Files, r.running.Dirs)); err != nil {
 		return err
 	}
 	watching := make(chan error, 1)
@@ -104,6 +105,9 @@ func (r *reloader) Run(ctx context.Context) error {
 // down.
 func (r *reloader) report() {
 	problems := r.states.observe(time.Now())
+	if r.stopping.Load() {
+		return
+	}
 	if !r.serving.Load() {
 		r.notifier.Set(systemd.Starting, strings.TrimSuffix("starting; "+problems, "; "))
 		return
@@ -120,6 +124,9 @@ func (r *reloader) ready() { r.announced <- struct{}{} }
 
 // readiness returns why the server is not ready.
 func (r *reloader) readiness() error {
+	if r.stopping.Load() {
+		return errors.New("stopping: clients move to other servers")
+	}
 	if !r.serving.Load() {
 		return errors.New("starting")
 	}
@@ -145,7 +152,7 @@ func (r *reloader) ping(ctx context.Context) error {
 // reload reads the configuration and applies what can be applied in place. A requested one also
 // retries what clients refused, and serves without files that do not exist.
 func (r *reloader) reload(requested bool) {
-	if r.serving.Load() {
+	if r.serving.Load() && !r.stopping.Load() {
 		r.notifier.Set(systemd.Reloading, "reloading")
 		defer r.report()
 	}
@@ -158,7 +165,7 @@ func (r *reloader) reload(requested bool) {
 		return
 	}
 	r.base.board.Clear(conditionRefused)
-	if err := r.watcher.Set(append(append([]string{}, next.Files...), next.Dirs...)); err != nil {
+	if err := r.watcher.Set(slices.Concat(next.Files, next.Dirs)); err != nil {
 		log.Warn("cannot watch the configuration", "error", err)
 	}
 	applied := config.KeepDiscoveryd(r.running.Config, next.Config)

@@ -67,6 +67,7 @@ func (p *program) run(ctx context.Context) error {
 	defer end()
 	group := part.NewGroup(running)
 	abandon := context.AfterFunc(ctx, func() {
+		p.reloader.stopping.Store(true)
 		p.notifier.Set(systemd.Stopping, "clients move to other servers")
 		p.streams.Drain(running, drainTime)
 		end()

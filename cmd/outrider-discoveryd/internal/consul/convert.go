@@ -123,8 +123,9 @@ func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.Wo
 			!isHost(address)) {
 			continue
 		}
-		endpoint := &networking.WorkloadEntry{Address: address, Labels: labelsOf(e.Service),
-			Weight: weight, ServiceAccount: labelsOf(e.Service)[metaAccount]}
+		labels := labelsOf(e.Service)
+		endpoint := &networking.WorkloadEntry{Address: address, Labels: labels, Weight: weight,
+			ServiceAccount: labels[metaAccount]}
 		if port := e.Service.DefaultPort(); port > 0 && port <= 65535 {
 			endpoint.Ports = map[string]uint32{portName: uint32(port)}
 		}

@@ -256,8 +256,14 @@ func (w *watcher) check(state int, found api.HealthChecks) {
 		now[check{c.Node, c.CheckID, c.ServiceName}] = true
 	}
 	touch := func(c check) {
+		if c.service != "" {
+			if w.services[c.service] != nil {
+				w.urgent[c.service] = true
+			}
+			return
+		}
 		for name, known := range w.services {
-			if name == c.service || c.service == "" && known.nodes[c.node] {
+			if known.nodes[c.node] {
 				w.urgent[name] = true
 			}
 		}

@@ -25,7 +25,6 @@ type synced struct {
 	ClusterID     string                  `json:"cluster_id,omitempty"`
 	ProxyID       string                  `json:"proxy"`
 	ProxyType     string                  `json:"proxy_type,omitempty"`
-	ProxyVersion  string                  `json:"proxy_version,omitempty"`
 	IstioVersion  string                  `json:"istio_version,omitempty"`
 	ClusterSent   string                  `json:"cluster_sent,omitempty"`
 	ClusterAcked  string                  `json:"cluster_acked,omitempty"`

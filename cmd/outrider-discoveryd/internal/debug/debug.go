@@ -42,7 +42,7 @@ type Debugger struct {
 // answerTime bounds the time of an answer, and the wait for the one before it.
 const answerTime = 30 * time.Second
 
-// New returns a Debugger. Its Options may be set until it is used.
+// New returns a Debugger.
 func New(options Options) *Debugger {
 	return &Debugger{options: options, turn: make(chan struct{}, 1)}
 }

@@ -113,6 +113,8 @@ func isIstio(group string) bool { return strings.HasSuffix(group, ".istio.io") }
 // has none.
 func (c *connection) served(ctx context.Context, kind string) (found schema.GroupVersionResource,
 	ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTime)
+	defer cancel()
 	c.discovery.Lock()
 	defer c.discovery.Unlock()
 	if time.Now().After(c.expires) {

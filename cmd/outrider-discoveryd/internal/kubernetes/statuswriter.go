@@ -68,7 +68,7 @@ func (w *statusWriter) run(ctx context.Context) {
 			return
 		}
 		err := w.write(ctx, s)
-		w.done(path, err)
+		w.done(path, s, err)
 		if err == nil {
 			pauses.Reset()
 		} else if pauses.Wait(ctx) != nil {
@@ -90,11 +90,12 @@ func (w *statusWriter) next() (path string, s objectStatus, ok bool) {
 	return "", objectStatus{}, false
 }
 
-func (w *statusWriter) done(path string, err error) {
+// done notes the result of writing what an object wanted, which may have changed meanwhile.
+func (w *statusWriter) done(path string, written objectStatus, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
-	if err == nil {
+	if now := w.objects[path]; err == nil && (now == nil || now.want == written.want) {
 		delete(w.due, path)
 	}
 }
@@ -103,7 +104,7 @@ func (w *statusWriter) done(path string, err error) {
 func (w *statusWriter) problem() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err == nil {
+	if w.err == nil || len(w.due) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("cannot write the status of %d objects: %v", len(w.due), w.err)

@@ -189,9 +189,9 @@ func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ sto
 	if err != nil {
 		return "", store.Input{}, false // without a name it is nothing that could be reported
 	}
-	service := d.kind == object.ServiceEntry && (strings.Contains(d.name, ":") ||
-		strings.HasPrefix(d.name, synthetic))
-	if service != o.options.Services || strings.HasPrefix(d.name, synthetic) {
+	entry := d.kind == object.ServiceEntry
+	if (entry && strings.Contains(d.name, ":")) != o.options.Services ||
+		entry && strings.HasPrefix(d.name, synthetic) {
 		return "", store.Input{}, false
 	}
 	path := fmt.Sprintf("%s:%s/%s/%s", o.options.Name, d.kind, d.namespace, d.name)

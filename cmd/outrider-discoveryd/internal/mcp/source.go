@@ -138,10 +138,10 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 				synced = true
 				late.Stop()
 			}
-			s.connected(synced)
 			if changed {
 				s.options.Sink(batch)
 			}
+			s.connected(synced)
 		case <-s.accept:
 			if batch, changed := lists.acceptEmpty(); changed {
 				s.options.Sink(batch)

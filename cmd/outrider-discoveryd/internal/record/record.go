@@ -8,6 +8,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,12 @@ func (r *Recorder) Sink(b discovery.Batch) {
 			s.lost[in.Path] = in
 		}
 		b = r.withLost(b, s)
-	} else {
+	} else if len(s.lost) > 0 {
 		for _, in := range b.Inputs {
 			delete(s.lost, in.Path)
+		}
+		if len(s.lost) == 0 {
+			r.board.Clear(conditionOf(b.Source))
 		}
 	}
 	for _, in := range b.Inputs {
@@ -195,7 +199,8 @@ func (r *Recorder) restore(s source.Source) {
 		r.next(discovery.Batch{Source: s.Name(), All: true, Inputs: inputs})
 	}
 	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
-		"source %s has not synchronised since the start (%v): %s", s.Name(), s.Status().Err, served))
+		"source %s has not synchronised since the start (%v): %s", s.Name(),
+		cmp.Or(s.Status().Err, errors.New("no answer yet")), served))
 }
 
 // stored returns the stored state of a source; known is false if there is none that is whole.
