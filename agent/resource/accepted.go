@@ -7,31 +7,36 @@ import (
 	"time"
 )
 
-// Client is one stream of one proxy.
+// Client identifies one xDS stream of one proxy.
 type Client struct {
-	Proxy  string // equal for all epochs of an agent
-	Stream uint64 // later ones have higher numbers
+	Proxy  string // agent's identity; all epochs of an agent share it
+	Stream uint64 // number of the stream; later streams have higher numbers
 }
 
-// Refused is the newest version of a resource that a client refused. It is immutable.
+// Refused describes a resource whose newest version a client refused. It is immutable.
 type Refused struct {
-	Resource *Resource `json:"resource"` // the refused version
-	// Accepted is the last accepted version, maybe only its version, which stays in use; nil: none.
+	Resource *Resource `json:"resource"` // the refused version of the resource
+	// Accepted is the last accepted version, which clients continue to use; nil if there is none.
+	// Only its version may be known, not its content.
 	Accepted *Resource `json:"accepted,omitempty"`
-	Replaced []Key     `json:"replaced,omitempty"` // removed listeners that stay
-	Reason   string    `json:"reason"`             // of the client
-	// Local means that only clients refused it that may be the only ones to do so.
+	// removed listeners that stay in the snapshot while the resource is refused
+	Replaced []Key  `json:"replaced,omitempty"`
+	Reason   string `json:"reason"` // error message of the refusing client
+	// Local reports whether the cause of each refusal is a state of the client's host, or an Envoy
+	// that is no longer the newest of its proxy. Other clients then get the refused version.
 	Local bool `json:"local,omitempty"`
-	// Unbound means that all clients that refused it could not bind the listener.
+	// Unbound reports whether all refusing clients could not bind the listener.
 	Unbound bool `json:"unbound,omitempty"`
 
-	Sequence uint64    `json:"-"` // of the last snapshot with the accepted version; 0: unknown
-	Since    time.Time `json:"-"` // when another version replaced that; zero: unknown
-	Attempt  int       `json:"-"` // grows with each Retry: who refused it tries it once more
-	// Offered means that clients that connect get the refused version first: another client accepted
-	// it, Local is set, or it is tried again.
+	// sequence of the last snapshot with the accepted version; 0 if unknown
+	Sequence uint64    `json:"-"`
+	Since    time.Time `json:"-"` // when a newer version replaced the accepted one; zero if unknown
+	// incremented by Retry: the refusing clients get the version once more
+	Attempt int `json:"-"`
+	// Offered reports whether newly connected clients get the refused version first, because
+	// another client accepted it, Local is set, or Retry sends it again.
 	Offered bool `json:"-"`
-	// Retrying means that a Retry has no answer yet.
+	// Retrying reports whether a Retry awaits its first answer.
 	Retrying bool `json:"-"`
 }
 
@@ -43,34 +48,39 @@ func (r *Refused) InUse() *Resource {
 	return r.Accepted
 }
 
-// Nack is a client's refusal of one resource.
+// Nack is one client's refusal of one resource.
 type Nack struct {
 	Resource *Resource
-	Held     *Resource   // what the client has instead, maybe only its version; nil: nothing
-	Replaces []*Resource // listeners of the client which the refused one may replace, if removed
+	Held     *Resource // version that the client has instead, maybe without content; nil: none
+	// listeners of the client which the refused one may replace, if they are removed
+	Replaces []*Resource
 	Reason   string
-	Local    bool // a state of the client's host, or the client has the resource nevertheless
-	Unbound  bool // Envoy cannot bind the listener
+	// the cause is a state of the client's host, or the client has the resource nevertheless
+	Local   bool
+	Unbound bool // Envoy cannot bind the listener
 }
 
-// acceptance is what clients accepted and refused of a feed's resources.
+// acceptance records which resources of a feed clients accepted and refused.
 type acceptance struct {
 	// open is the size of unaccepted and refusals: while it is 0, Accept needs no lock
 	open       atomic.Int64
-	unaccepted map[Key]bool    // the newest version was accepted by no client
-	accepted   map[Key]version // the last accepted version where it is not the newest
-	removed    map[Key]version // last accepted versions of resources that were removed lately
-	closed     map[Key]bool    // of the last Change
-	retained   map[Key]bool    // removed resources that are in the snapshot for refused ones
-	refusals   map[Key]*refusal
-	restored   map[Key]Refused // until the first publication
-	notify     func()          // called without the lock when refusals change
-	// streams of proxies that have answered a response with listeners, see Join. An Envoy that
-	// drains accepts listeners without looking at them: of listeners the newest stream counts.
+	unaccepted map[Key]bool // keys whose newest version no client has accepted
+	// last accepted version of each key whose newest version is another one
+	accepted map[Key]version
+	removed  map[Key]version // last accepted versions of recently removed resources
+	closed   map[Key]bool    // Change.Closed of the last publication
+	// removed resources that stay in the snapshot because others are refused
+	retained map[Key]bool
+	refusals map[Key]*refusal
+	restored map[Key]Refused // refusals of an earlier feed, until the first publication
+	notify   func()          // called without the lock when refusals change
+	// streams are those, by proxy, that have answered a response with listeners (see Join). A
+	// draining Envoy accepts listeners without checking them, so for listeners only the newest
+	// stream of a proxy counts.
 	streams map[string][]joined
 }
 
-// joined is a stream and the epoch of its Envoy.
+// joined is a stream that has answered listeners, with the epoch of its Envoy.
 type joined struct {
 	epoch  int
 	stream uint64
@@ -80,18 +90,19 @@ func (j joined) compare(other joined) int {
 	return cmp.Or(cmp.Compare(j.epoch, other.epoch), cmp.Compare(j.stream, other.stream))
 }
 
-// version is a resource, the sequence of a snapshot that had it, and when it was replaced.
+// version is a resource with the sequence of a snapshot that had it and the time of its
+// replacement.
 type version struct {
 	resource *Resource
 	sequence uint64
 	replaced time.Time
 }
 
-// refusal is the refusal of the newest version of a resource.
+// refusal records who refused the newest version of a resource.
 type refusal struct {
 	Refused
-	by       map[Client]bool // clients
-	accepted bool            // by another client
+	by       map[Client]bool // clients that refused the version
+	accepted bool            // another client accepted the version
 }
 
 func newAcceptance() acceptance {
@@ -100,16 +111,16 @@ func newAcceptance() acceptance {
 		streams: map[string][]joined{}, notify: func() {}}
 }
 
-// Join records that a client has answered a response with listeners: the older ones of its proxy
-// are replaced and drain. Later epochs have higher numbers; those of one number, or whose number is
-// not known (0), are ordered by stream. The client must call Leave in the end.
+// Join records that a client has answered a response with listeners. Older clients of its proxy no
+// longer count for listeners: their Envoys drain. Clients are ordered by epoch, those of equal or
+// unknown (0) epoch by stream. The client must call Leave in the end.
 func (f *Feed) Join(client Client, epoch int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams[client.Proxy] = append(f.streams[client.Proxy], joined{epoch, client.Stream})
 }
 
-// outdated reports whether the proxy of a client has a later one that joined. Callers hold mu.
+// outdated reports whether a later client of the same proxy has joined. Callers hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
 	if len(all) == 0 {
@@ -122,11 +133,11 @@ func (f *Feed) outdated(client Client) bool {
 	return newest != client.Stream
 }
 
-// OnRefusal sets a function that is called after the refusals of the feed have changed. It must not
-// block, nor call the feed.
+// OnRefusal sets a function that is called after the refusals of the feed have changed. The
+// function must not block, nor call the feed.
 func (f *Feed) OnRefusal(notify func()) { f.notify = notify }
 
-// count updates open. Callers hold mu.
+// count updates the field open. Callers hold mu.
 func (f *Feed) count() { f.open.Store(int64(len(f.unaccepted) + len(f.refusals))) }
 
 // lastAccepted returns the last accepted version of a key. Callers hold mu.
@@ -137,7 +148,8 @@ func (f *Feed) lastAccepted(key Key, newest *Resource) version {
 	return f.accepted[key]
 }
 
-// replaced records that a version replaces another one, nil if there was none. Callers hold mu.
+// replaced records that a publication replaces version old of a resource, nil if there was none.
+// Callers hold mu.
 func (f *Feed) replaced(old, by *Resource) {
 	key := by.Key()
 	last := f.lastAccepted(key, old)
@@ -154,7 +166,7 @@ func (f *Feed) replaced(old, by *Resource) {
 	delete(f.refusals, key)
 	delete(f.accepted, key)
 	delete(f.unaccepted, key)
-	// no Envoy requests the type ProxyConfigType
+	// A ProxyConfig never counts as unaccepted: no Envoy requests its type.
 	if by.Type != ProxyConfigType && !(last.resource != nil && last.resource.Version == by.Version) {
 		f.unaccepted[key], f.accepted[key] = true, last
 	}
@@ -164,7 +176,7 @@ func (f *Feed) replaced(old, by *Resource) {
 	}
 }
 
-// dropped records that a resource was removed. Callers hold mu.
+// dropped records that a publication removed a resource. Callers hold mu.
 func (f *Feed) dropped(old *Resource) {
 	key := old.Key()
 	if last := f.lastAccepted(key, old); last.resource != nil && key.Type != SecretType {
@@ -175,8 +187,8 @@ func (f *Feed) dropped(old *Resource) {
 	delete(f.refusals, key)
 }
 
-// Accept records that a client accepted resources of the snapshot with a sequence. Listeners do not
-// count if a later client of the proxy has joined.
+// Accept records that a client accepted resources of the snapshot with a sequence. Listeners are
+// ignored if a later client of the same proxy has joined.
 func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	if f.open.Load() == 0 {
 		return
@@ -216,7 +228,7 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	}
 }
 
-// reconcile ends a refusal if all clients accept the resource. Callers hold mu.
+// reconcile ends the refusal of a resource that every client accepts now. Callers hold mu.
 func (f *Feed) reconcile(e *edit, key Key) {
 	if m := f.refusals[key]; m.accepted && len(m.by) == 0 {
 		delete(f.refusals, key)
@@ -225,9 +237,9 @@ func (f *Feed) reconcile(e *edit, key Key) {
 	e.keys = append(e.keys, key)
 }
 
-// Refuse records that a client refused resources, and returns the snapshot after it. Refusals of
-// versions that are not the newest have no effect. What an older client refuses of listeners is
-// local to it, see Join.
+// Refuse records that a client refused resources, and returns the resulting snapshot. Refusals of
+// versions that are not the newest have no effect. Refused listeners count as Local if a later
+// client of the same proxy has joined.
 func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	f.mu.Lock()
 	e := f.edit()
@@ -280,7 +292,8 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	return snapshot
 }
 
-// Leave ends the refusals of a client that is gone. What no client accepted stays refused.
+// Leave removes a disconnected client from all refusals. A version that no client accepted stays
+// refused.
 func (f *Feed) Leave(client Client) {
 	f.mu.Lock()
 	f.streams[client.Proxy] = slices.DeleteFunc(f.streams[client.Proxy],
@@ -306,15 +319,15 @@ func (f *Feed) Leave(client Client) {
 	}
 }
 
-// Retry has refused resources other than secrets sent again, once, to the clients that refused
-// them, and to those that connect meanwhile.
+// Retry has refused resources, except secrets, sent once more to the clients that refused them.
+// Clients that connect before the answer get them first, too.
 func (f *Feed) Retry() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.edit()
 	for key, m := range f.refusals {
 		if key.Type == SecretType {
-			continue // Envoy accepts one that equals the refused one without looking at it
+			continue // Envoy accepts a secret that equals the refused one without checking it
 		}
 		m.Attempt++
 		m.Retrying = true

@@ -8,12 +8,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Encode marshals a message deterministically: versions are hashes of the bytes. Invalid UTF-8 is
-// an error where protobuf marshals, and accepted by Envoy's marshalers; YAML excludes it.
+// Encode marshals a message deterministically, because versions are hashes of the bytes. Where
+// protobuf itself marshals, invalid UTF-8 is an error; Envoy's generated marshalers accept it. Mesh
+// YAML cannot contain any.
 //
-// Envoy's types have generated marshalers (build tag vtprotobuf), which need no reflection tables.
-// They save 3 ms of the start and 1 MB with 100 services, but they write maps in random order.
-// Messages with a map of several keys are left to protobuf.
+// Envoy's types have generated marshalers (build tag vtprotobuf), which need no reflection tables,
+// but write maps in random order. Messages in which a map has several keys are left to protobuf.
 func Encode(message proto.Message) ([]byte, error) {
 	var encoded []byte
 	var err error
@@ -29,10 +29,10 @@ func Encode(message proto.Message) ([]byte, error) {
 	return encoded, nil
 }
 
-// ordered reports whether no map in a generated message has more than one key.
+// ordered reports whether every map in a generated message has at most one key.
 func ordered(v reflect.Value) bool {
 	switch v.Kind() {
-	case reflect.Pointer, reflect.Interface: // message, or value of a oneof
+	case reflect.Pointer, reflect.Interface: // a message, or the value of a oneof
 		return v.IsNil() || ordered(v.Elem())
 	case reflect.Struct:
 		for _, field := range composites(v.Type()) {
@@ -53,15 +53,15 @@ func ordered(v reflect.Value) bool {
 		for entries := v.MapRange(); entries.Next(); {
 			return ordered(entries.Value())
 		}
-	default: // scalar, as value of a map
+	default: // a scalar value of a map
 	}
 	return true
 }
 
-// known caches the results of composites: reflect.Type → []int.
+// known caches the results of composites by reflect.Type; the values are []int.
 var known sync.Map
 
-// composites returns the indices of the fields that are maps or may contain some.
+// composites returns the indices of the fields that are maps or may contain maps.
 func composites(message reflect.Type) []int {
 	if found, ok := known.Load(message); ok {
 		return found.([]int)
@@ -73,8 +73,8 @@ func composites(message reflect.Type) []int {
 		if kind == reflect.Slice {
 			kind = field.Type.Elem().Kind()
 		}
-		// An optional field of proto2, which Envoy's API does not have, would be a pointer to a
-		// number.
+		// Fields are never pointers to numbers: those are optional fields of proto2, which Envoy's
+		// API does not use.
 		if field.IsExported() && (kind == reflect.Pointer || kind == reflect.Interface ||
 			kind == reflect.Map) {
 			fields = append(fields, i)

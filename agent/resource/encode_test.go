@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// metadata returns metadata with a map of the given size.
+// metadata returns Envoy metadata whose map has the given number of keys.
 func metadata(keys int) *corev3.Metadata {
 	fields := map[string]*structpb.Value{}
 	for i := range keys {
@@ -27,8 +27,8 @@ func metadata(keys int) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
 }
 
-// samples returns messages with maps of zero, one and many keys: in the message itself, in lists,
-// in a oneof, and in a map.
+// samples returns messages with maps of zero, one and many keys: directly, in lists, in a oneof,
+// and as values of another map.
 func samples() map[string]proto.Message {
 	many := map[string]*anypb.Any{}
 	for i := range 20 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Key identifies a resource.
+// Key identifies a resource by type and name.
 type Key struct {
 	Type string `json:"type"`
 	Name string `json:"name"`
@@ -21,23 +21,23 @@ func (k Key) Compare(other Key) int {
 
 // Snapshot holds all resources of one kind of proxy at one moment. It is immutable and shared.
 type Snapshot struct {
-	// increments with each snapshot of a feed; 0 is the initial empty one
+	// Sequence increments with each snapshot of a feed; the initial, empty snapshot has 0.
 	Sequence  uint64
 	Published time.Time
 
-	sets map[string]map[string]*Resource // type → name → resource
-	// type → sequence of the snapshot that last changed its set
+	sets map[string]map[string]*Resource // resources by type URL and name
+	// by type URL, the sequence of the snapshot that last changed a resource of the type
 	changed map[string]uint64
-	// keys that are known not to exist, on a feed of resources on demand; nil on others
+	// keys of resources that are known not to exist, on a feed on demand; nil on other feeds
 	absent map[Key]bool
-	// newest versions that clients refused; nil: none
+	// refusals of newest versions by key; nil if there are none
 	refused map[Key]*Refused
-	// removed resources that stay for refused ones
+	// removed resources that stay in the snapshot while others are refused
 	retained map[Key]bool
 }
 
-// Retained reports whether the publisher removed a resource, which stays because clients refused
-// another one.
+// Retained reports whether the publisher removed a resource which stays in the snapshot because
+// clients refused another one.
 func (s *Snapshot) Retained(key Key) bool { return s.retained[key] }
 
 // Refused returns the refusal of the newest version of a resource, nil if there is none.
@@ -46,11 +46,11 @@ func (s *Snapshot) Refused(key Key) *Refused { return s.refused[key] }
 // AllRefused returns all refusals. Callers must not modify it.
 func (s *Snapshot) AllRefused() map[Key]*Refused { return s.refused }
 
-// Get returns a resource, or nil.
+// Get returns a resource, or nil if the snapshot has none with the key.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// Pending reports whether the publisher has not yet said if a resource exists. It is false on feeds
-// that are not on demand.
+// Pending reports whether the publisher has not yet said if a resource exists. It is always false
+// on feeds that are not on demand.
 func (s *Snapshot) Pending(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }
@@ -59,10 +59,10 @@ func (s *Snapshot) Pending(key Key) bool {
 func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
 
 // Changed returns the sequence of the last snapshot that changed a resource of a type, or 0.
-// Snapshots of one feed with equal values have equal sets.
+// Snapshots of one feed for which Changed returns equal values have equal resources of the type.
 func (s *Snapshot) Changed(typeURL string) uint64 { return s.changed[typeURL] }
 
-// Without returns the snapshot without the resources of a type.
+// Without returns a copy of the snapshot that has no resources of a type.
 func (s *Snapshot) Without(typeURL string) *Snapshot {
 	if s.sets[typeURL] == nil {
 		return s
@@ -74,15 +74,15 @@ func (s *Snapshot) Without(typeURL string) *Snapshot {
 	return &other
 }
 
-// Types returns the types that have resources, sorted.
+// Types returns the sorted type URLs of the types that have resources.
 func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
 
 // Change is the difference between two snapshots.
 type Change struct {
-	Set    []*Resource // new or with new content
+	Set    []*Resource // new resources, and those with new content
 	Remove []Key
-	Absent []Key // on a feed of resources on demand: removed, and known not to exist
-	// Closed are the resources that a policy closes: they are not retained for refused ones.
+	Absent []Key // on a feed on demand: resources that were removed, or are known not to exist
+	// Closed are resources that a policy closes: they are not retained while others are refused.
 	Closed map[Key]bool
 }
 
@@ -95,23 +95,23 @@ type Feed struct {
 	mu       sync.Mutex
 	current  *Snapshot
 	next     chan struct{}
-	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
+	changed  [history][]Key // keys changed by the snapshot with sequence i, at index i % history
 	complete bool
 	acceptance
 
 	watchers int
-	left     time.Time // when the last watcher left, or the creation time
+	left     time.Time // when the last watcher left; creation time if there was none yet
 }
 
-// NewFeed returns a feed whose snapshot is empty and not yet complete.
+// NewFeed returns a feed with an empty snapshot of sequence 0. The first Publish completes it.
 func NewFeed() *Feed {
 	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{},
 		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now(),
 		acceptance: newAcceptance()}
 }
 
-// NewFeedOnDemand returns a feed that learns whether a resource exists once a client wants it: a
-// resource that is neither set nor absent is pending.
+// NewFeedOnDemand returns a feed whose publisher learns only from a client's request that it must
+// look for a resource. A resource that is neither set nor absent is pending.
 func NewFeedOnDemand() *Feed {
 	f := NewFeed()
 	f.current.absent = map[Key]bool{}
@@ -119,7 +119,7 @@ func NewFeedOnDemand() *Feed {
 }
 
 // Publish applies a change and returns the new snapshot, or the current one if nothing changes. The
-// first call completes the feed even if it is empty.
+// first call makes the feed ready for clients even if the change is empty.
 func (f *Feed) Publish(change Change) *Snapshot {
 	f.mu.Lock()
 	snapshot, refusals := f.publish(change)
@@ -130,7 +130,8 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	return snapshot
 }
 
-// publish implements Publish. refusals reports whether there were or are refusals. Callers hold mu.
+// publish implements Publish. The result refusals reports whether the feed has or had refusals.
+// Callers hold mu.
 func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 	refusals = len(f.refusals) > 0
 	e := f.edit()
@@ -140,7 +141,8 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 		old := e.sets[r.Type][r.Name]
 		if old != nil && old.Version == r.Version && !f.retained[key] {
 			if !slices.Equal(old.Origins, r.Origins) {
-				e.writable(r.Type)[r.Name] = r // same bytes, other origins: nothing to send
+				// equal content with other origins: clients need no update
+				e.writable(r.Type)[r.Name] = r
 			}
 			continue
 		}
@@ -189,22 +191,22 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 	return e.commit(), refusals || len(f.refusals) > 0
 }
 
-// edit is a change of a feed's snapshot before its commit.
+// edit collects the changes of a feed's next snapshot until they are committed.
 type edit struct {
 	feed   *Feed
 	sets   map[string]map[string]*Resource
-	cloned map[string]bool // types whose set is a copy
+	cloned map[string]bool // types whose map of resources is already a copy and may be modified
 	absent map[Key]bool
-	keys   []Key // what changes
+	keys   []Key // keys of the changed resources
 }
 
-// edit begins a change. Callers hold mu until commit.
+// edit begins a change. Callers hold mu until they have called commit.
 func (f *Feed) edit() *edit {
 	return &edit{feed: f, sets: maps.Clone(f.current.sets), cloned: map[string]bool{},
 		absent: maps.Clone(f.current.absent)}
 }
 
-// writable returns the set of a type, which may be modified.
+// writable returns the map of a type's resources, copied so that it may be modified.
 func (e *edit) writable(typeURL string) map[string]*Resource {
 	if !e.cloned[typeURL] {
 		e.cloned[typeURL] = true
@@ -227,7 +229,7 @@ func (e *edit) remove(key Key) {
 	e.keys = append(e.keys, key)
 }
 
-// commit publishes the change and returns the new snapshot.
+// commit makes the edited snapshot the current one and returns it.
 func (e *edit) commit() *Snapshot {
 	f := e.feed
 	f.retain(e)
@@ -253,16 +255,16 @@ func (e *edit) commit() *Snapshot {
 	return f.current
 }
 
-// Current returns the newest snapshot and a channel that is closed when there is a newer one. At
-// sequence 0 nothing was published yet, and servers must wait.
+// Current returns the newest snapshot and a channel that is closed when there is a newer one. While
+// the sequence is 0, nothing has been published and servers must wait.
 func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current, f.next
 }
 
-// Since returns the keys that changed after the snapshot with the given sequence, without
-// duplicates; ok is false if the history does not reach that far.
+// Since returns, without duplicates, the keys that changed after the snapshot with the given
+// sequence. The result ok is false if the history does not reach back that far.
 func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -284,7 +286,7 @@ func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 	return keys, true
 }
 
-// Watch counts a reader until it calls leave, once.
+// Watch counts the caller as a watcher of the feed until it calls leave, once.
 func (f *Feed) Watch() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -297,7 +299,7 @@ func (f *Feed) Watch() (leave func()) {
 	}
 }
 
-// IdleSince returns the time since which the feed has no watcher; zero while it has one.
+// IdleSince returns when the last watcher left the feed; zero while there is a watcher.
 func (f *Feed) IdleSince() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()

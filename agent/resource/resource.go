@@ -13,13 +13,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// versionCharacters is the length of a version.
+// versionCharacters is the length of a resource's version, a hexadecimal hash.
 const versionCharacters = 16
 
-// Origin is the user's object that a resource is generated from.
+// Origin is an object of the user from which a resource was translated.
 type Origin struct {
 	File      string `json:"file"`
-	Line      int    `json:"line"` // from 1; 0: the object is in no file
+	Line      int    `json:"line"` // line in the file, from 1; 0 if the object is in no file
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -28,7 +28,7 @@ type Origin struct {
 // String returns "file:line Kind namespace/name".
 func (o Origin) String() string { return Position(o.File, o.Line) + " " + o.Object() }
 
-// Position returns "file:line", and the file alone if line is 0.
+// Position returns "file:line", or only the file if line is 0.
 func Position(file string, line int) string {
 	if line == 0 {
 		return file
@@ -41,20 +41,20 @@ func (o Origin) Object() string { return fmt.Sprintf("%s %s/%s", o.Kind, o.Names
 
 // Resource is one encoded xDS resource. It is immutable and shared.
 type Resource struct {
-	Type    string // type URL
+	Type    string // type URL of the resource
 	Name    string
-	Version string   // hash of the content
-	Origins []Origin // the objects it is generated from, the main one first
+	Version string   // hash of the resource's content
+	Origins []Origin // objects from which the resource was translated, the main one first
 
-	// encoded is an envoy.service.discovery.v3.Resource as the field "resources" of a
-	// DeltaDiscoveryResponse: tag, length, message. The Any inside is field 2 of that message, and
-	// "resources" of a DiscoveryResponse is field 2 too. So the state-of-the-world form is a suffix
-	// of the incremental form, and one buffer holds both.
+	// encoded is an envoy.service.discovery.v3.Resource, encoded as an element of the field
+	// "resources" of a DeltaDiscoveryResponse: tag, length, message. The Any inside is field 2 of
+	// that message, and "resources" of a DiscoveryResponse is field 2 too. So the
+	// state-of-the-world form is a suffix of the incremental form, and one buffer holds both.
 	encoded []byte
-	delta   int // offset of the Resource, after tag and length
-	state   int // offset of the Any, with tag and length
-	any     int // offset of the Any, after tag and length
-	value   int // offset of the message itself
+	delta   int // offset of the encoded Resource, after its tag and length
+	state   int // offset of the Any, at its tag
+	any     int // offset of the Any, after its tag and length
+	value   int // offset of the message inside the Any
 }
 
 // Field numbers of envoy.service.discovery.v3.Resource, of google.protobuf.Any, and of "resources"
@@ -85,13 +85,13 @@ func New(name string, message proto.Message, origins ...Origin) (*Resource, erro
 		value, origins...), nil
 }
 
-// FromEncoded wraps an encoded message (value is without its Any).
+// FromEncoded returns a resource with an encoded message. The value must not be wrapped in an Any.
 func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resource {
 	return FromAny(typeURL, typeURL, name, value, origins...)
 }
 
-// FromAny is FromEncoded for a resource whose message has another type URL than what it is
-// requested by. It is not for feeds whose refusals are stored.
+// FromAny is FromEncoded for a message whose type URL differs from the one by which clients request
+// it. Feeds whose refusals are stored must not contain such resources.
 func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin) *Resource {
 	sum := sha256.Sum256(value)
 	version := hex.EncodeToString(sum[:])[:versionCharacters]
@@ -137,24 +137,24 @@ func (r *Resource) Delta() []byte { return r.encoded[r.delta:] }
 func (r *Resource) Any() []byte { return r.encoded[r.any:] }
 
 // DeltaField returns Delta preceded by the tag and length of the field "resources" of a
-// DeltaDiscoveryResponse. A response is the concatenation of its other fields and these. Callers
-// must not modify it.
+// DeltaDiscoveryResponse. A response is the concatenation of its other fields and of its resources'
+// DeltaFields. Callers must not modify it.
 func (r *Resource) DeltaField() []byte { return r.encoded }
 
 // StateField returns Any preceded by the tag and length of the field "resources" of a
 // DiscoveryResponse. Callers must not modify it.
 func (r *Resource) StateField() []byte { return r.encoded[r.state:] }
 
-// stored is a Resource as JSON.
+// stored is the JSON form of a Resource.
 type stored struct {
 	Key
 	Version string `json:"version"`
-	Value   []byte `json:"value"` // null: only the version is known
+	Value   []byte `json:"value"` // encoded message; null if only the version is known
 }
 
 var errSecret = errors.New("secrets are not stored")
 
-// MarshalJSON encodes the resource without its origins. A secret is an error.
+// MarshalJSON encodes the resource without its origins. It fails for a secret.
 func (r *Resource) MarshalJSON() ([]byte, error) {
 	if r.Type == SecretType {
 		return nil, errSecret
@@ -166,7 +166,7 @@ func (r *Resource) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON.
+// UnmarshalJSON decodes what MarshalJSON encodes.
 func (r *Resource) UnmarshalJSON(text []byte) error {
 	var s stored
 	err := json.Unmarshal(text, &s)

@@ -6,17 +6,18 @@ import (
 	"slices"
 )
 
-// While the newest version of a resource is refused, clients use the last accepted one. The removed
-// resources that it refers to stay in the snapshots meanwhile, as do removed listeners that the
-// refused one may replace.
+// Clients that refuse the newest version of a resource continue to use its last accepted version.
+// Removed resources that this version refers to stay in the snapshots meanwhile, as do removed
+// listeners that the refused one may replace.
 
-// retain restores and removes such resources. Callers hold mu.
+// retain puts removed resources that clients still need into the next snapshot, and drops those
+// that they no longer need. Callers hold mu.
 func (f *Feed) retain(e *edit) {
 	if len(f.refusals)+len(f.retained)+len(f.removed) == 0 {
 		return
 	}
 	needed := map[Key]bool{}
-	names := map[string][]Key{} // of what was removed
+	names := map[string][]Key{} // keys of removed resources by name
 	lengths := map[uint64]bool{}
 	for key := range f.removed {
 		if key.Type != ListenerType {
@@ -65,8 +66,9 @@ func (f *Feed) retain(e *edit) {
 	}
 }
 
-// references calls found with the keys of the names that fields of the message have. Messages
-// within Any count. It takes time in proportion to the message, not to the names.
+// references calls found with the keys, from names, of the resources whose names occur in string
+// fields of the resource's message, also within an Any. Its duration is proportional to the size of
+// the message, not to the number of names.
 func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, found func(Key)) {
 	value := r.Value()
 	for len(value) > 0 && len(names) > 0 {
@@ -80,16 +82,18 @@ func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, f
 	}
 }
 
-// Known reports whether the content is known, not only the version.
+// Known reports whether the resource's content is known, not only its version.
 func (r *Resource) Known() bool { return r != nil && len(r.encoded) > 0 }
 
-// State has the refusals of a feed for the next feed of the same proxies, without those of secrets.
+// State holds the refusals of a feed, to be restored in a later feed of the same proxies. Refusals
+// of secrets are left out.
 type State struct {
-	Refused  []Refused   `json:"refused,omitempty"` // of Resource only the version is known
+	// refused resources, with their versions but without their content
+	Refused  []Refused   `json:"refused,omitempty"`
 	Retained []*Resource `json:"retained,omitempty"`
 }
 
-// State returns the refusals of the feed, sorted.
+// State returns the refusals of the feed, sorted by key.
 func (f *Feed) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,8 +117,9 @@ func (f *Feed) State() State {
 	return s
 }
 
-// Restore makes refusals of an earlier feed known. A resource whose version equals the refused one
-// counts as refused; a different one is tried. Call it before the first Publish.
+// Restore makes the refusals of an earlier feed known to this one. A published resource whose
+// version equals the refused one counts as refused; any other version is sent to clients. Call
+// Restore before the first Publish.
 func (f *Feed) Restore(s State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

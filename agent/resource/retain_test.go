@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message returns a resource with a field for each name.
+// message returns a resource in which a string field for each of refersTo names another resource.
 func message(typeURL, name string, refersTo ...string) *Resource {
 	var value []byte
 	for _, other := range refersTo {
@@ -19,7 +19,7 @@ func message(typeURL, name string, refersTo ...string) *Resource {
 	return FromEncoded(typeURL, name, value)
 }
 
-// threadTime returns the processor time of the calling thread.
+// threadTime returns the processor time that the calling thread has used.
 func threadTime(t *testing.T) time.Duration {
 	t.Helper()
 	var usage unix.Rusage
@@ -29,8 +29,8 @@ func threadTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// TestFeed_RetainsInLinearTime has a client refuse 5,000 clusters and a route with 5,000 clusters,
-// all of which are removed: the feed's lock must not be held for seconds.
+// TestFeed_RetainsInLinearTime has a client refuse 5,000 clusters and a route that refers to them,
+// all of which are removed: the feed must not hold its lock for seconds.
 func TestFeed_RetainsInLinearTime(t *testing.T) {
 	f, client := NewFeed(), Client{"a", 1}
 	var names []string
@@ -48,7 +48,7 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	f.Accept(client, 1, append(all, route("a")))
 	f.Publish(Change{Set: []*Resource{route("b")}})
 	f.Publish(Change{Remove: removed})
-	runtime.LockOSThread() // another test or program may take the processor
+	runtime.LockOSThread() // the thread's own time does not count other tests and programs
 	defer runtime.UnlockOSThread()
 	began := threadTime(t)
 	s := f.Refuse(client, Nack{Resource: route("b"), Held: route("a"), Reason: "bad"})
@@ -64,9 +64,10 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	}
 }
 
-// An Envoy that does not start must not take from the live one what that accepts: a client that
-// connects after a refusal gets nothing older. Once it has answered listeners, what the older one
-// accepts and refuses of them does not count: new clients try the newest.
+// TestFeed_OlderClientsAcceptAndRefuse: an Envoy whose start fails must not take a listener from
+// the live one that accepted it, so a client that connects after the refusal gets nothing older.
+// After the new Envoy has answered listeners, answers of the older one no longer count for them:
+// new clients get the newest version.
 func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 	for _, test := range []struct {
 		typeURL  string
@@ -102,7 +103,8 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 	}
 }
 
-// After a restart of the agent an epoch that drains may connect last.
+// TestFeed_EpochsAreOrderedByNumber: after a restart of the agent a draining epoch may be the last
+// one to connect.
 func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	version := func(content string) *Resource {
 		return FromEncoded(ListenerType, "a", []byte(content))
@@ -129,8 +131,8 @@ func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	}
 }
 
-// A listener that a policy closes does not stay for a refused one that is new in the same edit, nor
-// one that stayed before.
+// TestFeed_RetainsNoClosedListener: a listener that a policy closes is not retained for a refused
+// listener, whether that is new in the same edit or was refused before.
 func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	old, next := message(ListenerType, "old"), message(ListenerType, "next")
 	closed := map[Key]bool{old.Key(): true}
@@ -154,7 +156,7 @@ func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	}
 }
 
-// A private key does not stay in memory once its secret was removed.
+// TestFeed_ForgetsSecrets: a private key does not stay in memory after its secret was removed.
 func TestFeed_ForgetsSecrets(t *testing.T) {
 	f := NewFeed()
 	secret := FromEncoded(SecretType, "a", []byte("key"))
@@ -166,7 +168,8 @@ func TestFeed_ForgetsSecrets(t *testing.T) {
 	}
 }
 
-// Envoy accepts a secret that equals the refused one without looking at it.
+// TestFeed_RetriesNoSecret: Envoy accepts a secret that equals the refused one without checking it,
+// so Retry must not send it.
 func TestFeed_RetriesNoSecret(t *testing.T) {
 	for typeURL, want := range map[string]int{ClusterType: 1, SecretType: 0} {
 		f := NewFeed()
@@ -181,8 +184,9 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 	}
 }
 
-// An edit is undone while no agent runs, and the next Envoy refuses what the former one accepted:
-// it must not get that in place of itself, again and again.
+// TestFeed_RestoredVersionIsTheNewest: an edit is undone while no agent runs, and the next Envoy
+// refuses the version that the former one had accepted. The feed must not offer that version in
+// place of itself, again and again.
 func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	f := NewFeed()
 	r := FromEncoded(ClusterType, "a", []byte("1"))
