@@ -87,12 +87,12 @@ func (w *watcher) reportHidden() {
 
 // finish delivers changed inputs. The datacentre is complete once all services were read.
 func (w *watcher) finish(now time.Time, changed []store.Input) {
-	complete := w.complete.Load()
-	if !complete && w.listed && len(w.urgent) == 0 && !w.failed() {
-		w.complete.Store(true)
+	var completed *watcher
+	if !w.complete && w.listed && len(w.urgent) == 0 && !w.failed() {
+		w.complete, completed = true, w
 	}
-	if len(changed) > 0 || !complete && w.complete.Load() {
-		w.registry.deliver(changed)
+	if len(changed) > 0 || completed != nil {
+		w.registry.deliver(changed, completed)
 	}
 	if len(w.sweep) == 0 && !w.begun.IsZero() {
 		w.rest = now.Add(max(sweepPause, sweepShare*now.Sub(w.begun)))

@@ -56,10 +56,11 @@ type Registry struct {
 	watchers []*watcher
 	late     time.Duration // partialWait, but in tests
 
-	mu      sync.Mutex // guards the following fields
-	inputs  map[string]store.Input
-	synced  bool
-	partial bool // the first batch is late: changes are delivered before it
+	mu         sync.Mutex // guards the following fields
+	inputs     map[string]store.Input
+	incomplete map[*watcher]bool // not all of their services are in inputs
+	synced     bool
+	partial    bool // the first batch is late: changes are delivered before it
 }
 
 // New returns a registry. Run connects it.
@@ -81,13 +82,14 @@ func New(options Options) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{options: options, client: client, late: partialWait,
-		inputs: map[string]store.Input{}}
+		inputs: map[string]store.Input{}, incomplete: map[*watcher]bool{}}
 	datacenters := options.Datacenters
 	if len(datacenters) == 0 {
 		datacenters = []string{""}
 	}
 	for _, datacenter := range datacenters {
-		r.watchers = append(r.watchers, newWatcher(r, datacenter))
+		w := newWatcher(r, datacenter)
+		r.watchers, r.incomplete[w] = append(r.watchers, w), true
 	}
 	return r, nil
 }
@@ -118,8 +120,9 @@ func (r *Registry) Reload() {
 	}
 }
 
-// deliver passes changed inputs on. The first batch waits until all datacentres are complete.
-func (r *Registry) deliver(changed []store.Input) {
+// deliver passes changed inputs on. With them, the datacentre of the watcher completed (nil: none)
+// is complete. The first batch waits until all are.
+func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, input := range changed {
@@ -129,9 +132,9 @@ func (r *Registry) deliver(changed []store.Input) {
 			r.inputs[input.Path] = input
 		}
 	}
-	incomplete := func(w *watcher) bool { return !w.complete.Load() }
+	delete(r.incomplete, completed)
 	switch {
-	case !r.synced && !slices.ContainsFunc(r.watchers, incomplete):
+	case !r.synced && len(r.incomplete) == 0:
 		r.synced = true
 		r.send(r.all(), true)
 	case (r.synced || r.partial) && len(changed) > 0:

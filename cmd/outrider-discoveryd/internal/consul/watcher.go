@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -26,17 +25,17 @@ const (
 	sweepPause = time.Second
 )
 
-// watcher reads one datacentre. The goroutine of run owns its fields, but complete and health.
+// watcher reads one datacentre. The goroutine of run owns its fields, but health.
 type watcher struct {
 	registry   *Registry
 	datacenter string // "": that of the agent
-	complete   atomic.Bool
 	health     health
 	names      chan answer[map[string][]string]
 	checks     [2]chan answer[api.HealthChecks] // by state: critical, warning
 	accept     chan struct{}                    // see Registry.Reload
 
 	listed   bool                // the names of the services were read
+	complete bool                // all services were read
 	services map[string]*service // by name, those that were read
 	missing  map[string]bool     // of services: Consul lost them, their last state stays
 	filtered bool                // the last list of names was filtered
@@ -244,7 +243,7 @@ func (w *watcher) removeAll(names map[string]bool) {
 		delete(names, name)
 	}
 	if len(changed) > 0 {
-		w.registry.deliver(changed)
+		w.registry.deliver(changed, nil)
 	}
 }
 

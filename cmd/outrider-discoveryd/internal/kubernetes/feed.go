@@ -39,9 +39,10 @@ type feed struct {
 	collections []*collection
 	wake        chan struct{}
 
-	mu      sync.Mutex
-	changed map[string]struct{} // paths
-	synced  bool                // the first batch is sent
+	mu       sync.Mutex
+	changed  map[string]struct{} // paths
+	complete bool                // all collections are listed, and the first batch has them
+	synced   bool                // the sink has the first batch
 }
 
 func newFeed(name string, at *connection, h handler, sink source.Sink) feed {
@@ -88,14 +89,14 @@ func (f *feed) send() {
 		f.mu.Unlock()
 		return
 	}
-	batch := discovery.Batch{Source: f.name, All: !f.synced}
+	batch := discovery.Batch{Source: f.name, All: !f.complete}
 	for path := range f.changed {
 		if in, ok := f.handler.input(path); ok {
 			batch.Inputs = append(batch.Inputs, in)
 		}
 	}
 	clear(f.changed)
-	f.synced = true
+	f.complete = true
 	f.mu.Unlock()
 	if !batch.All && len(batch.Inputs) == 0 {
 		return
@@ -104,6 +105,9 @@ func (f *feed) send() {
 		return cmp.Compare(a.Path, b.Path)
 	})
 	f.sink(batch)
+	f.mu.Lock()
+	f.synced = true
+	f.mu.Unlock()
 }
 
 // Status returns the state of the connection.

@@ -158,7 +158,7 @@ func (r *Registry) changeUsers(pod string) {
 
 // changeNode marks the services that have an endpoint on a node. Localities of nodes hardly change.
 func (r *Registry) changeNode(name string) {
-	if !r.synced {
+	if !r.complete {
 		return // all services are new
 	}
 	for key, s := range r.services {

@@ -184,6 +184,8 @@ func (r *Recorder) path(name string) string { return filepath.Join(r.directory, 
 // restore delivers the stored state of a source that has not synchronised.
 func (r *Recorder) restore(s source.Source) {
 	inputs, known := r.stored(s.Name())
+	// Sources deliver with a lock of their own that their status needs, so mu comes after it.
+	err := cmp.Or(s.Status().Err, errors.New("no answer yet"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.states[s.Name()]
@@ -199,8 +201,7 @@ func (r *Recorder) restore(s source.Source) {
 		r.next(discovery.Batch{Source: s.Name(), All: true, Inputs: inputs})
 	}
 	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
-		"source %s has not synchronised since the start (%v): %s", s.Name(),
-		cmp.Or(s.Status().Err, errors.New("no answer yet")), served))
+		"source %s has not synchronised since the start (%v): %s", s.Name(), err, served))
 }
 
 // stored returns the stored state of a source; known is false if there is none that is whole.

@@ -96,3 +96,30 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 		t.Errorf("a damaged state is delivered: %v", paths)
 	}
 }
+
+// delivering is a source that delivers a batch while its status is read, as one whose lock is held
+// in both does.
+type delivering struct {
+	fake
+	t *testing.T
+}
+
+func (d *delivering) Status() source.Status {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.sink(discovery.Batch{Source: d.Name()})
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		d.t.Error("the recorder waits for the source's status and the source for the recorder")
+	}
+	return d.fake.Status()
+}
+
+func TestRecorder_ReadsStatusesWithoutItsLock(t *testing.T) {
+	r := New(t.TempDir(), func(discovery.Batch) {}, condition.NewBoard(),
+		slog.New(slog.DiscardHandler))
+	r.restore(&delivering{fake{sink: r.Sink}, t})
+}
