@@ -9,19 +9,19 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// conditionAway is active while an Envoy has no upstream server.
+// conditionAway is active while an Envoy has no connection to the upstream server.
 const conditionAway = "upstream-unreachable"
 
-// away identifies what conditionAway says. Its sentence has the first error of a class, so that
-// errors that differ in ports or times are one event.
+// away identifies the current text of conditionAway. The condition's sentence shows the first error
+// of a class, so that errors that differ only in ports or times count as one event.
 type away struct {
 	address string
-	class   string // of the error; "": there is a connection
+	class   string // class of the error; "" while there is a connection
 	state   State
 }
 
-// classOf returns the class of an error. A server that closes connections shows this at several
-// places of a handshake.
+// classOf returns the class of an error. A server that closes connections causes different errors,
+// depending on the state of the handshake; they are in one class.
 func classOf(err error) string {
 	text := err.Error()
 	for _, closed := range []string{"connection reset", "broken pipe", "EOF", "server preface",
@@ -33,7 +33,7 @@ func classOf(err error) string {
 	return repeat.Class(text)
 }
 
-// showAway raises or clears the condition for the session that decides the status. Callers hold mu.
+// showAway raises or clears conditionAway for the session with the worst state. Callers hold mu.
 func (s *Server) showAway(worst state, next Status) {
 	if worst.err == nil {
 		s.away = away{}

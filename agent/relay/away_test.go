@@ -14,8 +14,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A load balancer without istiod accepts and resets: this is one event and one line, however often
-// it is tried. When it refuses connections instead, that is another.
+// TestUpstream_ThatResetsIsOneEvent: a load balancer without an istiod accepts connections and
+// resets them. That is one event and one log line, however often the relay tries. If it then
+// refuses connections, that is another event.
 func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +66,8 @@ func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 	c.end(nil)
 }
 
-// Ports, times and the session that reports them do not matter.
+// TestServer_FailuresOfAClassAreOneEvent: errors of a class are one event, even if their ports,
+// times or sessions differ.
 func TestServer_FailuresOfAClassAreOneEvent(t *testing.T) {
 	board := condition.NewBoard()
 	events, end := board.Watch(100)

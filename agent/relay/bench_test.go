@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// benchmark measures responses from a server to a client, directly and through the relay: the
-// difference is what the relay adds.
+// benchmark measures responses from a server to a client, directly and through the relay. The
+// difference is the cost of the relay.
 func benchmark(b *testing.B, resources, bytes int) {
 	b.Helper()
 	message := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
@@ -51,7 +51,7 @@ func benchmark(b *testing.B, resources, bytes int) {
 	}
 }
 
-// connectTo opens an incremental stream of a server.
+// connectTo opens an incremental xDS stream to a server.
 func connectTo(b *testing.B, address string) *testStream {
 	b.Helper()
 	connection, err := grpc.NewClient(address,

@@ -9,35 +9,36 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds.
+// Bounds of what a relay stores, sends and waits for.
 const (
 	defaultPatience = 500 * time.Millisecond
 	// slowUpstream is how long a connected upstream may take for its first response before the
 	// cache serves.
 	slowUpstream = 5 * time.Second
-	// silentUpstream is the same while the cache serves and there is another address.
-	silentUpstream    = 30 * time.Second
-	maxRequestBytes   = 8 << 20
-	maxNodeBytes      = 512 << 10
-	maxResponseBytes  = 256 << 20
-	maxResources      = 1 << 20  // of a response, with removed ones
-	maxStreams        = 64       // of one connection
-	maxRequests       = 256      // queued for an upstream that does not read
-	maxQueuedBytes    = 64 << 20 // of these requests; the first ones of a link have all names
-	maxPending        = 64       // unanswered responses of a type that are remembered
-	maxRefusalBytes   = 8 << 10  // of an error message of Envoy
-	nameOverhead      = 64       // bytes of memory for a name or a version, beside its text
+	// silentUpstream replaces slowUpstream while the cache serves and upstream has another address.
+	silentUpstream   = 30 * time.Second
+	maxRequestBytes  = 8 << 20
+	maxNodeBytes     = 512 << 10
+	maxResponseBytes = 256 << 20
+	maxResources     = 1 << 20 // in a response, including removed resources
+	maxStreams       = 64      // on one connection
+	maxRequests      = 256     // requests queued for an upstream server that does not read
+	// bytes of the queued requests; the first requests of a link contain all names
+	maxQueuedBytes    = 64 << 20
+	maxPending        = 64      // unanswered responses of a type that are remembered
+	maxRefusalBytes   = 8 << 10 // bytes of an error message of Envoy
+	nameOverhead      = 64      // bytes of memory that a name or a version needs beside its text
 	keepaliveInterval = 30 * time.Second
 	keepaliveTimeout  = 10 * time.Second
-	keepaliveMinimum  = 5 * time.Second // between pings of Envoy
+	keepaliveMinimum  = 5 * time.Second // least interval between the pings of an Envoy
 )
 
-// share bounds what a group of streams uses of the relay's memory. Envoys have one and all other
-// clients another, so that applications take nothing from Envoy.
+// share bounds the memory of the relay that a group of streams uses. Envoys have one share and all
+// other clients another, so that applications cannot exhaust the share of Envoys.
 type share struct {
-	nameBytes int   // of the names and versions in the requests of one stream
-	streams   quota // at the same time
-	names     quota // bytes, as nameBytes, of all streams
+	nameBytes int   // bytes of the names and versions in the requests of one stream
+	streams   quota // number of concurrent streams
+	names     quota // bytes of the names and versions in the requests of all streams
 	pending   quota // bytes of unanswered responses
 	held      quota // bytes of accepted resources
 }
@@ -49,7 +50,7 @@ func newShares() (envoys, others *share) {
 			pending: quota{most: 64 << 20}, held: quota{most: 128 << 20}}
 }
 
-// quota is an amount that several goroutines take parts of.
+// quota is a limited amount of which several goroutines take parts.
 type quota struct {
 	most int64
 	used atomic.Int64
@@ -74,7 +75,7 @@ func (s *Server) shareOf(session *session) *share {
 	return s.others
 }
 
-// countNames takes what the requests of a type hold from the share.
+// countNames takes the memory of the names and versions in a type's requests from the share.
 func (s *session) countNames(w *watch) error {
 	bytes := w.requestBytes()
 	change := bytes - w.counted.names
@@ -86,9 +87,9 @@ func (s *session) countNames(w *watch) error {
 	return nil
 }
 
-// countPending takes an unanswered response from the share. It forgets older ones of the type, and
-// in the end the response itself, if there is no room. An answer to a forgotten response is passed
-// on, but what it accepts is not held.
+// countPending takes an unanswered response from the share. If there is no room, it forgets older
+// responses of the type, and in the end this one. An answer to a forgotten response is forwarded,
+// but the resources that it accepts are not stored.
 func (s *session) countPending(w *watch) {
 	for {
 		change := w.pendingBytes() - w.counted.pending
@@ -101,8 +102,8 @@ func (s *session) countPending(w *watch) {
 	}
 }
 
-// countHeld takes the accepted resources of a type from the share. Where there is no room, only
-// their names and versions are held.
+// countHeld takes the accepted resources of a type from the share. If there is no room, only their
+// names and versions are stored.
 func (s *session) countHeld(w *watch) error {
 	for {
 		change := w.heldBytes() - w.counted.held
@@ -121,7 +122,7 @@ func (s *session) countHeld(w *watch) error {
 	}
 }
 
-// release gives everything back to the share.
+// release returns all that the session took from its share.
 func (s *session) release() {
 	s.share.streams.take(-1)
 	s.share.names.take(-s.counted.names)
@@ -129,5 +130,5 @@ func (s *session) release() {
 	s.share.held.take(-s.counted.held)
 }
 
-// counted is what was taken from a share, in bytes.
+// counted is the memory taken from a share, in bytes.
 type counted struct{ names, pending, held int }

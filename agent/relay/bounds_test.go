@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A stream whose Envoy does not read takes little of upstream, with extensions too, and delays no
-// other stream.
+// TestSession_StreamsDoNotDisturbEachOther: an Envoy that does not read makes its session read
+// little from upstream, also of extension configurations, and delays no other stream.
 func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
 	for _, typeURL := range []string{clusterType, xdsresource.ExtensionType} {
 		t.Run(typeURL, func(t *testing.T) { testSlowStream(t, typeURL) })
@@ -33,7 +33,7 @@ func testSlowStream(t *testing.T, typeURL string) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), "")
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
-	slow := r.connect(t, true, true) // never reads
+	slow := r.connect(t, true, true) // this client never reads
 	slow.send(request)
 	flooded := up.accept()
 	flooded.next()
@@ -62,7 +62,8 @@ func testSlowStream(t *testing.T, typeURL string) {
 		other.next()
 	}
 	flooded.end(nil)
-	if n := <-sent; n > 20 { // windows of both connections, and the responses between
+	// flow control windows of both connections, and the responses in the relay
+	if n := <-sent; n > 20 {
 		t.Errorf("%d MB were buffered for an Envoy that does not read", n)
 	}
 	above.send(deltaResponse("last", "a"))
@@ -71,7 +72,7 @@ func testSlowStream(t *testing.T, typeURL string) {
 	}
 }
 
-// endsExhausted waits until a stream ends at a bound.
+// endsExhausted waits until the stream ends with ResourceExhausted.
 func (s *testStream) endsExhausted() {
 	s.t.Helper()
 	select {
@@ -84,7 +85,8 @@ func (s *testStream) endsExhausted() {
 	}
 }
 
-// Names count, and so do the versions in the first request of a type.
+// TestSession_BoundsNamesAndInitialVersions: the bound covers names and the versions in the first
+// request of a type.
 func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 	long := strings.Repeat("x", maxRequestBytes/4)
 	for name, request := range map[string]func(i int) *discoveryv3.DeltaDiscoveryRequest{
@@ -114,7 +116,8 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = envoy.stream.SendMsg(&text) // the last one may come late
+				// sending may fail, because the stream ends at the bound
+				_ = envoy.stream.SendMsg(&text)
 			}
 			envoy.endsExhausted()
 			parts.Eventually(t, 10*time.Second, "the names are given back", func() bool {
@@ -124,8 +127,8 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 	}
 }
 
-// A client that reads and does not answer holds a bounded number of bytes; its answer to a response
-// that is remembered counts.
+// TestSession_BoundsUnansweredResponses: the responses of a client that reads but does not answer
+// take bounded memory. Its answer to a response that is still remembered has an effect.
 func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), filepath.Join(t.TempDir(), "cache"))
@@ -143,7 +146,7 @@ func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	}
 	answer := func(nonce string) {
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: nonce})
-		above.next() // also that to a response that is forgotten
+		above.next() // the answer to a forgotten response is forwarded, too
 	}
 	answer("10")
 	if used := r.envoys.pending.used.Load(); used < 2<<20 || used > 4<<20 {
@@ -160,7 +163,8 @@ func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	})
 }
 
-// Beyond the bound of accepted resources, names and versions are held.
+// TestSession_BoundsAcceptedResources: beyond the bound of accepted resources only names and
+// versions are stored.
 func TestSession_BoundsAcceptedResources(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), filepath.Join(t.TempDir(), "cache"))
@@ -188,7 +192,8 @@ func TestSession_BoundsAcceptedResources(t *testing.T) {
 	}
 }
 
-// Other clients have their own bounds: Envoy's streams open while they use all of theirs.
+// TestServer_OtherClientsTakeNothingFromEnvoy: Envoy's streams open while other clients use all of
+// their share.
 func TestServer_OtherClientsTakeNothingFromEnvoy(t *testing.T) {
 	var isEnvoy atomic.Bool
 	r := startRelayWith(t, Options{Upstream: serverAt(startUpstream(t,
@@ -225,7 +230,8 @@ func TestParseResponse_BoundsResources(t *testing.T) {
 	}
 }
 
-// One response's extensions are bounded with their modules, of which each has a copy.
+// TestModules_BoundsAllModulesOfAResponse: the extension configurations of one response are bounded
+// together with their modules, even if several contain the same module.
 func TestModules_BoundsAllModulesOfAResponse(t *testing.T) {
 	body := make([]byte, 64<<20)
 	r := &response{typeURL: xdsresource.ExtensionType}

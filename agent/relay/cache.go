@@ -20,36 +20,40 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// identity identifies a node at an upstream server. Resources of another one are not served.
+// identity identifies a node at an upstream server. Cached resources of one identity are never
+// served to another.
 type identity string
 
-// identityOf begins with the address. It leaves out what changes with Envoy's version.
+// identityOf returns the identity of a node at an upstream server, beginning with the server's
+// address. It leaves out fields that change with Envoy's version.
 func identityOf(node *corev3.Node, address string) identity {
 	reduced := &corev3.Node{Id: node.GetId(), Cluster: node.GetCluster(),
 		Metadata: node.GetMetadata(), Locality: node.GetLocality()}
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(reduced)
 	if err != nil {
-		text = []byte(node.GetId()) // unreachable: the node was decoded from a message
+		text = []byte(node.GetId()) // unreachable, because the node was decoded from a message
 	}
 	sum := sha256.Sum256(text)
 	return identity(identityStart(address, node.GetId()) + hex.EncodeToString(sum[:]))
 }
 
-// identityStart is what the identities of a node ID at an upstream server begin with. The node's IP
-// address does not matter: it may be unknown at the agent's start.
+// identityStart returns the common prefix of the identities of a node ID at an upstream server. It
+// leaves out the node's IP address, which may be unknown at the agent's start.
 func identityStart(address, id string) string {
-	if parts := strings.Split(id, "~"); len(parts) == 4 { // type, IP, name, domain
+	// a node ID of Istio consists of type, IP address, name and domain
+	if parts := strings.Split(id, "~"); len(parts) == 4 {
 		id = parts[0] + "~" + parts[2] + "~" + parts[3]
 	}
 	sum := sha256.Sum256([]byte(id))
 	return address + "#" + hex.EncodeToString(sum[:]) + "#"
 }
 
-// snapshot is what a node accepted last. Its maps are never modified.
+// snapshot holds the resources that a node accepted last. Its maps are never modified.
 type snapshot struct {
 	identity identity
-	saved    time.Time // last change
-	restored bool      // read from the file; nothing was accepted since
+	saved    time.Time // time of the last change
+	// the snapshot was read from the file, and the node has accepted nothing since
+	restored bool
 	types    map[string]accepted
 }
 
@@ -58,29 +62,29 @@ type accepted struct {
 	resources map[string]resource
 }
 
-// Cache holds accepted resources in memory and writes them to a file.
+// Cache stores accepted resources in memory and writes them to a file.
 type Cache struct {
 	path  string
-	most  int // bytes of the file
+	most  int // maximum size of the file in bytes
 	board *condition.Board
-	dirty chan struct{} // of capacity 1: the file must be written
+	dirty chan struct{} // the file must be written; capacity 1
 
 	mu     sync.Mutex
-	maxAge time.Duration // of what was read from the file; 0: no limit
-	// nodes holds the last two nodes, the current one first: epochs of different nodes may overlap
+	maxAge time.Duration // maximum age of a snapshot read from the file; 0: no limit
+	// snapshots of the last two nodes, the current one first: epochs of different nodes may overlap
 	nodes []*snapshot
 }
 
 const maxNodes = 2
 
-// Conditions of the cache.
+// Codes of the cache's conditions.
 const (
-	conditionRefused   = "discovery-cache-refused"   // until it is written
-	conditionUnwritten = "discovery-cache-unwritten" // until it is written
-	conditionExpired   = "discovery-cache-expired"   // until Envoy accepts something
+	conditionRefused   = "discovery-cache-refused"   // active until the cache is written
+	conditionUnwritten = "discovery-cache-unwritten" // active until the cache is written
+	conditionExpired   = "discovery-cache-expired"   // active until Envoy accepts resources
 )
 
-// OpenCache reads the cache from a file. A file that is not valid is reported and not used.
+// OpenCache reads the cache from a file. An invalid file is reported on the board and ignored.
 func OpenCache(path string, board *condition.Board) *Cache {
 	c := &Cache{path: path, most: maxFileBytes, board: board, dirty: make(chan struct{}, 1)}
 	nodes, err := readFile(path)
@@ -97,19 +101,20 @@ func OpenCache(path string, board *condition.Board) *Cache {
 	return c
 }
 
-// setMaxAge sets the age beyond which nothing is served that was read from the file; 0: no limit.
+// setMaxAge sets the maximum age of what was read from the file; older resources are not served. 0
+// means no limit.
 func (c *Cache) setMaxAge(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.maxAge = age
 }
 
-// expired reports whether a snapshot is too old to be served. Callers hold mu.
+// expired reports whether a snapshot from the file is too old to be served. Callers hold mu.
 func (c *Cache) expired(node *snapshot) bool {
 	return node.restored && c.maxAge > 0 && time.Since(node.saved) > c.maxAge
 }
 
-// reportExpired raises the condition if the resources of a node are too old to be served.
+// reportExpired raises conditionExpired if the resources of a node are too old to be served.
 func (c *Cache) reportExpired(of identity) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,9 +127,9 @@ func (c *Cache) reportExpired(of identity) {
 	}
 }
 
-// put replaces the resources of a type. held is never modified afterwards.
+// put replaces a node's resources of a type. Nobody may modify the map held afterwards.
 func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
-	if typeURL == xdsresource.SecretType { // it has private keys
+	if typeURL == xdsresource.SecretType { // secrets contain private keys
 		return
 	}
 	c.mu.Lock()
@@ -149,12 +154,12 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 	}
 }
 
-// exceeded reports that accepted resources are too large to be held.
+// exceeded reports that the accepted resources are too large to be stored.
 func (c *Cache) exceeded(most int64) {
 	c.unwritten(fmt.Errorf("it has more than %d MB", most>>20))
 }
 
-// node returns the snapshot of a node that may be served, or nil. Callers hold mu.
+// node returns the snapshot of a node, or nil if there is none that may be served. Callers hold mu.
 func (c *Cache) node(of identity) *snapshot {
 	for _, node := range c.nodes {
 		if node.identity == of && !c.expired(node) {
@@ -164,7 +169,8 @@ func (c *Cache) node(of identity) *snapshot {
 	return nil
 }
 
-// get returns the resources of a type, nil if the node never accepted the type.
+// get returns a node's cached resources of a type and their version; nil if the node never accepted
+// the type.
 func (c *Cache) get(of identity, typeURL string) (map[string]resource, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,7 +182,8 @@ func (c *Cache) get(of identity, typeURL string) (map[string]resource, string) {
 	return found.resources, found.version
 }
 
-// newest returns the resources of a type that a node ID accepted last from an upstream server.
+// newest returns the resources of a type that a node with this ID accepted last from an upstream
+// server.
 func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,8 +196,8 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	return nil
 }
 
-// madeFrom returns the extension made from the upstream body whose SHA-256 is source, nil if
-// there is none.
+// madeFrom returns the cached extension configuration that was made from a resource of upstream,
+// identified by its SHA-256 source; nil if there is none.
 func (c *Cache) madeFrom(source []byte) []byte {
 	if c == nil {
 		return nil
@@ -200,14 +207,14 @@ func (c *Cache) madeFrom(source []byte) []byte {
 	for _, node := range c.nodes {
 		for _, one := range node.types[xdsresource.ExtensionType].resources {
 			if bytes.Equal(one.source, source) {
-				return bytes.Clone(one.body) // not a part of the whole file
+				return bytes.Clone(one.body) // the clone does not keep the whole file in memory
 			}
 		}
 	}
 	return nil
 }
 
-// savedAt returns when the node last accepted resources, zero if it is unknown.
+// savedAt returns when the node last accepted resources; zero if unknown.
 func (c *Cache) savedAt(of identity) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,16 +224,16 @@ func (c *Cache) savedAt(of identity) time.Time {
 	return time.Time{}
 }
 
-// The file is written writeDelay after a change, and no more often than writeInterval.
+// Cache.run writes the file writeDelay after a change, and no more often than every writeInterval.
 const (
 	writeDelay    = time.Second
 	writeInterval = 30 * time.Second
 )
 
-// run writes the file after changes, and at the end. A write that failed is tried again.
+// run writes the file after changes, and once more when ctx ends. It retries a failed write.
 func (c *Cache) run(ctx context.Context) error {
 	pause := writeDelay
-	var again <-chan time.Time // nil: the last write did not fail
+	var again <-chan time.Time // timer of the next retry; nil unless the last write failed
 	for {
 		select {
 		case <-c.dirty:
@@ -237,7 +244,7 @@ func (c *Cache) run(ctx context.Context) error {
 		case <-again:
 		case <-ctx.Done():
 			if again != nil || len(c.dirty) > 0 {
-				_ = c.write() // the condition has the error
+				_ = c.write() // the condition shows the error
 			}
 			return nil
 		}
@@ -246,8 +253,8 @@ func (c *Cache) run(ctx context.Context) error {
 	}
 }
 
-// write saves the cache to its file and updates the conditions on the board. The error is that of
-// the file.
+// write saves the cache to its file and updates the cache's conditions. It returns the error of
+// writing the file.
 func (c *Cache) write() error {
 	c.mu.Lock()
 	nodes, without := fit(c.nodes, c.most)

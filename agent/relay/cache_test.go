@@ -25,7 +25,7 @@ func held(names ...string) map[string]resource {
 	return all
 }
 
-// written returns a cache with content, and the bytes of its file.
+// written returns a cache with resources, and the content of its file.
 func written(t testing.TB) (*Cache, []byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cache")
@@ -135,7 +135,8 @@ func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
 	}
 }
 
-// What exceeds the size of the file is left out: the older node, then the largest modules.
+// TestCache_LeavesOutWhatDoesNotFit: if the file would be too large, it is written without the
+// older node, and then without the largest modules.
 func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 	board := condition.NewBoard()
 	c := OpenCache(filepath.Join(t.TempDir(), "cache"), board)
@@ -181,7 +182,8 @@ func TestCache_IsWrittenAtTheEnd(t *testing.T) {
 	}
 }
 
-// A disk that was full is written once it has room, without a further change.
+// TestCache_IsWrittenAgainAfterAFailure: a cache that could not be written to a full disk is
+// written once the disk has room, without a further change.
 func TestCache_IsWrittenAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "none")
@@ -222,7 +224,7 @@ func TestCache_IsWrittenSoonAfterAChange(t *testing.T) {
 	<-ended
 }
 
-// sealed returns the records in a file with a correct checksum.
+// sealed returns a file with the records and a correct checksum.
 func sealed(records []byte) []byte {
 	text := append([]byte(fileHeader), records...)
 	sum := sha256.Sum256(text)
@@ -246,7 +248,7 @@ func FuzzDecodeFile(f *testing.F) {
 		if err != nil && nodes != nil {
 			t.Errorf("%d nodes beside the error %v", len(nodes), err)
 		}
-		// With a correct checksum the records themselves are reached.
+		// Only a correct checksum lets the decoder reach the records.
 		_, _ = decodeFile(sealed(text))
 	})
 }
@@ -316,7 +318,7 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-// The file was written by an agent from before agent/recordfile.
+// TestCache_OfAnEarlierAgent reads a file of an agent from before package recordfile.
 func TestCache_OfAnEarlierAgent(t *testing.T) {
 	board := condition.NewBoard()
 	c := OpenCache("testdata/cache-1", board)

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// What was accepted too long before a start is not served; what is accepted afterwards is.
+// TestCache_MaxAge: resources that were accepted too long before a start are not served; those
+// accepted after the start are.
 func TestCache_MaxAge(t *testing.T) {
 	const hour = time.Hour
 	before, _ := written(t)
@@ -39,13 +40,14 @@ func TestCache_MaxAge(t *testing.T) {
 				after.board.Conditions())
 		}
 	}
-	before.setMaxAge(hour / 2) // accepted by this agent
+	before.setMaxAge(hour / 2) // resources that this agent's Envoy accepted have no maximum age
 	if known, _ := before.get("node", clusterType); known == nil {
 		t.Error("what was accepted since the start is not served")
 	}
 }
 
-// An Envoy that starts while upstream is away gets nothing that is too old, and status says so.
+// TestSession_CacheTooOldIsNotServed: an Envoy that starts while upstream is unreachable gets no
+// resources that are too old, and the status says so.
 func TestSession_CacheTooOldIsNotServed(t *testing.T) {
 	for _, age := range []time.Duration{0, time.Minute} {
 		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())

@@ -33,22 +33,23 @@ func testNode(t testing.TB) *corev3.Node {
 		Cluster: "test", Metadata: metadata}
 }
 
-// testStream is a stream of bytes, of a client of the relay or of an upstream server.
+// testStream is a stream of encoded messages, on the side of a client of the relay or of an
+// upstream server.
 type testStream struct {
 	t        testing.TB
 	stream   messages
-	end      func(error) // the error is that of an upstream server
+	end      func(error) // end ends an upstream server's stream with an error
 	received chan []byte
 	ended    chan error
 }
 
-// messages is a stream of gRPC, of either side.
+// messages is a gRPC stream of either side.
 type messages interface {
 	SendMsg(message any) error
 	RecvMsg(message any) error
 }
 
-// newTestStream starts receiving unless slow is set.
+// newTestStream returns a testStream that starts receiving at once, unless slow is set.
 func newTestStream(t testing.TB, stream messages, slow bool) *testStream {
 	s := &testStream{t: t, stream: stream, received: make(chan []byte, 10_000),
 		ended: make(chan error, 1)}
@@ -69,7 +70,7 @@ func (s *testStream) receive() {
 	}
 }
 
-// connect opens a client stream.
+// connect opens a client's stream to the relay.
 func (r *running) connect(t testing.TB, delta, slow bool) *testStream {
 	t.Helper()
 	connection, err := grpc.NewClient("unix:"+r.socket,
@@ -94,7 +95,7 @@ func (r *running) connect(t testing.TB, delta, slow bool) *testStream {
 	return s
 }
 
-// send sends a message and returns its bytes.
+// send sends a message and returns its encoded form.
 func (s *testStream) send(message proto.Message) []byte {
 	s.t.Helper()
 	text, err := proto.Marshal(message)
@@ -107,7 +108,7 @@ func (s *testStream) send(message proto.Message) []byte {
 	return text
 }
 
-// next returns the next message.
+// next returns the next received message, encoded.
 func (s *testStream) next() []byte {
 	s.t.Helper()
 	select {
@@ -121,7 +122,7 @@ func (s *testStream) next() []byte {
 	return nil
 }
 
-// decode decodes the next message.
+// decode decodes the next received message.
 func decode[M proto.Message](s *testStream, into M) M {
 	s.t.Helper()
 	if err := proto.Unmarshal(s.next(), into); err != nil {
@@ -130,13 +131,13 @@ func decode[M proto.Message](s *testStream, into M) M {
 	return into
 }
 
-// fakeUpstream is an upstream server whose streams a test plays.
+// fakeUpstream is an upstream server whose streams a test controls.
 type fakeUpstream struct {
 	t        testing.TB
 	address  string
 	server   *grpc.Server
 	accepted chan *testStream
-	slow     atomic.Bool // streams do not receive
+	slow     atomic.Bool // streams do not receive requests
 }
 
 func startUpstream(t testing.TB, address string) *fakeUpstream {
@@ -171,7 +172,7 @@ func startUpstream(t testing.TB, address string) *fakeUpstream {
 	return f
 }
 
-// accept returns the next stream.
+// accept returns the next stream that a client has opened.
 func (f *fakeUpstream) accept() *testStream {
 	f.t.Helper()
 	select {

@@ -11,8 +11,8 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// The types that clients may request. istiod answers everything else, such as debug information, to
-// the identity of this host. The agent's own requests are not restricted.
+// Types that clients may request. istiod would answer requests of other types, such as debug
+// information, to the identity of this host. The agent's own requests are not restricted.
 var (
 	grpcTypes = []string{xdsresource.ListenerType, xdsresource.RouteType,
 		xdsresource.ClusterType, xdsresource.EndpointType}
@@ -25,11 +25,11 @@ var (
 		xdsresource.RuntimeType}, grpcTypes...)
 )
 
-// allow returns an error for a type that the session's client may not request.
+// allow returns an error if the session's client may not request a type.
 func (s *session) allow(typeURL string) error {
 	allowed := envoyTypes
 	if s.share == s.server.others {
-		allowed = grpcTypes // no secrets: their socket is Envoy's
+		allowed = grpcTypes // applications get no secrets: those are sent only on Envoy's socket
 	}
 	if slices.Contains(allowed, typeURL) {
 		return nil
@@ -38,8 +38,8 @@ func (s *session) allow(typeURL string) error {
 		"the type %.200q is not passed to the upstream server", typeURL)
 }
 
-// identify records the node of a request. An application has the node of its bootstrap, whatever it
-// sends, if there is one.
+// identify records the node of a request. If the agent has a bootstrap for applications, their node
+// is that of the bootstrap, whatever they send.
 func (s *session) identify(r *request) error {
 	if r.node == nil {
 		if s.node == nil {
@@ -68,7 +68,7 @@ func (s *session) identify(r *request) error {
 	return nil
 }
 
-// cache returns the cache of the session's node, nil if it has none.
+// cache returns the cache for the session's node; nil if its resources are not cached.
 func (s *session) cache() *Cache {
 	if !s.own {
 		return nil

@@ -19,8 +19,9 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// Clients cannot ask istiod for what it answers to this host, such as the configuration of others;
-// applications cannot ask for secrets either.
+// TestSession_PassesOnlyTypesOfItsClient: clients cannot request from istiod what it sends only to
+// this host, such as the configuration of other proxies. Applications cannot request secrets
+// either.
 func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	var isEnvoy atomic.Bool
@@ -69,8 +70,9 @@ func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 	}
 }
 
-// An application has the node of its bootstrap, whatever it sends. Without one, its node is not
-// cached, and the agent asks nothing for it.
+// TestSession_NodeOfApplications: an application has the node of its bootstrap, whatever it sends.
+// Without a bootstrap, its resources are not cached, and the agent sends no subscriptions on its
+// stream.
 func TestSession_NodeOfApplications(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		for _, delta := range []bool{true, false} {
@@ -116,9 +118,9 @@ func TestSession_NodeOfApplications(t *testing.T) {
 			}
 			receive()
 			if known {
-				receive() // the agent's subscription
+				receive() // request of the agent's subscription
 			}
-			c.send(request) // with the node again
+			c.send(request) // a request that has a node again
 			receive()
 			if got == nil || types["own"] != known {
 				t.Errorf("known %t, incremental %t: types %v", known, delta, types)

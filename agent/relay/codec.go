@@ -10,7 +10,7 @@ import (
 // codec passes messages as bytes. Messages are *[]byte.
 type codec struct{}
 
-// Name implements encoding.CodecV2. It is the content subtype, which servers expect.
+// Name implements encoding.CodecV2. It returns the content subtype that servers expect.
 func (codec) Name() string { return "proto" }
 
 // Marshal implements encoding.CodecV2.
@@ -32,14 +32,14 @@ func (codec) Unmarshal(data mem.BufferSlice, message any) error {
 	return nil
 }
 
-// The methods of the aggregated discovery service.
+// Methods of the aggregated discovery service.
 const (
 	serviceName = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 	worldMethod = "StreamAggregatedResources"
 	deltaMethod = "DeltaAggregatedResources"
 )
 
-// service describes the two methods, as streams of bytes.
+// service describes the two methods of the aggregated discovery service, as streams of bytes.
 func (s *Server) service() *grpc.ServiceDesc {
 	method := func(name string, delta bool) grpc.StreamDesc {
 		return grpc.StreamDesc{StreamName: name, ServerStreams: true, ClientStreams: true,

@@ -13,18 +13,18 @@ import (
 )
 
 // DebugServer serves istiod's debug information over HTTP: GET /debug/NAME, for example
-// /debug/config_dump?proxyID=ID. Only some local users may connect: istiod answers to the identity
-// of this host.
+// /debug/config_dump?proxyID=ID. Only the configured local users may connect, because istiod treats
+// every request as one of this host.
 type DebugServer struct {
 	part.Readiness
 	Server  *Server
-	Address string   // host:port
-	Users   []uint32 // that may connect
+	Address string   // listening address, as host:port
+	Users   []uint32 // UIDs of the local users that may connect
 	Board   *condition.Board
 	Logger  *slog.Logger
 }
 
-// conditionDebug is active while the address cannot be bound.
+// conditionDebug is active while DebugServer cannot bind its address.
 const conditionDebug = "tap-address-unavailable"
 
 // debugTimeout bounds a request to istiod.

@@ -8,14 +8,14 @@ import (
 
 const dialInterval = time.Second
 
-// keepAlive probes the peer while nothing is sent. gRPC sets TCP_USER_TIMEOUT to keepaliveTimeout:
-// a connection whose peer does not answer for ten seconds is lost.
+// keepAlive makes the kernel probe an idle peer. gRPC sets TCP_USER_TIMEOUT to keepaliveTimeout, so
+// a connection is lost if its peer does not answer for ten seconds.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second,
 	Count: 10}
 
-// dial connects. It starts another attempt each second: the kernel's own pauses between SYN packets
-// double, so that it would notice the return of a host that did not answer late. An attempt that is
-// refused ends all.
+// dial opens a TCP connection. It starts another attempt each second, because the kernel doubles
+// its pauses between SYN packets and so would notice late that a silent host is back. A refused
+// attempt ends all.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the other attempts

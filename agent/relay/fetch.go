@@ -16,8 +16,8 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// fetch returns the resources of the first response to a request, on a stream of its own. It tries
-// the address in use first, then the others, each until limit.
+// fetch sends a request on a stream of its own and returns the resources of the first response. It
+// tries the address in use first, then the others; limit bounds each attempt.
 func (s *Server) fetch(
 	ctx context.Context, upstream Upstream, limit time.Duration,
 	request *discoveryv3.DiscoveryRequest,
@@ -57,7 +57,7 @@ func (u Upstream) fetch(ctx context.Context, address string, options Options,
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", address, err)
 	}
-	_ = stream.Send(request) // Recv has the error
+	_ = stream.Send(request) // Recv returns the error of the stream
 	response, err := stream.Recv()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
@@ -67,12 +67,14 @@ func (u Upstream) fetch(ctx context.Context, address string, options Options,
 
 const maxBootstrapBytes = 16 << 20
 
-// ErrNoBootstrap is the error of an upstream server that sends no usable bootstrap. It may later.
+// ErrNoBootstrap is the error of Server.Bootstrap if the upstream server sends no usable bootstrap.
+// A later request may succeed.
 var ErrNoBootstrap = errors.New("the upstream server sends no usable bootstrap")
 
-// Bootstrap passes the bootstrap (protobuf) of an upstream server for a node to use. If that fails
-// or there is none, it passes the one that was accepted last; an unusable one only at a start.
-// accepted must be called once Envoy uses the bootstrap. Errors wrap ErrNoBootstrap.
+// Bootstrap fetches a node's bootstrap from an upstream server and passes it (protobuf) to use. If
+// the fetch fails, it passes the bootstrap that was accepted last instead; if use refuses the
+// fetched one, it does so only with start set. The caller must call accepted once Envoy uses the
+// bootstrap. Errors wrap ErrNoBootstrap.
 func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.Node, start bool,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
@@ -108,7 +110,7 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 	return nil, err
 }
 
-// bootstrap requests the bootstrap for a node.
+// bootstrap requests the bootstrap of a node from an upstream server.
 func (s *Server) bootstrap(
 	ctx context.Context, upstream Upstream, node *corev3.Node,
 ) (*anypb.Any, error) {
@@ -125,8 +127,8 @@ func (s *Server) bootstrap(
 	return found[0], nil
 }
 
-// debugType is the type of istiod's debug information. A resource's name is the path of an HTTP
-// request below /debug/, its value the body of the response.
+// debugType is the type of istiod's debug information. The name of such a resource is the path of
+// an HTTP request below /debug/, its value the body of the response.
 const debugType = "istio.io/debug"
 
 // Debug returns debug information of istiod, such as syncz or config_dump?proxyID=ID. istiod

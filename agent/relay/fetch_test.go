@@ -13,7 +13,8 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// A node whose IP address has changed has configuration, but no bootstrap, of its own in the cache.
+// TestBootstrap_CachedForTheNodeWithAnotherAddress: the IP address of a node has changed. The cache
+// has configuration for the new node, but a bootstrap only for the earlier one, which is used.
 func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
 	const address = "127.0.0.1:1"
 	old := &corev3.Node{Id: "sidecar~10.0.0.1~vm.ns~ns.svc.cluster.local"}

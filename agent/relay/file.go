@@ -12,8 +12,8 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// The file has a record for each node, with its identity and time, and after it a record for each
-// type with a DeltaDiscoveryResponse.
+// Kinds of records in the cache file. Each node has a record with its identity and time, then a
+// record for each type with a DeltaDiscoveryResponse.
 const (
 	fileHeader   = "outrider-xds-cache 1\n"
 	nodeRecord   = 'n'
@@ -23,8 +23,8 @@ const (
 
 var fileFormat = recordfile.Format{Header: fileHeader, Most: maxFileBytes}
 
-// fit returns the first nodes that fit in most bytes. If not even the first one fits, it is
-// returned alone, without its largest extension configurations, which may have Wasm modules.
+// fit returns as many of the first nodes as fit in most bytes. If not even the first node fits, it
+// is returned alone, without its largest extension configurations, which may contain Wasm modules;
 // without is their number.
 func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 	if len(nodes) == 0 {
@@ -55,9 +55,9 @@ func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 	return []*snapshot{&first}, len(all.resources) - len(held)
 }
 
-const recordOverhead = 64 // at most, of a node, type or resource
+const recordOverhead = 64 // upper bound in bytes, for a node, type or resource
 
-// size returns at least the size in the file.
+// size returns an upper bound of the snapshot's size in the file, in bytes.
 func (n *snapshot) size() int {
 	total := recordOverhead + len(n.identity)
 	for typeURL, of := range n.types {
@@ -73,7 +73,7 @@ func (r resource) size() int {
 	return recordOverhead + len(r.name) + len(r.version) + len(r.body) + len(r.source)
 }
 
-// writeFile replaces the file atomically.
+// writeFile atomically replaces the cache file.
 func writeFile(path string, nodes []*snapshot) error {
 	err := fileFormat.Write(path, func(yield func(recordfile.Record) bool) {
 		for _, node := range nodes {
@@ -98,7 +98,7 @@ func writeFile(path string, nodes []*snapshot) error {
 	return nil
 }
 
-// readFile returns the nodes of a file; none if there is no file.
+// readFile returns the nodes of a cache file; none if the file does not exist.
 func readFile(path string) ([]*snapshot, error) {
 	records, err := fileFormat.Read(path)
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote/credentials"
 )
 
-// Media types of layers. The others of an image are metadata.
+// Media types of image layers that may contain a Wasm module. Other layers of an image are
+// metadata.
 var (
 	moduleTypes  = []string{"application/vnd.module.wasm.content.layer.v1+wasm", "application/wasm"}
 	archiveTypes = []string{"application/vnd.oci.image.layer.v1.tar+gzip",
@@ -30,13 +31,13 @@ var (
 
 const (
 	maxManifestBytes = 4 << 20
-	moduleName       = "plugin.wasm" // in an archive
+	moduleName       = "plugin.wasm" // name of the module's file in an archive
 )
 
-// fetchImage fetches the module of an OCI or Docker image, HOST/PATH[:TAG][@DIGEST]: a layer of its
-// own, or a file of the last layer, if that is an archive. Its sums are those of the manifest and,
-// if there is one, of the index. secret is the configuration of Docker (JSON) with credentials, or
-// "".
+// fetchImage fetches the Wasm module of an OCI or Docker image, HOST/PATH[:TAG][@DIGEST]. The
+// module is a layer of its own, or a file in the last layer if that is an archive. Its sums are the
+// digests of the manifest and, if there is one, of the index. secret is a Docker configuration
+// (JSON) with credentials, or "".
 func (m *modules) fetchImage(
 	ctx context.Context, from, secret string,
 ) (found module, err error) {
@@ -51,7 +52,7 @@ func (m *modules) fetchImage(
 	client := &auth.Client{Client: newModuleClient(m.local), Cache: auth.NewCache(),
 		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
 			if host == "registry-1.docker.io" {
-				host = "index.docker.io" // the name in Docker's configuration
+				host = "index.docker.io" // Docker's configuration lists Docker Hub under this name
 			}
 			return store.Get(ctx, host)
 		}}
@@ -86,8 +87,8 @@ func (m *modules) fetchImage(
 	return found, nil
 }
 
-// manifest returns the layers of an image, and adds its sums to m. Of an index, it uses the first
-// image: modules do not depend on a platform.
+// manifest returns the layers of an image, and adds the digests of its manifest and index to m.
+// From an index it chooses the first image, because Wasm modules do not depend on a platform.
 func manifest(
 	ctx context.Context, repository *remote.Repository, m *module,
 ) ([]image.Descriptor, error) {
@@ -107,7 +108,8 @@ func manifest(
 			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
 		}
 		i := slices.IndexFunc(parsed.Manifests, func(of image.Descriptor) bool {
-			return of.Platform == nil || of.Platform.OS != "unknown" // otherwise an attestation
+			// images of platform "unknown" are attestations
+			return of.Platform == nil || of.Platform.OS != "unknown"
 		})
 		if i < 0 || len(m.sums) > 1 {
 			return parsed.Layers, nil
@@ -116,7 +118,7 @@ func manifest(
 	}
 }
 
-// readAll reads content of at most a number of bytes and verifies its digest.
+// readAll reads at most most bytes of content and verifies its digest.
 func readAll(body io.ReadCloser, of image.Descriptor, most int64) ([]byte, error) {
 	defer func() { _ = body.Close() }()
 	if of.Size > most {
@@ -125,7 +127,7 @@ func readAll(body io.ReadCloser, of image.Descriptor, most int64) ([]byte, error
 	return content.ReadAll(body, of)
 }
 
-// extract returns the module of a compressed archive.
+// extract returns the Wasm module in a compressed archive.
 func extract(compressed []byte) ([]byte, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(compressed))
 	if err != nil {
@@ -137,7 +139,8 @@ func extract(compressed []byte) ([]byte, error) {
 		if err == nil && (path.Base(header.Name) != moduleName || header.Typeflag != tar.TypeReg) {
 			continue
 		}
-		if err == nil && header.Size > maxModuleBytes { // of a sparse file, with its holes
+		// size of a sparse file, including its holes
+		if err == nil && header.Size > maxModuleBytes {
 			return nil, fmt.Errorf("%s has more than %d MB", moduleName, maxModuleBytes>>20)
 		}
 		var code []byte

@@ -31,14 +31,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Media types of manifests.
+// Media types of image manifests.
 const (
 	ociManifest    = "application/vnd.oci.image.manifest.v1+json"
 	ociIndex       = "application/vnd.oci.image.index.v1+json"
 	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// newRegistry starts a registry, whose requests first pass through guard unless that is nil.
+// newRegistry starts an image registry. All its requests pass through guard, unless that is nil.
 func newRegistry(t *testing.T, guard func(http.Handler) http.Handler) *images {
 	t.Helper()
 	handler := registry.New(registry.Logger(stdlog.New(io.Discard, "", 0)))
@@ -55,17 +55,17 @@ func newRegistry(t *testing.T, guard func(http.Handler) http.Handler) *images {
 	return i
 }
 
-// images pushes to a registry.
+// images is a registry to which tests push images.
 type images struct {
-	Host string // for readers
+	Host string // host:port from which images are fetched
 	t    *testing.T
-	to   string // accepts without credentials
+	to   string // host:port to which images are pushed without credentials
 }
 
-// layer is a layer of an image.
+// layer is a layer of a test image.
 type layer struct{ mediaType, content string }
 
-// push pushes an image and returns its descriptor.
+// push pushes an image to the registry and returns its descriptor.
 func (i *images) push(name, manifestType string, layers ...layer) image.Descriptor {
 	i.t.Helper()
 	manifest := map[string]any{"schemaVersion": 2, "mediaType": manifestType,
@@ -112,7 +112,7 @@ func (i *images) repository(name string) *remote.Repository {
 	return repository
 }
 
-// archived returns a compressed archive with files of one content.
+// archived returns a compressed archive whose files all have the same content.
 func archived(t *testing.T, content string, names ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -138,7 +138,7 @@ func archived(t *testing.T, content string, names ...string) string {
 	return out.String()
 }
 
-// sparse returns a compressed archive of GNU tar's with a module that is one large hole.
+// sparse returns a compressed archive in a format of GNU tar, with a module that is one large hole.
 func sparse(t *testing.T, format string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -155,14 +155,14 @@ func sparse(t *testing.T, format string) string {
 	return string(out)
 }
 
-// remoteVM is the VM of an extension with a remote module.
+// remoteVM returns the VM configuration of a Wasm filter with a remote module.
 func remoteVM(from, sum, secret string) *wasmv3.VmConfig {
 	return &wasmv3.VmConfig{
 		EnvironmentVariables: &wasmv3.EnvironmentVariables{
 			KeyValues: map[string]string{pullSecret: secret}},
 		Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{
 			Remote: &corev3.RemoteDataSource{Sha256: sum, HttpUri: &corev3.HttpUri{Uri: from,
-				Timeout: durationpb.New(firstModulePause / 2)}}}}, // for one attempt
+				Timeout: durationpb.New(firstModulePause / 2)}}}}, // time-out of one attempt
 	}
 }
 
@@ -221,7 +221,8 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 			vm := remoteVM("oci://"+i.Host+"/"+from, want.sum, "")
 			var code []byte
 			var err error
-			parts.Poll(20*time.Second, func() bool { // one attempt may be too slow on a busy machine
+			// a busy machine may need more than one attempt
+			parts.Poll(20*time.Second, func() bool {
 				m := New(Options{Logger: slog.New(slog.DiscardHandler)}).modules
 				m.local = true
 				code, err = m.module(t.Context(), vm)
@@ -237,7 +238,7 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 	}
 }
 
-// dockerConfig is the content of a pull secret.
+// dockerConfig returns the content of a pull secret.
 func dockerConfig(host, user, password string) string {
 	return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, host,
 		base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
@@ -255,7 +256,7 @@ func TestImage_PullSecrets(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}
-	// bearer is a registry with tokens; anonymous: they need no credentials.
+	// bearer protects a registry with tokens. If anonymous is set, anyone can get a token.
 	bearer := func(anonymous bool) func(http.Handler) http.Handler {
 		return func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -278,7 +279,7 @@ func TestImage_PullSecrets(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		guard                func(http.Handler) http.Handler
-		user, password, host string // of the secret; host "" = the registry's
+		user, password, host string // credentials of the pull secret; host "": that of the registry
 		err                  string
 	}{
 		"basic":             {basic, user, password, "", ""},

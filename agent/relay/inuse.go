@@ -10,12 +10,12 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// InUse is the address of an upstream server that Envoys use. Its zero value is ready. It is safe
-// for concurrent use.
+// InUse holds the address of an upstream server that Envoys use. Its zero value is ready. It is
+// safe for concurrent use.
 type InUse struct{ last atomic.Pointer[target] }
 
-// Address returns the address as configured, the last one if there is no connection; "" before a
-// server has responded.
+// Address returns the address in use, as configured. Without a connection it is the last one, and
+// "" before a server has responded.
 func (u *InUse) Address() string { return u.target().address }
 
 func (u *InUse) target() target {
@@ -25,15 +25,16 @@ func (u *InUse) target() target {
 	return target{}
 }
 
-// Unused is an address of the upstream server that is not in use.
+// Unused is a configured address of the upstream server that is not in use.
 type Unused struct {
 	Address string
-	Error   string    // why an Envoy could not use it, or left it; "": it was not needed
-	Since   time.Time // of Error
+	Error   string    // why an Envoy could not use the address, or left it; "": it was not needed
+	Since   time.Time // time of Error
 }
 
-// addressStatus returns the address in use, and why the others are not. While none is, the address
-// is the last one, or all before the first. Callers hold mu.
+// addressStatus returns the address in use, and the other addresses with the reason why each is not
+// in use. Without a connection it returns the last address, and before the first connection all of
+// them, separated by commas. Callers hold mu.
 func (s *Server) addressStatus() (address string, unused []Unused) {
 	all := s.upstream.Load().Addresses
 	address = s.inUse.Address()
@@ -51,7 +52,7 @@ func (s *Server) addressStatus() (address string, unused []Unused) {
 	return address, unused
 }
 
-// leaves records why an Envoy does not use an address.
+// leaves records the error because of which an Envoy's session leaves an address.
 func (s *Server) leaves(session *session, address string, why error) {
 	if session.share != s.envoys {
 		return
@@ -61,7 +62,7 @@ func (s *Server) leaves(session *session, address string, why error) {
 	s.unused[address] = Unused{Error: why.Error(), Since: time.Now()}
 }
 
-// uses records that an upstream server has responded to an Envoy.
+// uses records that an upstream server has responded to an Envoy's session.
 func (s *Server) uses(session *session, now target) {
 	if session.share != s.envoys {
 		return

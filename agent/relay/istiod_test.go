@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// modes runs a test with incremental xDS and with the state of the world.
+// modes runs a test twice: with incremental xDS and with the state of the world.
 func modes(t *testing.T, test func(t *testing.T, delta bool)) {
 	t.Helper()
 	for _, delta := range []bool{true, false} {
@@ -45,9 +45,10 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 			return strings.Contains(r.condition(conditionAway), i.address) &&
 				r.Status().State == Connecting
 		})
-		i.service("a", port, second) // while istiod is away: an endpoint changes,
-		i.remove("b")                // a service disappears,
-		i.service("c", port, second) // another one comes
+		// changes while istiod is stopped: one service has another endpoint
+		i.service("a", port, second)
+		i.remove("b")                // another service is removed
+		i.service("c", port, second) // a third service is new
 		if got := ask(port, "b.test"); !strings.Contains(got, "first answers") {
 			t.Errorf("while istiod is away: %s", got)
 		}
@@ -69,7 +70,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 		if got := e.Stat("cluster.xds-grpc.upstream_cx_total"); got != 1 {
 			t.Errorf("Envoy has made %d connections", got)
 		}
-		// Pushes pass as before.
+		// After istiod has returned, changes reach Envoy as before.
 		i.service("a", port, first)
 		answers(t, 10*time.Second, port, "a.test", "first answers")
 	})
@@ -85,7 +86,7 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		r := startRelay(t, serverAt(i.address), cache)
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
-		// Envoy answers before the relay has read and stored that it accepted the routes.
+		// Envoy applies the routes before the relay has stored that Envoy accepted them.
 		parts.Eventually(t, 20*time.Second, "the routes are stored", func() bool {
 			content, _ := os.ReadFile(cache)
 			return bytes.Contains(content, []byte("envoy.config.route.v3.RouteConfiguration"))

@@ -15,32 +15,33 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// link is one stream to the upstream server, with a connection of its own. Credentials are read for
-// each link, so that rotation needs nothing else.
+// link is one stream to the upstream server, with a connection of its own. Each link reads the
+// credentials again, so rotated ones need no further handling.
 type link struct {
 	upstream  Upstream
 	targets   *targets
-	anew      bool // see targets.next
+	anew      bool // no target is preferred; see targets.next
 	server    Options
 	cancel    context.CancelFunc
-	responded bool         // belongs to the session
-	requests  chan []byte  // bounded; see session.send
-	queued    atomic.Int64 // bytes of requests
+	responded bool         // upstream has responded; belongs to the session's goroutine
+	requests  chan []byte  // queue of requests, bounded; see session.send
+	queued    atomic.Int64 // bytes of the queued requests
 	events    chan<- event
 	modules   *modules
 }
 
-// event is what a link reports to its session.
+// event is a report of a link to its session.
 type event struct {
 	link     *link
-	message  []byte // a response; nil: err, or the stream is open
+	message  []byte // a response; nil if err is set or the link has just opened
 	response *response
-	refused  error // why Envoy cannot receive the response
+	refused  error // why the response cannot be passed to Envoy
 	closing  bool  // the server has announced that it closes the connection
 	err      error // why the link has ended
 }
 
-// open starts a link. Its first event is that it is open, its last one an error, unless ctx ends.
+// open starts a link. The first event of the link says that it is open, the last one has its error.
+// A link whose ctx ends sends no further event.
 func (s *session) open(ctx context.Context) *link {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &link{upstream: s.upstream, targets: s.targets, anew: s.anew, server: s.server.options,
@@ -96,7 +97,7 @@ func (l *link) run(ctx context.Context, delta bool) error {
 				err := stream.SendMsg(&message)
 				l.queued.Add(-int64(len(message)))
 				if err != nil {
-					return // RecvMsg has the error
+					return // RecvMsg returns the error of the stream
 				}
 			case <-ctx.Done():
 				return
@@ -129,11 +130,12 @@ func (l *link) run(ctx context.Context, delta bool) error {
 	}
 }
 
-// closingPause separates a connection that is lost, whose stream ends at once, from one that the
-// server is about to close (GOAWAY): its stream continues.
+// closingPause is the time between the end of a connection and the event closing. The streams of a
+// lost connection end at once, and so before the event; streams of a connection that the server is
+// about to close (GOAWAY) continue.
 const closingPause = 50 * time.Millisecond
 
-// awaitClosing reports that the server has announced that it closes the connection.
+// awaitClosing sends an event when the server has announced that it closes the connection.
 func (l *link) awaitClosing(ctx context.Context, connection *grpc.ClientConn) {
 	if connection.WaitForStateChange(ctx, connectivity.Ready) &&
 		backoff.Sleep(ctx, closingPause) == nil {
@@ -141,8 +143,8 @@ func (l *link) awaitClosing(ctx context.Context, connection *grpc.ClientConn) {
 	}
 }
 
-// extensions reports responses with extension configurations, each once its Wasm modules are there.
-// Responses of other types wait only if two more with extensions have arrived meanwhile.
+// extensions reports responses with extension configurations, each after its Wasm modules were
+// fetched. Responses of other types are delayed only if two more of these have arrived meanwhile.
 func (l *link) extensions(ctx context.Context, received <-chan event, delta bool) {
 	for {
 		select {
@@ -158,8 +160,8 @@ func (l *link) extensions(ctx context.Context, received <-chan event, delta bool
 	}
 }
 
-// send queues a request for upstream. A link that does not read is dropped: its successor
-// subscribes with the state at that time.
+// send queues a request for upstream. If upstream does not read and the queue is full, it drops the
+// link; the next link subscribes with the state at that time.
 func (s *session) send(message []byte) {
 	if !s.opened {
 		return
@@ -183,8 +185,9 @@ func (s *session) forward(r *request) error {
 	return nil
 }
 
-// drop ends a link that failed and connects again. The failure is reported once all addresses have
-// failed; after a loss, one more attempt or Patience comes before.
+// drop ends a failed link and reconnects. The failure is reported once all addresses have failed;
+// if upstream had responded on the link, a further failed attempt or the end of Patience must come
+// first.
 func (s *session) drop(why error) {
 	s.targets.failed(why)
 	s.server.leaves(s, s.targets.current().address, why)
@@ -198,8 +201,8 @@ func (s *session) drop(why error) {
 	}
 }
 
-// move connects again because the server has announced that it closes the connection, to balance
-// its clients or before a stop. One that never responded has failed.
+// move reconnects because the server has announced that it closes the connection, in order to
+// balance its clients or to stop. A server that never responded on the link counts as failed.
 func (s *session) move() {
 	to := s.targets.current().address
 	why := fmt.Errorf("%s closes the connection", to)
@@ -212,7 +215,7 @@ func (s *session) move() {
 	s.anew = true
 }
 
-// reconnect ends the link, if there is one, and opens another. Envoy continues with what it has.
+// reconnect ends the current link, if any, and opens another. Envoy's resources stay meanwhile.
 func (s *session) reconnect() {
 	if s.link != nil {
 		s.link.cancel()

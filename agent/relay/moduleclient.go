@@ -10,9 +10,10 @@ import (
 
 const maxRedirects = 10
 
-// newModuleClient returns a client for one module. It follows no redirect from TLS to plaintext. It
-// connects neither to this host nor to its link or a cloud's metadata service, unless local is set:
-// an upstream server must not learn what answers there.
+// newModuleClient returns an HTTP client that fetches one Wasm module. The client follows no
+// redirect from TLS to plaintext. Unless local is set, it connects neither to this host nor to
+// link-local addresses or a cloud's metadata service: an upstream server must not learn what
+// answers there.
 func newModuleClient(local bool) *http.Client {
 	transport := http.DefaultClient.Transport
 	if transport == nil && !local {
@@ -32,7 +33,7 @@ func newModuleClient(local bool) *http.Client {
 		}}
 }
 
-// urlSecrets matches what may be a credential in the URLs of a text: user information and query.
+// urlSecrets matches possible credentials in the URLs of a text: user information and query.
 var urlSecrets = regexp.MustCompile(`(//)[^/\s"@]+@|\?[^\s"]*[^\s":]`)
 
 // withoutSecrets removes possible credentials from the URLs in a text.

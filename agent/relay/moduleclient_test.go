@@ -23,8 +23,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Servers of modules cannot redirect to plaintext or to this host. Their presigned URLs and
-// passwords are in no error.
+// TestModules_RedirectsAndTheirSecrets: a server of modules cannot redirect to plaintext or to this
+// host. No error contains its presigned URLs and passwords.
 func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 	before := http.DefaultClient.Transport
 	defer func() { http.DefaultClient.Transport = before }()
@@ -81,8 +81,9 @@ func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 	}
 }
 
-// Modules are not fetched from this host, its link or metadata services, by whatever name, also after
-// a redirect. The server there is not even asked.
+// TestModules_LocalAddressesAreRefused: modules are not fetched from this host, link-local
+// addresses or metadata services, whatever their name, nor after a redirect. The server there
+// receives no request.
 func TestModules_LocalAddressesAreRefused(t *testing.T) {
 	var asked atomic.Int32
 	local := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -104,7 +105,8 @@ func TestModules_LocalAddressesAreRefused(t *testing.T) {
 		"http://192.0.0.192", "oci://127.0.0.1:" + port + "/p/m", "oci://localhost:" + port + "/p/m",
 		"oci://169.254.169.254/p/m", "http://" + away} {
 		vm := remoteVM(from, "", "")
-		if strings.HasSuffix(from, away) { // it connects, which may take its time
+		// the address is permitted, but the attempt to connect to it may take long
+		if strings.HasSuffix(from, away) {
 			vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(moduleTime)
 		}
 		_, err := m.module(t.Context(), vm)
@@ -117,7 +119,8 @@ func TestModules_LocalAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// The error, which upstream receives, says nothing about what was fetched; the log does.
+// TestModules_WrongHashIsNotDisclosed: the error, which upstream receives, does not contain the sum
+// of the fetched module; the log does.
 func TestModules_WrongHashIsNotDisclosed(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("credentials"))

@@ -22,8 +22,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startDiscovery starts a discovery server for a folder in a process of its own, with the files
-// read.
+// startDiscovery starts a discovery server for a folder of YAML in a process of its own, and waits
+// until it has read the files.
 func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	t.Helper()
 	programs, err := parts.Build(nil, "programs", "./scripts/adsserve")
@@ -42,7 +42,7 @@ func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	return process
 }
 
-// metered counts what the connections of a listener send.
+// metered counts the bytes that a listener's connections send.
 type metered struct {
 	net.Listener
 	bytes *atomic.Int64
@@ -63,7 +63,8 @@ func (c meteredConn) Write(text []byte) (int, error) {
 	return c.Conn.Write(text)
 }
 
-// moves returns the addresses that events report, and fails for any condition.
+// moves returns the addresses to which the relay moved according to the events. It fails the test
+// if a condition was raised.
 func moves(t *testing.T, events <-chan condition.Event) (to []string) {
 	t.Helper()
 	for len(events) > 0 {
@@ -77,12 +78,12 @@ func moves(t *testing.T, events <-chan condition.Event) (to []string) {
 	return to
 }
 
-// A discovery server is killed under load: Envoy's requests are not affected, the agent moves to
-// the other one, and that one sends no resource again.
+// TestMove_KilledServer kills a discovery server under load: no request of Envoy is affected, and
+// the agent moves to the other server, which sends no resource again.
 func TestMove_KilledServer(t *testing.T) {
 	const services = 300
 	folder := t.TempDir()
-	files := &istiod{t: t, folder: folder} // for its YAML
+	files := &istiod{t: t, folder: folder} // only writes YAML into the folder
 	port, first, second := parts.FreePort(t), startBackend(t, "first"), startBackend(t, "second")
 	files.service("a", port, first)
 	for i := range services {
@@ -127,7 +128,7 @@ func TestMove_KilledServer(t *testing.T) {
 			!strings.Contains(got.Unused[0].Error, "reset") {
 		t.Errorf("status %+v", got)
 	}
-	// What follows on the stream is the change alone.
+	// After the move, the new server sends only the change.
 	files.service("a", port, second)
 	answers(t, 20*time.Second, port, "a.test", "second answers")
 	t.Logf("the other server sent %d bytes", sent.Load())
@@ -139,8 +140,9 @@ func TestMove_KilledServer(t *testing.T) {
 	}
 }
 
-// A server that announces that it closes its connections (GOAWAY) is left at once and without a
-// condition; the stream continues with what Envoy has.
+// TestMove_ServerThatStopsGracefully: the relay leaves a server that announces that it closes its
+// connections (GOAWAY) at once, without a condition. Envoy's stream continues with the resources
+// that Envoy has.
 func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	servers := map[string]*fakeUpstream{}
 	var addresses []string
@@ -200,7 +202,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	}
 }
 
-// Of a name with several addresses, each is used.
+// TestMove_NameWithSeveralAddresses: every address of a name is used.
 func TestMove_NameWithSeveralAddresses(t *testing.T) {
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -264,7 +266,8 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 	}
 }
 
-// While no server is reachable, the condition names each address and its error, once.
+// TestMove_NoServer: while no server is reachable, the condition lists each address once, with its
+// error.
 func TestMove_NoServer(t *testing.T) {
 	addresses := []string{"127.0.0.1:1", "127.0.0.1:2"}
 	r := startRelay(t, serverAt(addresses...), "")

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// elsewhere forwards a port of another host to a server of this one.
+// elsewhere makes a server of this host reachable through a port of another host, and returns its
+// address.
 func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 	t.Helper()
 	var listener net.Listener
@@ -26,8 +27,8 @@ func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 	return listener.Addr().String()
 }
 
-// A host that stops answering, without closing connections, and packet loss lose no request;
-// changes arrive within two seconds after the network is well.
+// TestIstiod_BadNetworks: no request is lost while istiod's host does not answer or the network
+// loses packets. Changes arrive within two seconds after the network works again.
 func TestIstiod_BadNetworks(t *testing.T) {
 	for name, rule := range map[string]string{
 		"silent host": "drop", "30 % loss": "numgen random mod 100 < 30 drop",

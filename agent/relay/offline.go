@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// impatient makes the cache serve if upstream has not responded in time.
+// impatient is called when upstream had its time to respond. If it has not responded, the cache
+// serves from now on.
 func (s *session) impatient() error {
 	if s.opened && s.responded() {
 		return nil
@@ -32,7 +33,7 @@ func (s *session) impatient() error {
 	return s.subscribe()
 }
 
-// responded reports whether the current upstream stream has responded, or nothing is subscribed.
+// responded reports whether upstream has responded on the current stream, or nothing is subscribed.
 func (s *session) responded() bool {
 	for _, w := range s.order {
 		if w.answered {
@@ -42,12 +43,12 @@ func (s *session) responded() bool {
 	return len(s.order) == 0
 }
 
-// served reports whether Envoy has received a response on this stream.
+// served reports whether Envoy has received a response on its current stream.
 func (s *session) served() bool {
 	return slices.ContainsFunc(s.order, func(w *watch) bool { return w.served })
 }
 
-// known returns the cached resources of a type and their version.
+// known returns the cached resources of a type for the session's node, and their version.
 func (s *session) known(typeURL string) (map[string]resource, string) {
 	cache := s.cache()
 	if cache == nil {
@@ -57,7 +58,8 @@ func (s *session) known(typeURL string) (map[string]resource, string) {
 		identityOf(s.node, s.upstream.name()), typeURL)
 }
 
-// savedAt returns the time of the configuration that the cache serves, zero if it does not.
+// savedAt returns when the resources that the cache serves to the session were accepted; zero if
+// the cache does not serve.
 func (s *session) savedAt() time.Time {
 	cache := s.cache()
 	if !s.offline || s.node == nil || cache == nil {
@@ -67,7 +69,7 @@ func (s *session) savedAt() time.Time {
 		identityOf(s.node, s.upstream.name()))
 }
 
-// serve sends the cached resources of a type that Envoy lacks.
+// serve sends Envoy the cached resources of a type that it does not have.
 func (s *session) serve(w *watch) error {
 	known, version := s.known(w.typeURL)
 	if known == nil {

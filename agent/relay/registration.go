@@ -1,18 +1,18 @@
 package relay
 
-// istiod registers an Envoy when a stream of it opens, and considers it gone when its last stream
-// ends, but only if that one was also opened last. So, of several sessions, the one that connected
-// last must end last.
+// istiod registers an Envoy when a stream of the Envoy opens. It unregisters the Envoy only when a
+// stream ends that is both its last and the one opened last. So, of several sessions, the one that
+// connected last must end last.
 
-// connected records the session that connected last.
+// connected records that a session is now the one that connected last.
 func (s *Server) connected(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.latest = session
 }
 
-// Leave ends the upstream streams of all sessions but the one that connected last: the Envoys are
-// about to end, in any order.
+// Leave ends the upstream streams of all sessions except the one that connected last. It is called
+// before Envoys end, in whatever order.
 func (s *Server) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -20,8 +20,8 @@ func (s *Server) Leave() {
 	s.notifyOthers()
 }
 
-// left makes the other sessions connect again if the one that connected last has ended. Callers
-// hold mu.
+// left makes the other sessions reconnect if the ended session was the one that connected last.
+// Callers hold mu.
 func (s *Server) left(ended *session) {
 	if s.latest != ended || s.leaving {
 		return
@@ -37,12 +37,13 @@ func (s *Server) notifyOthers() {
 		}
 		select {
 		case session.renewed <- struct{}{}:
-		default: // already notified
+		default: // the session has a notification already
 		}
 	}
 }
 
-// renew connects again, so that this session is the one that connected last, or leaves.
+// renew reconnects, which makes this session the one that connected last. After Leave, it only
+// disconnects.
 func (s *session) renew() {
 	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" {
 		return

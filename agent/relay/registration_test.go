@@ -10,7 +10,7 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// expect checks the type of the next incremental request.
+// expect checks the type of the next incremental request that the stream receives.
 func (s *testStream) expect(typeURL string) {
 	s.t.Helper()
 	if r := decode(s, &discoveryv3.DeltaDiscoveryRequest{}); r.TypeUrl != typeURL {
@@ -47,7 +47,7 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	}
 
 	third, above := subscribe()
-	old.end(nil) // the end of an older stream renews nothing
+	old.end(nil) // the end of an older stream makes no session reconnect
 	<-renewed.ended
 	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdsresource.ListenerType})
 	above.expect(xdsresource.ListenerType)
@@ -55,7 +55,8 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	_, aboveLast := subscribe()
 	r.Leave()
 	<-above.ended
-	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType}) // leads to no stream
+	// this request must not make the session open an upstream stream
+	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType})
 	select {
 	case err := <-aboveLast.ended:
 		t.Errorf("the stream that opened last has ended: %v", err)

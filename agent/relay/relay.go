@@ -51,27 +51,27 @@ import (
 // Options configures a Server.
 type Options struct {
 	Upstream Upstream
-	InUse    *InUse // is set to the address in use; nil: nothing else needs it
-	Cache    *Cache // nil: nothing is cached
+	InUse    *InUse // set to the address in use; nil: no other part needs the address
+	Cache    *Cache // cache of accepted resources; nil: nothing is cached
 	Board    *condition.Board
 	Logger   *slog.Logger
-	// Certificate returns the workload certificate, for Upstream.Workload.
+	// Certificate returns the workload certificate, which is presented if Upstream.Workload is set.
 	Certificate func() (*tls.Certificate, error)
-	// Subscriptions are the types that the agent itself requests from upstream.
+	// Subscriptions are the types that the agent requests from upstream for itself.
 	Subscriptions []Subscription
-	// Roots returns roots that are trusted beside Upstream.RootFile; nil: none.
+	// Roots returns roots that are trusted in addition to Upstream.RootFile; nil: none.
 	Roots       func() []*x509.Certificate
 	RedactError func(message string) string // redacts Envoy's error messages; nil: no redaction
-	PID         func(net.Addr) int32        // returns the PID of an Envoy; nil: none is known
-	// Envoy reports whether a client is an Envoy. Other clients have bounds of their own, so that
-	// they take nothing from Envoys; nil: all are.
+	PID         func(net.Addr) int32        // returns the PID of an Envoy; nil: PIDs are not known
+	// Envoy reports whether a client is an Envoy. Other clients have a share of their own, so that
+	// they cannot exhaust that of Envoys; nil: all clients are Envoys.
 	Envoy func(net.Addr) bool
-	// Application returns the node of clients that are no Envoys, nil if there is none: then they
-	// send their own, and the agent's subscriptions and the cache leave them out.
+	// Application returns the node of clients that are not Envoys. If it returns nil, such clients
+	// send their own node, and get neither cached resources nor the agent's subscriptions.
 	Application func() *corev3.Node
-	Listeners   func() // is called after an Envoy has accepted listeners; nil: nothing is
-	// Patience is how long a new stream waits for the connection to upstream before it is served
-	// from the cache; 0: 500 ms.
+	Listeners   func() // called after an Envoy has accepted listeners; nil: no call
+	// Patience is how long a new stream waits for a connection to upstream before the cache serves
+	// it; 0: 500 ms.
 	Patience time.Duration
 }
 
@@ -81,27 +81,30 @@ type Server struct {
 	options  Options
 	upstream atomic.Pointer[Upstream]
 	inUse    *InUse
-	seed     maphash.Seed // of the order of addresses
+	seed     maphash.Seed // determines the order in which addresses are tried
 
 	modules        *modules
 	envoys, others *share
 
 	refusals *xds.Refusals
-	lost     atomic.Uint64               // upstream streams that ended
-	strict   atomic.Pointer[strictPorts] // nil: no Envoy has accepted listeners
+	// number of upstream streams that ended while their Envoy was connected
+	lost atomic.Uint64
+	// ports that demand mutual TLS; nil: no Envoy has accepted listeners
+	strict atomic.Pointer[strictPorts]
 
-	mu        sync.Mutex
-	sessions  map[*session]state
-	lastID    uint64
-	latest    *session                     // the session that connected last; nil after its end
-	leaving   bool                         // Leave was called
-	announced map[string]*rpcstatus.Status // by type; see Announce
+	mu       sync.Mutex
+	sessions map[*session]state
+	lastID   uint64
+	latest   *session // the session that connected last; nil after its end
+	// Leave was called: sessions other than the latest do not reconnect
+	leaving   bool
+	announced map[string]*rpcstatus.Status // errors of announced requests by type; see Announce
 	shown     Status
-	away      away // what the condition says
+	away      away // current text of conditionAway
 	unused    map[string]Unused
 }
 
-// New returns a server.
+// New returns a Server with the given options.
 func New(options Options) *Server {
 	if options.Patience == 0 {
 		options.Patience = defaultPatience
@@ -125,7 +128,7 @@ func New(options Options) *Server {
 // Name returns the name of the part.
 func (s *Server) Name() string { return "relay" }
 
-// Run writes the cache until ctx ends.
+// Run writes the cache to its file until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	s.MarkReady()
 	if s.options.Cache == nil {
@@ -135,10 +138,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.options.Cache.run(ctx)
 }
 
-// Offer sets the upstream server of streams that open from now on.
+// Offer sets the upstream server that future streams use. Open streams are not changed.
 func (s *Server) Offer(upstream Upstream) { s.upstream.Store(&upstream) }
 
-// Configure sets the upstream server of all streams. Open ones connect to it if it changed.
+// Configure sets the upstream server of all streams. Open streams reconnect if it has changed.
 func (s *Server) Configure(upstream Upstream) {
 	s.Offer(upstream)
 	s.mu.Lock()
@@ -149,20 +152,21 @@ func (s *Server) Configure(upstream Upstream) {
 	for session := range s.sessions {
 		select {
 		case session.reconfigured <- struct{}{}:
-		default: // already notified
+		default: // the session has a notification already
 		}
 	}
 }
 
-// SetCacheMaxAge sets the age beyond which resources of the cache are not served after a start; 0:
-// no limit.
+// SetCacheMaxAge sets the maximum age of resources that were read from the cache file; older ones
+// are not served. 0 means no limit.
 func (s *Server) SetCacheMaxAge(age time.Duration) {
 	if s.options.Cache != nil {
 		s.options.Cache.setMaxAge(age)
 	}
 }
 
-// Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
+// Serve accepts xDS streams on the listener until ctx ends (nil) or the listener fails. It closes
+// the listener.
 func (s *Server) Serve(
 	ctx context.Context, listener net.Listener, more ...grpc.ServerOption,
 ) error {

@@ -24,7 +24,7 @@ func TestSession_PassesBytesUnchanged(t *testing.T) {
 		up := startUpstream(t, "127.0.0.1:0")
 		r := startRelay(t, serverAt(up.address), "")
 		envoy := r.connect(t, delta, false)
-		// Fields that the relay does not know pass, too.
+		// The relay also forwards fields that it does not know.
 		unknown := []byte{0xfa, 0x3e, 1, 'x'}
 		var messages []proto.Message
 		if delta {
@@ -48,7 +48,9 @@ func TestSession_PassesBytesUnchanged(t *testing.T) {
 				above = up.accept()
 			}
 			got := above.next()
-			if i == 0 { // the session may have connected after the request
+			// the relay may have connected after the request, with further requests in the first
+			// one
+			if i == 0 {
 				if !proto.Equal(parse(t, got, message), withoutUnknown(message)) &&
 					!bytes.Equal(got, sent) {
 					t.Errorf("upstream received %q, Envoy sent %q", got, sent)
@@ -91,14 +93,15 @@ func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
 	envoy.next()
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
 	above.next()
-	refused := deltaResponse("2", "c") // refused: Envoy does not have it
+	// Envoy refuses this response, so it does not have the resource
+	refused := deltaResponse("2", "c")
 	refused.RemovedResources = []string{"a"}
 	above.send(refused)
 	envoy.next()
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "2",
 		ErrorDetail: &statuspb.Status{Code: 13, Message: "no"}})
 	above.next()
-	above.send(deltaResponse("3", "d")) // not answered before upstream is lost
+	above.send(deltaResponse("3", "d")) // Envoy has not answered when upstream is lost
 	envoy.next()
 	above.end(status.Error(codes.Unavailable, "gone"))
 
@@ -109,7 +112,8 @@ func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
 		len(first.ResourceNamesSubscribe) > 0 {
 		t.Errorf("the first request on the new stream is %v", first)
 	}
-	// The answer to the lost stream does not reach the new one; new names do, without the nonce.
+	// The relay does not forward the answer to a response of the lost stream. It forwards new
+	// names, without the nonce.
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "3"})
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "3",
 		ResourceNamesSubscribe: []string{"e"}})
@@ -149,7 +153,7 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 		!slices.Equal(first.ResourceNames, []string{"a"}) {
 		t.Errorf("the first request on the new stream is %v", first)
 	}
-	request("1", "v1", "a", "b") // the nonce is that of the lost stream
+	request("1", "v1", "a", "b") // has the nonce of the lost stream
 	second := decode(above, &discoveryv3.DiscoveryRequest{})
 	if second.VersionInfo != "v1" || second.ResponseNonce != "" ||
 		!slices.Equal(second.ResourceNames, []string{"a", "b"}) {
@@ -157,7 +161,8 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 	}
 	above.send(&discoveryv3.DiscoveryResponse{TypeUrl: endpointType, Nonce: "x", VersionInfo: "v2"})
 	envoy.next()
-	request("1", "v1", "a", "b", "c") // crosses the response: the next answer has all names
+	// upstream sends a response at the same time; Envoy's next answer has all names
+	request("1", "v1", "a", "b", "c")
 	request("x", "v2", "a", "b", "c")
 	third := decode(above, &discoveryv3.DiscoveryRequest{})
 	if third.ResponseNonce != "x" || len(third.ResourceNames) != 3 {
@@ -173,15 +178,15 @@ func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	first := up.accept()
 	up.slow.Store(false)
-	first.send(deltaResponse("1", "a")) // so that the stream counts as connected
+	first.send(deltaResponse("1", "a")) // a response makes the stream count as connected
 	envoy.next()
 	long := strings.Repeat("x", 4096)
-	for i := range 4 * maxRequests { // 4 MB
+	for i := range 4 * maxRequests { // 4 MB of requests
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 			ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
 	}
 	again := &discoveryv3.DeltaDiscoveryRequest{}
-	for again.TypeUrl == "" { // the successor may be too slow, too
+	for again.TypeUrl == "" { // the next link may be dropped as well, if it is too slow
 		above := up.accept()
 		select {
 		case message := <-above.received:
@@ -208,7 +213,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
 	above.next()
 	next := serverAt(after.address)
-	r.Offer(next) // open streams stay
+	r.Offer(next) // open streams remain at their server
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
 	r.Configure(next)
@@ -216,7 +221,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	if len(first.InitialResourceVersions) != 1 {
 		t.Errorf("the first request at the other server is %v", first)
 	}
-	r.Configure(next) // no change
+	r.Configure(next) // the same upstream again, which is no change
 	select {
 	case <-after.accepted:
 		t.Error("the stream was opened again")
@@ -224,8 +229,8 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	}
 }
 
-// TestRefusal_IsReportedUntilTheStreamAcceptsTheType has one of two Envoys refuse clusters: what
-// the other one accepts does not end that.
+// TestRefusal_IsReportedUntilTheStreamAcceptsTheType: one of two Envoys refuses clusters. The
+// refusal is reported until that Envoy accepts clusters, whatever the other one accepts.
 func TestRefusal_IsReportedUntilTheStreamAcceptsTheType(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), "")
@@ -274,7 +279,7 @@ func TestSession_UnresponsiveUpstreamIsReplacedByTheCache(t *testing.T) {
 	second := r.connect(t, true, false)
 	second.send(request)
 	silent := up.accept()
-	silent.next() // and no response
+	silent.next() // the server reads the request and sends no response
 	cached := decode(second, &discoveryv3.DeltaDiscoveryResponse{})
 	if len(cached.Resources) != 1 || cached.Resources[0].Name != "a" {
 		t.Errorf("the cache serves %v", cached)

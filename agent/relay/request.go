@@ -10,22 +10,24 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// request is a request of either kind, decoded. Requests other than a stream's first are small.
+// request is a decoded DiscoveryRequest or DeltaDiscoveryRequest. Only the first request of a
+// stream may be large.
 type request struct {
-	message []byte // as received
+	message []byte // encoded request, as received
 	node    *corev3.Node
 	typeURL string
 	nonce   string
-	refusal string // error message; "" = none
+	refusal string // error message of a NACK; "" otherwise
 	refused bool
 
-	version string   // state of the world
-	names   []string // state of the world: all names; incremental: new names
+	version string   // version_info; only in the state of the world
+	names   []string // state of the world: all names; incremental: newly subscribed names
 
-	unsubscribed []string          // incremental
-	initial      map[string]string // incremental: versions by name
+	unsubscribed []string // names that the client no longer wants; only incremental
+	// versions that the client already has, by name; only incremental
+	initial map[string]string
 
-	problem *rpcstatus.Status // of a request of the agent; nil = none
+	problem *rpcstatus.Status // error detail of a request of the agent; nil if it has none
 }
 
 func parseRequest(message []byte, delta bool) (*request, error) {
@@ -48,12 +50,12 @@ func parseRequest(message []byte, delta bool) (*request, error) {
 		initial: r.InitialResourceVersions}, nil
 }
 
-// shortened returns at most maxRefusalBytes of an error message.
+// shortened returns the first maxRefusalBytes of an error message.
 func shortened(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxRefusalBytes)], "")
 }
 
-// replaceNode makes the message one with the request's node.
+// replaceNode replaces the node in the encoded message by the request's node.
 func (r *request) replaceNode(delta bool) error {
 	var message interface {
 		proto.Message
@@ -65,7 +67,7 @@ func (r *request) replaceNode(delta bool) error {
 	if err := proto.Unmarshal(r.message, message); err != nil {
 		return fmt.Errorf("decode a request: %w", err)
 	}
-	node := message.GetNode() // not nil: the request has one
+	node := message.GetNode() // not nil: request.node was decoded from this message
 	proto.Reset(node)
 	proto.Merge(node, r.node)
 	text, err := proto.Marshal(message)
@@ -76,7 +78,7 @@ func (r *request) replaceNode(delta bool) error {
 	return nil
 }
 
-// encode returns a request of the agent as a message.
+// encode returns the encoded form of a request that the agent itself sends.
 func (r *request) encode(delta bool) ([]byte, error) {
 	var message proto.Message = &discoveryv3.DiscoveryRequest{Node: r.node, TypeUrl: r.typeURL,
 		VersionInfo: r.version, ResourceNames: r.names, ResponseNonce: r.nonce,

@@ -7,41 +7,41 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// response is the part of a DiscoveryResponse or DeltaDiscoveryResponse that a session needs. Its
-// byte slices refer to the message.
+// response holds the fields of a DiscoveryResponse or DeltaDiscoveryResponse that a session needs.
+// Its byte slices refer to the encoded message.
 type response struct {
 	typeURL, version, nonce string
-	stored                  bool // in the cache's file
+	stored                  bool // the response is a record of the cache file
 	resources               []resource
 	removed                 []string
 }
 
-// resource is one resource. In a response of the state of the world its version is that of the
+// resource is one resource of a response. In the state of the world its version is that of the
 // response.
 type resource struct {
 	name, version string
-	body          []byte // google.protobuf.Any
-	source        []byte // SHA-256 of upstream's body, if body is another
+	body          []byte // encoded google.protobuf.Any
+	source        []byte // SHA-256 of the body that upstream sent, if the relay has replaced it
 }
 
-// The field numbers of the messages.
+// Field numbers of the messages that parseResponse reads.
 const (
-	responseVersion   = 1 // of both responses
+	responseVersion   = 1 // equal in both kinds of responses
 	responseResources = 2
 	responseTypeURL   = 4
 	responseNonce     = 5
-	responseRemoved   = 6 // incremental only
+	responseRemoved   = 6 // only in incremental responses
 
 	resourceVersion = 1
 	resourceBody    = 2
 	resourceName    = 3
-	resourceSource  = 1000 // in the cache's file only
+	resourceSource  = 1000 // only in the cache file
 	anyValue        = 2
-	nameInside      = 1 // all xDS resources have their name in field 1
+	nameInside      = 1 // every xDS resource has its name in field 1
 )
 
-// parseResponse scans a response without decoding its resources. Only one that is stored in the
-// cache's file has sources: an upstream server cannot set them.
+// parseResponse scans an encoded response without decoding its resources. Only a response from the
+// cache file (stored) may have the field resourceSource: an upstream server cannot set it.
 func parseResponse(message []byte, delta, stored bool) (*response, error) {
 	r := &response{stored: stored}
 	err := fields(message, func(number protowire.Number, value []byte) error {
@@ -141,7 +141,7 @@ func fields(message []byte, found func(protowire.Number, []byte) error) error {
 	return nil
 }
 
-// encode returns the response as a message.
+// encode returns the encoded response.
 func (r *response) encode(delta bool) []byte {
 	size := recordOverhead + len(r.typeURL) + len(r.version) + len(r.nonce)
 	for _, one := range r.resources {

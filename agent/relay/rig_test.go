@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// istiod is a real istiod for a folder of YAML. It can be stopped and started again on its port.
+// istiod is a real istiod that reads a folder of YAML. It can be stopped and restarted on the same
+// port.
 type istiod struct {
 	t       testing.TB
 	folder  string
@@ -49,7 +50,7 @@ func (i *istiod) start() {
 	i.kill = parts.StartIstiod(i.t, i.folder, "enableAutoMtls: false\n", i.ports)
 }
 
-// service writes a ServiceEntry whose host NAME.test has a port and a backend.
+// service writes a ServiceEntry with the host NAME.test, a port, and the port of a backend.
 func (i *istiod) service(name string, port, backend int) {
 	i.t.Helper()
 	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
@@ -74,7 +75,7 @@ func (i *istiod) remove(name string) {
 	}
 }
 
-// running is a relay on a Unix socket.
+// running is a relay that serves on a Unix socket.
 type running struct {
 	*Server
 	socket string
@@ -85,7 +86,7 @@ type running struct {
 
 func serverAt(addresses ...string) Upstream { return Upstream{Addresses: addresses} }
 
-// startRelay starts a relay; cache is the path of its cache, or "".
+// startRelay starts a relay. cache is the path of its cache file, or "".
 func startRelay(t testing.TB, upstream Upstream, cache string) *running {
 	t.Helper()
 	options := Options{Upstream: upstream, Board: condition.NewBoard()}
@@ -141,7 +142,7 @@ func (r *running) condition(code string) string {
 	return ""
 }
 
-// bootstrap configures an Envoy with one ADS stream.
+// bootstrap is the bootstrap of an Envoy with one ADS stream.
 const bootstrap = `{
   "node": {"id": "sidecar~10.255.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "metadata": {"NAMESPACE": "shop", "CLUSTER_ID": "Kubernetes", "INTERCEPTION_MODE": "NONE", "LABELS": {"app": "edge"}}},
   "admin": {"address": {"pipe": {"path": %[1]q}}},
@@ -158,7 +159,7 @@ const bootstrap = `{
   }]}
 }`
 
-// startEnvoy starts an Envoy that gets its resources from a socket.
+// startEnvoy starts an Envoy that receives its resources from a Unix socket.
 func startEnvoy(t testing.TB, socket string, delta bool) *parts.EnvoyProcess {
 	t.Helper()
 	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
@@ -169,7 +170,7 @@ func startEnvoy(t testing.TB, socket string, delta bool) *parts.EnvoyProcess {
 	return parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, admin, socket, kind))
 }
 
-// startBackend starts a server and returns its port.
+// startBackend starts an HTTP server that answers with its name, and returns its port.
 func startBackend(t testing.TB, name string) int {
 	t.Helper()
 	b, err := backend.Start(backend.Config{Name: name, HTTP: "127.0.0.1:0"})
@@ -188,7 +189,8 @@ func startBackend(t testing.TB, name string) int {
 	return number
 }
 
-// ask returns the response of a host through a port of Envoy, or the error.
+// ask sends a request for a host to a port of Envoy and returns the body of the response, or the
+// error.
 func ask(port int, host string) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 		Timeout: 5 * time.Second}
@@ -209,7 +211,7 @@ func ask(port int, host string) string {
 	return fmt.Sprintf("%d %s", response.StatusCode, body)
 }
 
-// answers waits until a host has the expected response.
+// answers waits until requests for a host get the expected response.
 func answers(t testing.TB, limit time.Duration, port int, host, want string) {
 	t.Helper()
 	last := ""

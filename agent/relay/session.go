@@ -15,49 +15,49 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// session is one stream of an Envoy. Its fields belong to the goroutine of run, except for
-// reconfigured, announce, query and renewed.
+// session serves one stream of an Envoy. Its fields belong to the goroutine of run, except for the
+// channels reconfigured, announce, query and renewed.
 type session struct {
 	id      uint64
 	server  *Server
 	stream  grpc.ServerStream
 	delta   bool
 	log     *slog.Logger
-	node    *corev3.Node // of the first request; nil before
-	own     bool         // node is that of an Envoy or of applications of this host
+	node    *corev3.Node // node of the first request; nil before it
+	own     bool         // the node is that of this host's Envoy or applications
 	watches map[string]*watch
-	order   []*watch // by first request
-	cached  int      // number of responses sent from the cache, a part of their nonces
+	order   []*watch // watches in the order of their first requests
+	cached  int      // number of responses sent from the cache; their nonces contain it
 	share   *share
-	counted counted // taken from share
+	counted counted // memory taken from share
 
 	upstream Upstream
 	targets  *targets
-	anew     bool  // the next link has no preferred target
-	link     *link // nil: none is open
-	opened   bool  // the link is open
+	anew     bool  // the next link must not prefer a target
+	link     *link // current link; nil if there is none
+	opened   bool  // link is connected
 	events   chan event
-	retry    *time.Timer // the next attempt
-	// patience ends the wait for upstream: then the cache serves.
+	retry    *time.Timer // time of the next connection attempt
+	// patience ends the time that upstream has to respond: the cache serves afterwards.
 	patience *time.Timer
-	offline  bool // the cache serves
-	lost     bool // logged; until the next response
+	offline  bool // the cache serves the session
+	lost     bool // the loss of upstream was logged; reset by the next response
 
-	reconfigured chan struct{} // Server.Configure
-	announce     chan struct{} // Server.Announce
+	reconfigured chan struct{} // a notification of Server.Configure
+	announce     chan struct{} // a notification of Server.Announce
 	query        chan chan<- []Type
-	renewed      chan struct{} // see session.renew
+	renewed      chan struct{} // a notification of another session's end; see session.renew
 }
 
-// Pauses between attempts to connect, before jitter. The longest is short, because Envoy must have
-// caught up within two seconds after upstream's return.
+// Pauses between connection attempts, before jitter. The longest pause is short, because Envoy must
+// have upstream's configuration within two seconds after upstream's return.
 const (
 	firstPause = 50 * time.Millisecond
 	maxPause   = 1200 * time.Millisecond
 	jitter     = 0.2
 )
 
-// relay serves a stream of an Envoy.
+// relay serves one stream of an Envoy until it ends.
 func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel() // ends the link and the receiving goroutine
@@ -80,7 +80,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	return session.run(ctx)
 }
 
-// run owns the session until Envoy's stream ends.
+// run processes all events of the session until Envoy's stream ends.
 func (s *session) run(ctx context.Context) error {
 	requests, ended := make(chan []byte), make(chan error, 1)
 	go func() {
@@ -130,7 +130,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// reconfigure moves to another upstream server.
+// reconfigure reconnects the session to another upstream server.
 func (s *session) reconfigure(upstream Upstream) {
 	if s.upstream.Equal(upstream) {
 		return
@@ -141,7 +141,7 @@ func (s *session) reconfigure(upstream Upstream) {
 	s.reconnect()
 }
 
-// request handles a message of Envoy.
+// request handles an encoded request of Envoy.
 func (s *session) request(message []byte) (err error) {
 	r, err := parseRequest(message, s.delta)
 	if err != nil {
@@ -188,8 +188,9 @@ func (s *session) request(message []byte) (err error) {
 	case w.current(r):
 		s.send(r.message)
 	case changed && (s.delta || !w.answered):
-		// Upstream would ignore the nonce of an earlier stream together with the names. If it has
-		// responded on this stream, Envoy's next answer has all names (state of the world).
+		// Upstream would ignore the names of a request that answers a response of an earlier
+		// stream. If upstream has already responded on this stream, Envoy's next answer has all
+		// names (state of the world).
 		return s.forward(&request{typeURL: r.typeURL, names: r.names, version: w.version,
 			unsubscribed: r.unsubscribed})
 	}
@@ -211,7 +212,8 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		return err
 	}
 	s.updateStrict(w)
-	if answered.from == nil { // the cache; what upstream sends may still be refused
+	// Envoy accepted cached resources; a response of upstream may still be refused
+	if answered.from == nil {
 		return nil
 	}
 	if cache := s.cache(); cache != nil && w.complete() {
@@ -222,10 +224,10 @@ func (s *session) acknowledge(w *watch, r *request) error {
 	return nil
 }
 
-// event handles a report of a link.
+// event handles an event of a link.
 func (s *session) event(e event) error {
 	switch {
-	case e.link != s.link: // dropped before
+	case e.link != s.link: // an event of a link that was dropped meanwhile
 	case e.err != nil:
 		if !s.lost {
 			s.lost = true
@@ -234,7 +236,8 @@ func (s *session) event(e event) error {
 		unreachable := !s.opened
 		s.drop(e.err)
 		if unreachable && s.node != nil && !s.served() && s.targets.exhausted() {
-			s.patience.Reset(0) // waiting longer would only delay Envoy's start
+			// all addresses have failed, so waiting longer would only delay Envoy's start
+			s.patience.Reset(0)
 		}
 	case e.closing:
 		s.move()
@@ -246,7 +249,7 @@ func (s *session) event(e event) error {
 	return nil
 }
 
-// resubscribe continues on a new upstream stream.
+// resubscribe sends all subscriptions on a new upstream stream.
 func (s *session) resubscribe() error {
 	s.opened = true
 	s.server.connected(s)
@@ -272,8 +275,8 @@ func (s *session) resubscribe() error {
 	return s.subscribe()
 }
 
-// respond passes a response to Envoy, or to the agent's subscription. It blocks while Envoy does
-// not read.
+// respond passes a response of upstream to Envoy, or to the agent's subscription. It blocks while
+// Envoy does not read.
 func (s *session) respond(e event) error {
 	r := e.response
 	if e.refused != nil {

@@ -11,38 +11,39 @@ import (
 // State is the state of the connection to the upstream server.
 type State string
 
-// The states.
+// States of the connection.
 const (
-	Connecting State = "connecting" // no connection; Envoy has what it had
+	Connecting State = "connecting" // no connection; Envoy keeps the resources that it has
 	Connected  State = "connected"
-	Cached     State = "cached" // no connection; Envoy is served from the cache
+	Cached     State = "cached" // no connection; the cache serves Envoy
 )
 
 // Status describes the connection to the upstream server.
 type Status struct {
 	State State
 	Since time.Time
-	Error string    // why there is no connection; "" if there is one or the first is being made
-	Cache time.Time // when the cached configuration was accepted, with Cached
-	// Address is the one in use, or the last one; before the first connection all of them, with
-	// ", " between.
+	// why there is no connection; "" if there is one or the first attempt is still running
+	Error string
+	Cache time.Time // in state Cached: when Envoy accepted the cached configuration
+	// Address is the address in use, or without a connection the last one. Before the first
+	// connection it has all addresses, separated by ", ".
 	Address string
-	Unused  []Unused // the other addresses, once one was in use
+	Unused  []Unused // the other addresses, once one address was in use
 }
 
-// errConnecting is the error of a connection that is still being made.
+// errConnecting describes a connection attempt that has not ended yet.
 var errConnecting = errors.New("no answer yet")
 
-// state is the state of a session.
+// state is the connection state of one session.
 type state struct {
 	connected bool
-	err       error     // why not; nil: no attempt has ended yet
-	cached    time.Time // not zero: the cache serves
-	since     time.Time // without connection
-	address   string    // of the upstream server
+	err       error     // why the session is not connected; nil: no attempt has ended yet
+	cached    time.Time // when the cached configuration was accepted; zero unless the cache serves
+	since     time.Time // start of the time without a connection
+	address   string    // address of the upstream server
 }
 
-// join adds a session.
+// join adds a session to the server.
 func (s *Server) join(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,8 @@ func (s *Server) leave(session *session) {
 	s.show()
 }
 
-// worse reports whether a session without connection decides rather than another.
+// worse reports whether the state of a session is worse than that of another: the worst one becomes
+// the server's status.
 func (s state) worse(than state) bool {
 	if than.connected || s.cached.IsZero() != than.cached.IsZero() {
 		return than.connected || !s.cached.IsZero()
@@ -72,7 +74,7 @@ func (s state) worse(than state) bool {
 	return s.since.Before(than.since)
 }
 
-// report records the state of a session.
+// report sets the state of a session and updates the server's status.
 func (s *Server) report(session *session, now state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,9 +90,9 @@ func (s *Server) report(session *session, now state) {
 	s.show()
 }
 
-// show derives Status and the condition from all sessions. A session that is served from the cache
-// decides, else one that is not connected, of these the one for longest; Status is Connected only
-// if all are. Callers hold mu.
+// show derives Status and the condition from the worst session: one that the cache serves, else one
+// that is not connected, among equals the one that is disconnected for longest. Status is Connected
+// only if all sessions are. Callers hold mu.
 func (s *Server) show() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {
@@ -115,7 +117,7 @@ func (s *Server) show() {
 	s.showAway(worst, next)
 }
 
-// Status returns the state of the connection.
+// Status returns the state of the connection to the upstream server.
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,12 +129,12 @@ func (s *Server) Status() Status {
 // Lost returns the number of upstream streams that ended while their Envoy was connected.
 func (s *Server) Lost() uint64 { return s.lost.Load() }
 
-// conditionRefusals is active while an Envoy or a Subscription refuses resources.
+// conditionRefusals is active while an Envoy or a Subscription refuses resources of upstream.
 const conditionRefusals = "upstream-resources-refused"
 
 const refusedPrefix = "resources of the upstream server are refused: "
 
-// refused reports that Envoy or the agent refuses a response.
+// refused reports that Envoy or a Subscription refuses a response.
 func (s *session) refused(typeURL, version, message string) {
 	if redact := s.server.options.RedactError; redact != nil {
 		message = redact(message)

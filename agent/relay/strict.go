@@ -15,15 +15,18 @@ import (
 // virtualInbound is the name of istiod's listener for captured inbound connections.
 const virtualInbound = "virtualInbound"
 
-// strictPorts are the ports of an accepted virtualInbound.
+// strictPorts says for which ports an accepted virtualInbound listener demands mutual TLS.
 type strictPorts struct {
-	ports map[uint16]bool // with filter chains of their own: whether all demand a client certificate
-	rest  bool            // the same for the filter chains of all other ports
+	// for ports with filter chains of their own: whether all these demand a client certificate
+	ports map[uint16]bool
+	// whether the filter chains of all other ports demand a client certificate
+	rest bool
 }
 
 // Strict returns a function that reports whether the inbound filter chains that an Envoy accepted
-// last all demand a client certificate for a port, and whether the port has chains of its own. The
-// object behind them is not known. It returns nil if they do for no port.
+// last all demand a client certificate for a port, and whether the port has filter chains of its
+// own. The origin is always empty, because upstream does not send the policy. Strict returns nil if
+// no port demands client certificates.
 func (s *Server) Strict() func(port uint16) (by from.Origin, strict, own bool) {
 	p := s.strict.Load()
 	if p == nil || !p.rest && !slices.Contains(slices.Collect(maps.Values(p.ports)), true) {
@@ -37,14 +40,15 @@ func (s *Server) Strict() func(port uint16) (by from.Origin, strict, own bool) {
 	}
 }
 
-// updateStrict keeps what the accepted listeners of an Envoy demand.
+// updateStrict records which ports demand client certificates in the listeners that an Envoy
+// accepted.
 func (s *session) updateStrict(w *watch) {
 	if w.typeURL != from.ListenerType || !w.all || s.share != s.server.envoys {
 		return
 	}
 	held, known := w.held[virtualInbound]
 	if known && held.body == nil {
-		return // Envoy had it before this stream
+		return // Envoy had the listener before this stream, so its content is not known
 	}
 	s.server.strict.Store(strictOf(held.body))
 	if s.server.options.Listeners != nil {
@@ -52,7 +56,8 @@ func (s *session) updateStrict(w *watch) {
 	}
 }
 
-// strictOf decodes a virtualInbound, an Any; an invalid or missing one demands nothing.
+// strictOf decodes a virtualInbound listener from an encoded Any. An invalid or missing listener
+// demands no client certificates.
 func strictOf(body []byte) *strictPorts {
 	p := &strictPorts{ports: map[uint16]bool{}}
 	var wrapped anypb.Any

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// peerAuthentications make all ports STRICT but 9000 and 9001 of the node.
+// peerAuthentications make all ports of the node STRICT except 9000 and 9001.
 const peerAuthentications = `apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: default, namespace: shop}
@@ -39,7 +39,8 @@ spec:
   endpoints: [{address: 10.255.0.1, labels: {app: web}, ports: {http: 8080, http-a: 9000, tcp-b: 9001}}]
 `
 
-// What an istiod requires of ports is read from the listeners that Envoy has accepted.
+// TestStrict_OfIstiod: the ports for which istiod demands mutual TLS are read from the listeners
+// that Envoy has accepted.
 func TestStrict_OfIstiod(t *testing.T) {
 	i := startIstiod(t)
 	write := func(mode string) {
@@ -66,7 +67,7 @@ func TestStrict_OfIstiod(t *testing.T) {
 		t.Error("known before any listener")
 	}
 	stream.send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: from.ListenerType})
-	go func() { // accepts everything
+	go func() { // this client accepts every response
 		for {
 			var response discoveryv3.DeltaDiscoveryResponse
 			select {

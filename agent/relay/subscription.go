@@ -17,14 +17,15 @@ import (
 type Subscription struct {
 	TypeURL string
 	// Apply uses the resources of a response or of the cache; removed has the names of resources
-	// that no longer exist. An error refuses the response. Streams call it concurrently while two
-	// Envoys overlap; it must not block.
+	// that no longer exist. An error refuses the response. Overlapping Envoys cause concurrent
+	// calls. Apply must not block.
 	Apply func(resources []*anypb.Any, removed []string) error
 }
 
 // Announce makes the agent send a request without resource names on each upstream stream, now and
-// after Envoy's first request for listeners; problem is its error, nil for none. It replaces an
-// earlier announcement of the type. istiod receives the workload's health this way.
+// after Envoy's first request for listeners; problem is the request's error detail, nil for none.
+// It replaces an earlier announcement of the same type. istiod receives the workload's health in
+// this way.
 func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,16 +33,17 @@ func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 	for session := range s.sessions {
 		select {
 		case session.announce <- struct{}{}:
-		default: // already notified
+		default: // the session has a notification already
 		}
 	}
 }
 
-// subscribe sends the agent's subscriptions and announcements on a new upstream stream. Without
-// one, it applies the cache.
+// subscribe sends the agent's subscriptions and announcements on a new upstream stream. Without an
+// upstream stream, it applies the cached resources of the subscriptions.
 func (s *session) subscribe() error {
 	switch {
-	case s.watches[xdsresource.ListenerType] == nil, !s.own: // with another node they would be answered for it
+	// upstream would answer for the node of another client
+	case s.watches[xdsresource.ListenerType] == nil, !s.own:
 		return nil
 	case !s.opened:
 		if s.offline {
@@ -72,7 +74,7 @@ func (s *session) sendAnnouncements() error {
 	return nil
 }
 
-// subscription returns the agent's subscription to a type or nil.
+// subscription returns the agent's subscription to a type, nil if there is none.
 func (s *session) subscription(typeURL string) *Subscription {
 	for i, own := range s.server.options.Subscriptions {
 		if own.TypeURL == typeURL {
@@ -82,7 +84,7 @@ func (s *session) subscription(typeURL string) *Subscription {
 	return nil
 }
 
-// apply uses a response to a subscription of the agent and answers it.
+// apply passes a response to a subscription of the agent and answers upstream.
 func (s *session) apply(own *Subscription, r *response) error {
 	answer := &request{typeURL: r.typeURL, nonce: r.nonce}
 	if err := own.apply(r.resources, r.removed); err != nil {
@@ -101,14 +103,14 @@ func (s *session) apply(own *Subscription, r *response) error {
 	return s.forward(answer)
 }
 
-// refuse refuses a response that Envoy does not receive.
+// refuse sends upstream a NACK for a response that Envoy does not receive.
 func (s *session) refuse(r *response, why error) error {
 	s.refused(r.typeURL, r.version, why.Error())
 	return s.forward(&request{typeURL: r.typeURL, nonce: r.nonce, problem: &rpcstatus.Status{
 		Code: int32(codes.Internal), Message: why.Error()}})
 }
 
-// applyCached uses the cached resources of the agent's subscriptions.
+// applyCached passes the cached resources to the agent's subscriptions.
 func (s *session) applyCached() {
 	for _, own := range s.server.options.Subscriptions {
 		known, _ := s.known(own.TypeURL)
@@ -125,8 +127,8 @@ func (s *session) applyCached() {
 	}
 }
 
-// ApplyCached uses the cached resources of a subscription before an Envoy has connected. They are
-// those that a node ID accepted last, possibly with other metadata.
+// ApplyCached passes the cached resources of a type to its subscription before an Envoy has
+// connected. They are those that a node with this ID accepted last, possibly with other metadata.
 func (s *Server) ApplyCached(nodeID, typeURL string) {
 	if s.options.Cache == nil {
 		return

@@ -17,17 +17,17 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// target is one address of an upstream server.
+// target is an IP address of an upstream server, with the configured address it belongs to.
 type target struct {
-	address string // as configured: host:port
-	dial    string // IP:port, of one IP address of the host; address if it is not resolved here
+	address string // configured address, as host:port
+	dial    string // IP:port to connect to; the configured address if a proxy resolves it
 }
 
-// Bounds of targets.
+// Bounds of the resolution of names and of the remembered failures.
 const (
 	lookupTimeout = 2 * time.Second
-	maxIPs        = 16  // of a name
-	maxFailures   = 256 // that are remembered
+	maxIPs        = 16  // IP addresses of a name
+	maxFailures   = 256 // targets whose failures are remembered
 )
 
 // targets chooses the address of each link of a session. Each IP address has a back-off of its own.
@@ -35,21 +35,21 @@ const (
 type targets struct {
 	addresses []string
 	inUse     *InUse
-	seed      maphash.Seed // of the order, the same for all sessions
+	seed      maphash.Seed // determines the random order of addresses, the same for all sessions
 	lookup    func(ctx context.Context, host string) ([]string, error)
 
 	mu       sync.Mutex
 	failures map[target]*failure
-	resolved map[string][]target // by address
-	round    map[target]bool     // that failed since one succeeded
-	reasons  map[string]error    // why an address was left or not reached last
-	last     target              // of the current link
+	resolved map[string][]target // targets by configured address
+	round    map[target]bool     // targets that failed since one succeeded
+	reasons  map[string]error    // last error by configured address
+	last     target              // target of the current link
 }
 
-// failure is the back-off of a target.
+// failure holds the back-off of a target that failed.
 type failure struct {
 	retries backoff.Backoff
-	until   time.Time // no attempt before
+	until   time.Time // start of the next attempt, at the earliest
 }
 
 func (s *Server) newTargets(upstream Upstream) *targets {
@@ -59,10 +59,10 @@ func (s *Server) newTargets(upstream Upstream) *targets {
 		lookup: net.DefaultResolver.LookupHost}
 }
 
-// next waits until a target may be tried and returns it: the one in use if possible, else the first
-// one in the random order of this agent. With anew, none is preferred and the order is another one:
-// of servers that close connections to balance their clients, none gets all back. An error is that
-// of the target, or of ctx.
+// next waits until a target may be tried and returns it. It prefers the target in use, else the
+// first target in the random order of this agent. With anew, it prefers none and shuffles again:
+// servers that close connections to balance their clients must not get all of them back. The error
+// is that of resolving an address, or of ctx.
 func (t *targets) next(ctx context.Context, anew bool) (target, error) {
 	for {
 		found, pause, err := t.choose(ctx, anew)
@@ -75,7 +75,7 @@ func (t *targets) next(ctx context.Context, anew bool) (target, error) {
 	}
 }
 
-// choose returns a target, or how long all must not be tried.
+// choose returns a target that may be tried now, or the pause until the first one may.
 func (t *targets) choose(ctx context.Context, anew bool) (_ target, pause time.Duration, _ error) {
 	preferred, seed := t.inUse.target(), t.seed
 	if anew {
@@ -109,7 +109,8 @@ func (t *targets) choose(ctx context.Context, anew bool) (_ target, pause time.D
 	return target{}, pause, nil
 }
 
-// shuffled returns a copy in the random order of seed. It begins with first, if that is in it.
+// shuffled returns a copy in the random order determined by seed. If the slice contains first, the
+// copy begins with it.
 func shuffled[T comparable](all []T, first T, seed maphash.Seed) []T {
 	all = slices.SortedFunc(slices.Values(all), func(a, b T) int {
 		return cmp.Compare(maphash.Comparable(seed, a), maphash.Comparable(seed, b))
@@ -120,7 +121,7 @@ func shuffled[T comparable](all []T, first T, seed maphash.Seed) []T {
 	return all
 }
 
-// resolve returns the targets of an address.
+// resolve returns the targets of a configured address.
 func (t *targets) resolve(ctx context.Context, address string) ([]target, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || net.ParseIP(host) != nil || proxied(address) {
@@ -139,14 +140,15 @@ func (t *targets) resolve(ctx context.Context, address string) ([]target, error)
 	return all, nil
 }
 
-// proxied reports whether a proxy of the environment connects to an address, and resolves it.
+// proxied reports whether connections to an address use an HTTP proxy from the environment, which
+// also resolves the address.
 func proxied(address string) bool {
 	proxy, err := http.ProxyFromEnvironment(
 		&http.Request{URL: &url.URL{Scheme: "https", Host: address}})
 	return proxy != nil || err != nil
 }
 
-// take records the target of a link, unless the link has been replaced.
+// take records the target of a new link, unless ctx has ended because the link was replaced.
 func (t *targets) take(ctx context.Context, one target) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +159,7 @@ func (t *targets) take(ctx context.Context, one target) error {
 	return nil
 }
 
-// wait returns how long a target must not be tried.
+// wait returns how long to wait before a target may be tried.
 func (t *targets) wait(one target) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,14 +169,14 @@ func (t *targets) wait(one target) time.Duration {
 	return 0
 }
 
-// current returns the target of the link.
+// current returns the target of the current link.
 func (t *targets) current() target {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last
 }
 
-// failed begins a pause for the target of the link.
+// failed records an error of the current link's target and starts its back-off.
 func (t *targets) failed(why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +196,7 @@ func (t *targets) failed(why error) {
 	f.until = time.Now().Add(f.retries.Next())
 }
 
-// exhausted reports whether all targets have failed since one succeeded.
+// exhausted reports whether all targets have failed since one last succeeded.
 func (t *targets) exhausted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,7 +209,7 @@ func (t *targets) exhausted() bool {
 	return true
 }
 
-// succeeded ends the back-off of the link's target.
+// succeeded ends the back-off of the current link's target.
 func (t *targets) succeeded() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -216,7 +218,7 @@ func (t *targets) succeeded() {
 	clear(t.round)
 }
 
-// problem returns why no address is used.
+// problem returns the last errors of all addresses, nil if there are none.
 func (t *targets) problem() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

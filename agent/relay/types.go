@@ -7,21 +7,21 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Type is the state of a resource type on the stream of an Envoy.
+// Type describes the state of a resource type on the stream of an Envoy.
 type Type struct {
-	PID            int32 // of the Envoy; 0 = unknown
+	PID            int32 // PID of the Envoy; 0 if unknown
 	URL            string
-	Version        string // accepted
-	Resources      int    // accepted
+	Version        string // accepted version
+	Resources      int    // number of accepted resources
 	Sent, Accepted time.Time
 	Cached         bool // the accepted version came from the cache
-	Pending        bool // a response is unanswered
+	Pending        bool // Envoy has not answered the last response yet
 	Refused        string
 	RefusedVersion string
 }
 
-// Types returns the types that Envoys subscribe to. A stream that is busy until ctx ends is left
-// out.
+// Types returns the types that Envoys subscribe to. It leaves out streams that do not answer before
+// ctx ends.
 func (s *Server) Types(ctx context.Context) (all []Type) {
 	s.mu.Lock()
 	var sessions []*session
@@ -41,7 +41,7 @@ func (s *Server) Types(ctx context.Context) (all []Type) {
 	return all
 }
 
-// types returns the state of all types.
+// types returns the state of all types on the session's stream.
 func (s *session) types() []Type {
 	var pid int32
 	if from, ok := peer.FromContext(s.stream.Context()); ok && s.server.options.PID != nil {

@@ -21,56 +21,60 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Upstream is an xDS server and how it is authenticated. Its files are read for each connection.
+// Upstream describes an xDS server and how client and server authenticate. Its files are read for
+// each connection.
 type Upstream struct {
-	Addresses      []string // host:port; one at a time is used
+	Addresses      []string // addresses as host:port; one at a time is used
 	TLS            bool
-	RootFile       string // "" = the system's roots
-	ServerName     string // for SNI and the SAN check; "" = host of the address
-	Identity       string // URI SAN that the server must have: spiffe://ID, or a suffix; "" = any
-	TokenFile      string // JWT, with TLS only; "" = none
-	CertFile       string // client certificate; "" = none
+	RootFile       string // file with trusted roots; "": the system's roots
+	ServerName     string // name for SNI and the SAN check; "": host of the address
+	Identity       string // URI SAN that the server must have: spiffe://ID, or a suffix; "": any
+	TokenFile      string // file with a JWT, which is sent over TLS only; "": none
+	CertFile       string // file with the client certificate; "": none
 	KeyFile        string
 	Workload       bool // the client certificate is that of the workload
 	ClusterID      string
-	Namespace      string // of the workload, for Debug
+	Namespace      string // namespace of the workload, for Debug
 	ServiceAccount string
 	ConnectTimeout time.Duration
 }
 
-// name identifies the server in the cache: the order of the addresses does not matter.
+// name returns the name of the server in the cache. It does not depend on the order of addresses.
 func (u Upstream) name() string {
 	return strings.Join(slices.Sorted(slices.Values(u.Addresses)), ",")
 }
 
-// Equal reports whether two servers are the same, and reached in the same way.
+// Equal reports whether two Upstreams name the same server and the same way to reach it.
 func (u Upstream) Equal(other Upstream) bool { return reflect.DeepEqual(u, other) }
 
 // maxCertificates bounds a file of roots or of a client certificate, in bytes.
 const maxCertificates = 4 << 20
 
-// Windows of flow control. The first set of a large mesh arrives without waiting for updates.
+// Flow control windows. They are so large that the first resources of a large mesh arrive without a
+// wait for window updates.
 const (
 	streamWindow     = 1 << 20
 	connectionWindow = 2 << 20
 )
 
-// dialOptions reads the credentials for one of the addresses. The workload's certificate and
-// further roots come from server.
+// dialOptions reads the credentials and returns the options of a connection to one of the
+// addresses. The workload's certificate and additional roots come from server.
 func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption, error) {
 	options := []grpc.DialOption{
 		grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval,
 			Timeout: keepaliveTimeout}),
-		// The session makes the pauses: a connection is used for one attempt.
+		// The session makes the pauses between attempts: it uses a gRPC connection for one attempt
+		// only.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig,
 			MinConnectTimeout: u.ConnectTimeout}),
 	}
 	if !proxied(address) {
-		options = append(options, grpc.WithContextDialer(dial)) // gRPC's own one uses the proxy
+		// gRPC's default dialer uses the proxy of the environment
+		options = append(options, grpc.WithContextDialer(dial))
 	}
-	if u.ServerName == "" { // the connection is to an IP address
+	if u.ServerName == "" { // the connection is to an IP address, so the name must be set
 		options = append(options, grpc.WithAuthority(address))
 	}
 	if !u.TLS {
@@ -133,7 +137,7 @@ func (u Upstream) clientCertificate() (tls.Certificate, error) {
 	return tls.X509KeyPair(chain, key)
 }
 
-// verify checks the identity of the server, whose chain and name are valid already.
+// verify checks the identity of the server. Its certificate chain and name were verified before.
 func (u Upstream) verify(connection tls.ConnectionState) error {
 	leaf := connection.PeerCertificates[0]
 	var found []string
@@ -150,7 +154,7 @@ func (u Upstream) verify(connection tls.ConnectionState) error {
 		"([discovery] pilot_identity)", found, u.Identity)
 }
 
-// outgoing adds the metadata that istiod reads.
+// outgoing adds the gRPC metadata that istiod reads.
 func (u Upstream) outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "ClusterID", u.ClusterID)
 }

@@ -28,34 +28,37 @@ import (
 )
 
 // modules puts remote Wasm modules into the extension configurations that name them. Envoy then
-// needs neither a cluster for their servers nor access to a file, and the Cache holds the modules,
-// too.
+// needs neither a cluster for the modules' servers nor access to a file, and the Cache also stores
+// the modules.
 type modules struct {
 	log     *slog.Logger
-	local   bool               // servers may be on this host: of tests only
-	pause   time.Duration      // after the first attempt
-	cache   *Cache             // with the modules of an earlier agent; nil: none
-	fetches singleflight.Group // by URL and pull secret
+	local   bool               // servers on this host are permitted; only set by tests
+	pause   time.Duration      // pause after the first attempt
+	cache   *Cache             // cache with the modules of an earlier agent; nil: none
+	fetches singleflight.Group // running fetches by URL and pull secret
 
-	mu    sync.Mutex
-	known map[[sha256.Size]byte][]byte // resource with its module, by the resource's hash
-	bytes int                          // of known
+	mu sync.Mutex
+	// extension configurations with their modules, by the hash of upstream's resource
+	known map[[sha256.Size]byte][]byte
+	bytes int // size of known in bytes
 }
 
-// Bounds of modules.
+// Bounds of fetching modules.
 const (
 	maxModules        = 16
 	maxModuleBytes    = 64 << 20
 	maxKnownBytes     = 128 << 20
-	maxExtensionBytes = 240 << 20        // of a response, which has maxResponseBytes at most
-	moduleTime        = 30 * time.Second // to fetch one, or the resource's timeout if it is less
+	maxExtensionBytes = 240 << 20 // maximum for a response, whose limit is maxResponseBytes
+	// time-out of fetching one module, unless the resource's is shorter
+	moduleTime        = 30 * time.Second
 	moduleAttempts    = 5
 	firstModulePause  = 500 * time.Millisecond
-	internalVariables = "ISTIO_META_" // from istiod to the agent
+	internalVariables = "ISTIO_META_" // prefix of variables that istiod passes to the agent
 	pullSecret        = internalVariables + "WASM_IMAGE_PULL_SECRET"
 )
 
-// inline replaces the modules of a response. It reports whether there are any.
+// inline replaces the remote modules in a response by their content. It reports whether there were
+// any.
 func (m *modules) inline(ctx context.Context, r *response) (changed bool, err error) {
 	total := 0
 	for i, one := range r.resources {
@@ -75,7 +78,7 @@ func (m *modules) inline(ctx context.Context, r *response) (changed bool, err er
 	return changed, nil
 }
 
-// resource returns an extension configuration with its module.
+// resource returns an extension configuration that contains its module.
 func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	key := sha256.Sum256(body)
 	m.mu.Lock()
@@ -134,7 +137,7 @@ func (m *modules) add(key [sha256.Size]byte, body []byte) {
 	m.known[key] = body
 }
 
-// vmOf returns the VM of a Wasm filter, nil for other filters.
+// vmOf returns the VM configuration of a Wasm filter, nil for other filters.
 func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	switch f := filter.(type) {
 	case *httpwasmv3.Wasm:
@@ -145,14 +148,14 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	return nil
 }
 
-// module is a fetched module.
+// module is a fetched Wasm module.
 type module struct {
 	code []byte
-	sums []string // SHA-256 (hexadecimal) by which it may be referred to
+	sums []string // SHA-256 sums (hexadecimal) by which a configuration may refer to the module
 }
 
-// module returns the module of a VM and checks its hash. One request per URL is in flight: it
-// outlives ctx, because others may wait for it.
+// module fetches the module of a VM and checks its hash. Concurrent calls for the same URL share
+// one request, which does not end with ctx of the first caller.
 func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, error) {
 	remote := vm.GetCode().GetRemote()
 	from, limit := remote.GetHttpUri().GetUri(), moduleTime
@@ -175,7 +178,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 			from)
 	}
 	want := remote.GetSha256()
-	if want == "nil" { // of istiod: none
+	if want == "nil" { // istiod sends "nil" for no hash
 		want = ""
 	}
 	if plain && want == "" {
@@ -197,7 +200,8 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	}
 	switch {
 	case want != "" && !slices.Contains(found.sums, strings.ToLower(want)):
-		// Upstream, which receives the error, must not learn what is at an address.
+		// The upstream server receives the returned error. It must not learn what an address
+		// serves, so the sum is only logged.
 		m.log.Warn("Wasm module does not match its sha256", "url", withoutSecrets(from), "sha256",
 			strings.Join(found.sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
@@ -220,7 +224,8 @@ func (m *modules) inAttempts(
 		if failed == nil {
 			return found, nil
 		}
-		if err == nil || ctx.Err() == nil { // the time-out does not replace an earlier reason
+		// a time-out does not replace the error of an earlier attempt
+		if err == nil || ctx.Err() == nil {
 			err = failed
 		}
 		if attempt == moduleAttempts || retries.Wait(ctx) != nil {
@@ -229,7 +234,7 @@ func (m *modules) inAttempts(
 	}
 }
 
-// get fetches a module over HTTP.
+// get fetches a Wasm module over HTTP.
 func (m *modules) get(ctx context.Context, from string) (found module, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {

@@ -24,16 +24,17 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// emptyModule is a Wasm module without effect: memory, malloc and the version of the ABI.
+// emptyModule is a Wasm module that does nothing: it has a memory, malloc and the version of the
+// ABI.
 const emptyModule = "\x00asm\x01\x00\x00\x00" +
-	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // types () and (i32) i32
-	"\x03\x03\x02\x00\x01" + "\x05\x03\x01\x00\x01" + // two functions, one page
+	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // function types () and (i32) i32
+	"\x03\x03\x02\x00\x01" + "\x05\x03\x01\x00\x01" + // two functions, and one page of memory
 	"\x07\x2d\x03\x06memory\x02\x00\x17proxy_abi_version_0_2_1\x00\x00\x06malloc\x00\x01" +
 	"\x0a\x0a\x02\x02\x00\x0b\x05\x00\x41\x80\x08\x0b"
 
-// An extension of a real istiod runs in a real Envoy; what cannot be fetched is refused. While the
-// modules' server is away, a restart runs the extension of before, without a request if istiod
-// sends the same.
+// TestIstiod_WasmModules runs an extension of a real istiod in a real Envoy. An extension whose
+// module cannot be fetched is refused. If the agent restarts while the modules' server is
+// unreachable, the cached extension runs; if istiod sends the same one, no module is requested.
 func TestIstiod_WasmModules(t *testing.T) {
 	var fetched atomic.Int32
 	var away atomic.Bool
@@ -133,7 +134,7 @@ spec: {wasm: {url: %q, sha256: %q}}
 	})
 }
 
-// waitingForModule returns how many goroutines wait for a module that is fetched.
+// waitingForModule returns the number of goroutines that wait for a module to be fetched.
 func waitingForModule() (waiting int) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -146,7 +147,7 @@ func waitingForModule() (waiting int) {
 	return waiting
 }
 
-// Concurrent responses share one request; a long timeout is cut, a missing hash is logged.
+// TestModules_AreBounded: concurrent responses share one request, and a long time-out is reduced.
 func TestModules_AreBounded(t *testing.T) {
 	var fetched atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -187,7 +188,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// An upstream server cannot set the extension of a body, which only the cache's file records.
+// TestModules_SourceOfUpstreamIsIgnored: the field that names the source of an extension is only
+// valid in the cache's file; an upstream server cannot set it.
 func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 	body := []byte("of another upstream server")
 	sum := sha256.Sum256(body)
@@ -207,7 +209,8 @@ func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 	}
 }
 
-// A server that fails is asked again at growing intervals, and the first reason is the error.
+// TestModules_FailuresAreRetried: a failed fetch is repeated at growing intervals. The error is
+// that of the first attempt.
 func TestModules_FailuresAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Options{Board: condition.NewBoard()}).modules

@@ -8,41 +8,41 @@ import (
 	"time"
 )
 
-// watch is what an Envoy subscribes to and has of one type.
+// watch records which resources of one type an Envoy subscribes to and has.
 type watch struct {
 	typeURL string
 	delta   bool
-	all     bool            // wildcard
-	names   map[string]bool // subscribed
-	version string          // last accepted, state of the world
+	all     bool            // wildcard subscription
+	names   map[string]bool // subscribed names
+	version string          // last accepted version; only in the state of the world
 
-	// held is accepted; without body if the Envoy had it before this stream. The cache shares the
-	// map, which is never modified.
+	// held has the accepted resources; those that Envoy had before this stream may lack their body.
+	// The map may be shared with the cache and is never modified.
 	held    map[string]resource
-	pending []pending // responses without an answer, oldest first
+	pending []pending // responses that Envoy has not answered, oldest first
 	served  bool      // a response was sent on this stream
 	shown   Type
 
-	// of the current upstream stream
-	nonces   []string // last responses
-	answered bool     // it has responded
+	// State of the current upstream stream.
+	nonces   []string // nonces of the last responses on the current upstream stream
+	answered bool     // upstream has responded on its current stream
 
-	initial int     // bytes of the names and versions in the first request
-	counted counted // taken from the session's share
+	initial int     // bytes of the names and versions in Envoy's first request
+	counted counted // memory taken from the session's share
 }
 
 // pending is a response that Envoy has not answered.
 type pending struct {
 	*response
-	bytes int   // of the message, which the response refers to
-	from  *link // nil: the cache
+	bytes int   // size of the encoded message, which the response keeps in memory
+	from  *link // link that received the response; nil: it is from the cache
 }
 
-// maxNonces bounds the nonces that are recognised as those of the current upstream stream.
+// maxNonces is how many nonces of the current upstream stream are remembered.
 const maxNonces = 16
 
-// newWatch returns the watch for the first request of a type. known has cached resources, from
-// which those that the Envoy already has get their body.
+// newWatch returns the watch for the first request of a type. Resources that Envoy already has get
+// their body from known, the cached resources, if the versions are equal.
 func newWatch(first *request, delta bool, known map[string]resource) *watch {
 	w := &watch{typeURL: first.typeURL, delta: delta, held: map[string]resource{},
 		names:   map[string]bool{},
@@ -58,15 +58,16 @@ func newWatch(first *request, delta bool, known map[string]resource) *watch {
 	return w
 }
 
-// reset forgets the current upstream stream.
+// reset forgets the nonces of the current upstream stream, before another one opens.
 func (w *watch) reset() { w.nonces, w.answered = nil, false }
 
-// current reports whether a request answers the current upstream stream, or no response at all.
+// current reports whether a request may be forwarded: it answers a response of the current upstream
+// stream, or none at all.
 func (w *watch) current(r *request) bool {
 	return r.nonce == "" || slices.Contains(w.nonces, r.nonce)
 }
 
-// subscribe records the names of a request and reports whether they changed.
+// subscribe records the names in a request and reports whether the subscription changed.
 func (w *watch) subscribe(r *request) bool {
 	if !w.delta {
 		names := make(map[string]bool, len(r.names))
@@ -95,7 +96,7 @@ func (w *watch) subscribe(r *request) bool {
 	return len(r.names) > 0 || len(r.unsubscribed) > 0
 }
 
-// sent records a response that was sent to Envoy.
+// sent records that a response was sent to Envoy.
 func (w *watch) sent(r *response, bytes int, from *link) {
 	w.served = true
 	w.shown.Sent = time.Now()
@@ -110,11 +111,11 @@ func (w *watch) sent(r *response, bytes int, from *link) {
 	}
 }
 
-// forget drops the oldest unanswered response.
+// forget removes the oldest unanswered response.
 func (w *watch) forget() { w.pending = slices.Delete(w.pending, 0, 1) }
 
-// acknowledge returns the response that a request answers; ok is false if there is none. An
-// accepted response changes what is held.
+// acknowledge returns the response that a request answers; ok is false if there is none. If the
+// request accepts the response, acknowledge updates held.
 func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 	i := slices.IndexFunc(w.pending, func(p pending) bool { return p.nonce == r.nonce })
 	if i < 0 || r.nonce == "" {
@@ -124,7 +125,7 @@ func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 	if w.delta {
 		w.pending = slices.Delete(w.pending, i, i+1)
 	} else {
-		w.pending = slices.Delete(w.pending, 0, i+1) // the latest answer counts
+		w.pending = slices.Delete(w.pending, 0, i+1) // an answer also ends all earlier responses
 	}
 	if r.refused {
 		w.shown.Refused, w.shown.RefusedVersion = r.refusal, answered.version
@@ -157,7 +158,7 @@ func (w *watch) accept(r *response) {
 	}
 }
 
-// requestBytes returns what the requests of Envoy hold.
+// requestBytes returns the memory of names and versions in Envoy's requests.
 func (w *watch) requestBytes() int {
 	total := len(w.typeURL) + w.initial
 	for name := range w.names {
@@ -166,7 +167,7 @@ func (w *watch) requestBytes() int {
 	return total
 }
 
-// pendingBytes returns what unanswered responses hold.
+// pendingBytes returns the memory of unanswered responses.
 func (w *watch) pendingBytes() (total int) {
 	for _, p := range w.pending {
 		total += p.bytes + (len(p.resources)+len(p.removed))*nameOverhead
@@ -174,7 +175,7 @@ func (w *watch) pendingBytes() (total int) {
 	return total
 }
 
-// heldBytes returns what accepted resources hold.
+// heldBytes returns the memory of accepted resources.
 func (w *watch) heldBytes() (total int) {
 	for _, one := range w.held {
 		total += one.size()
@@ -182,7 +183,8 @@ func (w *watch) heldBytes() (total int) {
 	return total
 }
 
-// dropBodies holds only names and versions. It reports whether there were bodies.
+// dropBodies drops the content of accepted resources, so that only names and versions remain. It
+// reports whether there was any.
 func (w *watch) dropBodies() (dropped bool) {
 	held := make(map[string]resource, len(w.held))
 	for name, one := range w.held {
@@ -193,7 +195,7 @@ func (w *watch) dropBodies() (dropped bool) {
 	return dropped
 }
 
-// complete reports whether all held resources have a body, so that they can be cached.
+// complete reports whether all accepted resources have a body, so that they can be cached.
 func (w *watch) complete() bool {
 	for _, one := range w.held {
 		if one.body == nil {
@@ -203,8 +205,8 @@ func (w *watch) complete() bool {
 	return true
 }
 
-// resubscribe returns the first request of the type on a new upstream stream, nil if there is no
-// subscription. It makes the server continue from what Envoy has.
+// resubscribe returns the first request of the type for a new upstream stream, nil without a
+// subscription. The request says which versions Envoy has, so that upstream sends only changes.
 func (w *watch) resubscribe() *request {
 	if !w.all && len(w.names) == 0 {
 		return nil
@@ -224,12 +226,13 @@ func (w *watch) resubscribe() *request {
 	return r
 }
 
-// fromCache returns a response with the cached resources that Envoy lacks, nil if there are none.
+// fromCache returns a response with the cached resources that Envoy does not have, nil if there are
+// none.
 func (w *watch) fromCache(known map[string]resource, version string) *response {
 	r := &response{typeURL: w.typeURL, version: version}
 	for name, one := range known {
 		held, ok := w.held[name]
-		// istiod's resources have no version of their own.
+		// The bodies are compared, too, because istiod's resources have no versions of their own.
 		same := ok && held.version == one.version && bytes.Equal(held.body, one.body)
 		if (w.all || w.names[name]) && (!w.delta || !same) {
 			r.resources = append(r.resources, one)
