@@ -7,17 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of acl(5) as an extended attribute: linux/posix_acl_xattr.h.
+// Binary format of acl(5) as an extended attribute, from linux/posix_acl_xattr.h.
 const (
 	aclAttribute = "system.posix_acl_access"
 	aclVersion   = 2
 	aclReadWrite = 6
-	aclNobody    = ^uint32(0) // of entries that name no user or group
+	aclNobody    = ^uint32(0) // ID in entries that name no user or group
 
 	aclOwner, aclGroup, aclNamedGroup, aclMask, aclOther = 0x01, 0x04, 0x08, 0x10, 0x20
 )
 
-// letGroup lets a further group read and write a file whose mode is 0660.
+// letGroup adds an access control list to a file of mode 0660 that lets a further group read and
+// write it.
 func letGroup(path string, group int) error {
 	acl := binary.LittleEndian.AppendUint32(nil, aclVersion)
 	for _, entry := range []struct {

@@ -6,7 +6,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// admit sets the node and the identity of a stream's client.
+// admit authenticates a stream's client, and sets the client's identity and the node whose
+// resources it gets.
 func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
 	if s.options.Admit != nil {
 		var admitted *corev3.Node
@@ -27,7 +28,7 @@ func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
 	return nil
 }
 
-// withStatus returns an error that is a gRPC status.
+// withStatus converts an error to a gRPC status, unless it is one already.
 func withStatus(err error) error {
 	if _, ok := status.FromError(err); !ok {
 		err = status.Error(codes.FailedPrecondition, err.Error())
@@ -35,7 +36,8 @@ func withStatus(err error) error {
 	return err
 }
 
-// own counts a stream to the identity of its client, until leave. The error is a gRPC status.
+// own counts a stream for the identity of its client until leave is called. The error is a gRPC
+// status.
 func (s *Server) own(st *stream, identity string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,7 @@ package xds
 
 import "outrider.org/outrider/agent/resource"
 
-// advance moves to a newer snapshot.
+// advance makes the session continue with a newer snapshot.
 func (s *session) advance(to *resource.Snapshot) {
 	from := s.snapshot
 	keys, ok := s.feed.Since(from.Sequence)
@@ -27,7 +27,8 @@ func (s *session) advance(to *resource.Snapshot) {
 				s.changed(w, name, from)
 			}
 		}
-		// held since an earlier stream, or requested before the first snapshot
+		// names may also differ that are in neither snapshot: the client has them from an earlier
+		// stream, or requested them before the first snapshot
 		for name := range w.differs {
 			s.changed(w, name, from)
 		}
@@ -46,9 +47,10 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 			delete(w.refused, name)
 		case same(r.resource, now) && !r.inherited && w.typeURL != resource.SecretType &&
 			(feed == nil || feed.Attempt > r.attempt):
-			// the publisher retries it, or withdrew and published it again
+			// the publisher retries the refused version, or withdrew it and published it again
 			r.again = true
-		case !same(r.resource, now) && same(r.instead, now): // the refused version was withdrawn
+		// the publisher withdrew the refused version
+		case !same(r.resource, now) && same(r.instead, now):
 			delete(w.refused, name)
 			s.reportRecovered(w, []string{name})
 		}

@@ -22,17 +22,17 @@ import (
 	"outrider.org/outrider/scripts/adsload"
 )
 
-// The clients of a benchmark run in a separate process (this test binary again), so that the
-// measured resources are the server's.
+// The clients of a benchmark run in a process of their own (this test binary again), so that only
+// the server's resources are measured.
 const (
 	benchTarget = "OUTRIDER_XDS_BENCH_TARGET"
 	benchCount  = "OUTRIDER_XDS_BENCH_CLIENTS"
 	benchDelta  = "OUTRIDER_XDS_BENCH_DELTA"
 )
 
-// benchClients connects and prints a line when all clients have all resources. Then, for each line
-// (an address) on standard input, it prints when the address reached the last client, in
-// nanoseconds since 1970.
+// benchClients connects the clients and prints a line when all of them have all resources. Then,
+// for each line (an address) on standard input, it prints when the address reached the last client,
+// in nanoseconds since 1970.
 func benchClients(target string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -68,7 +68,7 @@ func benchClients(target string) error {
 	return load.Stop()
 }
 
-// loadProcess is the process of the clients.
+// loadProcess is the process of the benchmark's clients.
 type loadProcess struct {
 	b     *testing.B
 	stdin io.WriteCloser
@@ -120,15 +120,15 @@ func (p *loadProcess) time() time.Time {
 	return time.Unix(0, ns)
 }
 
-// fleet returns n services as istiod sends them: a cluster of 1 KB and endpoints of 0.5 KB each,
-// one listener, and one route configuration with a virtual host per service.
+// fleet returns the resources of n services as istiod sends them: for each a cluster of 1 KB,
+// endpoints of 0.5 KB and a virtual host in one route configuration, and one listener.
 func fleet(b testing.TB, n int) []*resource.Resource {
 	var all []*resource.Resource
 	vhosts := &routev3.RouteConfiguration{Name: "80"}
 	for i := range n {
 		name := fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i)
 		c := edsCluster(name, time.Second)
-		// the size of metadata and filters in istiod's clusters
+		// as large as metadata and filters in istiod's clusters
 		c.AltStatName = strings.Repeat("padding-", 100)
 		all = append(all, encoded(b, name, c), encoded(b, name, fleetEndpoints(i, 0)))
 		vhost := routes("80", name).VirtualHosts[0]
@@ -141,7 +141,8 @@ func fleet(b testing.TB, n int) []*resource.Resource {
 		"0.0.0.0_80", 80, "80", "outbound")))
 }
 
-// fleetEndpoints returns five endpoints; the last one's address encodes the generation.
+// fleetEndpoints returns five endpoints of a service. The address of the last one depends on the
+// generation.
 func fleetEndpoints(i, generation int) *endpointv3.ClusterLoadAssignment {
 	a := assignment(fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i), 1, 2, 3, 4, 5)
 	a.Endpoints[0].LbEndpoints[4].GetEndpoint().Hostname = marker(i, generation)
@@ -181,7 +182,7 @@ func modes(b *testing.B, run func(b *testing.B, delta bool)) {
 	b.Run("state", func(b *testing.B) { run(b, false) })
 }
 
-// BenchmarkConnect measures how long clients that connect at once take to get all resources.
+// BenchmarkConnect measures how long clients that connect at once wait for all resources.
 func BenchmarkConnect(b *testing.B) {
 	for _, size := range []struct{ clients, services int }{{1, 1000}, {300, 1000}, {100, 5000},
 		{1000, 1000}} {
@@ -192,7 +193,7 @@ func BenchmarkConnect(b *testing.B) {
 				for b.Loop() {
 					debug.FreeOSMemory()
 					resident := memory(b, "VmRSS")
-					// resets VmHWM
+					// sets VmHWM back to the current size
 					if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 						b.Fatal(err)
 					}
@@ -215,7 +216,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkChange measures how long a changed endpoint takes to reach the last client.
+// BenchmarkChange measures how long it takes until a changed endpoint has reached the last client.
 func BenchmarkChange(b *testing.B) {
 	for _, size := range []struct{ clients, services int }{{100, 100}, {100, 5000}, {1000, 1000}} {
 		b.Run(fmt.Sprintf("%dx%d", size.clients, size.services), func(b *testing.B) {

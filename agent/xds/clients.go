@@ -14,37 +14,37 @@ import (
 )
 
 // Clients decides which resources the clients of the xDS socket get: an Envoy those of the node in
-// its bootstrap, an application those of [xds] grpc_bootstrap_file. A node that a client invents
-// costs nothing.
+// its bootstrap, an application those of the node in [xds] grpc_bootstrap_file. A client that sends
+// another node is refused, so it causes no work.
 type Clients struct {
-	Server Source                // the embedded server
-	Own    func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
-	// Envoys returns the nodes in the bootstraps of epochs that live or are being started. all is
-	// false if one is not known; then Own may send any node.
+	Server Source                // source of resources: the embedded server
+	Own    func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
+	// Envoys returns the nodes in the bootstraps of epochs that are live or starting. all is false
+	// if a bootstrap is not known; then clients for whom Own is true may send any node.
 	Envoys func() (nodes []*corev3.Node, all bool)
-	// Same reports whether a client that sends node has the same resources as one with the bootstrap
-	// known.
+	// Same reports whether a client that sends node gets the same resources as one that sends
+	// known, the node of a bootstrap.
 	Same func(known, node *corev3.Node) bool
-	// Application returns the node of [xds] grpc_bootstrap_file, nil if there is none.
+	// Application returns the node in [xds] grpc_bootstrap_file, nil if there is none.
 	Application func() *corev3.Node
 	Board       *condition.Board
 
 	mu     sync.Mutex
 	raised bool
-	until  time.Time // the condition stays until then
+	until  time.Time // when ConditionClient is cleared
 }
 
 // ConditionClient is active while clients of the xDS socket were refused recently.
 const ConditionClient = "xds-client-refused"
 
-// clientRefusedFor is how long ConditionClient stays after the last refusal.
+// clientRefusedFor is how long ConditionClient stays active after the last refusal.
 const clientRefusedFor = 10 * time.Minute
 
-// IsOwn reports whether a client is an Envoy, the agent or root.
+// IsOwn reports whether a client's user runs Envoy or the agent, or is root.
 func (c *Clients) IsOwn(peer Peer) bool { return c.Own(peer.UID) }
 
-// Admit returns the node whose resources a client gets. Clients of other users get those of
-// Application, whatever node they send.
+// Admit returns the node whose resources a client gets. Clients of users for whom Own is false get
+// those of Application, whatever node they send.
 func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.Application()
 	if !c.IsOwn(*peer) {
@@ -76,7 +76,8 @@ func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return feed, nil
 }
 
-// refuse raises the condition, with the first reason until it is cleared, and returns the status.
+// refuse raises ConditionClient and returns a gRPC status with the reason. An active condition
+// retains its first reason.
 func (c *Clients) refuse(code codes.Code, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +91,7 @@ func (c *Clients) refuse(code codes.Code, why string) error {
 	return status.Error(code, why)
 }
 
-// expire clears the condition, or waits until it is due.
+// expire clears ConditionClient, or waits until the condition is due to be cleared.
 func (c *Clients) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// asked is a source that records the nodes that it is asked for.
+// asked is a Source that records the nodes whose feeds are requested.
 type asked struct {
 	mu    sync.Mutex
 	nodes map[string]bool
@@ -51,7 +51,7 @@ func (a *asked) all() []string {
 	return all
 }
 
-// nodeFor returns a node that differs from others in its metadata.
+// nodeFor returns a node whose metadata has an app.
 func nodeFor(app string) *corev3.Node {
 	return &corev3.Node{Id: "sidecar~10.0.0.1~vm.shop~shop.svc.cluster.local",
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -69,7 +69,8 @@ func newClients(source Source, board *condition.Board) *Clients {
 		Same:        func(known, node *corev3.Node) bool { return proto.Equal(known, node) }}
 }
 
-// Nodes that Envoy's user invents are refused, and those that others invent have no effect.
+// TestClients_InventedNodesCostNothing: if Envoy's user sends a node that is in no bootstrap, the
+// stream is refused. Nodes that other users send have no effect.
 func TestClients_InventedNodesCostNothing(t *testing.T) {
 	source, board := &asked{nodes: map[string]bool{}}, condition.NewBoard()
 	clients := newClients(source, board)
@@ -119,7 +120,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 		t.Errorf("conditions %v", all)
 	}
 
-	// Streams of others leave half to Envoy.
+	// The streams of other users leave half of the limit to Envoy.
 	for range 12 {
 		stream, err := clientAs(t, parts.Nobody, socket).DeltaAggregatedResources(t.Context())
 		if err != nil {
@@ -135,7 +136,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 	}
 }
 
-// clientAs connects as a user.
+// clientAs connects to a socket as a user.
 func clientAs(t *testing.T, uid int, socket string) discoveryv3.AggregatedDiscoveryServiceClient {
 	t.Helper()
 	connection, err := grpc.NewClient("passthrough:x",
@@ -151,7 +152,8 @@ func clientAs(t *testing.T, uid int, socket string) discoveryv3.AggregatedDiscov
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(connection)
 }
 
-// Refusals by thousands are one condition with its first reason, until there are none for a while.
+// TestClients_RefusalsAreOneCondition: thousands of refusals are one condition, with the first
+// reason. It ends when there are none for a while.
 func TestClients_RefusalsAreOneCondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		board := condition.NewBoard()
@@ -196,7 +198,8 @@ func (failing) Feed(*corev3.Node) (*resource.Feed, error) {
 	return nil, errors.New("proxies of 8 kinds are served and no more are allowed")
 }
 
-// What is not known refuses nobody of Envoy's, and applications are served only with a bootstrap.
+// TestClients_WithoutKnownNodes: while the nodes of epochs are not known, no client of Envoy's user
+// is refused. Applications are served only if there is a bootstrap for them.
 func TestClients_WithoutKnownNodes(t *testing.T) {
 	clients := newClients(failing{}, condition.NewBoard())
 	clients.Envoys = func() ([]*corev3.Node, bool) { return nil, false }
@@ -211,7 +214,8 @@ func TestClients_WithoutKnownNodes(t *testing.T) {
 	}
 }
 
-// Other users have connections of their own, and one of them not all of these.
+// TestXDS_ConnectionsOfOthersAreApart: other users have a limit of connections of their own, and a
+// single one of them cannot use all of it.
 func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 	socket := filepath.Join(publicDir(t), "xds.sock")
 	bound, err := Listen(ListenOptions{Path: socket, Mode: 0o666})
@@ -263,7 +267,7 @@ func dialAs(t *testing.T, uid int, socket string) (c net.Conn) {
 	return c
 }
 
-// publicDir returns a folder whose sockets every user reaches.
+// publicDir returns a folder in which every user can reach sockets.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	folder := parts.ShortDir(t)

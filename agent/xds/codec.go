@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that requests go through
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec of requests
 	"google.golang.org/grpc/mem"
 )
 

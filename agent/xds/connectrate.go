@@ -12,27 +12,31 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// connectRate limits the rate of new streams, so that a fleet that reconnects is served in turn.
+// connectRate limits how many streams begin per second, so that a reconnecting fleet is served
+// gradually.
 type connectRate struct {
-	perSecond int // 0: no bound
+	perSecond int // 0: no limit
 
 	mu   sync.Mutex
 	next time.Time // when the next stream may begin
 }
 
-// connectRates limits the rate of each address, so that one cannot use up that of all.
+// connectRates limits the rate of new streams for each address, so that one address cannot exhaust
+// the limit of all.
 type connectRates struct {
-	perSecond int // 0: no bound
+	perSecond int // for each address; 0: no limit
 
 	mu    sync.Mutex
 	rates map[admission.Key]*connectRate
-	swept time.Time // last removal of idle rates
+	swept time.Time // time of the last removal of idle rates
 }
 
-// maxRates bounds the addresses whose rates are remembered. More have no bound of their own.
+// maxRates bounds the number of addresses whose rates are remembered. Addresses beyond it have no
+// limit of their own.
 const maxRates = 4096
 
-// of returns the rate of a client's address. That of a client of another listener has no bound.
+// of returns the rate of a client's address. Clients that are not connected through LimitTCP have
+// no limit.
 func (c *connectRates) of(client Peer) *connectRate {
 	if c.perSecond <= 0 || client.connection == nil {
 		return &connectRate{}
@@ -57,18 +61,18 @@ func (c *connectRates) of(client Peer) *connectRate {
 	return made
 }
 
-// idle reports whether the last stream began before a time.
+// idle reports whether no stream has begun or waited since a time.
 func (a *connectRate) idle(since time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.next.Before(since)
 }
 
-// longestWait bounds the wait of a new stream. A stream that would wait longer is refused, and
-// Envoy tries again after its back-off.
+// longestWait bounds how long a new stream waits to begin. A stream that would wait longer is
+// refused, and Envoy tries again after its back-off.
 const longestWait = time.Second
 
-// wait blocks until the stream may begin. The error is a gRPC status.
+// wait blocks until a new stream may begin. The error is a gRPC status.
 func (a *connectRate) wait(ctx context.Context) error {
 	if a.perSecond <= 0 {
 		return nil
@@ -77,7 +81,7 @@ func (a *connectRate) wait(ctx context.Context) error {
 	a.mu.Lock()
 	at := a.next
 	if earliest := now.Add(-longestWait); at.Before(earliest) {
-		at = earliest // a second's worth may begin together
+		at = earliest // after an idle time, the streams of one second may begin together
 	}
 	pause := at.Sub(now)
 	if pause <= longestWait {

@@ -12,24 +12,24 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// DebugType is the type of debug information, as istiod has it: the name of a resource is the path
-// and the query of a URL below /debug/, its value the answer. Further types begin with it and a
-// slash.
+// DebugType is the type URL of debug information, as in istiod. The name of such a resource is the
+// path and query of a URL below /debug/, its value the answer. The type URLs of further debug
+// information begin with DebugType and a slash.
 const DebugType = "istio.io/debug"
 
 func isDebug(typeURL string) bool {
 	return typeURL == DebugType || strings.HasPrefix(typeURL, DebugType+"/")
 }
 
-// debug answers the requests of a stream whose first one is for debug information. Such a stream
-// has no feed: the client may be no proxy. The next request waits until the client has read the
-// answer.
+// debug serves a stream whose first request is for debug information. Such a stream needs no feed,
+// because its client may be no proxy. It handles the next request after the client has read the
+// answer to the last one.
 func (st *stream) debug(ctx context.Context, r *request) error {
 	limits := limits{types: maxTypes, nameBytes: maxNameBytes,
 		bytes: st.server.options.MaxSubscriptionBytes}
 	nonce := 0
 	for ; ; r = nil {
-		for r == nil || r.nonce != "" { // acknowledgements have no answer
+		for r == nil || r.nonce != "" { // acknowledgements get no answer
 			select {
 			case r = <-st.requests:
 			case do := <-st.inspect:
@@ -72,7 +72,8 @@ func (st *stream) debug(ctx context.Context, r *request) error {
 	}
 }
 
-// during calls a function that may wait for others, and serves inspections meanwhile.
+// during runs call, which may wait for other streams, and meanwhile handles inspections of this
+// stream.
 func (st *stream) during(call func()) {
 	done := make(chan struct{})
 	var cause any
@@ -85,7 +86,7 @@ func (st *stream) during(call func()) {
 		select {
 		case <-done:
 			if cause != nil {
-				panic(cause) // ends this stream
+				panic(cause) // a panic ends this stream only
 			}
 			return
 		case do := <-st.inspect:

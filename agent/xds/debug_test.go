@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Debug information is answered on streams that begin with a request for it, of both kinds. It may
-// ask for the state of all streams, itself included.
+// TestDebug: a stream whose first request is for debug information gets answers, incremental or in
+// the state of the world. The answer may contain the state of all streams, including this one.
 func TestDebug(t *testing.T) {
 	var server *Server
 	socket := socketPath(t)
@@ -35,7 +35,7 @@ func TestDebug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // one request after the other, acknowledged
+	for range 2 { // requests one after the other, each answer acknowledged
 		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: DebugType,
 			ResourceNamesSubscribe: []string{"syncz"}}); err != nil {
 			t.Fatal(err)
@@ -82,8 +82,8 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// A client without identity gets no secret, as if none existed; those with one get theirs, from the
-// same feed, whichever comes first.
+// TestSecrets_ForClientsWithIdentity: for a client without identity no secret exists; clients with
+// an identity get secrets. Both use the same feed, whichever connects first.
 func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	secret := resource.FromEncoded(resource.SecretType, "key", []byte("private"))
@@ -122,8 +122,8 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 	}
 }
 
-// TestSecrets_HiddenAfterRefusal refuses a cluster: the snapshot that the feed makes because of it
-// has no secrets for the client, either.
+// TestSecrets_HiddenAfterRefusal refuses a cluster: the feed's next snapshot must not contain
+// secrets for the client either.
 func TestSecrets_HiddenAfterRefusal(t *testing.T) {
 	p := newTable(t, true)
 	p.session.visible = func(s *resource.Snapshot) *resource.Snapshot {

@@ -13,7 +13,7 @@ import (
 
 const sds = resource.SecretType
 
-// newDemandTable is a table whose feed is on demand.
+// newDemandTable returns a table whose feed is on demand.
 func newDemandTable(t testing.TB, delta bool) *table {
 	p := newTable(t, delta)
 	p.feed = resource.NewFeedOnDemand()
@@ -45,7 +45,8 @@ func TestDemand_AnswersOnceKnown(t *testing.T) {
 	p.publish(made(sds, "b=1"), made(sds, "other=1"))
 	p.sends("SDS b=1")
 	p.ack(sds)
-	p.remove(sds, "b") // unknown again: the client keeps what it has
+	// the publisher no longer knows whether the resource exists: the client keeps its version
+	p.remove(sds, "b")
 	p.sends()
 	p.ask(&request{typeURL: sds, subscribe: []string{"c", "a"}})
 	p.sends("SDS a=1")
@@ -66,10 +67,10 @@ func TestDemand_StateOfTheWorldGetsAnEmptyResponse(t *testing.T) {
 	p.sends("SDS a=1")
 }
 
-// demand is a Subscriber that counts.
+// demand is a Subscriber that records subscriptions.
 type demand struct {
 	mu    sync.Mutex
-	names []string // sorted, one for each subscription
+	names []string // subscribed names, sorted, one for each subscription
 }
 
 func (d *demand) Subscribe(names []string) {

@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errDraining ends the streams of a server that stops. Clients connect to another one.
+// errDraining ends the streams of a server that drains. Their clients connect to another server.
 var errDraining = status.Error(codes.Unavailable, "this server stops: connect to another one")
 
-// draining is the state of Drain.
+// draining holds the state of Server.Drain.
 type draining struct {
-	within  time.Duration // set before started is closed
+	within  time.Duration // duration of the drain; set before started is closed
 	started chan struct{}
-	ended   chan struct{} // closed when there is no stream after started
+	ended   chan struct{} // closed when no stream is left after started
 	end     func()
 	start   func()
 }
@@ -37,16 +37,16 @@ func (d *draining) begun() bool {
 	}
 }
 
-// emptied notes that there is no stream.
+// emptied records that no stream is left.
 func (d *draining) emptied() {
 	if d.begun() {
 		d.end()
 	}
 }
 
-// Drain refuses new streams, and ends each of the others at a random time within a duration, so
-// that clients move to other servers one after the other. It returns when no stream is left, or
-// when ctx or the duration ends. It may be called once.
+// Drain refuses new streams, and ends each open stream at a random time within a duration, so that
+// clients move to other servers gradually. It returns when no stream is left, or when ctx or the
+// duration ends. It may be called once.
 func (s *Server) Drain(ctx context.Context, within time.Duration) {
 	s.mu.Lock()
 	s.drain.within = max(within, 1)

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// A server that drains ends its streams at different times and refuses new ones.
+// TestDrain: a server that drains ends its streams at different times and refuses new ones.
 func TestDrain(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -53,7 +53,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A connection that has reached its age ends with its streams.
+// TestMaxConnectionAge: a connection ends, with its streams, at the maximum age.
 func TestMaxConnectionAge(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})

@@ -12,13 +12,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bothModes runs a test with incremental and with state-of-the-world xDS.
+// bothModes runs a test twice: with incremental and with state-of-the-world xDS.
 func bothModes(t *testing.T, test func(t *testing.T, delta bool)) {
 	t.Run("delta", func(t *testing.T) { test(t, true) })
 	t.Run("state", func(t *testing.T) { test(t, false) })
 }
 
-// expect waits for as many pushes since the last call as wanted, and compares them.
+// expect waits until as many pushes have been recorded since the last call as wanted, and compares
+// them.
 func (r *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -40,20 +41,21 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 		envoy := startEnvoy(t, "node", socket, delta)
 		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", other,
 			two)...)})
-		// no further push follows
+		// Once Envoy has accepted these, no further push is expected.
 		eventually(t, "first answers", func() bool {
 			return ask(port) == "one" &&
 				ask(other) == "two"
 		})
 		seen.take()
 
-		// A changed endpoint: nothing else is sent.
+		// After a change of endpoints, only the endpoints are sent.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a",
 			two))}})
 		eventually(t, "answer of the new endpoint", func() bool { return ask(port) == "two" })
 		seen.expect(t, "EDS a")
 
-		// A changed cluster: its endpoints are sent too, else it would stay warming.
+		// After a change of a cluster, its endpoints are sent, too: otherwise it would never become
+		// warm.
 		updates := envoy.Stat("cluster_manager.cluster_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a",
 			3*time.Second))}})
@@ -71,7 +73,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 			t.Errorf("after the change of the cluster: %s", got)
 		}
 
-		// A changed listener with the same route configuration.
+		// The listener changes, and its route configuration does not.
 		updates = envoy.Stat("listener_manager.listener_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "changed"))}})
@@ -89,7 +91,8 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 				envoy.Stat("http.changed.downstream_rq_2xx") > 0
 		})
 
-		// One change moves the routes to a new cluster and removes the old one; no request is lost.
+		// One change moves the routes to a new cluster and removes the old cluster; no request is
+		// lost.
 		stop, lost := make(chan struct{}), make(chan string, 1)
 		go func() {
 			defer close(lost)
@@ -125,7 +128,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 			seen.expect(t, "CDS a b c", "EDS c", "RDS a", "CDS b c -a")
 		}
 
-		// A listener is removed.
+		// A removed listener no longer accepts connections.
 		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType,
 			Name: "a"}}})
 		eventually(t, "listener gone", func() bool {
@@ -160,7 +163,8 @@ func TestEnvoy_ReconnectsToNewServer(t *testing.T) {
 			t.Errorf("while the server is away: %s", got)
 		}
 
-		// The next server has one changed resource, and sends only that; about listeners in any case.
+		// On the next server one resource has changed. It sends only that, and in any case an
+		// answer about listeners.
 		again, seen := resource.NewFeed(), &recorder{}
 		serve(t, socket, Options{Source: oneFeed{again}, Observer: seen})
 		eventually(t, "Envoy is back", func() bool {
@@ -194,7 +198,7 @@ func TestEnvoy_TwoStreams(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 	first, second := startEnvoy(t, "same", socket, true), startEnvoy(t, "same", socket, false)
-	// Both listen on one port, as two concurrent epochs do (SO_REUSEPORT is Envoy's default).
+	// Two Envoys listen on one port, as two concurrent epochs do (SO_REUSEPORT is Envoy's default).
 	feed.Publish(resource.Change{Set: site(t, "a", port, one)})
 	for _, envoy := range []*parts.EnvoyProcess{first, second} {
 		eventually(t, "listener",

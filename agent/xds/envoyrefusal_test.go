@@ -68,7 +68,7 @@ func TestEnvoy_RefusesOneListener(t *testing.T) {
 		}
 		rejected := envoy.Stat("listener_manager.lds.update_rejected")
 
-		// Later changes do not send it again.
+		// Later changes do not send the refused listener again.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "later"))}})
 		eventually(t, "later change", func() bool {
@@ -79,7 +79,7 @@ func TestEnvoy_RefusesOneListener(t *testing.T) {
 			t.Errorf("the refused listener was sent again: %d refusals after %d", got, rejected)
 		}
 
-		// Its correction is sent and accepted.
+		// A corrected version of the listener is sent and accepted.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "b", httpListener(t, "b",
 			second, "b", "fixed"))}})
 		eventually(t, "corrected listener", func() bool {
@@ -107,7 +107,7 @@ func TestEnvoy_RefusesOneCluster(t *testing.T) {
 					TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
 			return encoded(t, "b", c)
 		}, "outrider.test.Unknown"},
-		// invalid as a message: Envoy drops the whole response
+		// the message itself is invalid, so Envoy refuses the whole response
 		{"not named", func(t *testing.T) *resource.Resource {
 			value, err := proto.Marshal(edsCluster("b", -time.Second))
 			if err != nil {

@@ -26,7 +26,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootstrap configures an Envoy that gets all resources from one ADS stream over a Unix socket.
+// bootstrap is the bootstrap of an Envoy that gets all resources from one ADS stream over a Unix
+// socket.
 const bootstrap = `{
   "node": {"id": %q, "cluster": "test"},
   "admin": {"address": {"pipe": {"path": %q}}},
@@ -54,7 +55,7 @@ func startEnvoy(t testing.TB, id, socket string, delta bool) *parts.EnvoyProcess
 	return parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, id, admin, api, socket))
 }
 
-// backend answers every request with its name.
+// backend starts a server that answers every request with its name, and returns its port.
 func backend(t testing.TB, name string) int {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -65,7 +66,8 @@ func backend(t testing.TB, name string) int {
 	return server.Listener.Addr().(*net.TCPAddr).Port
 }
 
-// ask returns the body of a response with status 200, otherwise its status and body, or the error.
+// ask sends a request to a port. It returns the body of a response with status 200, otherwise
+// status and body, or the error.
 func ask(port int) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 		Timeout: 5 * time.Second}
@@ -146,8 +148,8 @@ func httpListener(t testing.TB, name string, port int, routeName,
 				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, manager)}}}}}}
 }
 
-// badListener returns a listener that passes Validate and that Envoy refuses: it has a filter of an
-// unknown type.
+// badListener returns a listener that is valid according to Validate but that Envoy refuses,
+// because it has a filter of an unknown type.
 func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
 	l := httpListener(t, name, port, "r", "bad")
 	l.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_TypedConfig{
@@ -155,7 +157,7 @@ func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
 	return l
 }
 
-// site returns the resources of one service: cluster, endpoints, listener and routes.
+// site returns the resources of one service: cluster, endpoints, listener and route configuration.
 func site(t testing.TB, name string, port int, backends ...int) []*resource.Resource {
 	t.Helper()
 	return []*resource.Resource{

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// inherit makes a new subscription start with the last accepted version of a resource whose newest
-// one was refused by all clients that have answered.
+// inherit records a refusal by other clients for a new subscription: if all clients that answered
+// the newest version of a resource refused it, this client starts with the last accepted version.
 func (s *session) inherit(w *watch, name string) {
 	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
 	if of != nil && !of.Offered && w.refused[name] == nil {
@@ -18,7 +18,7 @@ func (s *session) inherit(w *watch, name string) {
 	}
 }
 
-// inheritAll inherits the refusals of all names that the client subscribes to.
+// inheritAll calls inherit for all names that the client subscribes to.
 func (s *session) inheritAll(w *watch) {
 	for key := range s.snapshot.AllRefused() {
 		if key.Type == w.typeURL && w.wants(key.Name) {
@@ -27,7 +27,8 @@ func (s *session) inheritAll(w *watch) {
 	}
 }
 
-// nack returns what the feed must know of a refusal. held is what the client has instead.
+// nack returns the record of a refusal for the feed. held is what the client has instead of the
+// refused resource.
 func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
 	n := resource.Nack{Resource: one, Held: held, Reason: reason,
 		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
@@ -38,7 +39,8 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 				n.Replaces = append(n.Replaces, old)
 			}
 		}
-		for name, now := range s.snapshot.Set(w.typeURL) { // the feed may have removed it since
+		// the feed may have removed a listener after the session's snapshot
+		for name, now := range s.snapshot.Set(w.typeURL) {
 			if old := w.acknowledged(name, now); name != one.Name && old != nil && mayReplace(one, old) {
 				n.Replaces = append(n.Replaces, old)
 			}
@@ -47,8 +49,8 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 	return n
 }
 
-// mayReplace reports whether a listener may replace a removed one: an object that one of them comes
-// from in the first place is an origin of the other, too, or is not known.
+// mayReplace reports whether a listener may replace a removed one: the main origin of one of them
+// is an origin of the other, or an origin is not known.
 func mayReplace(one, removed *resource.Resource) bool {
 	if len(one.Origins) == 0 || len(removed.Origins) == 0 {
 		return true
@@ -61,8 +63,8 @@ func mayReplace(one, removed *resource.Resource) bool {
 	return has(one, removed.Origins[0]) || has(removed, one.Origins[0])
 }
 
-// uncertain returns the refusals of resources that the client may have, although its error is about
-// at least one of them.
+// uncertain returns refusals of resources of which at least one was refused; the client may have
+// the others.
 func (s *session) uncertain(w *watch, names []string, reason string) (nacks []resource.Nack) {
 	for _, name := range names {
 		if now := s.get(w, name); now != nil {
@@ -72,8 +74,9 @@ func (s *session) uncertain(w *watch, names []string, reason string) (nacks []re
 	return nacks
 }
 
-// BindError returns why Envoy cannot bind a refused listener, "" if the message gives another
-// reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each.
+// BindError returns the reason why Envoy cannot bind a refused listener, or "" if the message has
+// another reason. For each listener, Envoy's message has a line "NAME: cannot bind 'ADDRESS':
+// REASON".
 func BindError(message, name string) string {
 	_, after, _ := strings.Cut(message, name+": cannot bind '")
 	line, _, _ := strings.Cut(after, "\n")

@@ -7,17 +7,18 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of a server for many hosts. Connections are those of one listener, apart for users of this
-// host and for others. One user or address (IPv6: /64) and one identity have at most half.
+// Limits of a server for the Envoys of many hosts. Each listener has its own limit of connections,
+// separate for clients on this host and on others. A single user, address (IPv6: /64) or identity
+// may use half of a limit.
 const (
 	fleetConnections       = 16_384
 	fleetStreams           = 32_768
-	fleetStreamsPerSecond  = 500 // new ones, by core
+	fleetStreamsPerSecond  = 500 // new streams, for each core
 	fleetSubscriptionBytes = 8 << 20
 )
 
-// ForFleet returns options with the limits of a server for the Envoys of many hosts.
-// ConnectsPerSecond, if it is not 0, and the other limits of the options stay.
+// ForFleet returns options with the limits of a server for the Envoys of many hosts. Limits that
+// are set already, such as ConnectsPerSecond, are not changed.
 func ForFleet(options Options) Options {
 	setDefault(&options.MaxStreams, fleetStreams)
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
@@ -26,8 +27,9 @@ func ForFleet(options Options) Options {
 	return options
 }
 
-// LimitTCP limits the connections of a TCP listener. At a limit, connections on which no client was
-// admitted yet give way, the longest idle first; the others stay.
+// LimitTCP limits the connections of a TCP listener. At the limit, a connection on which no client
+// was admitted yet is closed, the longest idle first; connections of admitted clients are never
+// closed.
 func LimitTCP(inner net.Listener) net.Listener {
 	limits := admission.Limits{Total: fleetConnections, PerKey: fleetConnections / 2}
 	return limitTCP(inner, admission.NewPool(limits), admission.NewPool(limits))

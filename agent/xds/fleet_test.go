@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// serveFleet serves on a TCP address with the limits of a fleet until the test ends. The cluster of
-// a client's node is its identity.
+// serveFleet serves on a TCP address, with the limits of a fleet, until the test ends. The identity
+// of a client is the cluster of its node.
 func serveFleet(t *testing.T, options Options,
 	limit func(net.Listener) net.Listener) (*Server, string) {
 	t.Helper()
@@ -64,19 +64,19 @@ func connectTo(t *testing.T, address string) *grpc.ClientConn {
 	return connection
 }
 
-// join opens a stream of an identity for clusters.
+// join opens a stream of an identity that subscribes to clusters.
 func join(t *testing.T, connection *grpc.ClientConn,
 	identity string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
 	stream := deltaStream(t, connection)
-	// Recv has the error
+	// Recv returns the error of the stream
 	_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
 		Node: &corev3.Node{Id: "n", Cluster: identity}})
 	return stream
 }
 
-// A client that does not read, one that sends garbage and one that opens 1,000 streams change
-// nothing for another one: it gets each change.
+// TestFleet_BadClientsBesideAGoodOne: a client that does not read, one that sends garbage and one
+// that opens 1,000 streams do not affect another client, which gets every change.
 func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	feed := resource.NewFeed()
 	publish := func(i int) {
@@ -135,13 +135,14 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	}
 	changes := 20
 	eventually(t, "the slow client is disconnected", func() bool {
-		changes++ // each response that is not read needs a change
+		changes++ // a response is only sent after a change
 		publish(changes)
 		return !slices.ContainsFunc(server.Status(t.Context()), func(s StreamStatus) bool {
 			return s.Peer.Identity == "slow"
 		})
 	})
-	// the slow client reads what was sent before its stream ended, and why
+	// the slow client reads the responses that were sent before its stream ended, and then the
+	// error
 	for err := error(nil); status.Code(err) != codes.DeadlineExceeded; {
 		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
 			t.Fatal(err)
@@ -149,7 +150,7 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	}
 }
 
-// deltaStreamOn opens a stream and sends a request, whatever comes of it.
+// deltaStreamOn opens a stream, sends a request and returns the error of the stream, if any.
 func deltaStreamOn(t *testing.T, connection *grpc.ClientConn) error {
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
 		DeltaAggregatedResources(t.Context())
@@ -160,7 +161,8 @@ func deltaStreamOn(t *testing.T, connection *grpc.ClientConn) error {
 		Node: &corev3.Node{Id: "n", Cluster: "many"}})
 }
 
-// One identity has its share of streams; the error of a further one says so.
+// TestFleet_StreamsOfOneIdentity: an identity cannot open more streams than its limit, and the
+// error of a further stream says so.
 func TestFleet_StreamsOfOneIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -191,7 +193,8 @@ func TestFleet_StreamsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// At the limit of connections, those of clients that were not admitted give way.
+// TestFleet_ConnectionsOfStrangersGiveWay: at the limit of connections, those on which no client
+// was admitted are closed.
 func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -220,7 +223,8 @@ func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
 	}
 }
 
-// One address has half of the rate; the error of a stream beyond it says so.
+// TestFleet_RateOfOneAddress: a single address may open streams at half of the total rate. The
+// error of a stream beyond it says so.
 func TestFleet_RateOfOneAddress(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -247,7 +251,7 @@ func TestFleet_RateOfOneAddress(t *testing.T) {
 	}
 }
 
-// A client that answers too late has a bound on what it has not answered.
+// TestFleet_UnansweredBytes: the responses that a late client has not answered are bounded.
 func TestFleet_UnansweredBytes(t *testing.T) {
 	feed := resource.NewFeed()
 	publish := func(i int) {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestUnanswered_LateRefusalAfterUnsubscribe unsubscribes from a name and subscribes to it again
-// before late refusals arrive: the client holds nothing of the previous subscription.
+// before late refusals arrive: the client has no version from the earlier subscription.
 func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
 		t.Run(name, func(t *testing.T) {
@@ -29,8 +29,9 @@ func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 			p.events = nil
 			p.ask(&request{typeURL: cds, nonce: first, refusal: &statusv3.Status{Message: bIsBad}})
 			p.nack(cds, bIsBad)
-			p.saw("refused CDS [b]", "refused CDS [b]") // and not a, which came with it
-			p.sends("CDS a=3 b=1")                      // the last accepted version
+			// a was in the same responses, and is not refused
+			p.saw("refused CDS [b]", "refused CDS [b]")
+			p.sends("CDS a=3 b=1") // a is sent in the last accepted version
 			p.ack(cds)
 			p.publish(cluster("b=1"))
 			p.sends()
@@ -80,8 +81,8 @@ func TestUnanswered_FreesUnsubscribedNames(t *testing.T) {
 }
 
 // TestUnanswered_RefusalOfForgottenResponse sends more responses than may be answered late. Each
-// has all resources, so that the refusal of a forgotten one shows in the others; resources that are
-// the same in all of them are not blamed.
+// response has all resources, so that the later ones also contain the refused resource of a
+// forgotten one. Resources that are equal in all of them are not refused.
 func TestUnanswered_RefusalOfForgottenResponse(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
@@ -97,7 +98,7 @@ func TestUnanswered_RefusalOfForgottenResponse(t *testing.T) {
 			}
 			p.events = nil
 			bad := bIsBad
-			if taken { // it is c that is bad
+			if taken { // c is the refused resource
 				p.take(all[0])
 				all, bad = all[1:], "Error adding/updating cluster(s) c: bad"
 			}

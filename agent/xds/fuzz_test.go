@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzSession sends arbitrary requests: the session must not panic, must stay within its bounds,
-// and must settle once the client accepts everything.
+// FuzzSession sends arbitrary requests. The session must not panic or exceed its limits, and must
+// have nothing more to send once the client accepts everything.
 func FuzzSession(f *testing.F) {
-	// A program: each byte is an action (low three bits) on a type (next two) with a name (the
-	// rest).
+	// The input is a program: each byte is an action (low three bits) on a type (next two) with a
+	// name (the rest).
 	f.Add(true, []byte{0x00, 0x07, 0x01, 0x06, 0x08, 0x0f, 0x02})
 	f.Add(false, []byte{0x08, 0x48, 0x07, 0x05, 0x06, 0x01, 0x0f, 0x03, 0x07})
 	f.Add(true, []byte{0x20, 0x04, 0x24, 0x44, 0x07, 0x03, 0x07, 0x06, 0x26})
-	// late answers
+	// a program whose client answers late
 	f.Add(true, []byte{0x00, 0x06, 0xe7, 0xe7, 0x06, 0xe7, 0xc3, 0x06, 0xe7, 0xc4, 0xc0})
 	f.Fuzz(func(t *testing.T, delta bool, program []byte) {
 		program = program[:min(len(program), 256)]
@@ -63,7 +63,7 @@ func FuzzSession(f *testing.F) {
 				p.session.next(p.now)
 				continue
 			}
-			_ = p.session.handle(r) // a client may request too much
+			_ = p.session.handle(r) // the error is expected if a client requests too much
 		}
 		p.publish(cluster("last=1"))
 		for range 1000 {
@@ -72,7 +72,8 @@ func FuzzSession(f *testing.F) {
 			if sent != nil {
 				w = p.session.watches[sent.typeURL]
 			}
-			for _, other := range p.session.order { // what was sent before the end is accepted too
+			// the client also accepts what was sent before the end of the program
+			for _, other := range p.session.order {
 				if w == nil && other.inflight != nil {
 					w = other
 				}
@@ -101,7 +102,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// FuzzRequest decodes and handles arbitrary bytes as a request.
+// FuzzRequest decodes arbitrary bytes as a request, and handles it.
 func FuzzRequest(f *testing.F) {
 	for _, m := range []proto.Message{
 		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds},

@@ -43,7 +43,7 @@ func deltaStream(t testing.TB,
 
 var aNode = &corev3.Node{Id: "test"}
 
-// noFeed is a Source that knows no node.
+// noFeed is a Source that returns an error for every node.
 type noFeed struct{ err error }
 
 func (s noFeed) Feed(*corev3.Node) (*resource.Feed, error) { return nil, s.err }

@@ -7,15 +7,16 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of a server that serves the Envoys of one host on Unix sockets. Each epoch has one
-// connection with one ADS stream, and one for each worker that reports failed requests. When an
-// Envoy with 50,000 resources reconnects, its request has about 5 MB.
+// Limits of a server for the Envoys of one host on Unix sockets. Each epoch has one connection with
+// an ADS stream, and one for each worker that reports failed requests. When an Envoy with 50,000
+// resources reconnects, its request has about 5 MB.
 const (
-	hostConnections       = 64 // of Envoys' main threads, the agent and root, on all sockets
-	otherConnections      = 32 // of all other users
-	userConnections       = 16 // of one of them
+	// of Envoys' main threads, the agent and root, on all sockets together
+	hostConnections       = 64
+	otherConnections      = 32 // of all other users together
+	userConnections       = 16 // of one of the other users
 	hostStreams           = 64 // half of them are reserved for Envoys, the agent and root
-	hostStreamsPerSecond  = 50 // new ones; others wait for a second, then they are refused
+	hostStreamsPerSecond  = 50 // new streams; others wait up to a second before they are refused
 	hostMessageBytes      = 8 << 20
 	hostSubscriptionBytes = 8 << 20
 )
@@ -27,9 +28,10 @@ func ForHost(options Options) Options {
 	return options
 }
 
-// connections limits the connections to Sockets.
+// connections limits the connections to the sockets of a Sockets.
 type connections struct {
-	own         func(uid uint32) bool // users of Envoys, the agent and root; nil: all
+	// reports whether a user runs Envoy or the agent, or is root; nil: all users count as such
+	own         func(uid uint32) bool
 	ours, other *admission.Pool
 }
 
@@ -39,17 +41,17 @@ func newConnections(own func(uid uint32) bool) *connections {
 		other: admission.NewPool(admission.Limits{Total: otherConnections, PerKey: userConnections})}
 }
 
-// ownConnections is the limit for Envoys, the agent and root: that of the main threads, and the
-// workers of four Envoys.
+// ownConnections returns the limit for Envoys, the agent and root: hostConnections, and one
+// connection for each worker of four Envoys.
 func ownConnections() int { return hostConnections + 4*runtime.NumCPU() }
 
-// limit limits the connections to a socket. Connections are never evicted: a stream may be silent
-// for days.
+// limit limits the connections to a socket. It never closes an established connection, because an
+// xDS stream may be silent for days.
 func (c *connections) limit(bound net.Listener) net.Listener {
 	return admission.Listen(bound, admission.Options{Busy: true, Admit: c.admit})
 }
 
-// admit returns the pool and the key of a connection that a listener of Listen accepted.
+// admit returns the pool and the key of a connection that was accepted by a listener of Listen.
 func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
 	uid := PeerOf(from.RemoteAddr()).UID
 	if c.own == nil || c.own(uid) {

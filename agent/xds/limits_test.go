@@ -20,14 +20,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// noSource has no resources.
+// noSource is a Source without resources.
 type noSource struct{}
 
 func (noSource) Feed(*corev3.Node) (*resource.Feed, error) {
 	return nil, errors.New("no resources")
 }
 
-// serveHost serves xDS with the limits of a host on two sockets until the test ends.
+// serveHost serves xDS on two sockets, with the limits of a host, until the test ends.
 func serveHost(t *testing.T) (sockets [2]string) {
 	t.Helper()
 	server, err := NewServer(ForHost(Options{Source: noSource{}}))
@@ -56,7 +56,7 @@ func serveHost(t *testing.T) (sockets [2]string) {
 	return sockets
 }
 
-// admitted reports whether the server accepts a connection, by waiting for its HTTP/2 settings.
+// admitted reports whether the server accepts a connection: it then sends its HTTP/2 settings.
 func admitted(t *testing.T, socket string) (net.Conn, bool) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -127,7 +127,8 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 			ends <- err
 		}()
 	}
-	// Accepted streams wait for their first request. Without a limit, all of them would.
+	// A stream that is accepted does not end, because the server waits for its first request. Only
+	// the refused streams end.
 	for refused := range cap(ends) - hostStreams {
 		select {
 		case err := <-ends:

@@ -19,24 +19,26 @@ import (
 	"outrider.org/outrider/agent/unixpeer"
 )
 
-// ListenOptions configure a Unix socket.
+// ListenOptions configures a Unix socket.
 type ListenOptions struct {
 	Path  string      // of the Unix socket
-	Mode  fs.FileMode // its permissions; 0: 0660
-	Group int         // its group; 0 or less: the process's own
-	// AlsoGroup is a further group that may connect where Mode is 0660; 0: none.
+	Mode  fs.FileMode // permissions of the socket; 0: 0660
+	Group int         // group of the socket; 0 or less: the group of the process
+	// AlsoGroup is a further group that may connect if Mode is 0660; 0: none.
 	AlsoGroup int
-	// Users are the user IDs that may connect, checked by the peer's credentials; empty: any.
+	// Users are the user IDs that may connect, checked against the peer's credentials; empty: any
+	// user.
 	Users  []uint32
-	Logger *slog.Logger // nil: discarded
+	Logger *slog.Logger // nil: logs are discarded
 }
 
-// maxSocketPath is the longest path of a Unix socket: sun_path of unix(7), less the closing zero.
+// maxSocketPath is the maximum length of a Unix socket's path: the size of sun_path in unix(7),
+// less the final zero.
 const maxSocketPath = 107
 
-// Listen creates the socket with its final mode and group. It replaces the socket of a process that
-// is gone; a socket that a process serves is an error. Closing the listener removes the socket,
-// unless it was replaced.
+// Listen creates a Unix socket with its final mode and group. It replaces the socket of a process
+// that has exited; a socket that a process still serves is an error. Closing the listener removes
+// the socket, unless another one has replaced it.
 func Listen(options ListenOptions) (net.Listener, error) {
 	path := options.Path
 	if options.Mode == 0 {
@@ -55,8 +57,8 @@ func Listen(options ListenOptions) (net.Listener, error) {
 	if err := replaceable(path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// The socket gets its path by a rename once mode and group are set, as it is created with the
-	// umask's permissions.
+	// A new socket has permissions by the umask. So it is created under another name and renamed
+	// once its mode and group are set.
 	if err := os.Remove(building); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -99,13 +101,13 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 	return info, os.Rename(building, path)
 }
 
-// chgrp gives a file to a group with the one system call for this that outrider.service allows.
+// chgrp changes the group of a file by the only system call for this that outrider.service permits.
 func chgrp(path string, group int) error {
 	return unix.Fchownat(unix.AT_FDCWD, path, -1, group, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// replaceable returns an error if the file at path must not be replaced: it is no socket, or a
-// process serves it.
+// replaceable returns an error if the file at a path must not be replaced, because it is no socket
+// or a process serves it.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,7 +137,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// listener accepts connections of certain users and records the peer's credentials.
+// listener accepts connections of the permitted users and records the credentials of their peers.
 type listener struct {
 	*net.UnixListener
 	path    string
@@ -143,7 +145,7 @@ type listener struct {
 	users   []uint32
 	logger  *slog.Logger
 	once    sync.Once
-	err     error // of Close
+	err     error // result of Close
 }
 
 // Accept implements net.Listener. It closes connections of other users.

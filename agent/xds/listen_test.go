@@ -64,7 +64,7 @@ func TestListen_ReplacesOnlyStaleSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := listen(t, ListenOptions{Path: path})
-	// The next listener replaced the socket: closing the first one must not remove it.
+	// Closing a listener must not remove a socket that has replaced the listener's own.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,8 @@ func TestListen_OnlyAllowedUsersConnect(t *testing.T) {
 	}
 }
 
-// Members of a further group may connect, others not.
+// TestListen_LetsAFurtherGroupConnect: members of the further group may connect, members of no
+// group may not.
 func TestListen_LetsAFurtherGroupConnect(t *testing.T) {
 	folder := parts.ShortDir(t)
 	if err := os.Chmod(folder, 0o755); err != nil {

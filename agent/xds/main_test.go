@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// this process is the clients of a benchmark
+	// set in the process that runs the clients of a benchmark
 	if target := os.Getenv(benchTarget); target != "" {
 		if err := benchClients(target); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -33,13 +33,13 @@ func TestMain(m *testing.M) {
 // patience bounds the wait for events that should happen immediately.
 const patience = 20 * time.Second
 
-// eventually polls until the condition holds.
+// eventually polls until a condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	parts.Eventually(t, patience, what, holds)
 }
 
-// oneFeed is a Source with the same feed for all proxies.
+// oneFeed is a Source that returns the same feed for all proxies.
 type oneFeed struct{ feed *resource.Feed }
 
 func (s oneFeed) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
@@ -49,7 +49,7 @@ type recorder struct {
 	mu           sync.Mutex
 	connected    []Stream
 	disconnected []Stream
-	pushes       []string // "Cluster a b -c"
+	pushes       []string // types and names of pushes, such as "Cluster a b -c"
 	refusals     []Refusal
 	recovered    []string
 	acceptances  int
@@ -99,7 +99,7 @@ func (r *recorder) Recovered(_ Stream, typeURL string, names []string) {
 	r.recovered = append(r.recovered, fmt.Sprint(short(typeURL), names))
 }
 
-// take returns the pushes since the last call.
+// take returns the pushes since its last call.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *recorder) take() []string {
 	return pushes
 }
 
-// with runs f while the recorder is locked.
+// with calls f while the recorder is locked.
 func (r *recorder) with(f func(*recorder)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func short(typeURL string) string {
 	return typeURL
 }
 
-// serve runs a server on a Unix socket until the test or stop ends it.
+// serve runs a server on a Unix socket until the test ends or stop is called.
 func serve(t testing.TB, socket string, options Options) (*Server, func()) {
 	t.Helper()
 	server, err := NewServer(options)

@@ -6,19 +6,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Metrics implements prometheus.Collector for a Server. Metrics that istiod has, too, use its
-// names, so that its dashboards work.
+// Metrics implements prometheus.Collector for a Server. Metrics that istiod exports, too, have
+// istiod's names, so that its dashboards work.
 type Metrics struct{ Server *Server }
 
-// shortTypes maps type URLs to istiod's names.
+// shortTypes maps type URLs to the names that istiod uses in metrics.
 var shortTypes = map[string]string{resource.ClusterType: "cds", resource.EndpointType: "eds",
 	resource.ListenerType: "lds", resource.RouteType: "rds",
 	resource.SecretType: "sds"}
 
-// Describe sends nothing: the metrics depend on the types that proxies request.
+// Describe sends no descriptors, because the metrics depend on the types that proxies request.
 func (m Metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads the counters of the server.
+// Collect sends the current values of the server's counters.
 func (m Metrics) Collect(out chan<- prometheus.Metric) {
 	number := func(kind prometheus.ValueType, name, help string, value float64,
 		labels prometheus.Labels) {

@@ -16,14 +16,14 @@ func (n *nameSet) has(name string) bool {
 	return ok
 }
 
-// with returns the set with more names, sorted and not in the set.
+// with returns the set with additional names, which must be sorted and not in the set.
 func (n *nameSet) with(more []string) *nameSet {
 	all := slices.Concat(n.sorted, more)
 	slices.Sort(all)
 	return &nameSet{all}
 }
 
-// without returns the set without names, which are sorted.
+// without returns the set without the given names, which must be sorted.
 func (n *nameSet) without(names []string) *nameSet {
 	rest := make([]string, 0, len(n.sorted))
 	for _, name := range n.sorted {
@@ -34,11 +34,12 @@ func (n *nameSet) without(names []string) *nameSet {
 	return &nameSet{rest}
 }
 
-// minShared is the size from which a set is shared. A smaller one costs as little as its entry.
+// minShared is the least size of a set that streams share. Sharing a smaller one would save no
+// memory.
 const minShared = 32
 
-// nameSets has the sets in use by their content: the clients of a fleet subscribe to the same
-// names.
+// nameSets holds the sets in use by their content, because the clients of a fleet subscribe to the
+// same names.
 type nameSets struct {
 	seed maphash.Seed
 
@@ -50,7 +51,8 @@ func newNameSets() *nameSets {
 	return &nameSets{seed: maphash.MakeSeed(), byHash: map[uint64]weak.Pointer[nameSet]{}}
 }
 
-// share returns a set with the same names that other streams use as well.
+// share returns the set with equal names that other streams use, if there is one, else the set
+// itself.
 func (s *nameSets) share(set *nameSet) *nameSet {
 	if len(set.sorted) < minShared {
 		return set
@@ -75,7 +77,7 @@ func (s *nameSets) share(set *nameSet) *nameSet {
 	return set
 }
 
-// collected removes a set that no stream uses any longer.
+// collected removes a set that no stream uses any more.
 func (s *nameSets) collected(sum uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// manyNames returns names, sorted.
+// manyNames returns n sorted names.
 func manyNames(n int) []string {
 	names := make([]string, n)
 	for i := range names {

@@ -7,49 +7,50 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// The services a stream may use.
+// Services that a stream may use.
 const (
 	ServiceADS = "ads"
 	ServiceSDS = "sds"
 )
 
-// Stream identifies one stream of one client. Two epochs have a stream each, with the same node.
+// Stream identifies one stream of one client. Two epochs have different streams, but the same node.
 type Stream struct {
-	ID      uint64       // grows with each stream of this server
+	ID      uint64       // number of the stream; it grows with each stream of this server
 	Service string       // ServiceADS or ServiceSDS
-	Delta   bool         // incremental
-	Node    *corev3.Node // of the client's first request; must not be modified
+	Delta   bool         // incremental xDS, not state of the world
+	Node    *corev3.Node // node of the client's first request; must not be modified
 	Peer    Peer
 	Since   time.Time
 }
 
-// Observer receives the events of all streams. Each stream's goroutine calls its methods, so that
+// Observer receives the events of all streams. The goroutine of each stream calls the methods, so
 // they must be safe for concurrent use. A method that blocks delays its stream.
 type Observer interface {
-	Connected(Stream) // after the first request
-	// nil: the client went away, or the server stops
+	Connected(Stream) // called after the first request of a stream
+	// Disconnected reports the end of a stream. The error is nil if the client disconnected or the
+	// server stops.
 	Disconnected(Stream, error)
-	Pushed(Stream, Push)                             // a response goes out
-	Accepted(stream Stream, typeURL, version string) // the client's ACK of it
-	// the client's NACK, once the refused resources are known
+	Pushed(Stream, Push)                             // called for each response that is sent
+	Accepted(stream Stream, typeURL, version string) // called for the client's ACK of a response
+	// Refused reports the client's NACK, once the refused resources are known.
 	Refused(Stream, Refusal)
-	// resources refused before are accepted or reverted
+	// Recovered reports resources that were refused before, and are now accepted or reverted.
 	Recovered(stream Stream, typeURL string, names []string)
 }
 
-// Push is a response that goes out.
+// Push describes a response that is sent.
 type Push struct {
 	Type      string
 	Nonce     string
 	Version   string
-	Resources int      // how many it carries
-	Removed   []string // which it says do not exist
-	Bytes     int      // of its resources
+	Resources int      // number of resources in the response
+	Removed   []string // names of resources that the response says do not exist
+	Bytes     int      // size of the resources
 
 	response *response
 }
 
-// Names returns the names of the resources it carries, sorted.
+// Names returns the sorted names of the resources in the response.
 func (p Push) Names() []string {
 	names := make([]string, len(p.response.resources))
 	for i, r := range p.response.resources {

@@ -14,32 +14,34 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Peer is the client of a stream.
+// Peer describes the client of a stream.
 type Peer struct {
-	Address string // of the Unix socket, or host:port
-	PID     int32  // 0 where the connection is not local
+	Address string // path of the Unix socket, or host:port
+	PID     int32  // 0 if the connection is not local
 	UID     uint32
 	GID     uint32
 
 	TLS bool // the connection uses TLS
-	// Certificate is the client's, verified by the TLS configuration of the server; nil: none.
+	// Certificate is the client certificate, verified according to the server's TLS configuration;
+	// nil: none.
 	Certificate *x509.Certificate
-	// Token is the bearer token of the stream's metadata, not verified; "": none. Only Options.Admit
+	// Token is the unverified bearer token in the stream's metadata; "": none. Only Options.Admit
 	// and Options.Reserved see it: streams do not retain it.
 	Token string
-	// Identity is the SPIFFE ID that Options.Admit found; "": none.
+	// Identity is the SPIFFE ID that Options.Admit has set; "": none.
 	Identity string
-	// connection is that of a listener of LimitTCP; nil: of another.
+	// connection is the limited connection if a listener of LimitTCP accepted it, else nil.
 	connection *admission.Conn
 }
 
-// withoutToken returns the peer without its token, which is a secret.
+// withoutToken returns the peer without its token, which must not be logged or retained.
 func (p Peer) withoutToken() Peer {
 	p.Token = ""
 	return p
 }
 
-// connection returns the peer as its remote address, which gRPC passes on.
+// connection is a net.Conn whose remote address carries the Peer, because gRPC passes that address
+// on.
 type connection struct {
 	net.Conn
 	peer Peer
@@ -66,8 +68,8 @@ func (p peerAddress) String() string {
 	return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID)
 }
 
-// PeerOf returns the client with the remote address of a connection that a listener of this package
-// accepted.
+// PeerOf returns the client of a connection that a listener of this package accepted. address is
+// the connection's remote address.
 func PeerOf(address net.Addr) Peer {
 	if p, ok := address.(peerAddress); ok {
 		return Peer(p)
@@ -75,7 +77,7 @@ func PeerOf(address net.Addr) Peer {
 	return Peer{Address: address.String()}
 }
 
-// PeerFrom returns the client of a gRPC call of the server.
+// PeerFrom returns the client of a gRPC call from the call's context.
 func PeerFrom(ctx context.Context) Peer {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -92,7 +94,7 @@ func PeerFrom(ctx context.Context) Peer {
 	return p
 }
 
-// bearer returns the token of the first authorization header that has one.
+// bearer returns the token of the first authorization header that contains one.
 func bearer(headers []string) string {
 	const scheme = "bearer "
 	for _, header := range headers {

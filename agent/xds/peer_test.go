@@ -21,7 +21,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Admit learns what a TCP connection and the metadata say; the stream does not retain the token.
+// TestPeer_OfTCPConnections: Options.Admit receives the address and token of a TCP client, and the
+// stream does not retain the token.
 func TestPeer_OfTCPConnections(t *testing.T) {
 	authority := pkitest.NewAuthority(t, "root", nil)
 	pool := x509.NewCertPool()
@@ -117,7 +118,8 @@ func TestPeer_OfTCPConnections(t *testing.T) {
 	})
 }
 
-// A client whose metadata is larger than the limit gets no stream, before anybody looks at it.
+// TestPeer_MetadataIsBounded: a client whose metadata exceeds the limit gets no stream, and
+// Options.Admit is not called for it.
 func TestPeer_MetadataIsBounded(t *testing.T) {
 	_, address := serveFleet(t, Options{Source: oneFeed{resource.NewFeed()},
 		Admit: func(*Peer, *corev3.Node) (*corev3.Node, error) {

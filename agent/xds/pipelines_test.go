@@ -10,9 +10,9 @@ import (
 )
 
 // TestPipelines_Random runs a client that answers late, in order, and refuses responses with bad
-// resources as a whole. The session must never assume that it has a bad resource. Once it has
-// answered everything, it has some version of each resource, the current one unless that is bad. A
-// client that gets all resources of a type each time may answer several responses at once.
+// resources as a whole. The session must never assume that the client has a bad resource. Once the
+// client has answered everything, it has some version of each resource, and the current one unless
+// that is bad. In the state of the world it may answer several responses at once.
 func TestPipelines_Random(t *testing.T) {
 	for seed := range uint64(400) {
 		each(t, func(t *testing.T, p *pipeline) {
@@ -62,13 +62,13 @@ func TestPipelines_Random(t *testing.T) {
 	}
 }
 
-// randomClient accepts some contents and refuses others.
+// randomClient accepts some resources and refuses others, by their content.
 type randomClient struct {
 	*pipeline
 	random *rand.Rand
 	bad    map[string]bool
 	took   map[string]string
-	queue  []*response // sent, and not answered yet
+	queue  []*response // responses that the client has not answered yet
 	merges bool
 }
 
@@ -82,7 +82,8 @@ func (c *randomClient) receive() {
 	}
 }
 
-// answer answers the oldest response, or all responses that a merging client has read.
+// answer answers the oldest response. A merging client answers all responses that it has read at
+// once.
 func (c *randomClient) answer() {
 	if len(c.queue) == 0 {
 		return

@@ -11,21 +11,21 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// acknowledgeTime is how long listeners, routes and later clusters wait for the answer to clusters
-// and endpoints. Envoy acknowledges clusters when the last one is warm, so that no route refers to
-// a missing cluster. The wait is bounded, as a cluster may never become warm, for example without
-// its secret.
+// acknowledgeTime is how long listeners, routes and later clusters wait for the client's answer to
+// clusters and endpoints. Envoy acknowledges clusters when the last one is warm, so no route refers
+// to a missing cluster. The wait is bounded because a cluster may never become warm, for example
+// without its secret.
 const acknowledgeTime = time.Second
 
-// next returns the response to send now, nil if there is none. Clusters come first, then endpoints,
-// then listeners and routes once both are acknowledged. Removals come last, when nothing refers to
-// the resources any more.
+// next returns the response to send now, nil if there is none. Clusters are sent first, then
+// endpoints; listeners and routes follow when clusters and endpoints are acknowledged. Removals are
+// sent last, when nothing refers to the removed resources any more.
 func (s *session) next(now time.Time) *response {
 	if s.snapshot.Sequence == 0 {
-		// nothing was published yet: an answer now would say that nothing exists
+		// before the first publication, an answer would say that no resource exists
 		return nil
 	}
-	awaited := false // clusters or endpoints are
+	awaited := false // a response with clusters or endpoints is unanswered
 	for _, w := range s.order {
 		switch {
 		case w.rank >= rank(resource.ListenerType) && awaited:
@@ -54,18 +54,18 @@ func (s *session) next(now time.Time) *response {
 			}
 		}
 		if s.awaitsListeners(w) {
-			return nil // those listeners refer to the rest
+			return nil // the listeners in flight may still refer to what would be removed
 		}
 	}
 	return nil
 }
 
-// awaited reports whether other types wait for the answer to the response in flight.
+// awaited reports whether other types must wait for the answer to the response in flight.
 func (w *watch) awaited(now time.Time) bool {
 	return w.rank > 0 && w.inflight != nil && now.Before(w.inflight.sent.Add(acknowledgeTime))
 }
 
-// wake returns when next may have a response although nothing changes; zero: never.
+// wake returns the time at which next may return a response although nothing changes; zero: never.
 func (s *session) wake(now time.Time) (at time.Time) {
 	for _, w := range s.order {
 		if w.awaited(now) {
@@ -78,7 +78,7 @@ func (s *session) wake(now time.Time) (at time.Time) {
 	return at
 }
 
-// earlier returns the earlier of two times; zero stands for never.
+// earlier returns the earlier of two times. A zero time means never.
 func earlier(x, y time.Time) time.Time {
 	if x.IsZero() || !y.IsZero() && y.Before(x) {
 		return y
@@ -86,8 +86,8 @@ func earlier(x, y time.Time) time.Time {
 	return x
 }
 
-// expire stops waiting for overdue answers, and returns the unanswered responses. Until an answer
-// comes the client counts as having them.
+// expire stops the wait for overdue answers, and returns their responses. Until an answer arrives,
+// the client is assumed to have their resources.
 func (s *session) expire(now time.Time) (unanswered []*response) {
 	for _, w := range s.order {
 		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
@@ -98,7 +98,7 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 	return unanswered
 }
 
-// sending records that a response is sent.
+// sending records that a response is being sent.
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10),
@@ -118,12 +118,12 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	return r
 }
 
-// resendEndpoints marks the endpoints of the clusters in a response for sending. Envoy rebuilds a
-// changed cluster and waits for its endpoints without requesting them again.
+// resendEndpoints marks the endpoints of the clusters in a response to be sent again. Envoy
+// rebuilds a changed cluster and waits for its endpoints without requesting them again.
 func (s *session) resendEndpoints(r *response) {
 	endpoints := s.watches[resource.EndpointType]
 	if endpoints == nil || endpoints.blank {
-		return // a client that gets its endpoints elsewhere, or none so far
+		return // the client gets its endpoints elsewhere, or has received none so far
 	}
 	for _, cluster := range r.allChanges {
 		if cluster.after == nil {
@@ -136,10 +136,11 @@ func (s *session) resendEndpoints(r *response) {
 	}
 }
 
-// of returns the name of a cluster's endpoints: its own, or another one that the cluster gives.
+// of returns the name of a cluster's endpoints: service_name in its EDS configuration, or the
+// cluster's own name.
 func (w *watch) of(cluster *resource.Resource) string {
 	if w.wants(cluster.Name) {
-		return cluster.Name // without decoding, as clusters change by the thousand
+		return cluster.Name // avoids decoding, because thousands of clusters may change at once
 	}
 	var decoded clusterv3.Cluster
 	if err := proto.Unmarshal(cluster.Value(), &decoded); err != nil {
@@ -148,9 +149,9 @@ func (w *watch) of(cluster *resource.Resource) string {
 	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
 }
 
-// build returns the next response of a type, nil if nothing differs. last says that all other
-// changes were sent; before, resources are not removed, unless the client waits for an answer about
-// them, or another one replaces them.
+// build returns the next response of a type, nil if there is nothing to send. last reports whether
+// all other changes were sent. Before that, a resource is removed only if the client waits for an
+// answer about it or another resource replaces it.
 func (s *session) build(w *watch, last bool) *response {
 	switch {
 	case w.blank:
@@ -160,7 +161,7 @@ func (s *session) build(w *watch, last bool) *response {
 	}
 	set := s.snapshot.Set(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
-	current := 0 // of the resources, how many are what the snapshot holds
+	current := 0 // number of resources in the response that are the newest versions
 	for name, d := range w.differs {
 		if w.trial != nil && !w.trial.has(name) {
 			continue
@@ -169,17 +170,19 @@ func (s *session) build(w *watch, last bool) *response {
 		switch target := w.target(name, d.held, now); {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
-		case target == nil && s.pending(w, name): // later
+		// the publisher has not yet said whether the resource exists
+		case target == nil && s.pending(w, name):
 		case target == nil && (d.forced || mayRemove(name)):
-			// state of the world cannot express a removal
+			// the state of the world cannot express a removal
 			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
 				r.note(name, d.held, nil)
 			}
 			w.hold(name, nil, now, false)
-		case target == nil: // later
+		case target == nil: // removals must wait until other changes were sent
 		case !target.Known():
-			w.hold(name, d.held, now, false) // the client has it from an earlier stream; we do not
+			// the client has the version from an earlier stream; its content is not known
+			w.hold(name, d.held, now, false)
 		default:
 			if target == now {
 				current++
@@ -193,7 +196,7 @@ func (s *session) build(w *watch, last bool) *response {
 		w.differs = map[string]difference{} // frees the memory of a large change
 	}
 	if len(r.resources)+len(r.removed) == 0 && !w.answer {
-		if w.trial != nil { // the suspects were removed or reverted
+		if w.trial != nil { // all suspects of the trial were removed or reverted
 			w.trial.pass(w)
 			return s.build(w, last)
 		}
@@ -203,7 +206,8 @@ func (s *session) build(w *watch, last bool) *response {
 	return r
 }
 
-// pack sets the body of a response. It is shared if it has all resources of the type.
+// pack sets the body of a response. Streams share the body of a response that has all resources of
+// a type (everything).
 func (s *session) pack(w *watch, r *response, everything bool) {
 	if everything {
 		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
@@ -213,8 +217,8 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst returns the first response of a type, nil if the client requested nothing
-// that is known to exist or not.
+// buildFirst returns the first response of a type. It returns nil if the client has requested only
+// resources of which it is not known whether they exist.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names.sorted) == 0 {
 		return nil
@@ -260,8 +264,8 @@ func (s *session) buildFirst(w *watch) *response {
 	return r
 }
 
-// buildFull is build for responses with the whole state. They have the accepted version of a
-// refused resource.
+// buildFull builds a response that contains all resources of a type. In place of a refused resource
+// it contains the accepted version.
 func (s *session) buildFull(w *watch, last bool) *response {
 	set := s.snapshot.Set(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
@@ -285,7 +289,7 @@ func (s *session) buildFull(w *watch, last bool) *response {
 		}
 		return nil
 	}
-	instead := 0 // sent resources that differ from the snapshot's
+	instead := 0 // number of resources in the response that are not the newest versions
 	for name, target := range targets {
 		d, now := w.differs[name], set[name]
 		if target == nil && (d.held != nil || d.forced) {

@@ -11,49 +11,51 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Refusal is the client's refusal (NACK) of resources.
+// Refusal is a client's refusal (NACK) of resources.
 //
 // Versions has the refused version of each resource, "" if unknown. InUse has the version that the
-// client keeps, "" if none; nil if the refusal may be about some of the resources only.
+// client retains of each, "" if none; it is nil if perhaps not all of the resources were refused.
 type Refusal struct {
 	Type      string            `json:"type"`    // type URL
-	Nonce     string            `json:"nonce"`   // of the response
-	Version   string            `json:"version"` // of the response
-	Error     string            `json:"error"`   // of the client, at most 4 KiB
+	Nonce     string            `json:"nonce"`   // nonce of the response
+	Version   string            `json:"version"` // version of the response
+	Error     string            `json:"error"`   // error message of the client, at most 4 KiB
 	Resources []string          `json:"resources"`
 	Versions  []string          `json:"versions"`
 	InUse     []string          `json:"kept"`
-	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
-	// First reports whether the client has accepted nothing of the type, on this stream or before.
+	Origins   []resource.Origin `json:"origins"` // origins of the refused resources
+	// First reports whether the client has accepted no resource of the type, on this stream or
+	// before.
 	First bool `json:"first"`
 }
 
-// OneLine returns the client's error with its lines joined.
+// OneLine returns the client's error message on one line.
 func (r Refusal) OneLine() string {
 	return strings.Join(strings.Split(strings.TrimSpace(r.Error), "\n"), "; ")
 }
 
-// refused is a resource that the client refused. It is not sent again until its content changes, or
-// the secrets that it may have been refused for.
+// refused is a resource that the client refused. It is sent again only if its content changes, or a
+// secret that may have caused the refusal.
 type refused struct {
 	resource *resource.Resource
-	// instead is what the client has, or gets if it has nothing; nil: nothing
+	// instead is the version that the client has, or will get if it has none; nil: none
 	instead *resource.Resource
 	message string
 	since   time.Time
-	again   bool // retry once
-	attempt int  // of the feed
-	// inherited: other clients refused it, and this one, which connected later, did not get it
+	again   bool // the refused version is sent once more
+	attempt int  // Refused.Attempt of the feed
+	// inherited: other clients refused the version; this client connected later and did not get it
 	inherited bool
 }
 
-// has reports whether a resource is the refused one, and is not to be sent again.
+// has reports whether a resource is the refused version, and must not be sent again.
 func (r *refused) has(one *resource.Resource) bool {
 	return r != nil && !r.again && one != nil && same(r.resource, one)
 }
 
-// target returns what the client should have under a name: now, the snapshot's, or if that is
-// refused, what it holds; if it holds nothing, the last accepted version.
+// target returns the version of a resource that the client should have: now, which is the
+// snapshot's; if the client refused that, held, the version that it has; and if it has none, the
+// last accepted version.
 func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
 	r := w.refused[name]
 	switch {
@@ -65,20 +67,20 @@ func (w *watch) target(name string, held, now *resource.Resource) *resource.Reso
 	return r.instead
 }
 
-// trial finds the refused resources if the client's error does not name them. The suspects are sent
-// in halves until the refused ones are alone and the others accepted.
+// trial finds the refused resources if the client's error does not name them. It halves the
+// suspects and sends each half, until the refused ones are isolated and all others accepted.
 type trial struct {
-	groups []map[string]struct{} // of suspects, the one on trial last
+	groups []map[string]struct{} // groups of suspects; the last one is being tried
 	rounds int
 
-	// whole is the refusal of the whole response. It is reported if the trial finds no resource,
-	// because a client may accept at the second time what it refused before: Envoy accepts a secret
-	// that equals the refused one without validation.
+	// whole is the refusal of the whole response. It is reported if the trial finds no refused
+	// resource: Envoy may accept at the second time what it refused before, because it accepts a
+	// secret that equals the refused one without validation.
 	whole *Refusal
 }
 
-// maxRounds bounds a trial. It suffices to find three among thousands; the remaining suspects then
-// count as refused together.
+// maxRounds bounds the rounds of a trial. It suffices to find three resources among thousands;
+// after it, all remaining suspects count as refused.
 const maxRounds = 64
 
 // clipLength bounds the client's error message, in bytes.
@@ -89,9 +91,9 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass removes the last group, which is accepted, refused or no longer sent. If no group is left,
-// pass ends the trial and returns the refusal of the whole response, nil if refused resources were
-// found.
+// pass removes the last group of suspects, which was accepted, refused or is no longer sent. If no
+// group is left, pass ends the trial and returns the refusal of the whole response, nil if refused
+// resources were found.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {
@@ -112,7 +114,7 @@ func (t *trial) split(names []string) {
 	}
 }
 
-// handleAnswer handles the client's answer to a response.
+// handleAnswer processes the client's ACK or NACK of a response.
 func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) {
 	if r == w.inflight {
 		w.inflight = nil
@@ -139,7 +141,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 		}
 		return
 	}
-	// the next response repeats everything, so its answer decides
+	// the next response has all resources again, so only its answer counts
 	if next := w.oldest(); w.full && next != nil {
 		next.absorb(r)
 		return
@@ -158,7 +160,8 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	case len(refusedNames) > 0:
 	case len(suspects) <= 1:
 		refusedNames = suspects
-	case len(past) > 0: // it may be about those; the others are sent again
+	// the client may have refused the versions that have changed since; the others are sent again
+	case len(past) > 0:
 		if !onTrial {
 			s.report.refused(*whole())
 			s.reportRecovered(w, suspects)
@@ -168,7 +171,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 		w.trial = &trial{rounds: 1, whole: whole()}
 		w.trial.split(slices.Clone(suspects))
 		return
-	case !onTrial: // one trial at a time; these are sent again after it
+	case !onTrial: // there is one trial at a time; these resources are sent again after it
 		return
 	case w.trial.rounds < maxRounds:
 		w.trial.rounds++
@@ -192,11 +195,11 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	s.refuse(w, r, message, refusedNames)
 }
 
-// refuse records and reports that the client refused resources of a response.
+// refuse records and reports that the client refused the named resources of a response.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
 	report := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 		Resources: names}
-	if len(names) == 0 { // nothing was new, so any resource may be refused
+	if len(names) == 0 { // the response had no changes, so any of its resources may be refused
 		for _, sent := range r.resources {
 			report.Resources = append(report.Resources, sent.Name)
 		}
@@ -207,12 +210,12 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	report.Versions = make([]string, len(report.Resources))
-	var over []string // names whose refused version was replaced meanwhile
+	var over []string // names of which the client has a newer version meanwhile
 	var nacks []resource.Nack
 	nacked := map[string]bool{}
 	for i, name := range report.Resources {
 		now := s.get(w, name)
-		// the last one: a suspect of an earlier round
+		// the fallback to now: a suspect of an earlier round of the trial
 		one := cmp.Or(r.changes[name].after, sent[name], now)
 		if one == nil {
 			continue
@@ -229,7 +232,8 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		case !w.wants(name) || w.changing(name) == nil && same(held, now):
 			delete(w.refused, name)
 			over = append(over, name)
-		case w.refused[name].has(now) && !same(one, now): // it refuses the last accepted one, too
+		// the client refuses the last accepted version, too
+		case w.refused[name].has(now) && !same(one, now):
 			w.refused[name].instead = nil
 		default:
 			w.refused[name] = &refused{resource: one, instead: held, message: report.Error,
@@ -267,15 +271,15 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	}
 	report.First = s.holdsNothing(w)
 	s.report.refused(report)
-	// In it stays what the client uses instead, or the removal that the refused one came with is
-	// undone.
+	// The feed's new snapshot retains resources that the client uses instead of refused ones, and
+	// listeners whose replacement was refused.
 	if snapshot.Sequence > s.snapshot.Sequence {
 		s.advance(s.visibleOf(snapshot))
 	}
 	s.reportRecovered(w, over)
 }
 
-// visibleOf returns the part of a snapshot that the client gets.
+// visibleOf returns the part of a snapshot that the client may get.
 func (s *session) visibleOf(snapshot *resource.Snapshot) *resource.Snapshot {
 	if s.visible == nil {
 		return snapshot
@@ -283,7 +287,8 @@ func (s *session) visibleOf(snapshot *resource.Snapshot) *resource.Snapshot {
 	return s.visible(snapshot)
 }
 
-// holdsNothing reports whether the client has accepted nothing of a type, on this stream or before.
+// holdsNothing reports whether the client has accepted no resource of a type, on this stream or
+// before.
 func (s *session) holdsNothing(w *watch) bool {
 	if w.versionAccepted != "" {
 		return false
@@ -301,7 +306,8 @@ func (s *session) holdsNothing(w *watch) bool {
 	return true
 }
 
-// recovered returns the names that were refused before and are accepted with a response.
+// recovered returns the names of resources that were refused before, and that the client accepts
+// with a response.
 func (w *watch) recovered(r *response) (names []string) {
 	for name, was := range w.refused {
 		c, ok := r.changes[name]
@@ -313,7 +319,7 @@ func (w *watch) recovered(r *response) (names []string) {
 	return names
 }
 
-// replaces reports whether a response changes a resource that the client had.
+// replaces reports whether a response changes a resource that the client had before.
 func (r *response) replaces() bool {
 	for _, c := range r.changes {
 		if c.before != nil {
@@ -330,9 +336,9 @@ func (s *session) reportRecovered(w *watch, names []string) {
 	}
 }
 
-// named returns the names that occur in an error message as names: "Error adding/updating
-// cluster(s) a: why, b: why", a line per listener, or in quotes. Elsewhere a name may be an
-// ordinary word.
+// named returns those of the names that an error message of Envoy uses as names of resources: in
+// "Error adding/updating cluster(s) a: why, b: why", in a line for each listener, or in quotes.
+// Elsewhere in the message a name may be an ordinary word.
 func named(message string, names []string) (found []string) {
 	message = message[:min(len(message), 16*clipLength)]
 	for _, name := range names {
@@ -369,7 +375,7 @@ func quoted(before, after string) bool {
 		strings.HasSuffix(before, "'") && strings.HasPrefix(after, "'")
 }
 
-// redact returns a client's message, redacted and at most clipLength long.
+// redact returns a client's error message, redacted and cut to clipLength.
 func (s *session) redact(message string) string {
 	if s.redactor != nil {
 		message = s.redactor(message)

@@ -49,7 +49,7 @@ func TestRefusal_NamedResourceIsIsolated(t *testing.T) {
 	p.publish(cluster("b=2"), cluster("a=3"))
 	p.sends("CDS a=3")
 	p.ack(cds)
-	p.publish(cluster("b=1")) // what it has: nothing to send
+	p.publish(cluster("b=1")) // the client already has this version: there is nothing to send
 	p.sends()
 	p.saw("accepted CDS", "accepted CDS", "recovered CDS [b]")
 }
@@ -82,7 +82,7 @@ func TestRefusal_ThenRemoved(t *testing.T) {
 	p.sends("CDS a=1")
 	p.ack(cds)
 	p.events = nil
-	p.remove(cds, "new") // the client never had it
+	p.remove(cds, "new") // the client never had the removed resource
 	p.sends()
 	p.saw("recovered CDS [new]")
 	if n := len(p.session.watches[cds].differs); n != 0 {
@@ -143,7 +143,7 @@ func TestRefusal_ListenerRetriedAfterSecretChange(t *testing.T) {
 			subscribe: []string{"t"}, nonce: p.last[resource.SecretType].nonce})
 		p.sends("SDS t=1")
 		p.ack(resource.SecretType, "s", "t")
-		p.sends() // what it had of secrets is as it was
+		p.sends() // the client keeps its secrets, so nothing is sent
 		p.publish(made(resource.SecretType, "s=2"))
 		p.sends("SDS s=2")
 		p.ack(resource.SecretType, "s", "t")
@@ -161,7 +161,7 @@ func TestRefusal_ListenerRetriedAfterSecretChange(t *testing.T) {
 	}
 }
 
-// whole returns all for the state of the world, whose responses have all resources, and changed for
+// whole returns all in the state of the world, where a response has all resources, and changed for
 // incremental xDS.
 func whole(delta bool, all, changed string) string {
 	if delta {
@@ -195,8 +195,7 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	}
 }
 
-// TestRefusal_EndsWithRevert reverts a refused resource to the version that the client
-// has.
+// TestRefusal_EndsWithRevert reverts a refused resource to the version that the client has.
 func TestRefusal_EndsWithRevert(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := newTable(t, delta)
@@ -210,16 +209,17 @@ func TestRefusal_EndsWithRevert(t *testing.T) {
 		p.publish(cluster("b=1"))
 		p.sends()
 		p.saw("accepted CDS", "refused CDS [b]", "recovered CDS [b]")
-		p.publish(cluster("b=2")) // once more, as its object was changed and changed back
+		// the refused version is sent once more, because its object was changed and changed back
+		p.publish(cluster("b=2"))
 		p.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
 		p.ack(cds)
 		p.sends()
 	})
 }
 
-// TestRefusal_RandomClients connects and disconnects clients that refuse at random. In the end each
-// has the newest version that it does not refuse, or the last accepted one, and no resource that it
-// had is missing.
+// TestRefusal_RandomClients connects and disconnects clients that refuse resources at random. In
+// the end each client has the newest version that it does not refuse, or the last accepted one, and
+// lacks no resource that it had before.
 func TestRefusal_RandomClients(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -266,7 +266,8 @@ func TestRefusal_RandomClients(t *testing.T) {
 			c.client(c.bad)
 			w := c.session.watches[cds]
 			for name, now := range c.session.snapshot.Set(cds) {
-				// or all others refused it before this one connected
+				// the client may also start with the last accepted version, if all others refused
+				// the newest
 				inherited := w.refused[name] != nil && w.refused[name].inherited
 				if _, differs := w.differs[name]; differs != (inherited ||
 					c.bad[name+"="+string(now.Value())]) {
@@ -278,7 +279,7 @@ func TestRefusal_RandomClients(t *testing.T) {
 	}
 }
 
-// another returns the next client of the same feed.
+// another returns another client of the same feed.
 func (p *table) another(delta bool) *table {
 	next := newTable(p.t, delta)
 	next.feed = p.feed

@@ -10,15 +10,16 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Refusals makes conditions of the resources that clients refuse, by stream: two epochs may differ,
-// and the refusals of an epoch end with it. It is safe for concurrent use.
+// Refusals raises conditions for the resources that clients refuse. It records them by stream,
+// because two epochs may differ and the refusals of an epoch end with its stream. It is safe for
+// concurrent use.
 type Refusals struct {
 	board  *condition.Board
 	code   func(typeURL string) string
-	prefix string // of the sentences of a condition
+	prefix string // prefix of the text of each condition
 
 	mu  sync.Mutex
-	all map[refusedBy]string // sentence; "" if reported elsewhere
+	all map[refusedBy]string // text for people; "" if the refusal is reported elsewhere
 }
 
 // refusedBy identifies a refused resource and the stream that refused it.
@@ -27,14 +28,14 @@ type refusedBy struct {
 	stream        uint64
 }
 
-// NewRefusals returns an empty Refusals. code returns the condition for a type.
+// NewRefusals returns an empty Refusals. code returns the code of the condition for a type.
 func NewRefusals(board *condition.Board, code func(typeURL string) string,
 	prefix string) *Refusals {
 	return &Refusals{board: board, code: code, prefix: prefix, all: map[refusedBy]string{}}
 }
 
-// Add records that a stream refuses resources; no names: unknown ones. The sentence is for people;
-// "": it is reported elsewhere.
+// Add records that a stream refuses resources; without names, that it refuses unknown ones. The
+// sentence describes the refusal for people; it is "" if the refusal is reported elsewhere.
 func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence string) {
 	if len(names) == 0 {
 		names = []string{""}
@@ -47,8 +48,8 @@ func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence s
 	r.show(r.code(typeURL))
 }
 
-// Accepted records that a stream accepts resources again, and the unknown ones that it refused. It
-// returns those that no stream refuses any longer.
+// Accepted records that a stream accepts the named resources again, which also ends its refusals of
+// unknown resources of the type. It returns those names that no stream refuses any more.
 func (r *Refusals) Accepted(stream uint64, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
 		return by.stream == stream && by.typeURL == typeURL &&
@@ -64,7 +65,7 @@ func (r *Refusals) Ended(stream uint64) {
 func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	removed := map[refusedBy]bool{} // field stream is 0
+	removed := map[refusedBy]bool{} // refusals that end; their field stream is 0
 	codes := map[string]bool{}
 	for by := range r.all {
 		if gone(by) {
@@ -85,13 +86,13 @@ func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	return names
 }
 
-// maxSentences bounds the sentences in a message: one mistake can invalidate hundreds
-// of resources.
+// maxSentences bounds the sentences in a condition, because one mistake can invalidate hundreds of
+// resources.
 const maxSentences = 3
 
-// show raises or clears a condition. Callers hold mu.
+// show raises or clears the condition with a code. Callers hold mu.
 func (r *Refusals) show(code string) {
-	// several resources and streams may share one sentence
+	// several resources and streams may have the same sentence
 	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {
 		if r.code(by.typeURL) == code && sentence != "" {

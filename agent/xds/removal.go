@@ -11,11 +11,12 @@ import (
 )
 
 // Removals of listeners wait until Envoy has accepted the listeners that were sent before: it may
-// refuse the replacement, for example because its port is taken. A listener whose address another
-// one gets is removed in the same response, as Envoy accepts no two listeners with one address.
+// refuse a replacement, for example because its port is in use. A listener whose address another
+// listener gets is removed in the same response, because Envoy accepts no two listeners with one
+// address.
 
 // mayRemove returns a function that reports whether the next response of a type may remove a
-// resource. last says that all other changes were sent.
+// resource. last reports whether all other changes were sent.
 func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
 	if w.typeURL != resource.ListenerType {
 		return func(string) bool { return last }
@@ -39,12 +40,13 @@ func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
 	}
 }
 
-// awaitsListeners reports whether removals of listeners wait: Envoy has not answered all responses.
+// awaitsListeners reports whether removals of listeners wait, because Envoy has not answered all
+// responses with listeners.
 func (s *session) awaitsListeners(w *watch) bool {
 	return w.typeURL == resource.ListenerType && w.oldest() != nil && len(s.pendingRemovals(w)) > 0
 }
 
-// pendingRemovals returns the resources that the client has and that no longer exist.
+// pendingRemovals returns the names of resources that the client has and that no longer exist.
 func (s *session) pendingRemovals(w *watch) (names []string) {
 	for name, d := range w.differs {
 		if d.held != nil && s.get(w, name) == nil {
@@ -54,7 +56,7 @@ func (s *session) pendingRemovals(w *watch) (names []string) {
 	return names
 }
 
-// addresses returns the addresses of a listener; none if its content is unknown.
+// addresses returns the addresses of a listener; nil if the listener's content is unknown.
 func addresses(r *resource.Resource) []*corev3.Address {
 	var l listenerv3.Listener
 	if !r.Known() || proto.Unmarshal(r.Value(), &l) != nil {

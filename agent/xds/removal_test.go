@@ -10,12 +10,12 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// moved is a change that adds resources and removes a listener.
+// moved returns a change that adds resources and removes the listener old.
 func moved(old string, resources ...*resource.Resource) resource.Change {
 	return resource.Change{Set: resources, Remove: []resource.Key{{Type: lds, Name: old}}}
 }
 
-// replace publishes a change that adds resources and removes a listener.
+// replace publishes a change that adds resources and removes the listener old.
 func (p *table) replace(old string, resources ...*resource.Resource) {
 	p.feed.Publish(moved(old, resources...))
 	p.follow()
@@ -24,7 +24,7 @@ func (p *table) replace(old string, resources ...*resource.Resource) {
 const taken = "Error adding/updating listener(s) new: cannot bind"
 
 // TestRemoval_ListenerWaitsForItsReplacement replaces a listener by one that Envoy refuses. The old
-// one is removed once Envoy accepts another one, or if the refused one is withdrawn.
+// listener is removed once Envoy accepts another replacement, or if the refused one is withdrawn.
 func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		sends := func(p *table, incremental, state string) {
@@ -64,7 +64,7 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 			p.nack(lds, taken)
 			p.sends()
 			p.remove(cds, "c")
-			p.sends() // the old listener may refer to it
+			p.sends() // not removed yet, because the old listener may refer to it
 			p.publish(made(lds, "new=2"))
 			sends(p, "LDS new=2", "LDS new=2 old=\x01c other=1")
 			p.ack(lds)
@@ -112,8 +112,9 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 	})
 }
 
-// TestRemoval_ListenerOfAnotherObject removes a listener at once although Envoy refuses one that is
-// new in the same edit and comes from another object. One that the same object made stays.
+// TestRemoval_ListenerOfAnotherObject removes a listener at once although Envoy refuses another
+// listener that is new in the same edit, because the two come from different objects. A removed
+// listener from the same object as the refused one stays.
 func TestRemoval_ListenerOfAnotherObject(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		listener := func(name string, line int, gateway string) *resource.Resource {
@@ -138,8 +139,8 @@ func TestRemoval_ListenerOfAnotherObject(t *testing.T) {
 	})
 }
 
-// TestRemoval_ListenerWithSameAddress removes the old listener in the response with the
-// new one: Envoy accepts no two listeners with one address.
+// TestRemoval_ListenerWithSameAddress removes the old listener in the response that adds the new
+// one, because Envoy accepts no two listeners with one address.
 func TestRemoval_ListenerWithSameAddress(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		listener := func(name string, port int) *resource.Resource {
@@ -167,7 +168,8 @@ func TestRemoval_ListenerWithSameAddress(t *testing.T) {
 }
 
 // TestRefusal_PublishedAgainIsRetried withdraws a refused listener and publishes it again before
-// the session follows: the publisher may not have noticed the refusal.
+// the session has processed the withdrawal. The publisher may not know of the refusal, so the
+// listener is sent again.
 func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(lds, "old=1"))
@@ -192,7 +194,7 @@ func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 	p.saw("recovered LDS [new]")
 }
 
-// TestRemoval_Envoy moves a listener to a port that is taken, then renames it.
+// TestRemoval_Envoy moves a listener to a port that is in use, then renames the listener.
 func TestRemoval_Envoy(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		other, err := net.Listen("tcp", "127.0.0.1:0")
@@ -219,7 +221,7 @@ func TestRemoval_Envoy(t *testing.T) {
 			seen.with(func(r *recorder) { refused = len(r.refusals) > 0 })
 			return refused
 		})
-		server.Status(t.Context()) // the session has processed the refusal
+		server.Status(t.Context()) // returns once the session has processed the refusal
 		if got := ask(port); got != "one" {
 			t.Errorf("the old port after the refusal: %s", got)
 		}

@@ -12,26 +12,27 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// wildcard is the name that subscribes to everything of a type.
+// wildcard is the name by which a client subscribes to all resources of a type.
 const wildcard = "*"
 
-// request is a DiscoveryRequest or a DeltaDiscoveryRequest.
+// request is a decoded DiscoveryRequest or DeltaDiscoveryRequest.
 type request struct {
-	node     *corev3.Node
-	typeURL  string
-	nonce    string           // of the response it answers; "" if it answers none
-	refusal  *statusv3.Status // why the client refuses that response, nil if it accepts it
-	locators int              // xdstp: locators, which are not offered
+	node    *corev3.Node
+	typeURL string
+	nonce   string           // nonce of the response that the request answers; "": none
+	refusal *statusv3.Status // why the client refuses that response; nil if it accepts it
+	// number of xdstp resource locators, which the server does not support
+	locators int
 
-	names []string // state of the world: everything subscribed to
+	names []string // state of the world: all names that the client subscribes to
 
-	subscribe, unsubscribe []string // delta
-	// delta: what the client has from an earlier stream, name → version
+	subscribe, unsubscribe []string // incremental: names to add to and remove from the subscription
+	// incremental: versions by name of resources that the client has from an earlier stream
 	versions map[string]string
 }
 
-// nodeOf returns the node without the list of its extensions: 40 KB that nobody reads and that
-// would be retained as long as the stream.
+// nodeOf returns the node of a request without its list of extensions: these are 40 KB that are not
+// used and would be retained as long as the stream.
 func nodeOf(r interface{ GetNode() *corev3.Node }) *corev3.Node {
 	node := r.GetNode()
 	if node != nil {
@@ -58,14 +59,14 @@ func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
 	}
 }
 
-// limits bounds the memory that one stream can use.
+// limits bounds what one stream may request, and so the memory that it uses.
 type limits struct {
-	types     int // types on one stream
+	types     int // number of types on one stream
 	nameBytes int // length of one name
-	bytes     int // of all names subscribed to on one stream
+	bytes     int // total length of the names that one stream subscribes to
 }
 
-// check returns a gRPC status for a malformed request.
+// check returns a gRPC status if a request is malformed or exceeds a limit.
 func (l limits) check(r *request) error {
 	if r.typeURL == "" {
 		return status.Error(codes.InvalidArgument, "the request has no type_url")
@@ -105,8 +106,8 @@ func (l limits) checkName(typeURL, name string) error {
 	return nil
 }
 
-// startsAsWildcard reports whether a first request without names subscribes to everything. For
-// endpoints, routes, secrets and extensions it subscribes to nothing.
+// startsAsWildcard reports whether a first request without names subscribes to all resources of a
+// type. For endpoints, routes, secrets and extensions it subscribes to none.
 func startsAsWildcard(typeURL string) bool {
 	switch typeURL {
 	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType,
@@ -116,17 +117,17 @@ func startsAsWildcard(typeURL string) bool {
 	return true
 }
 
-// carriesFullState reports whether a state-of-the-world response must have all resources of a type:
-// Envoy removes the others, and so do discovery servers, whose types are kinds of objects
-// (networking.istio.io/v1/Gateway).
+// carriesFullState reports whether a state-of-the-world response must have all resources of a type,
+// because the client removes those that are missing. Envoy does so for clusters and listeners,
+// discovery servers for kinds of objects (networking.istio.io/v1/Gateway).
 func carriesFullState(typeURL string) bool {
 	return typeURL == resource.ClusterType || typeURL == resource.ListenerType ||
 		!strings.HasPrefix(typeURL, resource.TypePrefix)
 }
 
-// rank is the place of a type in the send order: resources come before those that refer to them.
-// Types of rank 0 are sent at once, since Envoy's clusters and listeners wait for their secrets and
-// extensions.
+// rank returns the position of a type in the order of sending: resources are sent before those that
+// refer to them. Types of rank 0 are sent at once, because Envoy's clusters and listeners wait for
+// their secrets and extensions.
 func rank(typeURL string) int {
 	switch typeURL {
 	case resource.ClusterType:

@@ -9,8 +9,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and ControlPlane (xDS v3). Fields
-// named response have the same number in both responses. Encoded resources include their own tag.
+// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and ControlPlane (xDS v3). Those of
+// fields named response are equal in both kinds of responses. Encoded resources include their own
+// tag.
 const (
 	responseVersionField      = 1
 	responseTypeURLField      = 4
@@ -21,34 +22,35 @@ const (
 	controlPlaneIdentityField = 1
 )
 
-// response is a message to the client, retained until the client answers.
+// response is a message to the client. It is retained until the client answers.
 type response struct {
 	typeURL string
 	nonce   string
-	version string // of the snapshot it was made from
-	// of that snapshot
+	version string // version of the snapshot from which the response was made
+	// sequence of the snapshot from which the response was made
 	sequence uint64
-	// possibly shared between streams; must not be modified
+	// resources in the response; possibly shared between streams, so it must not be modified
 	resources []*resource.Resource
-	removed   []string  // what it says does not exist (delta)
-	body      *body     // resources as buffers
-	published time.Time // of the snapshot
+	removed   []string  // names that the response says do not exist (incremental)
+	body      *body     // encoded resources
+	published time.Time // time of the snapshot's publication
 	sent      time.Time
 
-	// changes are what the client does not have yet, by name. They count as held once the response
-	// is made; a refusal reverts that. A first response has none: the client had nothing before.
+	// changes has the differences, by name, to what the client had before. Once the response is
+	// made, the client is assumed to have them; a refusal reverts that. It is empty for a first
+	// response, because the client had nothing before.
 	first bool
-	// changes include those of older responses, some of which the client may have accepted
+	// merged: changes include those of older responses, some of which the client may have accepted
 	merged  bool
 	changes map[string]change
 
-	trial *trial // of which this is a round; nil: none, or the answer is late
+	trial *trial // trial of which the response is a round; nil: none, or the answer is late
 }
 
-// change is a resource before and after a response; nil: it does not exist.
+// change is a resource before and after a response; nil means that it does not exist.
 type change struct{ before, after *resource.Resource }
 
-// note records a change.
+// note records a change of the response.
 func (r *response) note(name string, before, after *resource.Resource) {
 	if same(before, after) {
 		return
@@ -59,7 +61,7 @@ func (r *response) note(name string, before, after *resource.Resource) {
 	r.changes[name] = change{before, after}
 }
 
-// allChanges yields all changes of a response, including a first one.
+// allChanges yields all changes of a response. For a first response, these are all its resources.
 func (r *response) allChanges(yield func(name string, c change) bool) {
 	if r.first {
 		for _, sent := range r.resources {
@@ -75,11 +77,11 @@ func (r *response) allChanges(yield func(name string, c change) bool) {
 	}
 }
 
-// body is the resources of a response, encoded.
+// body holds the encoded resources of a response.
 type body struct {
 	resources []*resource.Resource
 	buffers   mem.BufferSlice
-	size      int // bytes
+	size      int // size in bytes
 }
 
 func newBody(resources []*resource.Resource, delta bool) *body {
@@ -95,7 +97,7 @@ func newBody(resources []*resource.Resource, delta bool) *body {
 	return b
 }
 
-// frame encodes the response: its own header and the shared body.
+// frame returns the encoded response: a header, and the body, which other streams may share.
 func (r *response) frame(delta bool, controlPlane string) *frame {
 	var header []byte
 	text := func(field protowire.Number, value string) {

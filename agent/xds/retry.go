@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Retry sends resources once more to the client of a stream that refused them: what they were
-// refused for may have ended, for example another program's use of a port.
+// Retry sends resources once more to the client that refused them on the stream with an ID: the
+// cause of the refusal may have ended, for example another program's use of a port.
 func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []string) {
 	s.each(ctx, func(st *stream) {
 		if st.ID != id || st.session == nil || st.session.watches[typeURL] == nil {
@@ -23,8 +23,8 @@ func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []s
 	})
 }
 
-// each calls do for each stream that does not end meanwhile, by ID, on the goroutine that owns its
-// session. It ends with ctx.
+// each calls do for each open stream, by ID, on the goroutine that owns the stream's session. It
+// returns early if ctx ends.
 func (s *Server) each(ctx context.Context, do func(*stream)) {
 	s.mu.Lock()
 	streams := make([]*stream, 0, len(s.streams))
@@ -39,7 +39,7 @@ func (s *Server) each(ctx context.Context, do func(*stream)) {
 		case st.inspect <- func(st *stream) { do(st); close(done) }:
 			select {
 			case <-done:
-			case <-st.done: // a defect ended it
+			case <-st.done: // a panic ended the stream
 			}
 		case <-st.done:
 		case <-ctx.Done():
@@ -48,8 +48,8 @@ func (s *Server) each(ctx context.Context, do func(*stream)) {
 	}
 }
 
-// retry marks refused listeners and clusters for sending once more. Envoy refuses them while their
-// secret is invalid, for example while a certificate is renewed and its key is not.
+// retry marks refused listeners and clusters to be sent once more. Envoy refuses them while their
+// secret is invalid, for example if a certificate was replaced and its key was not.
 func (s *session) retry() {
 	for _, typeURL := range [...]string{resource.ListenerType, resource.ClusterType} {
 		if w := s.watches[typeURL]; w != nil {

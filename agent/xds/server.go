@@ -1,9 +1,10 @@
 // Package xds is a gRPC server of the aggregated discovery service (ADS, incremental and state of
 // the world) and of the secret discovery service (SDS).
 //
-// Resources come encoded from a feed per kind of proxy and are sent without copying. A client costs
-// its list of names, and a change costs what it changes. The server isolates the resources that a
-// client refuses, reports them, and sends the others.
+// Each kind of proxy has a feed of encoded resources, which are sent without copying. The memory of
+// a client is proportional to the number of its names, and the cost of a change to the size of the
+// change. The server isolates the resources that a client refuses, reports them, and sends the
+// others.
 package xds
 
 import (
@@ -31,90 +32,99 @@ import (
 
 // Source provides the resources of proxies.
 type Source interface {
-	// Feed returns the resources of a proxy; proxies of one kind share a feed. The server waits for
-	// its first snapshot. An error ends the proxy's stream; a gRPC status is passed on.
+	// Feed returns the feed for a proxy; proxies of one kind share a feed. The server waits for the
+	// feed's first snapshot. An error ends the proxy's stream; if it is a gRPC status, the client
+	// receives it.
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
-// Subscriber learns which secrets clients subscribe to: each name once for each stream. Its methods
-// must not block.
+// Subscriber is notified of the secrets that clients subscribe to: of each name once for each
+// stream. Its methods must not block.
 type Subscriber interface {
 	Subscribe(names []string)
 	Unsubscribe(names []string)
 }
 
-// Options configure a Server. The zero value of everything but Source is usable.
+// Options configures a Server. All fields but Source may be zero.
 type Options struct {
 	Source       Source
-	Subscriber   Subscriber   // nil: nobody
-	Observer     Observer     // nil: nobody
-	Logger       *slog.Logger // nil: discarded
-	ControlPlane string       // identifier sent to clients; "": none
+	Subscriber   Subscriber   // nil: nobody is notified of subscriptions
+	Observer     Observer     // nil: nobody is notified of events
+	Logger       *slog.Logger // nil: logs are discarded
+	ControlPlane string       // identifier of the server in responses; "": none
 
-	// Redact redacts a client's error message, which may quote resources; nil: no redaction.
+	// Redact removes secrets from a client's error message, which may quote resources; nil:
+	// messages are not redacted.
 	Redact func(message string) string
 
-	// Admit returns the node whose resources a client gets, or an error that ends its stream; a
-	// gRPC status is passed on. It may set the client's Identity. nil: each client gets those of the
-	// node that it sends.
+	// Admit returns the node whose resources a client gets, or an error that ends the client's
+	// stream; a gRPC status is sent to the client. Admit may set the client's Identity. nil: each
+	// client gets the resources of the node that it sends.
 	Admit func(client *Peer, node *corev3.Node) (*corev3.Node, error)
-	// Secrets reports whether a client gets secrets; nil: each does. To others none exists.
+	// Secrets reports whether a client may get secrets; to other clients no secret exists. nil: all
+	// clients may.
 	Secrets func(client Peer) bool
-	// Debug answers a request for debug information, on a stream of its own. An error ends the stream;
-	// a gRPC status is passed on. nil: there is none.
+	// Debug answers a request for debug information, which has a stream of its own. An error ends
+	// the stream; a gRPC status is sent to the client. nil: no debug information is served.
 	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
-	// Epoch returns the number of a client's epoch among those of its proxy, 0 if it is not known;
-	// nil: it never is.
+	// Epoch returns the number of a client's epoch among the epochs of its proxy, 0 if unknown.
+	// nil: epochs are unknown.
 	Epoch func(client Peer) int
-	// Reserved reports whether half of MaxStreams, and all of a rate ConnectsPerSecond, is reserved
-	// for a client and its like; nil: nothing is reserved.
+	// Reserved reports whether a client belongs to those for whom half of MaxStreams, and a rate of
+	// ConnectsPerSecond of their own, is reserved; nil: nothing is reserved.
 	Reserved func(client Peer) bool
 
-	MaxStreams int // at the same time; 0: 10,000
-	// MaxStreamsPerIdentity bounds those of one Identity; 0: MaxStreams.
+	MaxStreams int // number of concurrent streams; 0: 10,000
+	// MaxStreamsPerIdentity bounds the concurrent streams of one Identity; 0: MaxStreams.
 	MaxStreamsPerIdentity int
-	// ConnectsPerSecond bounds new streams; more wait up to a second, then are refused; 0: no
-	// bound. Half of it is for one address of a listener of LimitTCP.
+	// ConnectsPerSecond bounds the number of new streams; further ones wait up to a second before
+	// they are refused; 0: no bound. A single address of a listener of LimitTCP may use half of it.
 	ConnectsPerSecond int
-	// MaxUnansweredBytes bounds the responses to a client that it has not answered: the stream of one
-	// that has more ends before the next response; 0: no bound.
+	// MaxUnansweredBytes bounds the responses that a client has not answered. If there are more,
+	// the next response ends the stream instead; 0: no bound.
 	MaxUnansweredBytes int
-	// SendTimeout is how long a client may not read before it is disconnected; 0: 30 s.
+	// SendTimeout is how long a client may take to read a response before it is disconnected; 0: 30
+	// s.
 	SendTimeout time.Duration
-	// AnswerTimeout bounds the wait for the answer to a response before the next; 0: 30 s.
+	// AnswerTimeout bounds the wait for the answer to a response before the next response is sent;
+	// 0: 30 s.
 	AnswerTimeout time.Duration
 	// FirstRequestTimeout bounds the wait for the first request of a stream; 0: 30 s.
 	FirstRequestTimeout time.Duration
-	MaxMessageBytes     int // of a request; 0: 16 MiB
-	// MaxSubscriptionBytes bounds the names that one stream subscribes to; 0: 16 MiB.
+	MaxMessageBytes     int // size of a request; 0: 16 MiB
+	// MaxSubscriptionBytes bounds the total length of the names that one stream subscribes to; 0:
+	// 16 MiB.
 	MaxSubscriptionBytes int
-	// MaxConnectionAge is when connections are closed, less or more a tenth; 0: never.
+	// MaxConnectionAge is the age at which connections are closed, varied randomly by up to a
+	// tenth; 0: never.
 	MaxConnectionAge time.Duration
-	// Also registers further services; nil: none.
+	// Also registers further services with the gRPC server; nil: none.
 	Also func(grpc.ServiceRegistrar)
 }
 
-// Defaults of Options, and fixed bounds.
+// Defaults of Options, and limits that are not configurable.
 const (
 	defaultMaxStreams      = 10_000
 	defaultTimeout         = 30 * time.Second
 	defaultMaxMessageBytes = 16 << 20
 	maxTypes               = 64
 	maxNameBytes           = 4096
-	maxNodeBytes           = 256 << 10 // without extensions; a stream retains it
-	keepaliveInterval      = 30 * time.Second
-	keepaliveTimeout       = 10 * time.Second
-	connectionAgeGrace     = 5 * time.Second // streams of xDS never end by themselves
-	// between a client's pings; Envoy's bootstrap sets a longer interval
+	// size of a node, without the list of extensions; a stream retains its node
+	maxNodeBytes      = 256 << 10
+	keepaliveInterval = 30 * time.Second
+	keepaliveTimeout  = 10 * time.Second
+	// xDS streams do not end by themselves, so a long wait would be in vain
+	connectionAgeGrace = 5 * time.Second
+	// least interval between a client's pings; Envoy's bootstrap sets a longer one
 	keepaliveMinimum    = 5 * time.Second
-	maxStreamsPerClient = 100 // on one connection
-	// of a stream's metadata, which it retains; a token has up to 64 KiB
+	maxStreamsPerClient = 100 // streams on one connection
+	// size of a stream's metadata, which the stream retains; a token has up to 64 KiB
 	maxHeaderBytes = 128 << 10
-	readBuffer     = 8 << 10 // bytes per connection: most requests are acknowledgements
+	readBuffer     = 8 << 10 // bytes for each connection: most requests are acknowledgements
 )
 
-// Server serves ADS and SDS.
+// Server serves ADS and SDS to any number of clients.
 type Server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	secretv3.UnimplementedSecretDiscoveryServiceServer
@@ -123,7 +133,7 @@ type Server struct {
 	logger   *slog.Logger
 	observer Observer
 	rate     connectRate
-	other    connectRate // of clients without reservation
+	other    connectRate // rate of clients for whom nothing is reserved
 	rates    connectRates
 	drain    draining
 	counters counters
@@ -131,20 +141,20 @@ type Server struct {
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
-	others  int            // of streams: those without reservation
-	owned   map[string]int // streams by identity
+	others  int            // number of streams for which nothing is reserved
+	owned   map[string]int // number of streams by identity
 	hubs    map[*resource.Feed]*hub
 	lastID  uint64
 }
 
-// hub is the state that streams of one feed share.
+// hub holds the state that the streams of one feed share.
 type hub struct {
 	bodies  *bodies
 	streams int
 }
 
-// NewServer returns a server. Call Serve, or Register it with a gRPC server that uses
-// ServerOptions.
+// NewServer returns a server. To serve, call Serve, or call Register with a gRPC server that was
+// created with ServerOptions.
 func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
 		return nil, errors.New("xds server: no source of resources")
@@ -184,11 +194,12 @@ func setDefault[T int | time.Duration](value *T, standard T) {
 	}
 }
 
-// receiveBuffers are the buffer sizes for requests. In gRPC's own list 1 MB follows 32 KB, and an
-// Envoy's first request has 40 KB.
+// receiveBuffers are the sizes of buffers for requests. gRPC's default sizes have a gap between 32
+// KB and 1 MB, and an Envoy's first request has 40 KB.
 var receiveBuffers = []int{256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
-// ServerOptions returns the options of the gRPC server: the codec for shared bytes, and the bounds.
+// ServerOptions returns the options that a gRPC server needs to serve xDS: the codec for shared
+// buffers, and the limits.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
@@ -207,7 +218,7 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Register adds both services, and further ones of Options, to a gRPC server.
+// Register registers ADS and SDS, and the services of Options.Also, with a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(registrar, s)
 	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
@@ -216,8 +227,8 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	}
 }
 
-// Serve serves on the listener until the context ends (nil) or the listener fails. It closes the
-// listener. Several may run at the same time.
+// Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
+// Serve may run on several listeners at the same time.
 func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	more ...grpc.ServerOption) error {
 	server := grpc.NewServer(append(s.ServerOptions(), more...)...)
@@ -228,7 +239,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	return nil
 }
 
-// StreamAggregatedResources implements ADS, state of the world.
+// StreamAggregatedResources implements state-of-the-world ADS.
 func (s *Server) StreamAggregatedResources(
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
 ) error {
@@ -242,7 +253,7 @@ func (s *Server) DeltaAggregatedResources(
 	return s.run(stream, streamKind{service: ServiceADS, delta: true})
 }
 
-// StreamSecrets implements SDS, state of the world.
+// StreamSecrets implements state-of-the-world SDS.
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	return s.run(stream, streamKind{service: ServiceSDS, only: resource.SecretType})
 }
@@ -252,7 +263,7 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 	return s.run(stream, streamKind{service: ServiceSDS, only: resource.SecretType, delta: true})
 }
 
-// join registers a stream and sets its ID.
+// join adds a stream to the server and sets the stream's ID.
 func (s *Server) join(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +286,8 @@ func (s *Server) join(st *stream) error {
 	return nil
 }
 
-// share returns the bodies that streams of a feed share; leave releases them.
+// share returns the encoded bodies that streams of a feed share. The caller must call leave when
+// its stream ends.
 func (s *Server) share(feed *resource.Feed) *bodies {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,37 +11,39 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// session implements the protocol of one stream without I/O: requests and snapshots go in,
-// responses come out. One goroutine owns it. It never blocks.
+// session implements the xDS protocol of one stream without I/O: it receives requests and
+// snapshots, and returns responses. It belongs to one goroutine, and never blocks.
 //
-// One response per type is in flight; changes merge until it is answered, so that a refusal belongs
-// to a known response. Types are sent in the order of their references.
+// Each type has at most one response in flight; changes are merged until it is answered, so that a
+// refusal belongs to a known response. Types are sent in the order of their references.
 type session struct {
 	delta    bool
 	limits   limits
-	patience time.Duration      // how long an answer to a response is awaited
-	snapshot *resource.Snapshot // what visible returns of one
-	feed     *resource.Feed     // source of snapshot; may have a newer one
+	patience time.Duration      // how long to wait for an answer to a response
+	snapshot *resource.Snapshot // current snapshot, reduced by visible
+	feed     *resource.Feed     // feed of the snapshot; it may have a newer one
 	client   resource.Client
-	visible  func(*resource.Snapshot) *resource.Snapshot // see visibleOf; nil: all of it
-	epoch    func() int                                  // of the client, 0: not known
-	joined   bool                                        // by an answer to a response with listeners
+	// returns the part of a snapshot that the client may get (see visibleOf); nil: all of it
+	visible func(*resource.Snapshot) *resource.Snapshot
+	epoch   func() int // returns the client's epoch, 0 if unknown
+	// the client has answered a response with listeners
+	joined   bool
 	shared   *bodies
 	sets     *nameSets
 	report   reporter
-	redactor func(message string) string // Options.Redact; nil: no redaction
-	only     string                      // the one type served; "" = any
+	redactor func(message string) string // Options.Redact; nil: messages are not redacted
+	only     string                      // the only type that is served; "": any type
 
 	watches   map[string]*watch
-	order     []*watch // by rank
+	order     []*watch // watches in the order of their ranks
 	nonce     uint64
-	nameBytes int // of names subscribed to
+	nameBytes int // total length of the names that the client subscribes to
 
-	// changes of the names of secrets that the client subscribes to, since takeDemand
+	// names of secrets that the client has subscribed to and unsubscribed from since takeDemand
 	subscribed, unsubscribed []string
 }
 
-// reporter receives the events of a session. It must not block.
+// reporter receives the events of a session. Its methods must not block.
 type reporter interface {
 	accepted(*response)
 	refused(Refusal)
@@ -49,12 +51,13 @@ type reporter interface {
 	notOffered(typeURL string)
 }
 
-// pending reports whether it is not known yet if a resource exists. The client has to wait.
+// pending reports whether the client must wait, because it is not known yet whether a resource
+// exists.
 func (s *session) pending(w *watch, name string) bool {
 	return s.snapshot.Pending(resource.Key{Type: w.typeURL, Name: name})
 }
 
-// get returns the snapshot's resource of a name, nil if there is none.
+// get returns the snapshot's resource with a name, nil if there is none.
 func (s *session) get(w *watch, name string) *resource.Resource {
 	return s.snapshot.Set(w.typeURL)[name]
 }
@@ -83,11 +86,12 @@ func (s *session) handle(r *request) error {
 			s.report.notOffered(r.typeURL)
 		}
 	}
-	// the client will answer the newer response too, and repeat its names
+	// the client will also answer the newer response, and then repeat its names
 	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce
 	if answered := w.answered(r.nonce); answered != nil {
 		s.handleAnswer(w, answered, r.refusal)
-	} else if r.refusal != nil && !older { // of a response that is forgotten
+		// the client refuses a response that is no longer remembered
+	} else if r.refusal != nil && !older {
 		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce,
 			Error: s.redact(r.refusal.GetMessage())})
 	}
@@ -100,11 +104,12 @@ func (s *session) handle(r *request) error {
 	return s.setNames(w, r)
 }
 
-// subscribe applies the subscription changes of a delta request.
+// subscribe applies the changes of the subscription in an incremental request.
 func (s *session) subscribe(w *watch, r *request, first bool) error {
 	versions := r.versions
 	if !first {
-		versions = nil // of the first request only: later we know what the client holds
+		// only the first request counts: afterwards the server knows what the client has
+		versions = nil
 	}
 	if len(versions) > 0 {
 		w.blank = false
@@ -132,7 +137,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 		}
 		w.note(name, held, now, forced)
 	}
-	for name := range versions { // possibly removed while the client was disconnected
+	// these resources may have been removed while the client was disconnected
+	for name := range versions {
 		if s.get(w, name) == nil && w.wants(name) {
 			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
 				return s.tooManyNames()
@@ -147,7 +153,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			continue
 		}
 		s.drop(w, name)
-		// the client dropped it, but the wildcard includes it
+		// the client has dropped the resource, but still subscribes to it by the wildcard
 		if w.wildcard {
 			w.note(name, nil, s.get(w, name), true)
 		}
@@ -155,7 +161,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	return nil
 }
 
-// priorVersion returns what a client has from an earlier stream, nil if nothing.
+// priorVersion returns the version of a resource that a client has from an earlier stream, nil if
+// it has none.
 func (s *session) priorVersion(
 	w *watch, name string, versions map[string]string,
 ) *resource.Resource {
@@ -175,7 +182,8 @@ func (s *session) priorVersion(
 	return &resource.Resource{Type: w.typeURL, Name: name, Version: version}
 }
 
-// acceptHeld records that the client accepted, on an earlier stream, what it has of the snapshot.
+// acceptHeld records that the client accepted on an earlier stream those resources of the snapshot
+// whose versions it has.
 func (s *session) acceptHeld(w *watch, versions map[string]string) {
 	var held []*resource.Resource
 	for name, version := range versions {
@@ -186,14 +194,14 @@ func (s *session) acceptHeld(w *watch, versions map[string]string) {
 	s.feed.Accept(s.client, s.snapshot.Sequence, held)
 }
 
-// setNames applies the names of a state-of-the-world request, which replace those before.
+// setNames replaces the subscription by the names of a state-of-the-world request.
 func (s *session) setNames(w *watch, r *request) error {
 	first := w.lastNonce == "" || r.nonce == ""
 	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) ||
 		slices.Contains(r.names, wildcard)
 	w.named = w.named || len(r.names) > 0
 	if first && len(r.names) == 0 && !all {
-		return nil // it subscribes to nothing
+		return nil // the request subscribes to nothing
 	}
 	switch {
 	case all && (!w.wildcard || r.nonce == ""):
@@ -242,7 +250,8 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 	if !w.blank {
 		s.inheritAll(w)
 	}
-	// An empty answer, too, tells by its ACK that the client has the listeners of an earlier stream.
+	// The client's ACK of an empty response, too, shows that it has the listeners of an earlier
+	// stream.
 	w.answer = w.answer || len(versions) == 0 || w.typeURL == resource.ListenerType
 }
 
@@ -263,8 +272,8 @@ func (s *session) endWildcard(w *watch) {
 	}
 }
 
-// drop deletes the state of a name that the client unsubscribed from. Late refusals do not restore
-// what it had.
+// drop deletes the state of a name that the client unsubscribed from. A late refusal then does not
+// restore the earlier version.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
 	for r := range w.unanswered {
@@ -275,8 +284,8 @@ func (s *session) drop(w *watch, name string) {
 	delete(w.refused, name)
 }
 
-// addNames subscribes to names and returns the new ones, sorted. It keeps the snapshot's copies of
-// the strings, so that the request can be freed.
+// addNames subscribes to names and returns those that are new, sorted. It retains the snapshot's
+// copies of the strings, so that the request's memory can be freed.
 func (s *session) addNames(w *watch, names []string) (added []string, err error) {
 	for _, name := range names {
 		if name == wildcard || w.names.has(name) {
@@ -310,7 +319,7 @@ func (s *session) addNames(w *watch, names []string) (added []string, err error)
 	return added, nil
 }
 
-// removeNames unsubscribes from names.
+// removeNames removes names from the subscription.
 func (s *session) removeNames(w *watch, names []string) {
 	var gone []string
 	for _, name := range names {
@@ -333,7 +342,8 @@ func (s *session) removeNames(w *watch, names []string) {
 }
 
 // takeDemand returns the names of secrets that the client has subscribed to and unsubscribed from
-// since the last call. A name may be in both, if it was subscribed to in between or before.
+// since the last call. A name may be in both lists, if the client unsubscribed from it and
+// subscribed again or the other way round.
 func (s *session) takeDemand() (subscribed, unsubscribed []string) {
 	subscribed, unsubscribed = s.subscribed, s.unsubscribed
 	s.subscribed, s.unsubscribed = nil, nil

@@ -18,7 +18,7 @@ func TestSession_WaitsForFirstSnapshot(t *testing.T) {
 			"none"}})
 		p.sends()
 		p.publish(cluster("a=1"), made(eds, "a=1"))
-		// state of the world cannot express a removal
+		// the state of the world cannot express a removal
 		p.sends("CDS a=1", "EDS a=1 -none")
 	}
 }
@@ -58,7 +58,7 @@ func TestDelta_Subscriptions(t *testing.T) {
 		p.sends("EDS a=1 b=1")
 		p.ack(eds)
 		p.ask(&request{typeURL: eds, subscribe: []string{"a"}, unsubscribe: []string{"*"}})
-		p.sends("EDS a=1") // asked for: answered
+		p.sends("EDS a=1") // the client has requested an answer
 		p.ack(eds)
 		p.publish(made(eds, "a=2"), made(eds, "b=2"))
 		p.sends("EDS a=2")
@@ -127,7 +127,8 @@ func TestDelta_Subscriptions(t *testing.T) {
 }
 
 func TestReconnect_SendsMissingResources(t *testing.T) {
-	for _, late := range []bool{false, true} { // the snapshot comes before or after the request
+	// the snapshot is published before or after the request
+	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
 			p := newTable(t, true)
 			content := []*resource.Resource{cluster("a=1"), cluster("b=2"), cluster("new=1"),
@@ -166,7 +167,8 @@ func TestReconnect_SendsNothingToCurrentClient(t *testing.T) {
 	p.sends("CDS a=2")
 }
 
-// The ACK of an answer without listeners says that the client has those of an earlier stream.
+// TestReconnect_AsksAboutListeners: a client that reconnects gets an answer without listeners; its
+// ACK shows that it has those of the earlier stream.
 func TestReconnect_AsksAboutListeners(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(lds, "a=1"))

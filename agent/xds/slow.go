@@ -5,7 +5,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// checkUnanswered returns an error if the client has too much to answer.
+// checkUnanswered returns an error if the client's unanswered responses exceed the limit.
 func (st *stream) checkUnanswered() error {
 	most := st.server.options.MaxUnansweredBytes
 	if most <= 0 {

@@ -12,49 +12,50 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Sockets owns the Unix sockets of an xDS server: those of the configuration in force, of the one
-// before, whose epoch may still drain, and of reloads in progress. Each reload that succeeds closes
+// Sockets owns the Unix sockets of an xDS server: those of the current configuration, of the
+// previous one, whose epoch may still drain, and of reloads in progress. A successful reload closes
 // and removes all others.
 type Sockets struct {
 	part.Readiness
 	options SocketOptions
 	listen  func(path string) (net.Listener, error)
-	failed  chan error // buffered: error of a served socket
+	failed  chan error // error of a socket that failed; buffered
 
 	mu      sync.Mutex
-	serve   func(*socket)      // starts serving; nil: sockets are bound but not served yet
-	ended   bool               // Run ends
-	open    map[string]*socket // by path
+	serve   func(*socket)      // starts serving a socket; nil: sockets are bound but not served yet
+	ended   bool               // Run has ended
+	open    map[string]*socket // open sockets by path
 	inForce string
-	before  string            // in force before
-	pending map[uint64]string // by ID of the reload in progress
+	before  string            // path of the previous configuration
+	pending map[uint64]string // path by the ID of a reload in progress
 }
 
 // socket is a bound socket.
 type socket struct {
 	bound  net.Listener
-	cancel context.CancelFunc // nil if not served yet
+	cancel context.CancelFunc // stops serving; nil if the socket is not served yet
 	ended  chan struct{}      // closed when serving has ended
 }
 
-// SocketOptions configures Sockets.
+// SocketOptions configures a Sockets.
 type SocketOptions struct {
-	Name   string                // of the part
-	Path   string                // of the first socket, which NewSockets binds; "": none
-	Group  int                   // group that may connect; 0: that of this process
-	Also   int                   // a further one; 0: none
-	Users  []uint32              // users that may connect; empty: as the mode allows
-	Own    func(uid uint32) bool // users whose connections are limited apart; nil: all
+	Name  string   // name of the long-running part
+	Path  string   // path of the first socket, which NewSockets binds; "": none
+	Group int      // group that may connect; 0: the group of this process
+	Also  int      // further group that may connect; 0: none
+	Users []uint32 // user IDs that may connect; empty: all that the mode permits
+	// reports whether a user's connections have a limit of their own; nil: those of all users
+	Own    func(uid uint32) bool
 	Server Service
 	Logger *slog.Logger
 }
 
-// Service is the xDS server. Serve serves until ctx ends and closes the listener.
+// Service is a server of xDS. Serve serves until ctx ends and closes the listener.
 type Service interface {
 	Serve(ctx context.Context, bound net.Listener, options ...grpc.ServerOption) error
 }
 
-// NewSockets binds the first socket.
+// NewSockets returns a Sockets that has bound its first socket.
 func NewSockets(o SocketOptions) (*Sockets, error) {
 	connections := newConnections(o.Own)
 	s := &Sockets{options: o, failed: make(chan error, 1), open: map[string]*socket{},
@@ -77,7 +78,7 @@ func NewSockets(o SocketOptions) (*Sockets, error) {
 	return s, nil
 }
 
-// clean returns the same path for all spellings of one path (/var/run for /run).
+// clean returns the same path for all spellings of a path (/var/run for /run).
 func clean(path string) string {
 	if path == "" {
 		return ""
@@ -91,7 +92,8 @@ func clean(path string) string {
 // Name returns the name of the part.
 func (s *Sockets) Name() string { return s.options.Name }
 
-// Run serves the sockets until ctx ends and closes them. The error is that of a failed socket.
+// Run serves the sockets until ctx ends, and closes them. It returns the error of a socket that
+// failed.
 func (s *Sockets) Run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -115,7 +117,7 @@ func (s *Sockets) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// Hold binds the socket that a reload needs, until Release.
+// Hold binds the socket that a reload needs, and keeps it open until Release.
 func (s *Sockets) Hold(reload uint64, path string) error {
 	path = clean(path)
 	s.mu.Lock()
@@ -127,9 +129,9 @@ func (s *Sockets) Hold(reload uint64, path string) error {
 	return nil
 }
 
-// Configure records the socket of the configuration in force, and closes those that nobody needs
-// any more. That of a refused reload stays until then: without a live epoch the supervisor may
-// start what was refused again.
+// Configure records the path in the current configuration, and closes sockets that no configuration
+// or reload needs any more. The socket of a refused reload remains until then, because without a
+// live epoch the supervisor may start the refused configuration again.
 func (s *Sockets) Configure(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,15 +148,15 @@ func (s *Sockets) Configure(path string) {
 	}
 }
 
-// Release ends Hold.
+// Release ends the Hold of a reload.
 func (s *Sockets) Release(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pending, reload)
 }
 
-// bind binds a path unless it is bound, and serves it if Run is active. Callers hold mu, also for
-// the methods below.
+// bind binds a path that is not bound yet, and serves it if Run is active. Callers of bind, begin
+// and shut hold mu.
 func (s *Sockets) bind(path string) error {
 	if path == "" || s.open[path] != nil {
 		return nil
@@ -183,13 +185,13 @@ func (s *Sockets) begin(ctx context.Context, socket *socket) {
 		if err := s.options.Server.Serve(ctx, socket.bound); err != nil {
 			select {
 			case s.failed <- err:
-			default: // one error ends the agent
+			default: // one error suffices to end the agent
 			}
 		}
 	}()
 }
 
-// shut closes a socket and waits for its end.
+// shut closes a socket and waits until serving has ended.
 func (s *Sockets) shut(path string) {
 	socket := s.open[path]
 	delete(s.open, path)

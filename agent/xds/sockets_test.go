@@ -16,11 +16,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// sockets are real sockets with a fake server.
+// sockets tests Sockets with real sockets and a fake server.
 type sockets struct {
 	*Sockets
 	folder string
-	broken chan error // makes Serve return an error
+	broken chan error // an error sent here is returned by Serve
 }
 
 // Serve implements Service.
@@ -131,7 +131,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := filepath.Join(link, "a")
-	if err := s.Hold(2, s.at(other)); err != nil { // before Run
+	if err := s.Hold(2, s.at(other)); err != nil { // Run has not started yet
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

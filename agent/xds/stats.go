@@ -9,38 +9,41 @@ import (
 	"outrider.org/outrider/agent/histogram"
 )
 
-// Stats are the counters of a server since its creation.
+// Stats has the counters of a server since its creation.
 type Stats struct {
-	Streams        int    // open now
-	StreamsTotal   uint64 // ever opened
-	RefusedStreams uint64 // above MaxStreams or ConnectsPerSecond
-	StuckClients   uint64 // disconnected because they did not read
-	// Unanswered counts responses that were not answered in time; Envoy acknowledges clusters once
-	// they are warm.
+	Streams        int    // open streams
+	StreamsTotal   uint64 // streams that were ever opened
+	RefusedStreams uint64 // streams refused because of MaxStreams or ConnectsPerSecond
+	StuckClients   uint64 // clients disconnected because they did not read
+	// Unanswered counts responses that were not answered in time. Envoy acknowledges clusters only
+	// once they are warm.
 	Unanswered uint64
-	Panics     uint64 // panics that ended a stream
+	Panics     uint64 // panics, each of which ended one stream
 	Types      map[string]TypeStats
-	// Convergence is the time from a snapshot's publication to its acceptance, per response.
+	// Convergence is a histogram of the time from a snapshot's publication to the ACK of each
+	// response.
 	Convergence histogram.Counts
 }
 
-// TypeStats counts by type URL.
+// TypeStats has the counters of one type.
 type TypeStats struct {
-	Pushes    uint64 // responses
-	Resources uint64 // in them
-	Removed   uint64 // removals
+	Pushes    uint64 // responses sent
+	Resources uint64 // resources in these responses
+	Removed   uint64 // removals in these responses
 	Bytes     uint64
-	Refusals  uint64 // NACKs, by cause found
+	Refusals  uint64 // NACKs by the cause found
 }
 
-// newConvergence returns a histogram from the answer of a local Envoy to that of a stuck one.
+// newConvergence returns a histogram whose buckets range from the answer of a local Envoy to that
+// of a stuck one.
 func newConvergence() *histogram.Histogram {
 	return histogram.New(time.Millisecond, 5*time.Millisecond, 10*time.Millisecond,
 		50*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second, 10*time.Second, 30*time.Second)
 }
 
-// maxCountedTypes bounds the types with their own counters, as clients choose type URLs.
+// maxCountedTypes bounds the number of types with counters of their own, because clients choose
+// type URLs.
 const maxCountedTypes = 64
 
 type counters struct {
@@ -52,7 +55,7 @@ type counters struct {
 	types map[string]TypeStats
 }
 
-// change updates the counters of a type. Callers hold mu.
+// change updates the counters of a type by a function. Callers hold mu.
 func (c *counters) change(typeURL string, with func(*TypeStats)) {
 	if c.types == nil {
 		c.types = map[string]TypeStats{}
@@ -78,7 +81,7 @@ func (c *counters) pushed(r *response) {
 
 func (c *counters) accepted(r *response, change bool) {
 	if !change {
-		return // the client connected after the snapshot
+		return // the client connected after the snapshot was published
 	}
 	c.convergence.Observe(time.Since(r.published))
 }
@@ -89,7 +92,7 @@ func (c *counters) refused(typeURL string) {
 	c.change(typeURL, func(t *TypeStats) { t.Refusals++ })
 }
 
-// Stats returns the counters.
+// Stats returns a copy of the server's counters.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	open := len(s.streams)

@@ -9,37 +9,38 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// StreamStatus is the state of one client.
+// StreamStatus describes the state of one client.
 type StreamStatus struct {
 	Stream
-	Types []TypeStatus // by the order in which they are sent
+	Types []TypeStatus // in the order in which types are sent
 }
 
-// TypeStatus is the state of one type at one client.
+// TypeStatus describes the state of one type at one client.
 type TypeStatus struct {
 	Type            string
 	Wildcard        bool   // subscribed to all resources of the type
 	Names           int    // number of subscribed names
-	VersionSent     string // of the last response; "": none
-	VersionAccepted string // of the last accepted response; "": none
+	VersionSent     string // version of the last response; "": none
+	VersionAccepted string // version of the last accepted response; "": none
 	Sent, Accepted  time.Time
 	Pushes          uint64
-	Pending         int // resources not yet sent, without refused ones
+	Pending         int // number of resources to be sent, without refused ones
 	Refused         []RefusedResource
-	Held            []string // names of secrets that the client has
+	Held            []string // names of the secrets that the client has
 }
 
 // RefusedResource is a resource that the client refused.
 type RefusedResource struct {
 	Name     string
-	Version  string // of the refused content
-	Accepted string // of the content that the client has instead; "": none
-	Error    string // of the client
+	Version  string // refused version
+	Accepted string // version that the client has instead; "": none
+	Error    string // error message of the client
 	Since    time.Time
 	Origins  []resource.Origin
 }
 
-// Status returns the state of every client, by stream, without streams that end meanwhile.
+// Status returns the state of every client, sorted by stream. It leaves out streams that end during
+// the call.
 func (s *Server) Status(ctx context.Context) []StreamStatus {
 	var all []StreamStatus
 	s.each(ctx, func(st *stream) { all = append(all, st.status()) })
@@ -48,7 +49,7 @@ func (s *Server) Status(ctx context.Context) []StreamStatus {
 
 func (st *stream) status() StreamStatus {
 	status := StreamStatus{Stream: st.Stream}
-	if st.session == nil { // no request received yet
+	if st.session == nil { // the client has not sent a request yet
 		return status
 	}
 	for _, w := range st.session.order {
@@ -65,11 +66,11 @@ func (st *stream) status() StreamStatus {
 	return status
 }
 
-// holds reports whether the client has some version of a resource, whatever it answers to the
-// responses under way.
+// holds reports whether the client has some version of a resource, however it answers the responses
+// in flight.
 func (s *session) holds(w *watch, name string) bool {
 	if r := w.oldest(); r != nil && r.first {
-		return false // it has answered nothing
+		return false // the client has not answered any response
 	}
 	return w.acknowledged(name, s.get(w, name)) != nil
 }

@@ -17,29 +17,29 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// streamKind is the service and method of a stream.
+// streamKind is the service and the method of a stream.
 type streamKind struct {
 	service string
-	only    string // the one type served; "": any
+	only    string // the only type that is served; "": any type
 	delta   bool
 }
 
 // stream connects a session to gRPC. The handler's goroutine owns the session and never waits for
-// the client; one goroutine receives, one sends each response. While a response is being sent,
-// changes merge in the session.
+// the client: one goroutine receives requests, another one sends each response. While a response is
+// being sent, changes merge in the session.
 type stream struct {
 	Stream
 	server  *Server
 	carrier grpc.ServerStream
 	session *session
 	feed    *resource.Feed
-	other   bool   // the client has no reservation
-	owner   string // the identity that the stream counts to; "": none
+	other   bool   // nothing is reserved for the client
+	owner   string // identity for which the stream counts; "": none
 
 	requests chan *request
-	ended    chan error         // why receiving ended
-	sent     chan error         // the result of sending a response
-	inspect  chan func(*stream) // run by the owner of the session
+	ended    chan error         // error with which receiving ended
+	sent     chan error         // result of sending a response
+	inspect  chan func(*stream) // functions that the owner of the session runs
 	done     chan struct{}      // closed when the handler returns
 }
 
@@ -81,7 +81,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		s.leave(st)
 		if connected {
 			reason := err
-			if status.Code(err) == codes.Canceled { // the client is gone, or the server stops
+			// the client has disconnected, or the server stops
+			if status.Code(err) == codes.Canceled {
 				reason = nil
 			}
 			s.observer.Disconnected(st.Stream, reason)
@@ -106,7 +107,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	leave := feed.Watch()
 	defer leave()
 	shared := s.share(feed)
-	st.feed = feed // leave releases it
+	st.feed = feed // leave ends the use of the feed's shared state
 	proxy := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
 	defer feed.Leave(proxy)
 	snapshot, newer := st.snapshot()
@@ -128,14 +129,14 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	return st.loop(ctx, newer)
 }
 
-// snapshot returns the newest snapshot for the client, and a channel that is closed when there is a
-// newer one.
+// snapshot returns the newest snapshot that the client may get, and a channel that is closed when
+// there is a newer one.
 func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
 	snapshot, newer := st.feed.Current()
 	return st.visible(snapshot), newer
 }
 
-// visible returns a snapshot without what the client does not get.
+// visible returns a snapshot without the resources that the client may not get.
 func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	if secrets := st.server.options.Secrets; secrets != nil && !secrets(st.Peer) {
 		return snapshot.Without(resource.SecretType)
@@ -143,7 +144,7 @@ func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	return snapshot
 }
 
-// handle processes a request, and passes the names of secrets to the subscriber.
+// handle processes a request, and notifies the subscriber of names of secrets.
 func (st *stream) handle(r *request) error {
 	err := st.session.handle(r)
 	subscribed, unsubscribed := st.session.takeDemand()
@@ -158,7 +159,7 @@ func (st *stream) handle(r *request) error {
 	return err
 }
 
-// unsubscribe ends the subscriptions of the stream.
+// unsubscribe ends all subscriptions of the stream to secrets.
 func (st *stream) unsubscribe() {
 	w := st.session.watches[resource.SecretType]
 	if subscriber := st.server.options.Subscriber; subscriber != nil && w != nil {
@@ -166,7 +167,7 @@ func (st *stream) unsubscribe() {
 	}
 }
 
-// first waits for the first request, which has the node.
+// first waits for the first request of the stream, which has the client's node.
 func (st *stream) first(ctx context.Context) (*request, error) {
 	timer := time.NewTimer(st.server.options.FirstRequestTimeout)
 	defer timer.Stop()
@@ -195,11 +196,11 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 	}
 }
 
-// loop runs the session until the stream ends.
+// loop processes requests and snapshots until the stream ends.
 func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var stuck time.Time // deadline for the response being sent; zero: none
+	var stuck time.Time // deadline of the response being sent; zero: none
 	draining := st.server.drain.started
 	var leave <-chan time.Time
 	for {
@@ -252,7 +253,7 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	}
 }
 
-// expire stops waiting for overdue answers.
+// expire stops the wait for overdue answers.
 func (st *stream) expire(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
@@ -262,7 +263,7 @@ func (st *stream) expire(now time.Time) {
 	}
 }
 
-// receive passes requests to the loop until the client or the stream ends.
+// receive passes requests to loop until the client or the stream ends.
 func (st *stream) receive(ctx context.Context, carrier grpc.ServerStream) {
 	for {
 		r, err := st.receiveOne(carrier)
@@ -298,8 +299,8 @@ func (st *stream) receiveOne(carrier grpc.ServerStream) (*request, error) {
 	return fromState(message), nil
 }
 
-// send passes a response to the transport, which blocks until the client has read enough. sent gets
-// the result.
+// send passes a response to the transport, which blocks until the client has read enough. The
+// result is sent to the channel sent.
 func (st *stream) send(r *response) {
 	frame := r.frame(st.Delta, st.server.options.ControlPlane)
 	go func() { st.sent <- st.carrier.SendMsg(frame) }()

@@ -12,15 +12,15 @@ import (
 	"outrider.org/outrider/agent/accept"
 )
 
-// Switch serves each connection with one of two services: Embedded, or Relay while that is in use.
-// Open connections stay where they are.
+// Switch serves each connection with one of two services: Relay if it is in use, else Embedded.
+// Open connections stay with their service.
 type Switch struct {
 	Embedded, Relay Service
 	Logger          *slog.Logger
 	relay           atomic.Bool
 }
 
-// UseRelay selects the service of new connections.
+// UseRelay selects the service of future connections.
 func (s *Switch) UseRelay(use bool) { s.relay.Store(use) }
 
 // Serve implements Service.
@@ -58,7 +58,7 @@ func (s *Switch) Serve(
 	return group.Wait()
 }
 
-// branch is the listener of one service. Closing it closes the bound listener.
+// branch is the listener of one of the two services. Closing it closes the bound listener.
 type branch struct {
 	net.Listener
 	done        <-chan struct{}

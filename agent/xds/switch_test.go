@@ -32,7 +32,7 @@ func (g greeter) Serve(_ context.Context, bound net.Listener, _ ...grpc.ServerOp
 	}
 }
 
-// withoutDescriptors is a listener whose first accept fails as without a free descriptor.
+// withoutDescriptors is a listener whose first accept fails as if no file descriptor were left.
 type withoutDescriptors struct {
 	net.Listener
 	failed bool
@@ -79,8 +79,9 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 	}
 }
 
-// While no descriptor is left, connections wait, and are served afterwards. In a process of its
-// own, as a connection of an earlier test that ends late would free a descriptor.
+// TestSwitch_SurvivesALackOfDescriptors: while no file descriptor is left, connections wait; they
+// are served afterwards. The test runs in a process of its own, because a connection of an earlier
+// test could otherwise free a descriptor.
 func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
 	if !parts.InNetwork(t) {
 		return

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// client answers as an Envoy that refuses some contents, with a message that names no resource,
-// until no more responses are sent.
+// client answers like an Envoy that refuses some contents with a message that names no resource. It
+// ends when no response is left, and returns the number of responses.
 func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	for ; rounds < 200; rounds++ {
 		var sent []*response

@@ -8,12 +8,12 @@ import (
 )
 
 // A client's unanswered responses form a chain. Each records the names that it changes and what the
-// client held before; nothing else is recorded of what a client accepted. Clients answer in order.
-// One answer may cover several responses, as Envoy sends only the last one after it was busy; what
-// it leaves out counts as part of the response that it answers.
+// client had before; there is no other record of what the client accepted. Clients answer in order.
+// A busy Envoy answers only the last of several responses; that answer then covers the earlier
+// ones, too.
 
-// maxLate bounds the responses of a type that were not answered in time and may still be. The two
-// oldest count as one beyond that.
+// maxLate bounds the number of responses of a type that were not answered in time. Beyond it, the
+// two oldest count as one.
 const maxLate = 8
 
 // unanswered yields the responses that may still be answered, the oldest first.
@@ -28,8 +28,8 @@ func (w *watch) unanswered(yield func(*response) bool) {
 	}
 }
 
-// unansweredBytes returns the size of the responses that wait for an answer, without those that are
-// the newest of their type: the client may be reading them.
+// unansweredBytes returns the size of the unanswered responses. It leaves out the newest response
+// of each type, which the client may still be reading.
 func (s *session) unansweredBytes() (size int) {
 	for _, w := range s.order {
 		for _, r := range w.late {
@@ -47,8 +47,8 @@ func (w *watch) oldest() *response {
 	return nil
 }
 
-// changing returns the oldest unanswered response that changes a name, nil if none does. A first
-// response does not count: while it is unanswered the client held nothing.
+// changing returns the oldest unanswered response that changes a name, nil if there is none. A
+// first response is ignored, because the client has nothing while it is unanswered.
 func (w *watch) changing(name string) *response {
 	for r := range w.unanswered {
 		if r.changesName(name) {
@@ -58,8 +58,8 @@ func (w *watch) changing(name string) *response {
 	return nil
 }
 
-// acknowledged returns the resource that the client would hold under a name after it refused all
-// unanswered responses; nil if it would hold none. now is the snapshot's resource.
+// acknowledged returns the version of a resource that the client would have if it refused all
+// unanswered responses; nil if it would have none. now is the snapshot's version.
 func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Resource {
 	if r := w.changing(name); r != nil {
 		return r.changes[name].before
@@ -70,7 +70,7 @@ func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Reso
 	return now
 }
 
-// delay stops waiting for the answer to the response in flight, which may still come.
+// delay stops the wait for the answer to the response in flight; a late answer still counts.
 func (w *watch) delay() {
 	r := w.inflight
 	w.inflight = nil
@@ -87,8 +87,8 @@ func (w *watch) delay() {
 	}
 }
 
-// answered returns the response that a nonce names, with the skipped ones before it merged into it;
-// nil if it is forgotten.
+// answered returns the response with a nonce, merged with earlier responses that the client
+// skipped; nil if the response is no longer remembered.
 func (w *watch) answered(nonce string) *response {
 	at := slices.IndexFunc(w.late, func(late *response) bool { return late.nonce == nonce })
 	var skipped []*response
@@ -105,14 +105,14 @@ func (w *watch) answered(nonce string) *response {
 	return answered
 }
 
-// changesName reports whether changes has a name. The changes of a first response are not in there,
+// changesName reports whether the field changes has a name. It never has those of a first response;
 // see allChanges.
 func (r *response) changesName(name string) bool {
 	_, ok := r.changes[name]
 	return ok
 }
 
-// absorb makes the answer to a response cover the previous one, too. Removals count as done.
+// absorb makes the answer to a response also cover an older response. Removals count as accepted.
 func (r *response) absorb(older *response) {
 	r.merged = true
 	for name, c := range older.allChanges {
@@ -125,15 +125,16 @@ func (r *response) absorb(older *response) {
 	}
 }
 
-// rebase corrects what the client held of a name before the response.
+// rebase corrects which version of a resource the client had before the response.
 func (r *response) rebase(name string, before *resource.Resource) {
 	after := r.changes[name].after
 	delete(r.changes, name)
 	r.note(name, before, after)
 }
 
-// revert records that the client does not hold what a response carried. Removals count as done. Of
-// a merged response the client may hold some, so that it is sent again in any case.
+// revert records that the client does not have the resources of a refused response. Removals count
+// as accepted. If the response is a merged one, its resources are sent again in any case, because
+// the client may have some of them.
 func (s *session) revert(w *watch, r *response) {
 	set := s.snapshot.Set(w.typeURL)
 	for name, c := range r.allChanges {
@@ -153,8 +154,8 @@ func (s *session) revert(w *watch, r *response) {
 	}
 }
 
-// suspects returns the names that a reverted response changed: open ones would be sent again as
-// they were, past ones were changed again since.
+// suspects returns the names that a reverted response changed. open are those that would be sent
+// again unchanged, past those that have changed since.
 func (s *session) suspects(w *watch, r *response) (open, past []string) {
 	for name, c := range r.allChanges {
 		switch {
@@ -168,7 +169,8 @@ func (s *session) suspects(w *watch, r *response) (open, past []string) {
 	return open, past
 }
 
-// outdated reports whether a later response or snapshot replaced what was sent under a name.
+// outdated reports whether a later response or snapshot has replaced the version of a resource that
+// was sent.
 func (s *session) outdated(w *watch, name string) bool {
 	d, differs := w.differs[name]
 	return w.changing(name) != nil || !differs || same(d.held, s.get(w, name))

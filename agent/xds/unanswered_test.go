@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// each runs a test for clusters, whose state-of-the-world responses have all resources, and for
-// endpoints, whose responses do not.
+// each runs a test twice: for clusters, whose state-of-the-world responses have all resources, and
+// for endpoints, whose responses do not.
 func each(t *testing.T, test func(t *testing.T, p *pipeline)) {
 	for _, typeURL := range []string{cds, eds} {
 		t.Run(short(typeURL), func(t *testing.T) {
@@ -20,7 +20,7 @@ func each(t *testing.T, test func(t *testing.T, p *pipeline)) {
 	}
 }
 
-// newPipeline returns a client that accepted a=1, b=1 and c=1.
+// newPipeline returns a client that has accepted a=1, b=1 and c=1.
 func newPipeline(t *testing.T, typeURL string, delta bool) *pipeline {
 	p := &pipeline{table: newTable(t, delta), typeURL: typeURL, whole: typeURL == cds && !delta}
 	p.put("a=1", "b=1", "c=1")
@@ -30,11 +30,11 @@ func newPipeline(t *testing.T, typeURL string, delta bool) *pipeline {
 	return p
 }
 
-// pipeline is a client that gets further responses before it answers.
+// pipeline is a client that receives further responses before it answers.
 type pipeline struct {
 	*table
 	typeURL string
-	whole   bool // each response has everything
+	whole   bool // each response has all resources
 }
 
 func (p *pipeline) names() []string {
@@ -52,7 +52,7 @@ func (p *pipeline) put(contents ...string) {
 	p.publish(all...)
 }
 
-// sent returns the response sent now.
+// sent returns the response that is sent now.
 func (p *pipeline) sent() *response {
 	p.t.Helper()
 	r := p.session.next(p.now)
@@ -62,7 +62,7 @@ func (p *pipeline) sent() *response {
 	return r
 }
 
-// unanswered returns the response sent now, and lets the time for its answer expire.
+// unanswered returns the response that is sent now, and lets the time for its answer expire.
 func (p *pipeline) unanswered() *response {
 	p.t.Helper()
 	r := p.sent()
@@ -87,7 +87,7 @@ func (p *pipeline) answer(r *response, refusal *statusv3.Status) {
 	p.ask(&request{typeURL: p.typeURL, nonce: r.nonce, refusal: refusal, names: p.names()})
 }
 
-// has compares the version of a name that the session assumes the client to have.
+// has compares the version that the session assumes the client to have with the wanted one.
 func (p *pipeline) has(want string) {
 	p.t.Helper()
 	w := p.session.watches[p.typeURL]
@@ -99,8 +99,8 @@ func (p *pipeline) has(want string) {
 
 const bIsBad = "Error adding/updating cluster(s) b: bad"
 
-// TestUnanswered_LateRefusals refuses a version after the next one was sent, and then that one,
-// too.
+// TestUnanswered_LateRefusals refuses a version after the next version was sent, and then refuses
+// that, too.
 func TestUnanswered_LateRefusals(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "a=2")
@@ -110,7 +110,9 @@ func TestUnanswered_LateRefusals(t *testing.T) {
 		p.refuse(first, bIsBad)
 		p.refuse(second, bIsBad)
 		p.has("b=1")
-		p.take(p.sent()) // a, which may not have been taken with b
+		// a is sent again: the client may not have accepted it, because b was refused in the same
+		// response
+		p.take(p.sent())
 		p.sends()
 		p.put("b=4", "c=2")
 		p.refuse(p.sent(), bIsBad)
@@ -122,7 +124,8 @@ func TestUnanswered_LateRefusals(t *testing.T) {
 	})
 }
 
-// TestUnanswered_ChainOfRefusals sends as many versions as may be answered late, and refuses all.
+// TestUnanswered_ChainOfRefusals sends as many versions as may be answered late, and refuses all of
+// them.
 func TestUnanswered_ChainOfRefusals(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		var all []*response
@@ -162,12 +165,12 @@ func TestRefusal_OfReplacedVersion(t *testing.T) {
 		second := p.sent()
 		p.refuse(first, bIsBad)
 		p.take(second)
-		if p.whole { // the second has all that the first had
+		if p.whole { // in the state of the world the second response has all resources of the first
 			p.saw("accepted CDS")
 		} else {
 			p.saw("refused "+short(p.typeURL)+" [b]", "accepted "+short(p.typeURL),
 				"recovered "+short(p.typeURL)+" [b]")
-			r := p.sent() // c was refused with it, and is not to blame
+			r := p.sent() // c is sent again: it was refused with the other resource, but is valid
 			if got, want := line(r), short(p.typeURL)+" c=2"; got != want {
 				t.Errorf("sent %q, want %q", got, want)
 			}
@@ -182,8 +185,8 @@ func TestRefusal_OfReplacedVersion(t *testing.T) {
 	})
 }
 
-// TestRefusal_UnnamedOfReplacedVersion refuses a response without naming a resource after one of
-// its resources was replaced: the resources that are sent again decide.
+// TestRefusal_UnnamedOfReplacedVersion replaces a resource, and then refuses the earlier response
+// without naming a resource. The other resources are sent again, and the answer to that decides.
 func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
@@ -202,8 +205,8 @@ func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 	})
 }
 
-// TestTrial_IgnoresAnswersToOtherResponses answers another response during a trial: the answer does
-// not count for the trial.
+// TestTrial_IgnoresAnswersToOtherResponses answers another response during a trial. That answer
+// does not count for the trial.
 func TestTrial_IgnoresAnswersToOtherResponses(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"), cluster("c=1"))
@@ -227,7 +230,7 @@ func TestTrial_IgnoresAnswersToOtherResponses(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "refused CDS [b]")
 }
 
-// TestRefusal_OfWithdrawnVersion refuses a version that was reverted meanwhile: no resource remains
+// TestRefusal_OfWithdrawnVersion refuses a version that was reverted meanwhile. No resource remains
 // refused.
 func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
@@ -243,8 +246,8 @@ func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 	})
 }
 
-// TestUnanswered_RefusalCoversSkippedResponses checks that a client without an answer counts as
-// having the response until it refuses a later one.
+// TestUnanswered_RefusalCoversSkippedResponses: a client that does not answer counts as having the
+// response until it refuses a later one.
 func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 	for _, unanswered := range []int{1, maxLate, maxLate + 5} {
 		each(t, func(t *testing.T, p *pipeline) {
@@ -258,7 +261,7 @@ func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 			p.refuse(last, bIsBad)
 			p.has("b=1")
 			p.saw("refused " + short(p.typeURL) + " [b]")
-			r := p.sent() // it may have accepted an earlier b, or not even c
+			r := p.sent() // the client may have accepted an earlier b, or not even c
 			want := "b=1 c=2"
 			if p.whole {
 				want = "a=1 b=1 c=2"

@@ -6,26 +6,29 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// watch is the subscription of one stream to one type, and the state of its client. For every name
-// the client holds the snapshot's resource, or a response in flight has it, except for names in
-// differs. So a change costs what it changes, and an idle client its list of names.
+// watch is the subscription of one stream to one type, with the state of its client. The client is
+// assumed to have, or to be receiving, the snapshot's version of every resource except those in
+// differs. So memory is proportional to the client's names, and the cost of a change to its size.
 type watch struct {
-	typeURL  string
-	rank     int
-	full     bool // a response carries the whole state (state of the world: clusters and listeners)
+	typeURL string
+	rank    int
+	// each response has all resources of the type (state of the world: clusters and listeners)
+	full     bool
 	wildcard bool
-	// named: a request had names (state of the world: until then no names means all).
+	// named: a request had names. In the state of the world, requests without names mean all
+	// resources until then.
 	named   bool
-	names   *nameSet // subscribed to
+	names   *nameSet // subscribed names
 	differs map[string]difference
 	refused map[string]*refused
 	trial   *trial
-	// blank: the client has nothing yet; differs is unused until the first response.
+	// blank: the client has no resources yet; differs is unused until the first response.
 	blank  bool
-	answer bool // the client waits for a response even if nothing differs
+	answer bool // the client waits for a response even if there are no changes
 
-	inflight    *response // sent and not answered; nothing else of the type is sent meanwhile
-	answerUntil time.Time // when the wait for its answer ends
+	// response that is not answered; no other one of the type is sent meanwhile
+	inflight    *response
+	answerUntil time.Time // deadline of the answer to inflight
 	late        []*response
 	lastNonce   string
 
@@ -34,11 +37,12 @@ type watch struct {
 	lastSent, lastAccepted       time.Time
 }
 
-// difference is a name of which the client does not hold the snapshot's resource.
+// difference describes a resource whose newest version the client does not have.
 type difference struct {
-	// held is what the client has; nil: nothing. From an earlier stream only the version is known.
+	// held is the version that the client has; nil: none. Of a resource from an earlier stream only
+	// the version is known.
 	held   *resource.Resource
-	forced bool // the client waits for an answer even if it has the resource
+	forced bool // the client waits for an answer even if it has the newest version
 }
 
 func newWatch(typeURL string, delta bool) *watch {
@@ -50,13 +54,13 @@ func newWatch(typeURL string, delta bool) *watch {
 	}
 }
 
-// wants reports whether the client subscribed to a name.
+// wants reports whether the client subscribes to a name.
 func (w *watch) wants(name string) bool {
 	return w.wildcard || w.names.has(name)
 }
 
-// note records that the client should hold now, and holds held unless differs knows better. forced
-// demands an answer in any case.
+// note records that the client should have the version now. It is assumed to have held, unless
+// differs already has another version. forced demands a response in any case.
 func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	if w.blank {
 		return
@@ -67,7 +71,7 @@ func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	w.hold(name, held, now, forced)
 }
 
-// hold records what the client holds and should hold.
+// hold records that the client has the version held of a resource and should have now.
 func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	if same(held, now) && !forced {
 		delete(w.differs, name)
@@ -76,7 +80,7 @@ func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	w.differs[name] = difference{held, forced}
 }
 
-// same reports whether two resources have the same content; nil: it does not exist.
+// same reports whether two resources have the same content; nil is a resource that does not exist.
 func same(x, y *resource.Resource) bool {
 	if x == nil || y == nil {
 		return x == y
