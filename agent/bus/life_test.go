@@ -2,11 +2,11 @@ package bus
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func (a *agent) condition(code string) (found condition.Condition, ok bool) {
@@ -87,9 +87,7 @@ func TestTheEndIsStillTold(t *testing.T) {
 func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 	t.Parallel()
 	d, a := running(t)
-	if err := d.command.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	resume := parts.Stop(t, d.command.Process.Pid)
 	for range 100 {
 		// exceeds the socket buffer
 		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{strings.Repeat("x", 1<<20)}} })
@@ -97,9 +95,7 @@ func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 	}
 	eventually(t, "the stuck bus is left",
 		func() bool { _, ok := a.condition(conditionUnavailable); return ok })
-	if err := d.command.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	resume()
 	eventually(t, "the agent returns",
 		func() bool { _, ok := a.condition(conditionUnavailable); return !ok })
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // Cleanup cannot delete the table of a helper that hangs, so it does not report success.
@@ -19,9 +19,7 @@ func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	r.startEnvoy()
 	r.apply(captureAll)
 	r.captures(On)
-	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	parts.Stop(t, r.helper.Process.Pid)
 	state := filepath.Join(r.folder, StateName)
 	folder := openRoot(t, r.folder)
 	const fix = `table inet outrider belongs to an outrider-capture that does not answer; run ` +

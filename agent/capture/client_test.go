@@ -22,10 +22,8 @@ func TestClient_StoppedHelperBlocksNoCall(t *testing.T) {
 		return
 	}
 	r := newRig(t)
-	if err := r.helper.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.helper.Process.Signal(unix.SIGCONT) }()
+	resume := parts.Stop(t, r.helper.Process.Pid)
+	defer resume()
 	large := captureAll
 	large.Instance = strings.Repeat("x", 64<<10)
 	for calls := 0; ; calls++ {

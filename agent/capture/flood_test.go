@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -308,9 +306,7 @@ func TestFlood_StoppedEnvoyIsFound(t *testing.T) {
 	wait := r.flood(connections, 4*stallLimit)
 	defer wait()
 	r.holds(time.Second)
-	if err := r.envoy.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	parts.Stop(t, r.envoy.Process.Pid)
 	began := time.Now()
 	parts.Eventually(t, 4*stallLimit, "the rules are withdrawn", func() bool {
 		s, err := r.client.Status(t.Context())

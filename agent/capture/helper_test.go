@@ -39,13 +39,9 @@ func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
 		r.answers(10*time.Second, "15001")
 	}
 	// A stopped Envoy has its sockets and accepts nothing.
-	if err := r.envoy.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	resume := parts.Stop(t, r.envoy.Process.Pid)
 	t.Logf("direct %v after SIGSTOP", r.answers(stallLimit+5*time.Second, "far 80"))
-	if err := r.envoy.Process.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	resume()
 	r.answers(2*time.Second, "15001")
 }
 

@@ -87,13 +87,13 @@ func TestRealFailures(t *testing.T) {
 	r.must(r.spec("c"), epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.Hot})
 	for _, e := range r.s.Epochs() {
 		if e.State == epoch.Draining {
-			kill(e.PID, syscall.SIGSTOP) // it will miss its end
+			parts.Stop(t, e.PID) // it will miss its end
 		}
 	}
 	r.settled("2 live")
 	r.lostNothing(lost)
 
-	kill(r.live().PID, syscall.SIGSTOP)
+	parts.Stop(t, r.live().PID)
 	r.must(r.spec("d"), epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.Hot}) // woken up
 	r.settled("3 live")
 

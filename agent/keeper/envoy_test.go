@@ -200,9 +200,7 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	first := l.startEnvoy(0, envoyOptions{port: port}).live()
-	if err := l.client.Signal(l.context(), first.ID, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	parts.Stop(t, first.PID)
 	second := l.startEnvoy(1, envoyOptions{port: port})
 	l.eventually("the child waits for an answer", func() bool {
 		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", second.PID))

@@ -9,13 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/rpc"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestStart_ChildInheritsNothing(t *testing.T) {
@@ -344,11 +344,8 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 	l := newLab(t)
 	p := l.startFake(0, false, "wait")
 	pid := l.client.Info().PID
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	goOn := sync.OnceFunc(func() { _ = unix.Kill(pid, unix.SIGCONT) })
-	defer goOn()
+	resume := parts.Stop(t, pid)
+	defer resume()
 	note := json.RawMessage(`"` + strings.Repeat("n", MaxNote-2) + `"`)
 	lost := make(chan error, 1)
 	go func() {
@@ -379,7 +376,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 	default:
 		t.Error("the connection is not lost")
 	}
-	goOn()
+	resume()
 	l.client.Close()
 	l.eventually("the keeper serves the next connection", func() bool {
 		client, err := Dial(l.context(), filepath.Join(l.folder, socketName))

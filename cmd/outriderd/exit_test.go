@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -115,8 +114,7 @@ func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
 	if len(keepers) != 1 {
 		t.Fatalf("keepers: %v", keepers)
 	}
-	r.Signal(keepers[0], syscall.SIGSTOP)
-	resume := sync.OnceFunc(func() { r.Signal(keepers[0], syscall.SIGCONT) })
+	resume := parts.Stop(t, keepers[0])
 	defer resume()
 	daemon := r.Start()
 	lock := filepath.Join(r.Dir, "run", "outriderd.lock")

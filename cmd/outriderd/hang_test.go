@@ -4,7 +4,6 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -76,8 +75,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			r := rig.New(t, rig.Options{TOML: unwatched})
 			r.StartReady()
 			pid := r.Pids(hangs.program)[0]
-			r.Signal(pid, syscall.SIGSTOP)
-			resume := func() { r.Signal(pid, syscall.SIGCONT) }
+			resume := parts.Stop(t, pid)
 			defer resume()
 			r.Set(unwatched + hangs.toml)
 			ended := make(chan rig.Result, 1)

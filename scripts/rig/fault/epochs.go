@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -128,7 +129,7 @@ func parentStopped(s *Scene) {
 	parent, child := s.reloaded()
 	// after its drain it holds no HTTP connections
 	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
-	s.Signal(parent.PID, syscall.SIGSTOP)
+	parts.Stop(s, parent.PID)
 	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
 	for rig.Alive(parent.PID) {
 		if err := s.AdminAnswers(); err != nil {
@@ -148,7 +149,7 @@ func parentStopped(s *Scene) {
 func parentStoppedBefore(s *Scene) {
 	before := s.Live()
 	s.Strike()
-	s.Signal(before.PID, syscall.SIGSTOP)
+	parts.Stop(s, before.PID)
 	// without asking first: the answer would wait for the stopped epoch
 	if result := s.Outrider("reload"); result.Exit != 0 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
