@@ -16,7 +16,8 @@ import (
 )
 
 // TestProgram_ServesKubernetes runs the program with an API server: a client gets the endpoints of
-// a Service, and the status of objects says whether they are valid.
+// a Service, and the status of objects says whether they are valid. Then it compares the answers of
+// the conformance cases from this API server.
 func TestProgram_ServesKubernetes(t *testing.T) {
 	c := cluster.Start(t)
 	c.Create("/api/v1/namespaces/default/services", "metadata: {name: web}\n"+
@@ -91,4 +92,9 @@ type = "kubernetes"
 		})
 	}
 	t.Run("token review", func(t *testing.T) { testTokenReview(t, c) })
+	_ = program.Process.Kill()
+	for _, name := range []string{"valid", "invalid"} {
+		c.Send(http.MethodDelete, entries+"/"+name, "")
+	}
+	t.Run("conformance", func(t *testing.T) { testKubernetesConformance(t, c) })
 }
