@@ -9,13 +9,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// AccessLog configures the access log of listeners.
+// AccessLog configures the access log of listeners and the reporting of failed requests.
 type AccessLog struct {
-	File   string // "": none
-	Format string // text or a JSON object of texts; "": the default
-	JSON   bool   // with an empty Format: Istio's fields as a JSON object
-	// Failures is the static cluster of the service (envoy.service.accesslog.v3) that receives the
-	// requests and connections that a backend failed; "": none. It does not depend on File.
+	File   string // path of the log file; "": none
+	Format string // text format, or a JSON object of texts; "": the default format
+	JSON   bool   // use Istio's JSON fields if Format is empty
+	// Failures is the static cluster of the service (envoy.service.accesslog.v3) that receives an
+	// entry for each request or connection that failed at a backend; "": none. It does not depend
+	// on File.
 	Failures string
 }
 
@@ -30,7 +31,7 @@ func (l AccessLog) Validate() error {
 	return err
 }
 
-// Substitution returns the format for Envoy; nil is Envoy's default.
+// Substitution returns the format as Envoy's message; nil is Envoy's default.
 func (l AccessLog) Substitution() (*corev3.SubstitutionFormatString, error) {
 	switch {
 	case l.Format == "" && !l.JSON:
@@ -67,7 +68,7 @@ func jsonFormat(fields map[string]any) (*corev3.SubstitutionFormatString, error)
 		JsonFormat: object}}, nil
 }
 
-// istioFields is Istio's JSON access log (accessLogEncoding: JSON).
+// istioFields are the fields of Istio's JSON access log (accessLogEncoding: JSON).
 var istioFields = map[string]string{
 	"start_time": "%START_TIME%", "method": "%REQ(:METHOD)%",
 	"path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%",

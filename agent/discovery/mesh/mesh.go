@@ -12,44 +12,50 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Config is the mesh-wide configuration of translation. It is immutable and shared. Defaults are
-// Istio's.
+// Config is the mesh-wide configuration of the translation. It is immutable and shared. Defaults
+// are those of Istio.
 type Config struct {
-	RootNamespace string // namespace of objects that apply to all namespaces
+	RootNamespace string // namespace whose objects apply to all namespaces
 
-	// default exportTo; nil means all namespaces
+	// default of exportTo for each kind; nil means all namespaces
 	ServiceExportTo, RoutingExportTo, RuleExportTo []string
 
-	// forward requests to unknown hosts to their original destination
+	// requests to unknown hosts are forwarded to their original destination
 	AllowAny     bool
-	OutboundPort uint32 // of captured outbound connections
-	InboundPort  uint32 // of captured inbound connections
-	// time to wait for the first bytes before assuming TCP; 0: unlimited
+	OutboundPort uint32 // port that receives captured outbound connections
+	InboundPort  uint32 // port that receives captured inbound connections
+	// how long to wait for the first bytes of a connection before treating it as TCP; 0: unlimited
 	ProtocolDetection time.Duration
 	ConnectTimeout    time.Duration
 	DNSRefresh        time.Duration
-	Keepalive         *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // nil: none
-	// default of routes; nil: Istio's
+	// default TCP keepalive; nil: none
+	Keepalive *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive
+	// default retries of routes; nil: Istio's default
 	Retry *networking.HTTPRetry
-	// nil: not set
+	// default locality load balancing; nil: not set
 	Locality *networking.LocalityLoadBalancerSetting
-	// send requests to HTTP services as HTTP/2
+	// requests to HTTP services are sent as HTTP/2
 	UpgradeHTTP2      bool
 	PathNormalization meshapi.MeshConfig_ProxyPathNormalization_NormalizationType
-	TrustedProxies    uint32 // in front of gateways, whose x-forwarded-for is trusted
-	AccessLog         AccessLog
+	// number of proxies in front of gateways whose x-forwarded-for is trusted
+	TrustedProxies uint32
+	AccessLog      AccessLog
 
-	// defaults of servers and of services in files; nil: not set
-	TLS                *meshapi.MeshConfig_TLSConfig
-	MutualTLS          *meshapi.MeshConfig_TLSConfig // of mutual TLS in the mesh; nil: not set
-	AutoMutualTLS      bool                          // between workloads of the mesh with an identity
-	TrustDomain        string                        // of service accounts
-	TrustDomainAliases []string                      // domains of equivalent workloads
-	// additional trusted CA certificates (PEM) and URLs of SPIFFE bundles with such, sorted
+	// default TLS parameters of servers, and of services whose certificates are in files; nil: not
+	// set
+	TLS *meshapi.MeshConfig_TLSConfig
+	// TLS parameters of mutual TLS in the mesh; nil: not set
+	MutualTLS *meshapi.MeshConfig_TLSConfig
+	// automatic mutual TLS between workloads of the mesh that have an identity
+	AutoMutualTLS      bool
+	TrustDomain        string   // trust domain of service accounts
+	TrustDomainAliases []string // trust domains whose workloads are equivalent
+	// additional trusted CA certificates (PEM), and URLs of SPIFFE bundles that contain such;
+	// sorted
 	Authorities, Bundles []string
-	// trust domains besides the mesh's whose workloads are accepted (caCertificates), sorted
+	// further trust domains whose workloads are accepted (caCertificates), sorted
 	OtherTrustDomains []string
-	// external authorizers by name (extensionProviders)
+	// external authorizers (extensionProviders) by name
 	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
 
 	// Properties of the machine, not of the file:
@@ -58,10 +64,10 @@ type Config struct {
 	Credentials Credentials
 }
 
-// Credentials locates the certificates that Gateways and DestinationRules name.
+// Credentials says where the certificates are that Gateways and DestinationRules name.
 type Credentials struct {
-	Folder  string // directory; "" if they are on another host
-	Cluster string // serves them over SDS
+	Folder  string // folder of the certificates; "" if they are on another host
+	Cluster string // cluster of the SDS server that serves them
 }
 
 // Default returns the configuration without a mesh config file.
@@ -91,8 +97,8 @@ func (m *Config) Equal(other *Config) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// SameMutualTLS reports whether two configurations are equal in what decides on mutual TLS in the
-// mesh: where it applies, its parameters, and who is trusted.
+// SameMutualTLS reports whether two configurations agree on mutual TLS in the mesh: where it is
+// used, its parameters, and which authorities are trusted.
 func (m *Config) SameMutualTLS(other *Config) bool {
 	return m.RootNamespace == other.RootNamespace && m.AutoMutualTLS == other.AutoMutualTLS &&
 		proto.Equal(m.MutualTLS, other.MutualTLS) &&

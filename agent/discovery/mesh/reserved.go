@@ -2,17 +2,18 @@ package mesh
 
 import "net/netip"
 
-// Reserved is an address of the host on which the agent or Envoy's bootstrap listens.
+// Reserved is an address of the host that the agent or Envoy's bootstrap uses for a listener.
 type Reserved struct {
 	Address string // IP address; "", 0.0.0.0 and :: mean all addresses of both families
 	Port    uint32
-	By      string // who uses it: "[envoy] admin_port"
-	Envoy   bool   // a listener of Envoy's bootstrap
+	// key of the configuration that reserves the address, such as "[envoy] admin_port"
+	By    string
+	Envoy bool // the address is that of a listener in Envoy's bootstrap
 }
 
-// ReservedBy returns who uses an address and port, or "". Listeners for captured connections are
-// not bound, so they only conflict with Envoy's own listeners on all addresses: Envoy refuses two
-// equal addresses.
+// ReservedBy returns which key of the configuration reserves an address and port, or "". Listeners
+// for captured connections are not bound, so they only conflict with Envoy's own listeners on all
+// addresses, because Envoy refuses two equal addresses.
 func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
 	for _, t := range m.Reserved {
 		switch {
@@ -34,7 +35,8 @@ func Unspecified(address string) bool {
 	return err == nil && parsed.IsUnspecified()
 }
 
-// SameAddress reports whether two texts are the same IP address. IPv6 has many spellings.
+// SameAddress reports whether two texts denote the same IP address: IPv6 addresses have many
+// spellings.
 func SameAddress(a, b string) bool {
 	x, err := netip.ParseAddr(a)
 	y, other := netip.ParseAddr(b)

@@ -1,5 +1,5 @@
 package mesh
 
-// StatName returns the name of a cluster or connection manager in Envoy's statistics. The semicolon
-// ends it for the tags of the bootstrap, as in Istio, since names contain dots.
+// StatName returns the name of a cluster or connection manager in Envoy's statistics. As in Istio,
+// a semicolon ends it, so that the bootstrap's tags can extract names, which contain dots.
 func StatName(name string) string { return name + ";" }

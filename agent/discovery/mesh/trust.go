@@ -12,8 +12,8 @@ func (m *Config) Account(namespace, account string) string {
 	return spiffe + m.TrustDomain + "/ns/" + namespace + "/sa/" + account
 }
 
-// Peers returns the subject alternative names to expect, with those in aliases of the trust domain,
-// sorted without duplicates.
+// Peers returns the subject alternative names to expect for the given names: also those with an
+// alias of the trust domain, sorted and without duplicates.
 func (m *Config) Peers(names []string) []string {
 	peers := slices.Clone(names)
 	for _, name := range names {
@@ -33,13 +33,13 @@ func (m *Config) Peers(names []string) []string {
 	return slices.Compact(peers)
 }
 
-// Domains returns the mesh's trust domain, then its aliases, which are equivalent.
+// Domains returns the mesh's trust domain, followed by its aliases, which are equivalent.
 func (m *Config) Domains() []string {
 	return slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases)
 }
 
-// TrustDomains returns the prefixes of the SPIFFE IDs that servers accept: those of the mesh's
-// trust domain, of the aliases and of the domains of additional authorities.
+// TrustDomains returns the prefixes of SPIFFE IDs that servers accept: those of the mesh's trust
+// domain, of its aliases, and of the domains of additional authorities.
 func (m *Config) TrustDomains() []string {
 	var prefixes []string
 	for _, domain := range slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases,

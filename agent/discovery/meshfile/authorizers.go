@@ -16,10 +16,11 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// providerName is Istio's form of the name of an external authorizer, a part of names in metadata.
+// providerName matches names that Istio permits for an external authorizer. Names in metadata
+// contain them.
 var providerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// providers checks extensionProviders, of which only external authorizers are supported.
+// providers checks extensionProviders. Only external authorizers are supported.
 func (c *checker) providers(all []*meshapi.MeshConfig_ExtensionProvider) {
 	names := map[string]bool{}
 	for i, p := range all {
@@ -53,7 +54,7 @@ func isAuthorizer(p *meshapi.MeshConfig_ExtensionProvider) bool {
 	return p.GetEnvoyExtAuthzHttp() != nil || p.GetEnvoyExtAuthzGrpc() != nil
 }
 
-// authorizer checks what authorizers over HTTP and over gRPC have in common.
+// authorizer checks the fields that authorizers over HTTP and over gRPC have in common.
 func (c *checker) authorizer(field string, p interface {
 	GetService() string
 	GetPort() uint32

@@ -31,7 +31,8 @@ func (c *checker) warn(field, message, fix string) {
 		Message: message, Fix: fix})
 }
 
-// supported lists the fields that have an effect. All others are refused or lead to a warning.
+// supported lists the fields of MeshConfig that have an effect. All others are refused or cause a
+// warning.
 var supported = map[protoreflect.Name]bool{
 	"root_namespace": true, "default_service_export_to": true,
 	"default_virtual_service_export_to": true, "default_destination_rule_export_to": true,
@@ -63,7 +64,7 @@ func Supported(field protoreflect.FieldDescriptor) bool {
 	return true
 }
 
-// refused lists unsupported fields that would change where requests go or who may see them.
+// refused lists unsupported fields that would change where requests are sent or who may see them.
 var refused = map[protoreflect.Name]string{
 	"proxy_http_port":          "an outbound HTTP proxy",
 	"inbound_traffic_policy":   "what comes in for ports that nobody gave is always passed on",
@@ -128,7 +129,8 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 
 var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// duration reports a value below lowest, above highest (0: no limit) or not in whole milliseconds.
+// duration reports a duration that is below lowest, above highest (0: no limit) or not in whole
+// milliseconds.
 func (c *checker) duration(field string, d *durationpb.Duration, lowest, highest time.Duration) {
 	if d == nil {
 		return
@@ -194,7 +196,8 @@ func (c *checker) accessLog(m *meshapi.MeshConfig) {
 	}
 }
 
-// defaultConfig checks the proxies' configuration, most of which belongs to the agent.
+// defaultConfig checks the default configuration of proxies, most of which the agent's
+// configuration replaces.
 func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	if p == nil {
 		return

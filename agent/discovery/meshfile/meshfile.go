@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Read reads a file and returns its text as well; path "" yields the defaults. The
-// configuration and the text are nil if any problem is an error.
+// Read reads a MeshConfig from a file, and also returns the file's text. For the path "" it returns
+// the defaults. Configuration and text are nil if any problem is an error.
 func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 	if path == "" {
 		return mesh.Default(), nil, nil
@@ -29,7 +29,7 @@ func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 	return read, content, problems
 }
 
-// Parse is Read for the text of a file.
+// Parse does what Read does, with the text of a file.
 func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
 	problems := store.Message(path, content, in, func() []object.Finding {
@@ -45,7 +45,7 @@ func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 	return convert(in), problems
 }
 
-// convert applies the file's settings to the defaults.
+// convert returns the defaults with the settings of the file applied.
 func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m := mesh.Default()
 	if in.RootNamespace != "" {
@@ -93,7 +93,7 @@ func port(specified int32, otherwise uint32) uint32 {
 	return uint32(specified)
 }
 
-// elsewhere maps the fields of defaultConfig that have a key in outrider.toml.
+// elsewhere maps fields of defaultConfig to their keys in outrider.toml.
 var elsewhere = map[string]string{
 	"binaryPath": "[envoy] binary", "drainDuration": "[envoy] drain_duration",
 	"discoveryAddress": "[discovery] address",

@@ -35,7 +35,7 @@ func (c *checker) tls(m *meshapi.MeshConfig) {
 		model.IsCipherSuite)
 }
 
-// oneOfMany warns of names that have no effect.
+// oneOfMany warns of names in a list that are unknown or occur twice.
 func (c *checker) oneOfMany(field, what, fix string, names []string, is func(string) bool) {
 	for i, name := range names {
 		at := fmt.Sprintf("%s[%d]", field, i)
@@ -48,13 +48,13 @@ func (c *checker) oneOfMany(field, what, fix string, names []string, is func(str
 	}
 }
 
-// trustDomain is Istio's pattern: DNS labels with an optional final dot.
+// trustDomain matches trust domains by Istio's pattern: DNS labels with an optional final dot.
 var trustDomain = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(
 		`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
 })
 
-// trust checks the trust domains and CA certificates.
+// trust checks the trust domains and the CA certificates.
 func (c *checker) trust(m *meshapi.MeshConfig) {
 	if m.TrustDomain != "" {
 		c.domain("trustDomain", m.TrustDomain)
@@ -101,8 +101,8 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 	}
 }
 
-// checkAuthority returns an error unless text holds CA certificates in PEM. Istio checks only the
-// first.
+// checkAuthority returns an error unless the text contains CA certificates in PEM. Istio checks
+// only the first one.
 func checkAuthority(text string) error {
 	rest := []byte(text)
 	for count := 0; ; count++ {
@@ -128,7 +128,7 @@ func checkAuthority(text string) error {
 	}
 }
 
-// bundleURL returns a spiffeBundleUrl, which may lack https://.
+// bundleURL returns the URL of a spiffeBundleUrl, which may lack the prefix https://.
 func bundleURL(text string) string {
 	if strings.Contains(text, "://") {
 		return text
@@ -136,7 +136,7 @@ func bundleURL(text string) string {
 	return "https://" + text
 }
 
-// authorities returns the CA certificates, the URLs of SPIFFE bundles and the trust domains of
+// authorities returns the CA certificates, the URLs of SPIFFE bundles, and the trust domains of
 // caCertificates, each sorted.
 func authorities(m *meshapi.MeshConfig) (certificates, bundles, domains []string) {
 	for _, data := range m.CaCertificates {

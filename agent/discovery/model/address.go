@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// entryAddresses returns the single IP addresses of a ServiceEntry. Requests may use them instead
+// entryAddresses returns the single IP addresses of a ServiceEntry. Requests may use these instead
 // of the entry's hosts.
 func entryAddresses(o *object.Object) []string {
 	if o == nil {
@@ -29,7 +29,7 @@ func entryAddresses(o *object.Object) []string {
 	return slices.Compact(found)
 }
 
-// Addresses returns the single IP addresses of the service's entries, sorted.
+// Addresses returns the single IP addresses of the service's ServiceEntries, sorted.
 func (s *Service) Addresses() (all []netip.Addr) {
 	for _, o := range s.Entries {
 		for _, text := range entryAddresses(o) {
@@ -40,8 +40,8 @@ func (s *Service) Addresses() (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
-// changeAddresses indexes a changed ServiceEntry and adds to hosts every host that shares an
-// address with it, before or after the change.
+// changeAddresses updates the index of addresses for a changed ServiceEntry, and adds to hosts
+// every host that shared an address with it before the change or shares one now.
 func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
 	for _, address := range entryAddresses(c.Old) {
 		remove(w.addresses, address, c.Old)
@@ -53,7 +53,7 @@ func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
 	}
 }
 
-// addHostsOf adds the hosts of all ServiceEntries that have the address.
+// addHostsOf adds to hosts the hosts of all ServiceEntries that have an address.
 func (w *World) addHostsOf(address string, hosts map[string]struct{}) {
 	for _, o := range w.addresses[address] {
 		for _, host := range serviceHosts(o) {
@@ -63,8 +63,8 @@ func (w *World) addHostsOf(address string, hosts map[string]struct{}) {
 }
 
 // Addresses returns the addresses by which requests on an HTTP port may name a service instead of
-// its host. It leaves out addresses that a VirtualService names itself (named) and those that an
-// older service has on the same port. sees returns the visible service of a host.
+// its host. It leaves out addresses that a VirtualService names (named), and those that an older
+// service has on the same port. sees returns the visible service of a host.
 func (w *World) Addresses(service *Service, port uint32, named func(address string) bool,
 	sees func(host string) *Service) []string {
 	var found []string

@@ -2,8 +2,8 @@ package model
 
 import "slices"
 
-// cipherSuites lists what a Gateway may name, as in Istio: BoringSSL's suites without pre-shared
-// keys.
+// cipherSuites lists the cipher suites that a Gateway may name, as in Istio: those of BoringSSL
+// without pre-shared keys.
 var cipherSuites = []string{
 	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384",
 	"ECDHE-RSA-AES256-GCM-SHA384",
@@ -13,14 +13,14 @@ var cipherSuites = []string{
 	"AES128-SHA", "AES256-SHA", "DES-CBC3-SHA",
 }
 
-// curves lists the curves of Istio that Envoy supports. With any other (P-224,
-// X25519Kyber768Draft00) Envoy refuses every listener.
+// curves lists the curves of Istio that Envoy supports. Envoy refuses every listener with another
+// one (P-224, X25519Kyber768Draft00).
 var curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
 
 // IsCurve reports whether Envoy supports a curve of MeshConfig's ecdhCurves.
 func IsCurve(name string) bool { return slices.Contains(curves, name) }
 
-// Curves returns the supported curves of names without duplicates.
+// Curves returns those of the names that are supported curves, without duplicates.
 func Curves(names []string) []string { return known(names, IsCurve) }
 
 // IsCipherSuite reports whether name is a supported cipher suite. Expressions with an operator
@@ -35,7 +35,7 @@ func IsCipherSuite(name string) bool {
 	return !letter || slices.Contains(cipherSuites, name)
 }
 
-// CipherSuites returns the supported cipher suites of names without duplicates.
+// CipherSuites returns those of the names that are supported cipher suites, without duplicates.
 func CipherSuites(names []string) []string { return known(names, IsCipherSuite) }
 
 func known(names []string, is func(string) bool) []string {

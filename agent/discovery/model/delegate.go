@@ -12,11 +12,11 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Limits for one VirtualService with its delegates: each match of a route is combined with each
-// match of its delegate. A merge at the limit takes a fraction of a second.
+// Limits of merging one VirtualService with its delegates. Each match of a route is combined with
+// each match of its delegate, which at the limit takes a fraction of a second.
 const (
-	mostMerged   = 10_000  // matches after merging
-	mostCompared = 200_000 // pairs of matches
+	mostMerged   = 10_000  // number of matches after merging
+	mostCompared = 200_000 // number of compared pairs of matches
 )
 
 // delegateKey returns the key of the VirtualService that a route of root delegates to.
@@ -49,7 +49,7 @@ func withoutDelegator(all map[object.Key]map[*object.Object]struct{},
 	return all
 }
 
-// redelegate rebuilds the VirtualServices that delegate to the changed ones.
+// redelegate rebuilds the VirtualServices that delegate to changed ones.
 func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]struct{}) {
 	roots := map[*object.Object]struct{}{}
 	for _, key := range changed {
@@ -61,8 +61,8 @@ func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]stru
 	}
 }
 
-// addDelegate appends the routes of the delegate of a route, each merged with that route. As in
-// Istio, it leaves out routes whose matches contradict the root's.
+// addDelegate appends the routes of a route's delegate, each merged with the root's route. As in
+// Istio, it leaves out routes whose matches contradict those of the root.
 func (w *World) addDelegate(r *Routing, index int) {
 	root := r.Spec.Http[index]
 	warn := func(o *object.Object, field, message, fix string) {
@@ -127,8 +127,8 @@ func (w *World) addDelegate(r *Routing, index int) {
 	}
 }
 
-// mergeRoutes returns a delegate's route with the settings that only its root has. Destination
-// names are resolved in the namespace of the object that they come from.
+// mergeRoutes returns a delegate's route, completed by settings that only the root's route has.
+// Destination names are resolved in the namespace of their object.
 func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
 	delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)

@@ -11,7 +11,7 @@ import (
 
 // mergeMatches returns the matches that satisfy both a root, whose gateways have full names, and a
 // delegate. Every match of the delegate must lie within one of the root's; otherwise ok is false.
-// It stops as soon as it exceeds most matches.
+// It stops when there are more than most matches.
 func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string,
 	most int) ([]*networking.HTTPMatchRequest, bool) {
 	delegate = withGateways(delegate, namespace)
@@ -83,7 +83,7 @@ func mergeMatch(root, delegate *networking.HTTPMatchRequest) *networking.HTTPMat
 	return own
 }
 
-// over merges two maps; upper wins for keys that both have.
+// over merges two maps. For keys in both, it uses the value of upper.
 func over[V any](under, upper map[string]V) map[string]V {
 	if len(under) == 0 {
 		return upper
@@ -124,8 +124,8 @@ func contradict(root, delegate *networking.HTTPMatchRequest) bool {
 		})
 }
 
-// contradictText reports whether a delegate's string match is not contained in the root's.
-// Containment of regular expressions cannot be decided, so they contradict every other match.
+// contradictText reports whether a delegate's string match is not contained in the root's. A
+// regular expression contradicts every other match, because containment cannot be decided.
 func contradictText(root, delegate *networking.StringMatch) bool {
 	if root == nil || delegate == nil {
 		return false

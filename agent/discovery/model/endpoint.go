@@ -8,7 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// UnixScheme begins the address of an endpoint that is a Unix socket.
+// UnixScheme is the prefix of an endpoint's address that is a Unix socket.
 const UnixScheme = "unix://"
 
 // Endpoint is an address that serves a port of a service.
@@ -20,15 +20,16 @@ type Endpoint struct {
 	Network  string
 	Weight   uint32 // at least 1
 
-	MutualTLS bool // it has an identity of the mesh
-	PlainText bool // its PeerAuthentication disables mutual TLS
+	MutualTLS bool // the endpoint has an identity of the mesh
+	PlainText bool // the PeerAuthentication of the endpoint disables mutual TLS
 }
 
-// Label returns the value of a label. Topology labels come from the endpoint's locality and
-// network.
+// Label returns the value of an endpoint's label. The values of topology labels are taken from the
+// endpoint's locality and network.
 func (e *Endpoint) Label(key string) string { return labelOf(key, e.Labels, e.Locality, e.Network) }
 
-// Label returns the value of a label. Topology labels come from the proxy's locality and network.
+// Label returns the value of a proxy's label. The values of topology labels are taken from the
+// proxy's locality and network.
 func (n Node) Label(key string) string { return labelOf(key, n.Labels, n.Locality, n.Network) }
 
 func labelOf(key string, labels map[string]string, where Locality, network string) string {
@@ -53,8 +54,9 @@ func (e *Endpoint) matches(selector map[string]string) bool {
 	return true
 }
 
-// Endpoints returns the endpoints of a port that have the labels: the oldest ServiceEntry's
-// first, then in written order. A DNS entry without endpoints yields its own host.
+// Endpoints returns the endpoints of a port that have the labels: first those of the oldest
+// ServiceEntry, each in written order. A ServiceEntry with DNS and without endpoints yields its own
+// host.
 func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 	var found []Endpoint
 	byDNS := port.ResolvesNames()
@@ -80,7 +82,7 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 	return found
 }
 
-// PeerMode returns the mode of mutual TLS of an endpoint.
+// PeerMode returns the mode of mutual TLS that the PeerAuthentications set for an endpoint.
 func (s *Service) PeerMode(e Endpoint) PeerMode {
 	return s.peers.of(s.Namespace, e.Labels).Of(e.Port)
 }
@@ -98,7 +100,8 @@ func (s *Service) Accounts() []string {
 	return accounts
 }
 
-// workloads returns the endpoints of one entry: listed, selected, or its own host.
+// workloads returns the endpoints of one ServiceEntry: those that it lists, those that it selects,
+// or its own host.
 func (s *Service) workloads(index int, entry *networking.ServiceEntry) []*networking.WorkloadEntry {
 	switch {
 	case entry.WorkloadSelector != nil && index < len(s.chosen):
@@ -128,9 +131,9 @@ func newEndpoint(e *networking.WorkloadEntry, port *networking.ServicePort) Endp
 		MutualTLS: takesMutualTLS(e)}
 }
 
-// isUsable reports whether an endpoint fits the service's resolution: host names need DNS, Unix
-// sockets exclude it. An endpoint with only a network is unusable, since no gateway to that network
-// is known.
+// isUsable reports whether an endpoint is compatible with the service's resolution: host names
+// require DNS, and Unix sockets exclude it. An endpoint without an address but with a network is
+// not usable, because no gateway to the network is known.
 func (e *Endpoint) isUsable(byDNS bool) bool {
 	if e.Address == "" {
 		return false

@@ -9,8 +9,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// EnvoyFilters returns the EnvoyFilters for a proxy in the order of application: by priority, then
-// the root namespace before the proxy's own, then by age, oldest first.
+// EnvoyFilters returns the EnvoyFilters for a proxy in the order in which they are applied: by
+// priority, then those of the root namespace before those of the proxy's own, then the oldest
+// first.
 func (w *World) EnvoyFilters(node Node) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.filters {

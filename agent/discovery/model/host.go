@@ -7,7 +7,7 @@ import (
 )
 
 // FullName resolves a host as written in a VirtualService or DestinationRule. A host without a dot
-// is a service of the object's namespace.
+// is a service in the object's namespace.
 func FullName(host, namespace, domain string) string {
 	host = strings.ToLower(host)
 	if host == "" || strings.ContainsAny(host, ".*:") {
@@ -40,8 +40,8 @@ func Narrower(a, b string) int {
 	return cmp.Compare(len(b), len(a))
 }
 
-// visible reports whether an object of namespace own is visible to a reader's namespace. An empty
-// exportTo means the mesh default.
+// visible reports whether an object of the namespace own is visible to the namespace reader. An
+// empty exportTo means the mesh's default.
 func visible(exportTo, mesh []string, own, reader string) bool {
 	if len(exportTo) == 0 {
 		exportTo = mesh
@@ -61,8 +61,8 @@ func visible(exportTo, mesh []string, own, reader string) bool {
 	return false
 }
 
-// isPrivate reports whether an object is visible to its own namespace only. An empty exportTo means
-// the mesh default.
+// isPrivate reports whether an object is visible only in its own namespace. An empty exportTo means
+// the mesh's default.
 func isPrivate(exportTo, mesh []string, own string) bool {
 	if len(exportTo) == 0 {
 		exportTo = mesh

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// replace returns a copy of a list, ordered by age, with a change applied.
+// replace returns a copy of a list of objects, ordered by age, with a change applied.
 func replace(list []*object.Object, c object.Change) []*object.Object {
 	list = slices.DeleteFunc(slices.Clone(list), func(o *object.Object) bool { return o == c.Old })
 	if c.New != nil {
@@ -19,7 +19,7 @@ func replace(list []*object.Object, c object.Change) []*object.Object {
 	return list
 }
 
-// insert adds an element to an ordered list, which it copies.
+// insert adds an element to the ordered list of a key. It copies the list.
 func insert[K, T comparable](into map[K][]T, key K, element T, order func(a, b T) int) {
 	all := into[key]
 	at, _ := slices.BinarySearchFunc(all, element, order)
@@ -35,7 +35,7 @@ func remove[K, T comparable](from map[K][]T, key K, element T) {
 	from[key] = rest
 }
 
-// patterns updates a list of wildcards, ordered from the narrowest.
+// patterns updates a list of wildcard hosts, the narrowest first, for those that changed.
 func patterns(list []string, changed map[string]struct{}, exists func(string) bool) []string {
 	for pattern := range maps.Keys(changed) {
 		if !IsWildcard(pattern) {

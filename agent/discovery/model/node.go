@@ -5,25 +5,25 @@ import "strings"
 // NodeType is the role of a proxy.
 type NodeType string
 
-// Node types, as in the prefix of node IDs.
+// Types of proxies, as in the prefix of node IDs.
 const (
 	Sidecar NodeType = "sidecar"
 	Router  NodeType = "router"
 )
 
-// Node holds the properties of a proxy that translation depends on. Proxies with equal nodes get
+// Node holds the properties of a proxy on which translation depends. Proxies with equal nodes get
 // equal resources.
 type Node struct {
 	Type         NodeType
 	Namespace    string
 	Labels       map[string]string
 	Locality     Locality
-	IstioVersion string            // "" if not set
-	EnvoyVersion string            // "" if unknown; resources do not depend on it
-	Metadata     map[string]string // other metadata
-	Network      string            // "" is the default network
-	Identity     bool              // it gets a certificate of the mesh over SDS
-	IPv6         bool              // captured connections may be IPv6
+	IstioVersion string            // version of Istio; "" if not set
+	EnvoyVersion string            // version of Envoy; "" if unknown; resources do not depend on it
+	Metadata     map[string]string // metadata without fields of their own
+	Network      string            // network of the proxy; "": the default network
+	Identity     bool              // the proxy gets a certificate of the mesh over SDS
+	IPv6         bool              // captured connections may use IPv6
 
 	Interception Interception
 	// IP addresses of the machine; nil if unknown or irrelevant
@@ -48,20 +48,23 @@ func (l Locality) String() string {
 var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
 	"topology.istio.io/subzone"}
 
-// IdentityKey is the metadata key of proxies that get a certificate of the mesh over SDS.
+// IdentityKey is the metadata key that is set for proxies that get a certificate of the mesh over
+// SDS.
 const IdentityKey = "OUTRIDER_IDENTITY"
 
-// IPv6Key is the metadata key of proxies whose listeners for captured connections serve IPv6.
+// IPv6Key is the metadata key that is set for proxies whose listeners for captured connections
+// serve IPv6.
 const IPv6Key = "OUTRIDER_IPV6"
 
-// NetworkLabel is the label for the network.
+// NetworkLabel is the label with the network of a workload.
 const NetworkLabel = "topology.istio.io/network"
 
-// LocalityLabel is the fallback for a workload without a locality; it has dots instead of slashes.
+// LocalityLabel is the label with the locality of a workload that has no other; it has dots instead
+// of slashes.
 const LocalityLabel = "istio-locality"
 
-// OfOneProxy reports whether a metadata key identifies a single proxy, so that resources that
-// depend on it cannot be shared.
+// OfOneProxy reports whether a metadata key identifies a single proxy. Resources that depend on
+// such a key cannot be shared.
 func OfOneProxy(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
 
 // Interception is the mode in which connections are redirected to the proxy.

@@ -12,7 +12,7 @@ import (
 )
 
 // MutualTLS is the mode of mutual TLS for connections to a workload. The zero value, UNSET, means
-// that no PeerAuthentication sets one; it has the effect of PERMISSIVE.
+// that no PeerAuthentication sets a mode; it has the effect of PERMISSIVE.
 type MutualTLS = security.PeerAuthentication_MutualTLS_Mode
 
 // Modes of mutual TLS.
@@ -23,22 +23,23 @@ const (
 	Strict     = security.PeerAuthentication_MutualTLS_STRICT
 )
 
-// PeerPolicy is what PeerAuthentications require of connections to a workload.
+// PeerPolicy is the combined policy of the PeerAuthentications for connections to a workload.
 type PeerPolicy struct {
 	Default PeerMode
-	Ports   map[uint32]PeerMode // by port of the workload
-	// Shadowed are younger objects for the same mesh, namespace or workload, which have no effect.
+	Ports   map[uint32]PeerMode // modes by port of the workload
+	// Shadowed are younger PeerAuthentications for the same mesh, namespace or workload; they have
+	// no effect.
 	Shadowed []Precedence
 }
 
-// PeerMode is a mode and the object that sets it.
+// PeerMode is a mode of mutual TLS, with the object that sets it.
 type PeerMode struct {
 	Mode   MutualTLS
-	Object *object.Object // nil: Mode is UNSET
-	Field  string         // of Object, with the mode
+	Object *object.Object // PeerAuthentication that sets the mode; nil if Mode is UNSET
+	Field  string         // field of Object that sets the mode
 }
 
-// Origins returns the object that sets the mode.
+// Origins returns the origin of the object that sets the mode, none if Mode is UNSET.
 func (m PeerMode) Origins() []resource.Origin {
 	if m.Object == nil {
 		return nil
@@ -46,7 +47,7 @@ func (m PeerMode) Origins() []resource.Origin {
 	return []resource.Origin{m.Object.Origin()}
 }
 
-// Origins returns the objects that set a mode.
+// Origins returns the origins of all objects that set a mode.
 func (p PeerPolicy) Origins() []resource.Origin {
 	all := p.Default.Origins()
 	for _, mode := range p.Ports {
@@ -59,10 +60,10 @@ func (p PeerPolicy) Origins() []resource.Origin {
 	return all
 }
 
-// Precedence is an object without effect and the one that has it instead.
+// Precedence is an object without effect, and the object By that has precedence over it.
 type Precedence struct{ Object, By *object.Object }
 
-// Of returns the mode of a port.
+// Of returns the mode of mutual TLS of a port.
 func (p PeerPolicy) Of(port uint32) PeerMode {
 	if mode, ok := p.Ports[port]; ok {
 		return mode
@@ -72,19 +73,19 @@ func (p PeerPolicy) Of(port uint32) PeerMode {
 
 // peerPolicies holds all PeerAuthentications. It is immutable.
 type peerPolicies struct {
-	objects []*object.Object // oldest first
-	root    string           // namespace of the mesh-wide one
+	objects []*object.Object // PeerAuthentications, oldest first
+	root    string           // root namespace, whose PeerAuthentication may apply to the whole mesh
 }
 
-// PeerPolicy returns the policy of a proxy.
+// PeerPolicy returns the policy that PeerAuthentications set for a proxy.
 func (w *World) PeerPolicy(node Node) PeerPolicy { return w.peers.of(node.Namespace, node.Labels) }
 
-// of returns the policy of a workload. The mesh's PeerAuthentication precedes the namespace's,
-// which precedes the workload's; each overrides the mode unless its own is UNSET. Of several for
-// the same, the oldest counts.
+// of returns the policy of a workload. The mode of the mesh is overridden by that of the namespace,
+// which is overridden by that of the workload, unless the latter is UNSET. Of several
+// PeerAuthentications on the same level, the oldest one applies.
 func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy {
 	var policy PeerPolicy
-	var levels [3]*object.Object // mesh, namespace, workload
+	var levels [3]*object.Object // for the mesh, the namespace and the workload
 	for _, o := range p.objects {
 		selector := peerSpec(o).GetSelector().GetMatchLabels()
 		level := 0
@@ -120,7 +121,7 @@ func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy
 	return policy
 }
 
-// namespace returns the mode of a namespace without regard to workloads.
+// namespace returns the mode of a namespace, without those of its workloads.
 func (p *peerPolicies) namespace(namespace string) MutualTLS {
 	return p.of(namespace, nil).Default.Mode
 }
@@ -133,8 +134,8 @@ func peerSpec(o *object.Object) *security.PeerAuthentication {
 	return o.Spec.(*security.PeerAuthentication)
 }
 
-// changePeers applies a change of a PeerAuthentication and adds the hosts whose endpoints it may
-// select.
+// changePeers applies a change of a PeerAuthentication, and adds to hosts those whose endpoints it
+// may select.
 func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
 	w.peers = &peerPolicies{objects: replace(w.peers.objects, c), root: w.mesh.RootNamespace}
 	for _, o := range []*object.Object{c.Old, c.New} {
@@ -152,7 +153,7 @@ func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
 	}
 }
 
-// moveRoot applies a change of the root namespace to the services.
+// moveRoot updates the services after a change of the root namespace.
 func (w *World) moveRoot() {
 	if w.peers.root == w.mesh.RootNamespace {
 		return
@@ -163,21 +164,21 @@ func (w *World) moveRoot() {
 	}
 }
 
-// Internal reports whether the port's endpoints are workloads of the mesh.
+// Internal reports whether the ServiceEntry of the port describes workloads of the mesh.
 func (p *Port) Internal() bool { return p.Entry.Location == networking.ServiceEntry_MESH_INTERNAL }
 
-// PlainText reports whether the policy of the service's namespace disables mutual TLS.
+// PlainText reports whether the PeerAuthentications of the service's namespace disable mutual TLS.
 func (s *Service) PlainText() bool { return s.peers.namespace(s.Namespace) == Disable }
 
-// TLSModeLabel is the label of workloads that says whether they take mutual TLS; hasIdentity is
-// its value for those that do.
+// TLSModeLabel is the label of a workload that says whether it accepts mutual TLS; hasIdentity is
+// its value if so.
 const (
 	TLSModeLabel = "security.istio.io/tlsMode"
 	hasIdentity  = "istio"
 )
 
-// takesMutualTLS reports whether an endpoint has an identity of the mesh: by label, else by its
-// service account.
+// takesMutualTLS reports whether an endpoint has an identity of the mesh: according to its label,
+// else if it has a service account.
 func takesMutualTLS(e *networking.WorkloadEntry) bool {
 	if mode, ok := e.Labels[TLSModeLabel]; ok {
 		return mode == hasIdentity

@@ -10,29 +10,29 @@ import (
 // Protocol is the application protocol of a port.
 type Protocol int
 
-// Protocols, by the listener that Envoy needs for them.
+// Protocols, distinguished by the listener that Envoy needs for them.
 const (
 	TCP   Protocol = iota // opaque bytes, including database protocols
 	HTTP                  // HTTP/1.1
 	HTTP2                 // HTTP/2 without TLS; gRPC
 	TLS                   // TLS passthrough by SNI; HTTPS of a ServiceEntry
-	Auto                  // unspecified: Envoy detects HTTP or TCP
+	Auto                  // unspecified protocol: Envoy detects HTTP, and treats all else as TCP
 )
 
 // IsHTTP reports whether the protocol is HTTP for certain.
 func (p Protocol) IsHTTP() bool { return p == HTTP || p == HTTP2 }
 
-// MayBeHTTP reports whether the protocol is HTTP or may be detected as HTTP.
+// MayBeHTTP reports whether the protocol is HTTP, or may be detected as HTTP.
 func (p Protocol) MayBeHTTP() bool { return p.IsHTTP() || p == Auto }
 
-// protocols maps Istio's protocol names.
+// protocols maps Istio's names of protocols, in lower case, to Protocol.
 var protocols = map[string]Protocol{
 	"HTTP": HTTP, "GRPC-WEB": HTTP, "HTTP2": HTTP2, "GRPC": HTTP2, "HTTPS": TLS, "TLS": TLS,
 	"TCP": TCP, "MONGO": TCP, "REDIS": TCP, "MYSQL": TCP,
 }
 
-// ParseProtocol returns a port's protocol. Without an explicit one it is the prefix of the port's
-// name ("http-api"), else Auto.
+// ParseProtocol returns the protocol of a port. If none is specified, the prefix of the port's name
+// ("http-api") determines it, else it is Auto.
 func ParseProtocol(protocol, portName string) (Protocol, bool) {
 	if protocol != "" {
 		p, ok := protocols[strings.ToUpper(protocol)]

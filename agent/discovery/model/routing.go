@@ -10,28 +10,30 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// MeshGateway means all sidecars in a list of gateways.
+// MeshGateway is the name that means all sidecars in a list of gateways.
 const MeshGateway = "mesh"
 
 // Routing is a VirtualService with resolved names and merged delegates.
 type Routing struct {
-	Object    *object.Object
-	Spec      *networking.VirtualService // for its HTTP routes use HTTP
+	Object *object.Object
+	// spec of the VirtualService; its HTTP routes are in the field HTTP
+	Spec      *networking.VirtualService
 	HTTP      []HTTPRoute
-	Delegates []*object.Object // that contribute to HTTP
-	Problems  []object.Problem // from merging delegates
-	Hosts     []string         // full names, lower case
+	Delegates []*object.Object // delegates whose routes are in HTTP
+	Problems  []object.Problem // problems found while merging delegates
+	Hosts     []string         // hosts of the VirtualService: full names in lower case
 	Gateways  []string         // MeshGateway or "namespace/name"
 
-	merged, compared int // counted against mostMerged and mostCompared
+	// numbers of merged and compared matches, limited by mostMerged and mostCompared
+	merged, compared int
 }
 
-// HTTPRoute is one route of a VirtualService, or of a delegate merged with its root's route. Names
-// in it are relative to its object's namespace.
+// HTTPRoute is one route of a VirtualService, or of a delegate merged with the root's route. Names
+// in it are relative to the namespace of Object.
 type HTTPRoute struct {
 	*networking.HTTPRoute
-	Object *object.Object // the VirtualService with the destinations
-	Index  int            // in the http list of Object
+	Object *object.Object // VirtualService that has the destinations of the route
+	Index  int            // index in the http list of Object
 }
 
 // Objects returns the VirtualService and its delegates.
@@ -39,7 +41,7 @@ func (r *Routing) Objects() []*object.Object {
 	return append([]*object.Object{r.Object}, r.Delegates...)
 }
 
-// GatewayName resolves a gateway's name as written in an object of a namespace.
+// GatewayName returns the full name of a gateway, from its name in an object of a namespace.
 func GatewayName(name, namespace string) string {
 	if name == MeshGateway {
 		return name
@@ -82,8 +84,8 @@ func (w *World) newRouting(o *object.Object) *Routing {
 	return r
 }
 
-// applyRouting applies a change of a VirtualService and adds the hosts and gateways that it
-// affects.
+// applyRouting applies a change of a VirtualService, and adds the hosts and gateways that the
+// change affects.
 func (w *World) applyRouting(c object.Change, hosts, bindings map[string]struct{}) {
 	if c.Old != nil {
 		w.unroute(c.Old, hosts, bindings)
@@ -136,9 +138,9 @@ func (r *Routing) each(host, gateway func(string)) {
 
 func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
 
-// Requests returns the VirtualServices for requests to a host in sidecars of a namespace, by
-// precedence; the first with a route for the port applies. These are the ones that name the host,
-// else the one with the narrowest pattern.
+// Requests returns the VirtualServices for requests to a host from sidecars of a namespace, by
+// precedence. They are those that name the host, else those with the narrowest pattern that
+// matches. The first one with a route for the port applies.
 func (w *World) Requests(host, namespace string) []*Routing {
 	return w.requests(host, namespace, everyRouting)
 }
@@ -157,8 +159,8 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 	return nil
 }
 
-// Connections returns all VirtualServices whose hosts match a host, or are matched by it, in order
-// of precedence for connections of sidecars of a namespace.
+// Connections returns the VirtualServices for connections to a host from sidecars of a namespace,
+// by precedence. They are those with a host that matches the host, or is matched by it.
 func (w *World) Connections(host, namespace string) []*Routing {
 	return w.connections(host, namespace, everyRouting)
 }
@@ -188,9 +190,9 @@ func (w *World) Bound(gateway, namespace string) []*Routing {
 
 func everyRouting(*Routing) bool { return true }
 
-// inOrder returns the visible and accepted VirtualServices without duplicates, by precedence: those
-// private to the reader's namespace, then those exported to a list of namespaces, then those
-// exported to all; each group oldest first.
+// inOrder returns the visible VirtualServices that accept returns true for, without duplicates, by
+// precedence: first those private to the reader's namespace, then those exported to a list of
+// namespaces, then those exported to all; in each group the oldest first.
 func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing) bool) []*Routing {
 	var found []*Routing
 	for _, r := range routings {
@@ -210,7 +212,8 @@ func (w *World) InOrder(reader string) func(a, b *Routing) int {
 	}
 }
 
-// reach ranks the export of a VirtualService: 0 to its own namespace, 1 to others too, 2 to all.
+// reach returns the rank of a VirtualService by its export: 0 to its own namespace only, 1 to
+// several, 2 to all.
 func (w *World) reach(r *Routing, reader string) int {
 	to := r.Spec.ExportTo
 	if len(to) == 0 {

@@ -9,29 +9,32 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is the result of merging the DestinationRules that one namespace has for a host or pattern.
-// Proxies to which other rules are visible or apply have another Rule.
+// Rule is the result of merging the DestinationRules of one namespace for one host or pattern.
+// Proxies to which other DestinationRules are visible or apply have another Rule.
 type Rule struct {
 	Host      string
 	Namespace string
-	Objects   []*object.Object // workload-specific ones first, then oldest first
-	Policy    *networking.TrafficPolicy
-	PolicyOf  *object.Object // the first object with a policy
-	Subsets   []Subset
+	// merged objects: those with a workloadSelector first, then the oldest first
+	Objects  []*object.Object
+	Policy   *networking.TrafficPolicy
+	PolicyOf *object.Object // the first object that has a traffic policy
+	Subsets  []Subset
 
-	Shadowed         []Subset         // duplicates of a subset of an earlier object
-	ShadowedPolicies []*object.Object // objects whose policy is ignored because of PolicyOf
-	ShadowedChoices  []*object.Object // objects that select the same workloads by other labels
+	Shadowed []Subset // subsets that an earlier object has, too
+	// objects whose traffic policy is ignored because PolicyOf has one
+	ShadowedPolicies []*object.Object
+	// objects that are ignored because an older one selects the same proxy by other labels
+	ShadowedChoices []*object.Object
 }
 
-// Subset is a named subset of a service's endpoints.
+// Subset is a named subset of a service's endpoints, with the object that defines it.
 type Subset struct {
 	*networking.Subset
 	Object *object.Object
-	Index  int // in the subsets of Object
+	Index  int // index in the field subsets of Object
 }
 
-// Subset returns the named subset, or nil. r may be nil.
+// Subset returns the subset with a name, or nil. r may be nil.
 func (r *Rule) Subset(name string) *Subset {
 	if r == nil {
 		return nil
@@ -68,12 +71,12 @@ func ruleSpec(o *object.Object) *networking.DestinationRule {
 	return o.Spec.(*networking.DestinationRule)
 }
 
-// ruleSet holds all DestinationRules of one namespace for one host. The proxy determines which of
-// them apply; each combination is merged once and its Rule shared.
+// ruleSet holds all DestinationRules of one namespace for one host. Which of them apply depends on
+// the proxy; each combination is merged once, and its Rule is shared.
 type ruleSet struct {
 	host, namespace string
-	objects         []*object.Object // oldest first
-	merged          map[string]*Rule // by indices of the applied objects
+	objects         []*object.Object // DestinationRules, oldest first
+	merged          map[string]*Rule // merged Rules, by the indices of the objects that apply
 }
 
 func newRules(host string, objects []*object.Object) []*ruleSet {
@@ -90,10 +93,10 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 	return sets
 }
 
-// rule merges the DestinationRules that apply to a proxy, nil if none does. Objects with a
-// workloadSelector that matches come first; objects without one add subsets and a policy where
-// those have none. If several selectors match, the oldest object wins. private restricts the rules
-// to those that only their own namespace sees.
+// rule merges the DestinationRules that apply to a proxy; nil if none does. Objects whose
+// workloadSelector matches come first; of several selectors only that of the oldest object applies.
+// Objects without a selector add subsets, and a policy if none is set. If private is set, only
+// DestinationRules apply that are visible in their own namespace only.
 func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
@@ -135,9 +138,10 @@ func sameSelector(a, b *object.Object) bool {
 	return len(x) == len(y) && Selects(x, y)
 }
 
-// Rule returns the DestinationRule for a service that applies to a proxy, or nil. The proxy's
-// namespace precedes the service's, which precedes the root namespace; within a namespace the most
-// specific host wins. For proxies in the root namespace, its mesh-wide rules come last.
+// Rule returns the merged DestinationRules for a service that apply to a proxy, or nil. Those of
+// the proxy's namespace have precedence, then those of the service's namespace, then those of the
+// root namespace; within a namespace those with the most specific host. For proxies in the root
+// namespace, its mesh-wide rules come last.
 func (w *World) Rule(service *Service, reader Node) *Rule {
 	if r := w.ruleOf(service.Host, reader.Namespace, reader,
 		reader.Namespace == w.mesh.RootNamespace); r != nil {

@@ -9,21 +9,20 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// GatewayNameLabel is the label of proxies that are an instance of a Gateway of Kubernetes' Gateway
-// API.
+// GatewayNameLabel is the label of proxies that implement a Gateway of Kubernetes' Gateway API.
 const GatewayNameLabel = "gateway.networking.k8s.io/gateway-name"
 
-// GatewayTarget is the API group and kind of targets that name such a Gateway.
+// API group and kind of a target that names a Gateway of Kubernetes' Gateway API.
 const (
 	GatewayTargetGroup = "gateway.networking.k8s.io"
 	GatewayTargetKind  = "Gateway"
 )
 
-// policies indexes AuthorizationPolicies and RequestAuthentications by a label that every proxy has
-// that they select.
+// policies indexes AuthorizationPolicies and RequestAuthentications by one of the labels that a
+// policy selects, so that only few are compared with a proxy.
 type policies map[pair][]*object.Object
 
-// targeted is the part that these kinds have in common.
+// targeted is the common interface of policies that may have targets.
 type targeted interface {
 	GetSelector() *types.WorkloadSelector
 	GetTargetRef() *types.PolicyTargetReference
@@ -39,7 +38,7 @@ func Targets(o *object.Object) []*types.PolicyTargetReference {
 	return spec.GetTargetRefs()
 }
 
-// change applies a change of a policy.
+// change updates the index for a change of a policy.
 func (p policies) change(c object.Change) {
 	if c.Old != nil {
 		for _, key := range policyPairs(c.Old) {
@@ -53,7 +52,7 @@ func (p policies) change(c object.Change) {
 	}
 }
 
-// policyPairs returns the labels under which a policy is indexed, each once.
+// policyPairs returns the labels under which a policy is indexed, without duplicates.
 func policyPairs(o *object.Object) []pair {
 	targets := Targets(o)
 	selector := o.Spec.(targeted).GetSelector().GetMatchLabels()
@@ -74,16 +73,16 @@ func policyPairs(o *object.Object) []pair {
 	return []pair{{o.Namespace, key, selector[key]}}
 }
 
-// isGateway reports whether a policy's target is a Gateway of its own namespace, the only target
-// that a proxy of this server can be.
+// isGateway reports whether a target of a policy is a Gateway in the policy's namespace. Proxies of
+// this server cannot match any other target.
 func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
 	return t.GetGroup() == GatewayTargetGroup && t.GetKind() == GatewayTargetKind &&
 		(t.GetNamespace() == "" || t.GetNamespace() == o.Namespace)
 }
 
 // SecurityPolicies returns the AuthorizationPolicies or RequestAuthentications that apply to a
-// proxy: those of no namespace, which apply to all proxies, of the root namespace, and of its own,
-// each oldest first.
+// proxy: those without a namespace, then those of the root namespace and of the proxy's own, each
+// oldest first.
 func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	namespaces := []string{"", w.mesh.RootNamespace}
 	if node.Namespace != w.mesh.RootNamespace {
@@ -104,8 +103,8 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	return all
 }
 
-// Selected reports whether an AuthorizationPolicy or RequestAuthentication applies to a proxy. One
-// of the root namespace applies to the proxies of all namespaces, unless it has targets.
+// Selected reports whether an AuthorizationPolicy or RequestAuthentication applies to a proxy. A
+// policy in the root namespace applies to proxies of all namespaces, unless it has targets.
 func (w *World) Selected(o *object.Object, node Node) bool {
 	if targets := Targets(o); len(targets) > 0 {
 		gateway, ok := node.Labels[GatewayNameLabel]
@@ -119,7 +118,7 @@ func (w *World) Selected(o *object.Object, node Node) bool {
 }
 
 // Secured reports whether a change affects the AuthorizationPolicies or RequestAuthentications of a
-// proxy, or may change their key sets.
+// proxy, or the key sets that these use.
 func (w *World) Secured(touched Touched, node Node) bool {
 	tokens := touched.KeySets && len(w.TokenRules(node)) > 0
 	return tokens || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {

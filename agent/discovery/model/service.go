@@ -10,15 +10,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Service merges all ServiceEntries for one host in one namespace.
+// Service is the result of merging all ServiceEntries for one host in one namespace.
 type Service struct {
 	Host      string
 	Namespace string
-	Entries   []*object.Object // oldest first
-	Ports     []Port           // by age of the entry, then as written
+	Entries   []*object.Object // ServiceEntries, oldest first
+	Ports     []Port           // ports by the age of their ServiceEntry, then in written order
 	Shadowed  []Shadow
 
-	chosen [][]*networking.WorkloadEntry // by entry: the workloads that its selector matches
+	// for each of Entries, the workloads that its selector matches
+	chosen [][]*networking.WorkloadEntry
 	peers  *peerPolicies
 }
 
@@ -28,14 +29,14 @@ type Port struct {
 	Name     string
 	Protocol Protocol
 	Entry    *networking.ServiceEntry
-	Object   *object.Object // the owner of Entry
+	Object   *object.Object // ServiceEntry with the spec Entry
 }
 
-// Shadow is an ignored port of an entry.
+// Shadow is a port of a ServiceEntry that has no effect.
 type Shadow struct {
 	Object *object.Object
-	Index  int    // in the ports of Object
-	Port   *Port  // the port that wins; nil if Object cannot add ports
+	Index  int    // index in the field ports of Object
+	Port   *Port  // port that has precedence; nil if Object cannot add ports
 	Why    string // the reason if Port is nil
 }
 
@@ -49,7 +50,7 @@ func (s *Service) Port(number uint32) *Port {
 	return nil
 }
 
-// TargetPort returns the targetPort of the entry, 0 if not set.
+// TargetPort returns the targetPort of the port in its ServiceEntry, 0 if not set.
 func (p *Port) TargetPort() uint32 {
 	for _, own := range p.Entry.Ports {
 		if own.Number == p.Number {
@@ -59,12 +60,12 @@ func (p *Port) TargetPort() uint32 {
 	return 0
 }
 
-// Oldest returns the object whose age is the age of the service.
+// Oldest returns the oldest ServiceEntry of the service, whose age counts as that of the service.
 func (s *Service) Oldest() *object.Object { return s.Entries[0] }
 
-// newServices merges the entries of one host by namespace, as Istio does. entries are ordered by
-// age. The oldest entry has precedence; others always add endpoints, and add ports unless their
-// service-wide settings differ.
+// newServices merges the ServiceEntries of one host by namespace, as Istio does. entries are
+// ordered by age. The oldest ServiceEntry has precedence. Others add their endpoints, and also
+// their ports unless their service-wide settings differ.
 func newServices(host string, entries []*object.Object, all workloads,
 	peers *peerPolicies) []*Service {
 	var services []*Service
@@ -107,8 +108,8 @@ func (s *Service) add(o *object.Object, chosen []*networking.WorkloadEntry) {
 	}
 }
 
-// conflict returns the setting in which an entry differs from the oldest one, so that it cannot add
-// ports; "" if there is none.
+// conflict returns the setting in which a ServiceEntry differs from the oldest one, so that it
+// cannot add ports; "" if there is none.
 func conflict(oldest, o *object.Object) string {
 	a, b := oldest.Spec.(*networking.ServiceEntry), o.Spec.(*networking.ServiceEntry)
 	switch {
@@ -126,7 +127,7 @@ func conflict(oldest, o *object.Object) string {
 
 func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
 
-// serviceHosts returns the hosts of an entry, lower case and sorted.
+// serviceHosts returns the hosts of a ServiceEntry, in lower case and sorted.
 func serviceHosts(o *object.Object) []string {
 	if o == nil || o.Kind != object.ServiceEntry {
 		return nil
@@ -139,8 +140,8 @@ func serviceHosts(o *object.Object) []string {
 	return slices.Compact(hosts)
 }
 
-// Service returns the service of a host as visible to a namespace: the namespace's own, else the
-// oldest.
+// Service returns the service of a host that is visible to a namespace: the one in the namespace
+// itself, else the oldest.
 func (w *World) Service(host, namespace string) *Service {
 	return w.service(host, namespace, func(*Service) bool { return true })
 }
@@ -160,10 +161,10 @@ func (w *World) service(host, namespace string, accept func(*Service) bool) *Ser
 	return found
 }
 
-// Services returns the services of a host, visible or not.
+// Services returns all services of a host, whatever their visibility.
 func (w *World) Services(host string) []*Service { return w.services[host] }
 
-// oldestSpec returns the spec of the oldest entry, whose exportTo applies.
+// oldestSpec returns the spec of the oldest ServiceEntry, whose exportTo applies to the service.
 func (s *Service) oldestSpec() *networking.ServiceEntry {
 	return s.Oldest().Spec.(*networking.ServiceEntry)
 }

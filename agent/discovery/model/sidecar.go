@@ -9,28 +9,30 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Scope is the visible part of a world for some sidecars, as defined by their Sidecar object.
+// Scope is the part of a world that is visible to some sidecars, as defined by their Sidecar
+// object.
 type Scope struct {
-	Object   *object.Object      // nil: no Sidecar applies and everything is visible
-	Spec     *networking.Sidecar // nil if Object is
-	Shadowed []*object.Object    // younger Sidecars that match as well
+	Object   *object.Object      // Sidecar that applies; nil: none, and everything is visible
+	Spec     *networking.Sidecar // spec of Object; nil if Object is nil
+	Shadowed []*object.Object    // younger Sidecars that match as well and have no effect
 	egress   []*Egress
 }
 
 // Egress is one egress listener of a scope.
 type Egress struct {
-	Spec    *networking.IstioEgressListener // nil: unrestricted
-	Index   int                             // in the Sidecar's egress list
+	Spec    *networking.IstioEgressListener // spec of the listener; nil: unrestricted
+	Index   int                             // index in the Sidecar's egress list
 	reader  string                          // namespace of the proxy
 	imports []pattern
-	exclude []pattern // exceptions to imports
+	exclude []pattern // hosts that are excluded from the imports
 }
 
 // pattern is a "namespace/host" pattern of an egress listener; namespace "*" matches all.
 type pattern struct{ namespace, host string }
 
-// Scope returns the scope of a sidecar: the oldest matching Sidecar of its namespace with a
-// workloadSelector, else the oldest without one, else the oldest without one in the root namespace.
+// Scope returns the scope of a sidecar, defined by one Sidecar object: the oldest in its namespace
+// whose workloadSelector matches, else the oldest without a selector, else the oldest without a
+// selector in the root namespace.
 func (w *World) Scope(node Node) *Scope {
 	var selected, plain, root []*object.Object
 	for _, o := range w.sidecars {
@@ -54,7 +56,7 @@ func (w *World) Scope(node Node) *Scope {
 	return &Scope{egress: []*Egress{{reader: node.Namespace, imports: everything}}}
 }
 
-// everything is the import list of an unrestricted egress listener.
+// everything is the list of imports of an unrestricted egress listener.
 var everything = []pattern{{"*", "*"}}
 
 func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope {
@@ -67,7 +69,7 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 			switch namespace {
 			case ".":
 				namespace = reader
-			case "": // ~/HOST excludes the host in all namespaces
+			case "": // the pattern ~/HOST excludes a host in all namespaces
 				namespace = "*"
 			}
 			if excluded {
@@ -84,15 +86,15 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 	return s
 }
 
-// Equal reports whether two scopes import the same.
+// Equal reports whether two scopes import the same services.
 func (s *Scope) Equal(other *Scope) bool {
 	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed)
 }
 
-// Restricts reports whether the scope may hide services.
+// Restricts reports whether the scope may make services invisible.
 func (s *Scope) Restricts() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
 
-// Egress returns the egress listener for traffic to a port: the one with that port, else the one
+// Egress returns the egress listener for traffic to a port: the one with the port, else the one
 // without a port, else nil.
 func (s *Scope) Egress(port uint32) *Egress {
 	for _, e := range s.egress {
@@ -106,7 +108,7 @@ func (s *Scope) Egress(port uint32) *Egress {
 // Listeners returns all egress listeners of the scope.
 func (s *Scope) Listeners() []*Egress { return s.egress }
 
-// Imports returns the service of a host that any egress listener imports, or nil.
+// Imports returns the service of a host that some egress listener imports, or nil.
 func (s *Scope) Imports(w *World, host string) *Service {
 	for _, e := range s.egress {
 		if found := e.Service(w, host); found != nil {
@@ -116,7 +118,7 @@ func (s *Scope) Imports(w *World, host string) *Service {
 	return nil
 }
 
-// HasServiceLike reports whether the scope imports a service that a pattern covers.
+// HasServiceLike reports whether the scope imports a service whose host matches a pattern.
 func (s *Scope) HasServiceLike(w *World, pattern string) bool {
 	for host := range w.services {
 		if Covers(pattern, host) && s.Imports(w, host) != nil {
@@ -126,7 +128,8 @@ func (s *Scope) HasServiceLike(w *World, pattern string) bool {
 	return false
 }
 
-// Ports returns the imported ports of a host, each with the service that has precedence there.
+// Ports returns the imported ports of a host, each with the service that has precedence for the
+// port.
 func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	found := map[uint32]*Service{}
 	chosen := map[*Egress]*Service{}
@@ -150,7 +153,7 @@ func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	return found
 }
 
-// GetProtocol returns the protocol of the listener's port, "" if not set.
+// GetProtocol returns the protocol of the egress listener's port, "" if not set.
 func (e *Egress) GetProtocol() string {
 	if e == nil {
 		return ""
@@ -158,7 +161,7 @@ func (e *Egress) GetProtocol() string {
 	return e.Spec.GetPort().GetProtocol()
 }
 
-// Service is World.Service restricted to what the listener imports.
+// Service returns the service of a host, as World.Service does, if the egress listener imports it.
 func (e *Egress) Service(w *World, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
 		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports,
@@ -166,12 +169,12 @@ func (e *Egress) Service(w *World, host string) *Service {
 	})
 }
 
-// Requests is World.Requests restricted to what the listener imports.
+// Requests returns the VirtualServices of World.Requests that the egress listener imports.
 func (e *Egress) Requests(w *World, host string) []*Routing {
 	return w.requests(host, e.reader, e.lets)
 }
 
-// Connections is World.Connections restricted to what the listener imports.
+// Connections returns the VirtualServices of World.Connections that the egress listener imports.
 func (e *Egress) Connections(w *World, host string) []*Routing {
 	return w.connections(host, e.reader, e.lets)
 }
@@ -184,8 +187,8 @@ func (e *Egress) lets(r *Routing) bool {
 	})
 }
 
-// excludes reports whether the listener excludes all of a host, which may be a wildcard, in a
-// namespace.
+// excludes reports whether the egress listener excludes a host (which may be a wildcard) completely
+// in a namespace.
 func (e *Egress) excludes(namespace, host string) bool {
 	return slices.ContainsFunc(e.exclude, func(p pattern) bool {
 		return p.takes(namespace) &&
@@ -198,13 +201,13 @@ func (p pattern) takes(namespace string) bool {
 		p.namespace == namespace
 }
 
-// OutboundPolicy says how to handle traffic to unknown destinations.
+// OutboundPolicy says where traffic to unknown destinations is sent.
 type OutboundPolicy struct {
-	AllowAny bool                    // pass it on
-	Proxy    *networking.Destination // the egress proxy; nil: pass it to the original destination
+	AllowAny bool                    // such traffic is forwarded
+	Proxy    *networking.Destination // destination of such traffic; nil: its original destination
 }
 
-// Policy returns the outbound policy of the Sidecar, else of the mesh.
+// Policy returns the outbound policy of the Sidecar, or of the mesh if the Sidecar has none.
 func (s *Scope) Policy(w *World) OutboundPolicy {
 	if p := s.Spec.GetOutboundTrafficPolicy(); p != nil {
 		policy := OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY}

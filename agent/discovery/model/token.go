@@ -12,20 +12,22 @@ import (
 	"outrider.org/outrider/agent/jwks"
 )
 
-// TokenRule is a rule of a RequestAuthentication.
+// TokenRule is a rule of a RequestAuthentication, with its origin.
 type TokenRule struct {
 	*security.JWTRule
 	Object *object.Object
-	Field  string // of Object
+	Field  string // path of the rule in Object
 }
 
-// Source returns where the key set comes from; ok is false if the rule contains it.
+// Source returns from where the key set of the rule is fetched; ok is false if the rule contains
+// the key set.
 func (r TokenRule) Source() (from jwks.Source, ok bool) {
 	return jwks.SourceOf(r.Issuer, r.JwksUri), r.Jwks == ""
 }
 
-// TokenRules returns the rules of the RequestAuthentications of a proxy, sorted by issuer. Of one
-// issuer, those of the proxy's namespace precede those of the root namespace, as in Istio.
+// TokenRules returns the rules of the RequestAuthentications of a proxy, sorted by issuer. As in
+// Istio, rules with the same issuer are ordered: those of the proxy's namespace precede those of
+// the root namespace.
 func (w *World) TokenRules(node Node) []TokenRule {
 	var own, root []TokenRule
 	for _, o := range w.SecurityPolicies(object.RequestAuthentication, node) {
@@ -50,8 +52,8 @@ func tokenRules(o *object.Object) []TokenRule {
 	return all
 }
 
-// KeySources returns the sources of all key sets that RequestAuthentications need, with the time
-// that a fetch may take.
+// KeySources returns the sources of all key sets that RequestAuthentications need, with the
+// time-out for a fetch of each.
 func (w *World) KeySources() map[jwks.Source]time.Duration {
 	all := map[jwks.Source]time.Duration{}
 	for _, policies := range w.policies {
@@ -69,11 +71,11 @@ func (w *World) KeySources() map[jwks.Source]time.Duration {
 	return all
 }
 
-// SetKeySets sets the function that returns the key set of a source, "" if it is unknown. It must
-// not block. Without it all are unknown.
+// SetKeySets sets the function that returns the key set of a source, "" if it is unknown. The
+// function must not block. Without it all key sets are unknown.
 func (w *World) SetKeySets(keys func(jwks.Source) string) { w.keySets = keys }
 
-// KeySet returns the key set of a rule, jwks.NoKeys while it is unknown.
+// KeySet returns the key set of a rule, or jwks.NoKeys while it is unknown.
 func (w *World) KeySet(rule TokenRule) string {
 	from, fetched := rule.Source()
 	if !fetched {
@@ -87,7 +89,7 @@ func (w *World) KeySet(rule TokenRule) string {
 	return jwks.NoKeys()
 }
 
-// Names reports whether a ServiceEntry has a host or an address, not only by a pattern.
+// Names reports whether a ServiceEntry names a host or address exactly, not by a pattern.
 func (w *World) Names(host string) bool {
 	return len(w.entries[host])+len(w.addresses[host]) > 0
 }

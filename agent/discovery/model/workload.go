@@ -15,18 +15,18 @@ import (
 // change of either finds the other without a scan.
 type workloads struct {
 	entries map[pair][]*object.Object // WorkloadEntries by each of their labels, sorted by name
-	// ServiceEntries by the first label of their selector, by age
+	// ServiceEntries by the first label of their selector, oldest first
 	selectors map[pair][]*object.Object
 }
 
-// pair is a label in a namespace; an empty key means all objects of the namespace.
+// pair is a label in a namespace; an empty key stands for all objects in the namespace.
 type pair struct{ namespace, key, value string }
 
 func newWorkloads() workloads {
 	return workloads{entries: map[pair][]*object.Object{}, selectors: map[pair][]*object.Object{}}
 }
 
-// WorkloadLabels returns the labels of a WorkloadEntry. Labels of its metadata override those of
+// WorkloadLabels returns the labels of a WorkloadEntry. Labels in its metadata override those in
 // its spec.
 func WorkloadLabels(o *object.Object) map[string]string {
 	spec := o.Spec.(*networking.WorkloadEntry).Labels
@@ -39,13 +39,14 @@ func WorkloadLabels(o *object.Object) map[string]string {
 	return all
 }
 
-// Istio's annotation for health-checked WorkloadEntries, and the status condition with the result.
+// Istio's annotation of WorkloadEntries that are health-checked, and the condition in their status
+// that has the result.
 const (
 	healthAnnotation = "proxy.istio.io/health-checks-enabled"
 	healthCondition  = "Healthy"
 )
 
-// Healthy reports whether a WorkloadEntry receives requests: it is not health-checked, or its
+// Healthy reports whether a WorkloadEntry may receive requests: it is not health-checked, or its
 // condition Healthy is True.
 func Healthy(o *object.Object) bool {
 	enabled, err := strconv.ParseBool(o.Annotations[healthAnnotation])
@@ -56,8 +57,8 @@ func byName(a, b *object.Object) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), object.Age(a, b))
 }
 
-// change applies a change of a WorkloadEntry and returns the ServiceEntries that selected it before
-// or select it now.
+// change updates the index for a change of a WorkloadEntry, and returns the ServiceEntries that
+// selected it before the change or select it now.
 func (w workloads) change(c object.Change) []*object.Object {
 	var choosing []*object.Object
 	for i, o := range [...]*object.Object{c.Old, c.New} {
@@ -91,7 +92,7 @@ func pairs(namespace string, labels map[string]string) []pair {
 	return all
 }
 
-// choose applies a change of a ServiceEntry's selector.
+// choose updates the index for a change of a ServiceEntry's selector.
 func (w workloads) choose(c object.Change) {
 	if c.Old != nil && hasSelector(c.Old) {
 		remove(w.selectors, firstPair(c.Old), c.Old)
@@ -118,8 +119,8 @@ func firstPair(o *object.Object) pair {
 	return pair{o.Namespace, key, selector[key]}
 }
 
-// chosen returns the WorkloadEntries that a ServiceEntry selects, sorted by name and with all their
-// labels.
+// chosen returns the WorkloadEntries that a ServiceEntry selects, sorted by name. Their labels
+// include those of their metadata.
 func (w workloads) chosen(o *object.Object) []*networking.WorkloadEntry {
 	if !hasSelector(o) {
 		return nil

@@ -1,4 +1,4 @@
-// Package model indexes the objects of the mesh and resolves what they mean together: services,
+// Package model indexes the objects of the mesh and determines their combined meaning: services,
 // DestinationRules, routing and gateways. World.Apply reports which hosts and gateways a change of
 // objects affects.
 package model
@@ -24,7 +24,8 @@ type World struct {
 	workloads workloads
 	peers     *peerPolicies
 	policies  policies
-	keySets   func(jwks.Source) string    // nil: none is known
+	// returns the key set of a source; nil: no key set is known
+	keySets   func(jwks.Source) string
 	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
@@ -36,16 +37,17 @@ type World struct {
 	rulePatterns []string // wildcard hosts of rules, narrowest first
 
 	byObject map[*object.Object]*Routing
-	byKey    map[object.Key]*object.Object // VirtualServices
+	byKey    map[object.Key]*object.Object // VirtualServices by key
 	// VirtualServices by the key of a delegate, which may not exist
 	delegators map[object.Key]map[*object.Object]struct{}
-	// for sidecars, by host or pattern, oldest first
+	// VirtualServices for sidecars, by host or pattern, oldest first
 	routings        map[string][]*Routing
 	routingPatterns []string
-	bound           map[string][]*Routing // for gateways, by "namespace/name", oldest first
+	// VirtualServices for gateways, by "namespace/name", oldest first
+	bound map[string][]*Routing
 
-	gateways []*object.Object // oldest first
-	sidecars []*object.Object // oldest first
+	gateways []*object.Object // Gateways, oldest first
+	sidecars []*object.Object // Sidecars, oldest first
 	filters  []*object.Object // EnvoyFilters, oldest first
 }
 
@@ -68,7 +70,7 @@ func (w *World) Domain() string { return w.domain }
 // Mesh returns the mesh config. Callers must not modify it.
 func (w *World) Mesh() *mesh.Config { return w.mesh }
 
-// SetMesh replaces the mesh config, which affects everything.
+// SetMesh replaces the mesh config. It returns that everything is affected.
 func (w *World) SetMesh(m *mesh.Config) Touched {
 	w.mesh = m
 	w.moveRoot()
@@ -79,19 +81,21 @@ func (w *World) SetMesh(m *mesh.Config) Touched {
 
 // Touched lists what a change affects.
 type Touched struct {
-	// whose service, rule or routing changed; also wildcard hosts of VirtualServices
+	// hosts whose service, DestinationRule or routing changed, also wildcard hosts of
+	// VirtualServices
 	Hosts    map[string]struct{}
 	Gateways bool
 	Sidecars bool
 	Filters  bool
-	Peers    bool // PeerAuthentications
-	// AuthorizationPolicies and RequestAuthentications before and after the change
+	Peers    bool // a PeerAuthentication changed
+	// AuthorizationPolicies and RequestAuthentications that changed, both before and after the
+	// change
 	Policies []*object.Object
-	KeySets  bool                // of RequestAuthentications
+	KeySets  bool                // key sets of RequestAuthentications changed
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
-// Everything returns a Touched with all content of the world, for a new reader.
+// Everything returns a Touched that contains everything in the world, for a new reader.
 func (w *World) Everything() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
 		Filters: true, Peers: true, Bindings: map[string]struct{}{}}
@@ -114,7 +118,7 @@ func (w *World) Everything() Touched {
 func (w *World) Apply(changes []object.Change) Touched {
 	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 	touched := Touched{Hosts: map[string]struct{}{}, Bindings: map[string]struct{}{}}
-	var delegates []object.Key // changed VirtualServices, which may be delegates
+	var delegates []object.Key // changed VirtualServices, on which others may depend as delegates
 	for _, c := range changes {
 		kind := c.Newest().Kind
 		switch kind {
@@ -176,7 +180,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 	return touched
 }
 
-// rebuild merges the services and rules of changed hosts again.
+// rebuild merges the services and DestinationRules of changed hosts again.
 func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	for host := range services {
 		if entries := w.entries[host]; len(entries) > 0 {
@@ -203,7 +207,7 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	})
 }
 
-// propagate adds the hosts that changed patterns cover, and the patterns that cover changed hosts.
+// propagate adds hosts that are matched by changed patterns, and patterns that match changed hosts.
 func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
@@ -228,7 +232,7 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 		}
 	}
 	for host := range routings {
-		// TCP routes may affect connections to the pattern
+		// tcp routes of the host may affect connections to the pattern
 		for _, pattern := range w.servicePatterns {
 			if Covers(pattern, host) {
 				hosts[pattern] = struct{}{}
@@ -238,7 +242,7 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 	for _, changed := range []map[string]struct{}{rules, routings} {
 		for pattern := range changed {
 			hosts[pattern] = struct{}{}
-			w.addHostsOf(pattern, hosts) // if it is an address
+			w.addHostsOf(pattern, hosts) // the pattern may be an address
 			if IsWildcard(pattern) {
 				for host := range w.services {
 					if Covers(pattern, host) {
@@ -254,10 +258,10 @@ func (w *World) ruleHost(o *object.Object) string {
 	return FullName(o.Spec.(*networking.DestinationRule).Host, o.Namespace, w.domain)
 }
 
-// RuleObjects returns the DestinationRules for exactly this host or pattern, oldest first.
+// RuleObjects returns the DestinationRules whose host equals a host or pattern, oldest first.
 func (w *World) RuleObjects(host string) []*object.Object { return w.ruleObjects[host] }
 
-// HasServiceLike reports whether any service is covered by a pattern.
+// HasServiceLike reports whether a service matches a pattern.
 func (w *World) HasServiceLike(pattern string) bool {
 	if !IsWildcard(pattern) {
 		return len(w.services[pattern]) > 0
@@ -270,7 +274,8 @@ func (w *World) HasServiceLike(pattern string) bool {
 	return false
 }
 
-// IsReached reports whether any service equals, is covered by or covers a host or pattern.
+// IsReached reports whether there is a service whose host equals, matches or is matched by a host
+// or pattern.
 func (w *World) IsReached(host string) bool {
 	return w.HasServiceLike(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
 		return Covers(p, host)
@@ -286,7 +291,7 @@ func (w *World) ServiceHosts() []string { return slices.Sorted(maps.Keys(w.servi
 // Bindings returns the gateways ("namespace/name") named by VirtualServices, sorted.
 func (w *World) Bindings() []string { return slices.Sorted(maps.Keys(w.bound)) }
 
-// Gateways returns the Gateways whose selector matches the labels of a proxy, oldest first.
+// Gateways returns the Gateways whose selector matches a proxy's labels, oldest first.
 func (w *World) Gateways(labels map[string]string) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.gateways {
@@ -304,7 +309,7 @@ func (w *World) HasGateway(name string) bool {
 	})
 }
 
-// Selects reports whether labels match a selector. An empty selector matches all.
+// Selects reports whether a selector matches labels. An empty selector matches all.
 func Selects(selector, labels map[string]string) bool {
 	for key, value := range selector {
 		if got, ok := labels[key]; !ok || got != value {

@@ -11,16 +11,18 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// accepted is one sort of inbound connections, which has a filter chain of its own.
+// accepted describes one kind of inbound connections that a port accepts. Each kind has a filter
+// chain.
 type accepted struct {
-	transport string   // tls or raw_buffer; "": any
-	protocols []string // ALPN, or what the HTTP inspector detects; nil: any
-	ends      bool     // the proxy ends TLS
-	http      bool     // the content is HTTP
+	transport string // transport protocol, "tls" or "raw_buffer"; "": any
+	// application protocols by ALPN, or as detected by the HTTP inspector; nil: any
+	protocols []string
+	ends      bool // the proxy terminates TLS
+	http      bool // the proxy parses the content as HTTP
 }
 
-// ALPN of proxies of the mesh, as in Istio: for any content, for content that the client's proxy
-// knows to be HTTP, and for other content.
+// ALPN values that proxies of the mesh use, as in Istio: for any content, for content that the
+// client's proxy knows to be HTTP, and for other content.
 var (
 	meshALPN     = append([]string{"istio", "istio-peer-exchange"}, meshHTTPALPN...)
 	meshHTTPALPN = []string{"istio-http/1.0", "istio-http/1.1", "istio-h2"}
@@ -32,7 +34,7 @@ const (
 	overNone = "raw_buffer"
 )
 
-// accepts returns what a port accepts, as istiod configures it.
+// accepts returns the kinds of connections that a port accepts, as in istiod.
 func (in Inbound) accepts() []accepted {
 	protocol := in.Terminated()
 	auto, http := protocol == model.Auto, protocol.IsHTTP()
@@ -61,7 +63,8 @@ func (in Inbound) accepts() []accepted {
 	return []accepted{{http: http}}
 }
 
-// mode returns the mode of mutual TLS in effect. A proxy without an identity cannot end mutual TLS.
+// mode returns the effective mode of mutual TLS. A proxy without an identity cannot terminate
+// mutual TLS.
 func (in Inbound) mode() model.MutualTLS {
 	switch {
 	case in.Mutual == model.Strict:
@@ -72,11 +75,11 @@ func (in Inbound) mode() model.MutualTLS {
 	return model.Permissive
 }
 
-// Closed reports whether the port can accept nothing: it requires mutual TLS, and the proxy has no
-// identity.
+// Closed reports whether the port accepts no connection, because it requires mutual TLS and the
+// proxy has no identity.
 func (in Inbound) Closed() bool { return in.Mutual == model.Strict && !in.Identity }
 
-// match returns the filter chain match for a sort of connections; port 0 is any.
+// match returns the filter chain match for a kind of connections to a port; port 0 matches any.
 func (a accepted) match(port uint32) *listenerv3.FilterChainMatch {
 	out := &listenerv3.FilterChainMatch{TransportProtocol: a.transport,
 		ApplicationProtocols: a.protocols}
@@ -92,7 +95,7 @@ var meshCipherSuites = []string{"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES2
 	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "AES256-GCM-SHA384",
 	"AES128-GCM-SHA256"}
 
-// mutualTLS returns the TLS settings of a server for workloads of the mesh. It accepts all
+// mutualTLS returns a server's TLS settings for mutual TLS in the mesh. The server accepts all
 // identities of the mesh's trust domain and its aliases.
 func mutualTLS(m *mesh.Config) *tlsv3.DownstreamTlsContext {
 	suites := model.CipherSuites(m.MutualTLS.GetCipherSuites())

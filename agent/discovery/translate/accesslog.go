@@ -11,10 +11,10 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 )
 
-// AccessLog is where listeners write a line for each request or connection.
+// AccessLog configures where listeners write a line for each request or connection.
 type AccessLog = mesh.AccessLog
 
-// logged is what a filter writes to its access log.
+// logged says whether a filter logs requests or connections.
 type logged int
 
 const (
@@ -22,8 +22,8 @@ const (
 	ofConnections
 )
 
-// loggers returns the access loggers. That of failures is the last: an EnvoyFilter may have the
-// index of another.
+// loggers returns the access loggers of a filter. The logger of failures is the last one, because
+// EnvoyFilters may refer to the others by index.
 func loggers(l AccessLog, what logged) ([]*accesslogv3.AccessLog, error) {
 	var all []*accesslogv3.AccessLog
 	if l.File != "" {
@@ -48,8 +48,8 @@ func loggers(l AccessLog, what logged) ([]*accesslogv3.AccessLog, error) {
 // failure, connection termination, time-out, no healthy host.
 var failureFlags = []string{"UF", "UC", "UT", "UH"}
 
-// failureBuffer is the size in bytes of a worker's buffer for a service that reads slowly. Envoy
-// drops and counts the rest.
+// failureBuffer is the size in bytes of a worker's buffer for an access log service that reads
+// slowly. Envoy drops and counts entries beyond it.
 const failureBuffer = 4 << 10
 
 // failures returns the access log of requests that a backend refused or did not answer. Envoy sends

@@ -25,17 +25,19 @@ import (
 // Istio's defaults for routes without retries.
 const (
 	defaultAttempts = 2
-	// retriable-status-codes: those in a request's header x-envoy-retriable-status-codes
-	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
-	otherHostAttempts   = 5
-	retriesPerPriority  = 2 // number of attempts after which tried priorities are left out
+	// retriable-status-codes retries on the codes in the request header
+	// x-envoy-retriable-status-codes
+	defaultRetryOn    = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
+	otherHostAttempts = 5
+	// number of attempts after which priorities that were tried are excluded
+	retriesPerPriority  = 2
 	defaultRedirectCode = http.StatusMovedPermanently
 )
 
-// forward sends requests to one destination, or to several by weight. The header operations of a
-// single destination move to the route, after the route's own. istiod also sets max_grpc_timeout,
-// which Envoy reports as deprecated for every route, and whose successor answers a timeout with
-// 408. gRPC clients enforce shorter deadlines themselves.
+// forward makes a route send requests to one destination, or to several by weight. The header
+// operations of a single destination are appended to those of the route. istiod also sets
+// max_grpc_timeout, which Envoy reports as deprecated for every route, and whose successor answers
+// a timeout with 408. gRPC clients enforce shorter deadlines themselves.
 func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	field := fmt.Sprintf("http[%d]", in.Index)
 	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
@@ -89,7 +91,7 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	action.RetryPolicy = r.retryPolicy(in.Retries, false)
 }
 
-// changeHeaders adds header operations to a route's.
+// changeHeaders adds header operations to those of a route.
 func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	request, response := in.GetRequest(), in.GetResponse()
 	out.RequestHeadersToAdd = append(out.RequestHeadersToAdd, headerOptions(request)...)
@@ -98,7 +100,8 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	out.ResponseHeadersToRemove = append(out.ResponseHeadersToRemove, response.GetRemove()...)
 }
 
-// destination returns the cluster name of a destination and reports destinations that do not exist.
+// destination returns the cluster name of a destination, and reports a problem if the destination
+// does not exist.
 func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string,
 	[]*routev3.RouteAction_HashPolicy) {
 	host := model.FullName(to.GetHost(), from.Namespace, r.World.Domain())
@@ -121,8 +124,8 @@ func (r *Router) destination(from *object.Object, to *networking.Destination, fi
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
 }
 
-// portOf returns the service port of a destination: the named one, else the only one of the service
-// (nil: unknown), else the listener's.
+// portOf returns the service port of a destination: the one that the destination names, else the
+// only port of the service, else the listener's. A nil service is unknown.
 func (r *Router) portOf(service *model.Service, to *networking.Destination) uint32 {
 	switch {
 	case to.GetPort().GetNumber() != 0:
@@ -133,8 +136,9 @@ func (r *Router) portOf(service *model.Service, to *networking.Destination) uint
 	return r.Port
 }
 
-// retryPolicy returns the retry policy of the route, else of the mesh, else Istio's default. Hashed
-// requests are retried on the host that their hash selects, unless the route says otherwise.
+// retryPolicy returns the retry policy of a route, else of the mesh, else Istio's default. Requests
+// with a hash policy are retried on the host that their hash selects, unless the route says
+// otherwise.
 func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil {
 		in = r.World.Mesh().Retry
@@ -234,14 +238,14 @@ func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 		scheme = map[bool]string{false: "http", true: "https"}[r.TLS]
 	}
 	if scheme == "http" && out.PortRedirect == 80 || scheme == "https" && out.PortRedirect == 443 {
-		out.PortRedirect = 0 // the default port is left out of the URL
+		out.PortRedirect = 0 // the URL does not contain the default port
 	}
 	out.ResponseCode = map[uint32]routev3.RedirectAction_RedirectResponseCode{
 		http.StatusFound:             routev3.RedirectAction_FOUND,
 		http.StatusSeeOther:          routev3.RedirectAction_SEE_OTHER,
 		http.StatusTemporaryRedirect: routev3.RedirectAction_TEMPORARY_REDIRECT,
 		http.StatusPermanentRedirect: routev3.RedirectAction_PERMANENT_REDIRECT,
-	}[in.RedirectCode] // anything else becomes 301
+	}[in.RedirectCode] // all other codes become 301
 	return &routev3.Route_Redirect{Redirect: out}
 }
 
@@ -258,12 +262,14 @@ func directResponse(in *networking.HTTPDirectResponse) *routev3.Route_DirectResp
 	return &routev3.Route_DirectResponse{DirectResponse: out}
 }
 
-// isHost reports whether a header is the request's host, which Envoy rewrites by other means.
+// isHost reports whether a header names the request's host, which is rewritten by other fields of a
+// route.
 func isHost(name string) bool {
 	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
 }
 
-// hostOf returns the new host of a request, "" if it stays. set has precedence over add.
+// hostOf returns the new host of a request according to its header operations, "" if it does not
+// change. set has precedence over add.
 func hostOf(in *networking.Headers_HeaderOperations) string {
 	for _, headers := range []map[string]string{in.GetSet(), in.GetAdd()} {
 		for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -275,7 +281,7 @@ func hostOf(in *networking.Headers_HeaderOperations) string {
 	return ""
 }
 
-// headerOptions returns the headers to set and to add, sorted by name.
+// headerOptions returns header operations that set or add headers, sorted by name.
 func headerOptions(in *networking.Headers_HeaderOperations) []*corev3.HeaderValueOption {
 	var out []*corev3.HeaderValueOption
 	put := func(headers map[string]string, action corev3.HeaderValueOption_HeaderAppendAction) {

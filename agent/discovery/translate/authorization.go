@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Prefixes of the statistics and metadata of filters that admit or deny, as in Istio.
+// Prefixes of the statistics and metadata of filters that allow or deny requests, as in Istio.
 const (
 	networkStatPrefix = "tcp."
 
@@ -29,25 +29,25 @@ const (
 	dryRunDeny  = "istio_dry_run_deny_"
 )
 
-// Authorization holds the filters for the AuthorizationPolicies of a proxy. They precede routing
-// and forwarding: first those of external authorizers, then AUDIT, DENY and ALLOW.
+// Authorization holds the filters for the AuthorizationPolicies of a proxy. The filters precede
+// those for routing and forwarding: first external authorizers, then AUDIT, DENY and ALLOW.
 type Authorization struct {
-	External    []*hcmv3.HttpFilter  // before tokens of requests are verified
-	Requests    []*hcmv3.HttpFilter  // after that
-	Connections []*listenerv3.Filter // that are not parsed as HTTP
+	External    []*hcmv3.HttpFilter  // filters that precede the verification of tokens
+	Requests    []*hcmv3.HttpFilter  // filters that follow the verification of tokens
+	Connections []*listenerv3.Filter // network filters for connections that are not parsed as HTTP
 	Origins     []resource.Origin
 	Problems    []object.Problem
-	Reads       []string // hosts of external authorizers, sorted
+	Reads       []string // sorted hosts of the external authorizers
 	Authorizers []Authorizer
 }
 
-// Authorizer is the host of an external authorizer that a policy needs.
+// Authorizer is an external authorizer that a policy needs, identified by its host.
 type Authorizer struct {
 	Policy *object.Object
 	Host   string
 }
 
-// actions lists the actions that Envoy decides itself, in the order of their filters.
+// actions lists the actions of policies that Envoy evaluates itself, in the order of their filters.
 var actions = []struct {
 	policy security.AuthorizationPolicy_Action
 	filter rbacv3.RBAC_Action
@@ -57,8 +57,8 @@ var actions = []struct {
 	{security.AuthorizationPolicy_ALLOW, rbacv3.RBAC_ALLOW},
 }
 
-// Authorize translates the AuthorizationPolicies of a proxy. If Envoy would refuse the result,
-// which validation prevents, everything is denied.
+// Authorize translates the AuthorizationPolicies of a proxy. The filters deny everything if Envoy
+// would refuse the translation, which validation should prevent.
 func Authorize(w *model.World, node model.Node) *Authorization {
 	policies := w.SecurityPolicies(object.AuthorizationPolicy, node)
 	out, err := authorize(w, policies)
@@ -128,7 +128,7 @@ func (a *Authorization) add(requests, requestShadow, connections,
 	return err
 }
 
-// guard returns an HTTP filter that admits or denies.
+// guard returns an HTTP filter that allows or denies requests.
 func guard(name string, config validated) (*hcmv3.HttpFilter, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("filter %s: %w", name, err)
@@ -136,8 +136,8 @@ func guard(name string, config validated) (*hcmv3.HttpFilter, error) {
 	return httpFilter(name, config), nil
 }
 
-// shadowPrefix returns the prefix of the statistics and metadata of policies that are not enforced.
-// As in Istio, there is one without such policies, too.
+// shadowPrefix returns the prefix of the statistics and metadata of dry-run policies. As in Istio,
+// it is set even without such policies.
 func shadowPrefix(rules *rbacv3.RBAC) string {
 	switch rules.GetAction() {
 	case rbacv3.RBAC_ALLOW:
@@ -148,14 +148,14 @@ func shadowPrefix(rules *rbacv3.RBAC) string {
 	return ""
 }
 
-// DryRun reports whether an AuthorizationPolicy is evaluated and not enforced.
+// DryRun reports whether an AuthorizationPolicy is evaluated but not enforced.
 func DryRun(o *object.Object) bool {
 	dry, _ := strconv.ParseBool(o.Annotations[object.DryRunAnnotation])
 	return dry
 }
 
-// rulesOf returns the rules of policies, at least one, with one action. Envoy denies everything if
-// the action is ALLOW and no rule is left.
+// rulesOf returns the RBAC rules of one or more policies with the same action. An ALLOW
+// configuration without rules makes Envoy deny everything.
 func rulesOf(policies []*object.Object, action rbacv3.RBAC_Action, m *mesh.Config,
 	connections bool) *rbacv3.RBAC {
 	rules := &rbacv3.RBAC{Action: action, Policies: map[string]*rbacv3.Policy{}}
@@ -166,7 +166,7 @@ func rulesOf(policies []*object.Object, action rbacv3.RBAC_Action, m *mesh.Confi
 	return rules
 }
 
-// addRules adds the rules of a policy under Istio's names, behind a prefix.
+// addRules adds the rules of a policy to an RBAC configuration, under Istio's names with a prefix.
 func addRules(rules *rbacv3.RBAC, o *object.Object, prefix string, t rbac.Translator) {
 	all := o.Spec.(*security.AuthorizationPolicy).Rules
 	for i, rule := range all {
@@ -183,8 +183,9 @@ func ruleName(o *object.Object, prefix string, rule int) string {
 	return fmt.Sprintf("%sns[%s]-policy[%s]-rule[%d]", prefix, o.Namespace, o.Name, rule)
 }
 
-// authorizers adds the filters of the policies with the action CUSTOM. A policy whose authorizer
-// cannot be used denies what its rules match. As in Istio, so do all if they name several.
+// authorizers adds the filters of policies with the action CUSTOM. A policy whose authorizer cannot
+// be used denies what its rules match. As in Istio, no authorizer can be used if the policies name
+// several.
 func (a *Authorization) authorizers(w *model.World, policies []*object.Object) error {
 	byProvider := map[string][]*object.Object{}
 	for _, o := range policies {
@@ -228,7 +229,7 @@ func newDenial() *rbacv3.RBAC {
 	return &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
 }
 
-// deny adds filters that deny what rules for external authorizers match.
+// deny adds filters that deny what rules of CUSTOM policies match.
 func (a *Authorization) deny(requests, connections *rbacv3.RBAC) error {
 	const reason = "-deny-due-to-bad-CUSTOM-action"
 	renamed := func(rules *rbacv3.RBAC) *rbacv3.RBAC {

@@ -23,21 +23,23 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// The RBAC filter for an external authorizer only evaluates, in its shadow rules, whether a request
-// is one for the authorizer. The ext_authz filter behind it reads the result from its metadata.
+// Whether a request must be sent to an external authorizer is evaluated by the shadow rules of an
+// RBAC filter, which denies nothing. The ext_authz filter behind it reads the result from the
+// metadata of the RBAC filter.
 const (
 	extAuthzFilter        = "envoy.filters.http.ext_authz"
 	networkExtAuthzFilter = "envoy.filters.network.ext_authz"
-	authorizerPrefix      = "istio-ext-authz" // of rules
+	authorizerPrefix      = "istio-ext-authz" // prefix of the names of rules
 	authorizerShadow      = "istio_ext_authz_"
 	matchedRule           = authorizerShadow + "shadow_effective_policy_id"
 
-	authorizerTimeout = 600 * time.Second // Istio's default
+	authorizerTimeout = 600 * time.Second // Istio's default time-out
 	authorizerFix     = "name one provider of extensionProviders in MeshConfig, whose service a " +
 		"ServiceEntry has"
 )
 
-// authorizer returns the cluster and the host of an external authorizer, or why it cannot be used.
+// authorizer returns the cluster and the host of an external authorizer. The error says why the
+// authorizer cannot be used.
 func (a *Authorization) authorizer(w *model.World, name string,
 	providers int) (cluster, host, why string) {
 	if providers > 1 {
@@ -80,7 +82,8 @@ func (a *Authorization) authorizer(w *model.World, name string,
 		service, name, strings.Join(found, ", "))
 }
 
-// external adds the filters of an external authorizer. One over HTTP decides on requests only.
+// external adds the filters of an external authorizer. An authorizer over HTTP has no filter for
+// connections.
 func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider, name, cluster,
 	host string, requests, connections *rbacv3.RBAC) error {
 	rules, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{ShadowRules: requests,
@@ -122,7 +125,8 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 	return nil
 }
 
-// matched matches the metadata of an RBAC filter if a rule for a provider matched.
+// matched returns a matcher for the metadata of an RBAC filter one of whose rules for a provider
+// matched.
 func matched(filter, provider string) *matcherv3.MetadataMatcher {
 	return &matcherv3.MetadataMatcher{Filter: filter,
 		Path: []*matcherv3.MetadataMatcher_PathSegment{{
@@ -135,7 +139,8 @@ func matched(filter, provider string) *matcherv3.MetadataMatcher {
 func overHTTP(p *meshapi.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationHttpProvider,
 	cluster, host string) *extauthzv3.ExtAuthz {
 	service := &extauthzv3.HttpService{PathPrefix: p.GetPathPrefix(), ServerUri: &corev3.HttpUri{
-		Timeout: orDefault(p.GetTimeout()), Uri: "http://" + host, // which Envoy does not use
+		// Envoy requires a URI and ignores it
+		Timeout: orDefault(p.GetTimeout()), Uri: "http://" + host,
 		HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: cluster}}}
 	if added := p.GetIncludeAdditionalHeadersInCheck(); len(added) > 0 {
 		service.AuthorizationRequest = &extauthzv3.AuthorizationRequest{}
@@ -181,7 +186,7 @@ func orDefault(timeout *durationpb.Duration) *durationpb.Duration {
 	return timeout
 }
 
-// statusOf returns an HTTP status, which is valid; "" is Envoy's default.
+// statusOf returns an HTTP status from its valid text; nil, which is Envoy's default, from "".
 func statusOf(text string) *typev3.HttpStatus {
 	code, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
@@ -200,7 +205,7 @@ func bodyOf(
 		AllowPartialMessage: in.AllowPartialMessage, PackAsBytes: in.PackAsBytes}
 }
 
-// headerNames matches names of headers, which may begin or end with a wildcard.
+// headerNames returns a matcher for names of headers, which may begin or end with a wildcard.
 func headerNames(names []string) *matcherv3.ListStringMatcher {
 	if len(names) == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// applyBalancer sets the load balancing policy. Istio's default is least request.
+// applyBalancer sets the load balancing policy of a cluster. Istio's default is least request.
 func (d *draft) applyBalancer() {
 	l := d.policy.loadBalancer
 	if hash := l.GetConsistentHash(); hash != nil {
@@ -35,8 +35,8 @@ func (d *draft) applyBalancer() {
 	}
 }
 
-// slowStart returns the slow start of new endpoints, nil if not requested. Istio's defaults:
-// linear, from 10 percent.
+// slowStart returns the slow start of new endpoints, nil if none is requested. Istio's defaults are
+// linear growth from 10 percent.
 func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	warmup := l.GetWarmup()
 	if warmup == nil {
@@ -48,7 +48,7 @@ func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartC
 	}
 	out := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: warmup.Duration,
 		MinWeightPercent: &typev3.Percent{Value: 10},
-		// Envoy requires a runtime key; this one is never set.
+		// Envoy requires a runtime key. The agent never sets this one.
 		Aggression: &corev3.RuntimeDouble{DefaultValue: 1,
 			RuntimeKey: "outrider.warmup.aggression"}}
 	if warmup.MinimumPercent != nil {
@@ -60,7 +60,7 @@ func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartC
 	return out
 }
 
-// smallestRing is Istio's default ring size.
+// smallestRing is Istio's default of minimumRingSize.
 const smallestRing = 1024
 
 func (d *draft) applyHash(hash *networking.LoadBalancerSettings_ConsistentHashLB) {

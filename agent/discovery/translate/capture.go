@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Istio's names of the listeners and clusters that every intercepting proxy has.
+// Istio's names of the listeners and clusters that every proxy with interception has.
 const (
 	PassthroughCluster        = "PassthroughCluster"
 	InboundPassthroughCluster = "InboundPassthroughCluster"
@@ -31,12 +31,12 @@ const (
 	virtualInbound            = "virtualInbound"
 )
 
-// originalSourceMark marks packets to applications that have the client's source address, so that
-// policy routing returns the answers to Envoy. The value is Istio's.
+// originalSourceMark marks packets from Envoy to applications that have the client's source
+// address, so that policy routing returns the answers to Envoy. The value is Istio's.
 const originalSourceMark = 1337
 
-// CaptureClusters returns the clusters for connections to unknown destinations: the original
-// destination, and a black hole.
+// CaptureClusters returns the clusters for connections to unknown destinations: one forwards to the
+// original destination, one is a black hole.
 func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, error) {
 	outbound := &clusterv3.Cluster{Name: PassthroughCluster,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
@@ -63,8 +63,8 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	return out, nil
 }
 
-// VirtualOutbound returns the listener that receives captured outbound connections. It hands each
-// to the listener of the original address and port, else to the cluster fallback.
+// VirtualOutbound returns the listener that receives captured outbound connections. It passes each
+// to the listener with the original address and port, else to the cluster fallback.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualOutbound+"-blackhole", m.OutboundPort)
 	if err != nil {
@@ -86,8 +86,8 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 	return resource.New(l.Name, l)
 }
 
-// VirtualInbound returns the listener that receives captured inbound connections, to declared ports
-// and to all others, for which policy has the mode of mutual TLS. guards are those of the others.
+// VirtualInbound returns the listener that receives captured inbound connections to declared ports
+// and to all others. policy has the modes of mutual TLS for the other ports, guards their filters.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
 	guards Guards, origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
@@ -118,8 +118,8 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy mod
 	return resource.New(l.Name, l, origins...)
 }
 
-// undeclared returns the ports other than declared ones: all in one, and those that have a mode of
-// mutual TLS of their own.
+// undeclared returns the inbound ports that stand for all ports not declared: one for each port
+// with a mode of mutual TLS of its own, and one for all the rest.
 func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy,
 	guards Guards) []Inbound {
 	all := []Inbound{{Passthrough: true, Protocol: model.Auto, Identity: node.Identity,
@@ -134,7 +134,8 @@ func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy,
 	return all
 }
 
-// transparent makes a TPROXY listener accept connections to foreign addresses.
+// transparent returns the listener field transparent, which lets a TPROXY listener accept
+// connections to foreign addresses.
 func transparent(node model.Node) *wrapperspb.BoolValue {
 	if node.Interception != model.Tproxy {
 		return nil
@@ -142,8 +143,9 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 	return wrapperspb.Bool(true)
 }
 
-// blackHole closes connections to a port (0: any), for example to the capture port itself, which
-// would loop. That is no failure of a backend, and outrider-capture does it once a second.
+// blackHole returns a filter chain that closes connections to a port (0: any), for example to the
+// capture port itself, which would loop. These are not logged as failures of a backend, because
+// outrider-capture opens such a connection once a second.
 func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
 	log := m.AccessLog
 	log.Failures = ""
@@ -155,7 +157,7 @@ func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChai
 		Filters: []*listenerv3.Filter{filter}}, nil
 }
 
-// passOn returns a TCP proxy to a cluster.
+// passOn returns a TCP proxy filter that forwards to a cluster.
 func passOn(log AccessLog, cluster string) (*listenerv3.Filter, error) {
 	logs, err := loggers(log, ofConnections)
 	if err != nil {
@@ -166,11 +168,11 @@ func passOn(log AccessLog, cluster string) (*listenerv3.Filter, error) {
 			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 
-// inspect adds the listener filters that the filter chain matches need. Ports whose chains need
-// none are exempt, since with some protocols the client waits for the server to speak first.
+// inspect adds the listener filters that the filter chain matches need. It exempts ports whose
+// chains need none, because in some protocols the client waits for the server to send first.
 func inspect(l *listenerv3.Listener, m *mesh.Config) {
 	add := func(name string, config proto.Message, needs func(*listenerv3.FilterChainMatch) bool) {
-		ports := map[uint32]bool{} // 0: any
+		ports := map[uint32]bool{} // port 0: all ports
 		for _, c := range l.FilterChains {
 			port := c.GetFilterChainMatch().GetDestinationPort().GetValue()
 			ports[port] = ports[port] || needs(c.GetFilterChainMatch())
@@ -207,7 +209,8 @@ func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilte
 		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(config)}}
 }
 
-// anyOf matches connections to any of the ports; nil if there are none.
+// anyOf returns a predicate that matches connections to any of the ports; nil if there are no
+// ports.
 func anyOf(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
 	for _, port := range ports {

@@ -7,21 +7,21 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Claims separates what several hosts route on one listener. Envoy refuses a listener with two
-// equal matches, so the first claim wins.
+// Claims distributes the connections of one listener among routes of several hosts. Envoy refuses a
+// listener with two equal filter chain matches, so the first route with a match keeps it.
 type Claims struct {
 	Routes  []Connection
 	claimed map[claim]Connection
 }
 
-// claim is the match of a filter chain.
+// claim is the match of a filter chain that a route has.
 type claim struct {
-	serverName string       // "*": any
-	subnet     netip.Prefix // zero: any
+	serverName string       // SNI; "*": any
+	subnet     netip.Prefix // subnet of the destination; zero: any
 }
 
-// Take adds the routes of a host. It returns a problem for each match that an earlier host has
-// already, and for each match that Envoy cannot express.
+// Take adds the routes of a host. It returns a problem for each match that an earlier route already
+// has, and for each match that Envoy cannot express.
 func (c *Claims) Take(routes []Connection) []object.Problem {
 	if c.claimed == nil {
 		c.claimed = map[claim]Connection{}
@@ -35,7 +35,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 		if subnets == nil {
 			subnets = []netip.Prefix{{}}
 		}
-		whole := route // for names that are unclaimed on all subnets
+		whole := route // a copy for names that no route has on any of the subnets
 		whole.ServerNames = nil
 		for _, name := range names {
 			if !CanServerName(name) {
@@ -51,7 +51,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 				case !ok:
 					c.claimed[claim{name, subnet}] = route
 					free = append(free, subnet)
-				// within one object, an earlier match is supposed to win
+				// matches of one object may overlap: the earlier one wins, which is no problem
 				case by.Object != route.Object:
 					problems = append(problems, claimed(route, by, name))
 				}
@@ -79,7 +79,7 @@ func (c *Claims) add(route Connection) {
 	c.Routes = append(c.Routes, route)
 }
 
-// claimed reports that connections for a name are routed elsewhere already.
+// claimed returns the problem that connections for a name are already routed by another object.
 func claimed(route, by Connection, name string) object.Problem {
 	return route.Object.Warning(route.Field,
 		fmt.Sprintf("connections for %s are taken by %s of %s at %s, which counts", name,

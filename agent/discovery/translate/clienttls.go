@@ -14,16 +14,16 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// applyTLS sets how connections to the service are encrypted. names are the subject alternative
-// names to expect unless the policy has its own; serverName is the SNI of ISTIO_MUTUAL unless the
-// policy has one.
+// applyTLS configures TLS of connections to the service. names are the expected subject alternative
+// names, unless the policy has its own; serverName is the SNI of ISTIO_MUTUAL, unless the policy
+// has one.
 func (d *draft) applyTLS(names []string, serverName string) {
 	if context := d.tlsContext(names, serverName); context != nil {
 		d.TransportSocket = tlsSocket(context)
 	}
 }
 
-// applyProxyProtocol wraps all transport sockets of the cluster with the PROXY protocol, if the
+// applyProxyProtocol makes all transport sockets of the cluster send the PROXY protocol, if the
 // policy requires it.
 func (d *draft) applyProxyProtocol() {
 	in := d.policy.proxyProtocol
@@ -33,7 +33,7 @@ func (d *draft) applyProxyProtocol() {
 	wrap := func(inner *corev3.TransportSocket) *corev3.TransportSocket {
 		return transportSocket("envoy.transport_sockets.upstream_proxy_protocol",
 			&proxyprotocolv3.ProxyProtocolUpstreamTransport{
-				// both enums have the same numbers
+				// the enums of Istio and Envoy have the same numbers
 				Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(
 					in.Version)}, TransportSocket: inner})
 	}
@@ -48,7 +48,8 @@ func (d *draft) applyProxyProtocol() {
 	}
 }
 
-// peers returns the subject alternative names of a service: its entry's and its service accounts'.
+// peers returns the expected subject alternative names of a service: those of its ServiceEntry, and
+// of the service accounts of its endpoints.
 func (d *draft) peers(service *model.Service, port *model.Port) []string {
 	names := slices.Clone(port.Entry.SubjectAltNames)
 	for _, account := range service.Accounts() {
@@ -82,8 +83,9 @@ func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTls
 	return nil
 }
 
-// originTLS returns TLS with certificates from files or a credential. Without an SNI the request's
-// host is used, and verified unless the policy has subject alternative names.
+// originTLS returns the TLS settings for certificates from files or a credential. Without a
+// configured SNI, Envoy uses the request's host, and verifies it unless the policy has subject
+// alternative names.
 func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	names []string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(in.Sni)
@@ -125,13 +127,15 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	return out
 }
 
-// fileSecret refers to a secret in files or of a credential.
+// fileSecret returns a reference to a secret from files or a credential, and records that the
+// cluster needs it.
 func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
 	d.secrets = append(d.secrets, secret)
 	return secretSource(secret)
 }
 
-// meshTLS returns mutual TLS between workloads with the certificates of the mesh. in may be nil.
+// meshTLS returns the settings for mutual TLS between workloads with the certificates of the mesh.
+// in may be nil.
 func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string,
 	serverName string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(cmp.Or(in.GetSni(), serverName))
@@ -154,7 +158,8 @@ func (d *draft) newTLS(serverName string) *tlsv3.UpstreamTlsContext {
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}}
 }
 
-// anyOfNames matches certificates with any of the names, as any type of subject alternative name.
+// anyOfNames returns matchers for certificates that have any of the names, as a subject alternative
+// name of any type.
 func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	var out []*tlsv3.SubjectAltNameMatcher
 	for _, name := range names {

@@ -22,27 +22,27 @@ func ClusterName(port uint32, subset, host string) string {
 	return fmt.Sprintf("outbound|%d|%s|%s", port, subset, host)
 }
 
-// Clusters holds the resources of one service: its clusters, and their endpoints where those are
-// static.
+// Clusters holds the resources of one service: its clusters, and the endpoints of clusters whose
+// endpoints are static.
 type Clusters struct {
 	Resources []*resource.Resource
 	Problems  []object.Problem
-	// referenced by the clusters, with the rules that require them
+	// secrets that the clusters refer to, with the DestinationRules that require them
 	Secrets map[FileSecret][]resource.Origin
 
 	mesh *mesh.Config
 	node model.Node
 }
 
-// ServiceClusters translates a service with a rule (nil: none) for a proxy. Proxies with equal
-// ReaderKeys get equal clusters.
+// ServiceClusters translates a service with its DestinationRule (nil: none) for a proxy. Proxies
+// with equal ReaderKeys get equal clusters.
 func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.Captured() {
-			// reported by validation: without interception the original destination is unknown
+			// validation reports this: without interception the original destination is unknown
 			continue
 		}
 		out.add(service, port, rule, nil)
@@ -57,7 +57,8 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	return out
 }
 
-// reportShadowed reports subsets, policies and ports that an older object overrides.
+// reportShadowed reports subsets, policies and ports that have no effect because an older object
+// has precedence.
 func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	for _, s := range service.Shadowed {
 		oldest := service.Oldest()
@@ -108,7 +109,7 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	}
 }
 
-// precedence explains why the first object takes precedence over the second.
+// precedence describes why the first object takes precedence over the second.
 func precedence(first, second *object.Object) string {
 	if object.Age(first, second) < 0 {
 		return "older"
@@ -133,7 +134,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		service.Host)}, mesh: out.mesh, protocol: port.Protocol,
 		policy: policyFor(rule, port.Number, subsetName)}
 	endpoints := service.Endpoints(port, labels)
-	// forward to the original destination
+	// the cluster forwards to the original destination
 	toOriginal := port.Entry.Resolution == networking.ServiceEntry_NONE
 	if subset != nil && len(endpoints) == 0 && !toOriginal && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, subset.Object.Warning(fmt.Sprintf("subsets[%d].labels",
@@ -151,7 +152,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		}
 	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.node.Identity {
-		// Without endpoints requests fail. They must not leave unencrypted.
+		// Without endpoints the cluster fails all requests, which must not be sent unencrypted.
 		c.policy.tls, endpoints, toOriginal = nil, nil, false
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
@@ -191,8 +192,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	out.publish(c.Name, c.finish(), port.Object, origins)
 }
 
-// passThrough forwards connections to their original address. port replaces the original port
-// unless it is 0.
+// passThrough makes the cluster forward connections to their original address. A port other than 0
+// replaces the original port.
 func (d *draft) passThrough(port uint32) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	d.LbPolicy, d.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
@@ -203,7 +204,8 @@ func (d *draft) passThrough(port uint32) {
 	}
 }
 
-// resolveNames lets Envoy resolve endpoints with DNS: all addresses of each, or one at a time.
+// resolveNames makes Envoy resolve endpoints with DNS: all addresses of each name, or one at a
+// time.
 func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{
 		ClusterType: &clusterv3.Cluster_CustomClusterType{
@@ -215,7 +217,7 @@ func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 			})}}
 }
 
-// need records that a rule requires a secret.
+// need records that a DestinationRule requires a secret.
 func (out *Clusters) need(secret FileSecret, rule *model.Rule) {
 	if _, known := out.Secrets[secret]; known {
 		return
@@ -238,7 +240,8 @@ func (out *Clusters) publish(name string, message validated, from *object.Object
 	out.Resources = append(out.Resources, r)
 }
 
-// noIdentity reports that a rule requires a certificate of the mesh, which the proxy does not have.
+// noIdentity returns the problem that a DestinationRule requires a certificate of the mesh, which
+// the proxy does not have.
 func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string) object.Problem {
 	o, field, says := rule.PolicyOf, "trafficPolicy", rule.Policy
 	if subset != nil && (policy{}).override(subset.TrafficPolicy, port).tls != nil {

@@ -21,15 +21,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Connection routes connections that are not parsed as HTTP: one entry of a VirtualService's tls or
-// tcp, or all connections to a service.
+// Connection routes connections that are not parsed as HTTP: it is one match of a VirtualService's
+// tls or tcp routes, or stands for all connections to a service.
 type Connection struct {
 	ServerNames []string       // SNI in lower case; nil matches all
-	Subnets     []netip.Prefix // of the destination address; nil matches all
-	Object      *object.Object // the object that defines the route
-	Field       string         // path below spec
+	Subnets     []netip.Prefix // subnets of the destination address; nil matches all
+	Object      *object.Object // object that defines the route
+	Field       string         // path of the field that defines the route, below spec
 
-	proxy *tcpproxyv3.TcpProxy // without access log
+	proxy *tcpproxyv3.TcpProxy // TCP proxy, to which Filter adds the access log
 }
 
 // Filter returns the TCP proxy filter.
@@ -43,7 +43,7 @@ func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
 	return networkFilter("envoy.filters.network.tcp_proxy", proxy)
 }
 
-// Chain returns the filter chain that matches the connection.
+// Chain returns a filter chain that matches and forwards the connection.
 func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, error) {
 	filter, err := c.Filter(log)
 	if err != nil {
@@ -63,21 +63,21 @@ func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, 
 	return chain, nil
 }
 
-// Equal reports whether two connections have the same Envoy configuration and origin.
+// Equal reports whether two Connections have the same Envoy configuration and origin.
 func (c Connection) Equal(d Connection) bool {
 	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) &&
 		c.Object == d.Object && c.Field == d.Field &&
 		proto.Equal(c.proxy, d.proxy)
 }
 
-// Connections is the routing of connections to a host and port.
+// Connections describes how connections to a host and port are routed.
 type Connections struct {
-	Routes   []Connection // the first match applies
+	Routes   []Connection // routes in order: the first one that matches applies
 	Problems []object.Problem
-	Reads    []string // hosts whose service or rule it depends on, sorted
+	Reads    []string // sorted hosts whose service or DestinationRule was read
 }
 
-// Equal reports whether two values lead to equal listeners.
+// Equal reports whether two values result in equal listeners.
 func (c *Connections) Equal(d *Connections) bool {
 	return c == d || c != nil && d != nil && slices.EqualFunc(c.Routes, d.Routes, Connection.Equal)
 }
@@ -92,13 +92,13 @@ func (c *Connections) Origins() []resource.Origin {
 }
 
 // ServiceConnections returns how sidecars route connections to a port of a service: by the
-// VirtualServices that name its host, in order of precedence (tls for TLS ports, tcp for others),
-// else to the service.
+// VirtualServices that name its host, in order of precedence (their tls routes for a TLS port, else
+// their tcp routes); all other connections reach the service itself.
 func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 	routings []*model.Routing) *Connections {
 	r.begin()
 	out := &Connections{}
-	var everything *Connection // the route that matches everything else
+	var everything *Connection // first route that matches all connections, if any
 	for _, routing := range routings {
 		routes := r.TCPRoutes
 		if port.Protocol == model.TLS {
@@ -130,7 +130,7 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 	return out
 }
 
-// TLSRoutes returns the tls routes of a VirtualService that apply to this listener, one for each
+// TLSRoutes returns the tls routes of a VirtualService that apply to the listener, one for each
 // match, in order.
 func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 	var out []Connection
@@ -158,8 +158,8 @@ func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 	return out
 }
 
-// TCPRoutes returns the tcp routes of a VirtualService that apply to this listener, in order.
-// Routes after one without subnets are unreachable.
+// TCPRoutes returns the tcp routes of a VirtualService that apply to the listener, in order. It
+// omits routes after one that matches all subnets, because they are unreachable.
 func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
 	var out []Connection
 	for i, in := range routing.Spec.Tcp {
@@ -191,7 +191,7 @@ func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
 	return out
 }
 
-// connectionMatch is the common part of tls and tcp matches.
+// connectionMatch is the common interface of tls and tcp matches.
 type connectionMatch interface {
 	GetPort() uint32
 	GetGateways() []string
@@ -202,8 +202,8 @@ type connectionMatch interface {
 
 func (r *Router) inMesh() bool { return slices.Contains(r.Gateway, model.MeshGateway) }
 
-// appliesTo reports whether connections of this listener can satisfy a match. As in Istio, a
-// gateway knows only the port of its clients.
+// appliesTo reports whether connections of the listener can satisfy a match. As in Istio, only the
+// port on which clients connect counts for a gateway.
 func (r *Router) appliesTo(routing *model.Routing, field string, match connectionMatch) bool {
 	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(),
 		routing) {
@@ -226,7 +226,7 @@ func (r *Router) appliesTo(routing *model.Routing, field string, match connectio
 	return true
 }
 
-// destinations forwards connections to one destination, or to several by weight.
+// destinations returns a TCP proxy that forwards to one destination, or to several by weight.
 func (r *Router) destinations(routing *model.Routing, routes []*networking.RouteDestination,
 	field string) *tcpproxyv3.TcpProxy {
 	var names []string
@@ -241,7 +241,8 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 		clusters = append(clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: name,
 			Weight: uint32(max(to.Weight, 0))})
 	}
-	first := routes[0].Destination // as in Istio, its rule defines the idle timeout
+	// as in Istio, the first destination's DestinationRule defines the idle timeout
+	first := routes[0].Destination
 	service := r.service(model.FullName(first.GetHost(), routing.Object.Namespace,
 		r.World.Domain()))
 	if len(routes) == 1 {
@@ -254,8 +255,8 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 	return out
 }
 
-// proxy forwards connections to a cluster of a service (nil: unknown) with the settings of its
-// rule.
+// proxy returns a TCP proxy that forwards to a cluster of a service (nil: unknown), with the
+// settings of the service's DestinationRule.
 func (r *Router) proxy(service *model.Service, port uint32, subset,
 	cluster string) *tcpproxyv3.TcpProxy {
 	out := &tcpproxyv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{
@@ -281,8 +282,7 @@ func (r *Router) proxy(service *model.Service, port uint32, subset,
 	return out
 }
 
-// subnets parses addresses and CIDR blocks, which are valid, and returns them sorted without
-// duplicates.
+// subnets parses valid addresses and CIDR blocks, and returns them sorted without duplicates.
 func subnets(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Limits of Envoy.
+// Limits that Envoy enforces.
 const (
 	unlimited = math.MaxUint32
 	anyIPv4   = "0.0.0.0"
@@ -31,7 +31,7 @@ func typed(message proto.Message) *anypb.Any {
 		string(message.ProtoReflect().Descriptor().FullName()), Value: encode(message)}
 }
 
-// encode marshals a message. That fails for invalid UTF-8 only, which YAML excludes.
+// encode marshals a message. It fails only for invalid UTF-8, which YAML cannot contain.
 func encode(message proto.Message) []byte {
 	value, err := resource.Encode(message)
 	if err != nil {
@@ -54,7 +54,8 @@ func socketAddress(host string, port uint32) *corev3.Address {
 			Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
 }
 
-// positive returns v as Envoy's optional number; nil (Envoy's default) if v is not positive.
+// positive returns v as an optional number for Envoy. It returns nil, Envoy's default, if v is not
+// positive.
 func positive(v int32) *wrapperspb.UInt32Value {
 	if v <= 0 {
 		return nil
@@ -62,13 +63,14 @@ func positive(v int32) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(uint32(v))
 }
 
-// validated is implemented by Envoy's messages.
+// validated is a message of Envoy's API, which has a method Validate.
 type validated interface {
 	proto.Message
 	Validate() error
 }
 
-// refused reports that a translated object is invalid, which is a bug or a missing check.
+// refused returns the problem that Envoy would refuse what an object was translated to, because of
+// a bug or a missing check.
 func refused(o *object.Object, err error) object.Problem {
 	return o.Problem(object.Finding{Severity: condition.Error,
 		Message: "Envoy would refuse the result: " + err.Error(),

@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// group holds endpoints of one locality and priority.
+// group holds endpoints that share locality and priority.
 type group struct {
 	where     model.Locality
 	priority  int
-	weight    uint32 // relative to other groups of the same priority
+	weight    uint32 // weight relative to other groups of the same priority
 	endpoints []model.Endpoint
 }
 
@@ -35,7 +35,7 @@ func byLocality(endpoints []model.Endpoint) []group {
 	return groups
 }
 
-// addWeight adds without overflow.
+// addWeight returns the sum of two weights, or the maximum if that overflows.
 func addWeight(a, b uint32) uint32 {
 	if sum := a + b; sum >= a {
 		return sum
@@ -43,8 +43,8 @@ func addWeight(a, b uint32) uint32 {
 	return unlimited
 }
 
-// assignment returns the endpoints as Envoy's ClusterLoadAssignment. Those for which mutual (nil:
-// none) returns true get the metadata for automatic mutual TLS.
+// assignment returns a ClusterLoadAssignment with groups of endpoints. Endpoints for which mutual
+// returns true get the metadata for automatic mutual TLS; a nil function selects none.
 func assignment(name string, groups []group,
 	mutual func(*model.Endpoint) bool) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name,

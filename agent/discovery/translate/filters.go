@@ -19,14 +19,14 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Names of HTTP filters with per-route settings.
+// Names of HTTP filters that have per-route settings.
 const (
 	corsFilter   = "envoy.filters.http.cors"
 	faultFilter  = "envoy.filters.http.fault"
 	routerFilter = "envoy.filters.http.router"
 )
 
-// filterConfigs sets the per-route settings of HTTP filters.
+// filterConfigs sets a route's settings for HTTP filters.
 func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
 	put := func(filter string, config proto.Message) {
 		if out.TypedPerFilterConfig == nil {
@@ -42,14 +42,14 @@ func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
 	}
 }
 
-// fraction returns a percentage in millionths.
+// fraction converts a percentage to millionths.
 func fraction(percent float64) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: uint32(math.Round(percent * 10_000)),
 		Denominator: typev3.FractionalPercent_MILLION}
 }
 
-// fault returns nil if nothing is delayed or aborted. A fault without a percentage affects no
-// requests.
+// fault translates a fault injection. It returns nil if nothing is delayed or aborted; a fault
+// without a percentage affects no requests.
 func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay.GetFixedDelay() != nil {
@@ -67,7 +67,7 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_HttpStatus{
 			HttpStatus: uint32(kind.HttpStatus)}}
 	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-		code, _ := model.GRPCStatus(kind.GrpcStatus) // validated
+		code, _ := model.GRPCStatus(kind.GrpcStatus) // validation accepts only known codes
 		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_GrpcStatus{
 			GrpcStatus: code}}
 	}
@@ -104,7 +104,8 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	return out
 }
 
-// mirrors adds request mirroring. Mirrored requests keep their host, without Envoy's "-shadow".
+// mirrors adds request mirroring to a route. Mirrored requests retain their host, without Envoy's
+// suffix "-shadow".
 func (r *Router) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field string) {
 	mirror := func(to *networking.Destination, percent *networking.Percent, field string) {
 		share := fraction(100)

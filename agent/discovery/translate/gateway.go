@@ -16,9 +16,9 @@ import (
 type GatewayChain struct {
 	Name        string
 	ServerNames []string                      // SNI; nil or "*" matches all
-	TLS         *networking.ServerTLSSettings // nil: plain text or passthrough
+	TLS         *networking.ServerTLSSettings // nil: plain text or TLS passthrough
 	RouteName   string
-	StatPrefix  string // "": the listener's
+	StatPrefix  string // prefix of statistics; "": that of the listener
 	Filters     []*listenerv3.Filter
 }
 
@@ -29,7 +29,7 @@ func HTTPRouteName(port uint32, bind string) string {
 }
 
 // HTTPSRouteName returns Istio's name of the route configuration of one HTTPS server:
-// https.443.name.gateway.namespace, followed by the address if it has one.
+// https.443.name.gateway.namespace. If the server is bound to an address, the address is appended.
 func HTTPSRouteName(port uint32, portName, gateway, namespace, bind string) string {
 	return fmt.Sprintf("https.%d.%s.%s.%s", port, portName, gateway, namespace) + bound(bind)
 }
@@ -41,8 +41,8 @@ func bound(bind string) string {
 	return "." + bind
 }
 
-// GatewayListener returns the listener for all servers with one address ("" = 0.0.0.0) and port:
-// one chain without TLS, or any number of chains distinguished by SNI.
+// GatewayListener returns the listener for all servers with the same address ("": 0.0.0.0) and
+// port. It has either one filter chain without TLS, or any number of chains that differ in SNI.
 func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
 	guards Guards, origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {

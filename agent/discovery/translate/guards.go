@@ -13,15 +13,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Guards holds the filters of a proxy that admit or deny what comes in, and the objects that they
-// come from. The zero value admits everything.
+// Guards holds the filters of a proxy that allow or deny incoming requests and connections, with
+// the objects that they were translated from. The zero value allows everything.
 type Guards struct {
-	Requests    []*hcmv3.HttpFilter  // before the filters of routing
-	Connections []*listenerv3.Filter // before the filter that forwards what is not parsed as HTTP
+	Requests []*hcmv3.HttpFilter // HTTP filters; they precede those for routing
+	// network filters; they precede the filter that forwards connections not parsed as HTTP
+	Connections []*listenerv3.Filter
 	Origins     []resource.Origin
 }
 
-// DenyAll returns the filters that deny everything: they allow what any of no rules matches.
+// DenyAll returns filters that deny everything: they have the action ALLOW and no rules.
 func DenyAll(origins ...resource.Origin) Guards {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}
 	return Guards{Origins: origins,
@@ -31,22 +32,22 @@ func DenyAll(origins ...resource.Origin) Guards {
 				Rules: rules, StatPrefix: networkStatPrefix})}}}}
 }
 
-// IsGuard reports whether filters with a name admit or deny.
+// IsGuard reports whether a filter with a name allows or denies.
 func IsGuard(name string) bool {
 	return slices.Contains([]string{rbac.RequestFilter, rbac.ConnectionFilter, extAuthzFilter,
 		networkExtAuthzFilter, rbac.TokenFilter}, name)
 }
 
-// IsDryRun reports whether the shadow rules with a prefix have no effect: others decide what an
-// external authorizer is asked.
+// IsDryRun reports whether the shadow rules of an RBAC filter with a prefix have no effect. Those
+// with the prefix of authorizers decide whether an external authorizer is called.
 func IsDryRun(prefix string) bool { return prefix != authorizerShadow }
 
-// addTo puts the filters for requests before those of a connection manager.
+// addTo prepends the HTTP filters to those of a connection manager.
 func (g Guards) addTo(manager *hcmv3.HttpConnectionManager) {
 	manager.HttpFilters = slices.Concat(g.Requests, manager.HttpFilters)
 }
 
-// before returns the filters for connections, then others.
+// before returns the network filters, followed by others.
 func (g Guards) before(filters ...*listenerv3.Filter) []*listenerv3.Filter {
 	return slices.Concat(g.Connections, filters)
 }

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 )
 
-// serverName is the server header of Istio's proxies.
+// serverName is the value of the server header in responses of Istio's proxies.
 const serverName = "istio-envoy"
 
 func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
@@ -25,7 +25,8 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 		TypedConfig: typed(config)}}
 }
 
-// connectionManager returns an HTTP connection manager with the named route configuration from RDS.
+// connectionManager returns an HTTP connection manager that gets the named route configuration over
+// RDS.
 func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Config,
 	guards Guards) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
@@ -50,7 +51,7 @@ func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Confi
 
 const managerFilter = "envoy.filters.network.http_connection_manager"
 
-// newManager returns the common settings of all HTTP connection managers.
+// newManager returns an HTTP connection manager with the settings that all have in common.
 func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager, error) {
 	logs, err := loggers(m.AccessLog, ofRequests)
 	if err != nil {
@@ -61,7 +62,7 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}),
 			httpFilter(corsFilter, &corsv3.CorsPolicy{}),
 			httpFilter(routerFilter, &routerv3.Router{})},
-		// no idle timeout for requests, as in Istio
+		// as in Istio, requests have no idle timeout
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
@@ -71,7 +72,7 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 	return manager, nil
 }
 
-// asServer makes a manager pass the application's server header on.
+// asServer makes a connection manager forward the application's server header.
 func asServer(manager *hcmv3.HttpConnectionManager) {
 	manager.ServerName = serverName
 	manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
@@ -79,14 +80,14 @@ func asServer(manager *hcmv3.HttpConnectionManager) {
 		Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
 }
 
-// withRoutes sets an inline route configuration.
+// withRoutes sets an inline route configuration of a connection manager.
 func withRoutes(manager *hcmv3.HttpConnectionManager,
 	routes *routev3.RouteConfiguration) (*listenerv3.Filter, error) {
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	return networkFilter(managerFilter, manager)
 }
 
-// normalizePath sets the path normalization that precedes routing.
+// normalizePath sets the normalization of paths, which happens before routing.
 func normalizePath(manager *hcmv3.HttpConnectionManager,
 	how meshapi.MeshConfig_ProxyPathNormalization_NormalizationType) {
 	manager.NormalizePath = wrapperspb.Bool(how != meshapi.MeshConfig_ProxyPathNormalization_NONE)

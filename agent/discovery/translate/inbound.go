@@ -27,31 +27,34 @@ type Inbound struct {
 	Port     uint32 // destination port
 	Name     string // name of the port
 	Protocol model.Protocol
-	// address of the port's own listener; "": captured connections only
+	// address of the port's own listener; "": the port accepts captured connections only
 	Bind string
-	// IP:port or unix:///path of the application; "": the original destination
+	// IP:port or unix:///path of the application; "": the original destination of a connection
 	Endpoint string
-	TLS      *networking.ServerTLSSettings // terminated here; nil: not at all
-	Mutual   model.MutualTLS               // of the mesh; without effect with TLS
-	Identity bool                          // the proxy has a certificate of the mesh
+	// TLS settings of a Sidecar's ingress listener, by which the proxy terminates TLS; nil: none
+	TLS *networking.ServerTLSSettings
+	// mode of mutual TLS of the mesh; without effect if TLS is set
+	Mutual   model.MutualTLS
+	Identity bool // the proxy has a certificate of the mesh
 	Guards   Guards
-	// captured connections to undeclared ports: Port, or all if it is 0
+	// the port stands for captured connections to undeclared ports: to Port, or to all if it is 0
 	Passthrough bool
-	// limits of connections to the application; nil: none
+	// limits of connections to the application; nil: no limits
 	Pool *networking.ConnectionPoolSettings
 }
 
 // InboundClusterName returns Istio's name of an inbound cluster: inbound|8080||.
 func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
 
-// passthroughSource is the source address of connections to the original destination. Interception
-// exempts it. The value is Istio's.
+// passthroughSource is the source address of connections to the original destination, by which
+// interception recognizes and exempts them. The value is Istio's.
 const passthroughSource = "127.0.0.6"
 
-// passthroughSource6 is the same for IPv6. Istio's ::6 would have to be an address of the host.
+// passthroughSource6 is passthroughSource for IPv6. Istio's ::6 would have to be an address of the
+// host.
 const passthroughSource6 = "::1"
 
-// Cluster returns the cluster for the application.
+// Cluster returns the cluster that forwards to the application.
 func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
@@ -75,12 +78,12 @@ func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	return resource.New(c.Name, c, origins...)
 }
 
-// toOriginalDestination makes a cluster forward to the application that a captured connection was
-// addressed to.
+// toOriginalDestination makes a cluster forward to the application that was the destination of a
+// captured connection.
 func toOriginalDestination(c *clusterv3.Cluster, node model.Node) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
-	if node.Interception == model.Redirect { // TPROXY keeps the client's address
+	if node.Interception == model.Redirect { // with TPROXY the client's source address is retained
 		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
 			Address:       passthroughSource,
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}}
@@ -107,7 +110,7 @@ func parseEndpoint(text string) (*corev3.Address, error) {
 	return socketAddress(host, uint32(number)), nil
 }
 
-// Terminated returns the protocol after TLS termination.
+// Terminated returns the protocol of the connection after TLS was terminated.
 func (in Inbound) Terminated() model.Protocol {
 	if in.TLS != nil && in.Protocol == model.TLS {
 		return model.HTTP
@@ -115,7 +118,7 @@ func (in Inbound) Terminated() model.Protocol {
 	return in.Protocol
 }
 
-// chainName returns Istio's name of a filter chain: the name of the port's listener.
+// chainName returns Istio's name of a filter chain, which is the name of the port's listener.
 func (in Inbound) chainName(http bool) string {
 	switch {
 	case in.Passthrough && http:
@@ -126,7 +129,7 @@ func (in Inbound) chainName(http bool) string {
 	return ListenerName(cmp.Or(in.Bind, anyIPv4), in.Port)
 }
 
-// Listener returns the port's own listener.
+// Listener returns the listener that is bound to the port.
 func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	chains, err := in.chains(m, false)
 	if err != nil {
@@ -144,7 +147,7 @@ func (in Inbound) Check(m *mesh.Config) error {
 	return err
 }
 
-// chains returns the filter chains of the port. captured adds a match on the port.
+// chains returns the filter chains of the port. If captured is set, they also match the port.
 func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
 	port := in.Port
 	if !captured {
@@ -177,7 +180,7 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	return chains, nil
 }
 
-// filters returns the network filters of a chain. The last one forwards.
+// filters returns the network filters of a filter chain. The last one forwards.
 func (in Inbound) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, error) {
 	cluster := InboundClusterName(in.Port)
 	if in.Passthrough {
@@ -191,8 +194,8 @@ func (in Inbound) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, erro
 	return in.Guards.before(forward), err
 }
 
-// manager sends every request to one cluster. As in Istio, it retries requests that failed because
-// the application had just closed the connection.
+// manager returns an HTTP connection manager that sends every request to one cluster. As in Istio,
+// it retries requests that failed because the application had just closed the connection.
 func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 	port, portName, statPrefix := in.Port, in.Name, "inbound_"+in.chainName(true)
 	if in.Passthrough {
@@ -202,7 +205,7 @@ func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, e
 	if err != nil {
 		return nil, err
 	}
-	// only the router
+	// inbound managers have no HTTP filter but the router
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	in.Guards.addTo(manager)
 	asServer(manager)
@@ -223,7 +226,7 @@ func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, e
 // plainHTTP lists the application protocols detected by the HTTP inspector.
 var plainHTTP = []string{"http/1.0", "http/1.1", "h2c"}
 
-// detection sets the time that a listener waits for the first bytes; 0 is unlimited.
+// detection sets how long a listener waits for the first bytes of a connection; 0 is unlimited.
 func detection(l *listenerv3.Listener, wait time.Duration) {
 	l.ListenerFiltersTimeout = durationpb.New(wait)
 	l.ContinueOnListenerFiltersTimeout = true

@@ -25,12 +25,12 @@ func newListener(address string, port uint32,
 		Name: ListenerName(address, port), Address: socketAddress(address, port),
 		FilterChains:     chains,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		EnableReusePort:  wrapperspb.Bool(true), // a second Envoy takes over side by side
+		EnableReusePort:  wrapperspb.Bool(true), // side by side, a second Envoy binds the same port
 	}
 }
 
-// dualStack makes a listener for captured connections receive those over IPv6 as well, as istiod
-// does for proxies with addresses of both families.
+// dualStack makes a listener for captured connections also receive those over IPv6, as istiod does
+// for proxies with addresses of both families.
 func dualStack(l *listenerv3.Listener, port uint32) {
 	l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{Address: socketAddress(anyIPv6, port)}}
 }
@@ -39,16 +39,17 @@ func dualStack(l *listenerv3.Listener, port uint32) {
 type Outbound struct {
 	Address string
 	Port    uint32
-	// not bound; captured connections to the address and port are handed to it
-	Captured    bool
-	IPv6        bool         // with Captured and every IPv4 address: every IPv6 address, too
-	Routes      string       // name of the route configuration; "": no HTTP
-	Sniff       bool         // detect HTTP; other connections are forwarded
-	Connections []Connection // connections that are not parsed as HTTP
-	Rest        string       // cluster for captured connections that match nothing else
+	// the listener is not bound, and gets captured connections to its address and port
+	Captured bool
+	IPv6     bool // if Captured and for all IPv4 addresses: also for all IPv6 addresses
+	// name of the route configuration; "": connections are not parsed as HTTP
+	Routes      string
+	Sniff       bool         // Envoy detects HTTP, and forwards connections with other content
+	Connections []Connection // routes of connections that are not parsed as HTTP
+	Rest        string       // cluster for captured connections that no route matches
 }
 
-// Listener returns the listener resource.
+// Listener returns the Envoy listener for the outbound traffic.
 func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(o.Address, o.Port)
 	if o.Routes != "" {
@@ -89,15 +90,15 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	return resource.New(l.Name, l, compact(origins)...)
 }
 
-// inspectTLS adds the TLS inspector, which detects the SNI.
+// inspectTLS adds the listener filter that detects the SNI of TLS.
 func inspectTLS(l *listenerv3.Listener) {
 	l.ListenerFilters = append(l.ListenerFilters, listenerFilter("tls_inspector",
 		&tlsinspectorv3.TlsInspector{}))
 	l.ListenerFiltersTimeout = durationpb.New(0)
 }
 
-// CanServerName reports whether Envoy can match a host by SNI: exact names and wildcards of whole
-// first labels.
+// CanServerName reports whether Envoy can match a host by SNI: an exact name, or a wildcard in
+// place of whole first labels.
 func CanServerName(host string) bool {
 	return !model.IsWildcard(host) || host == "*" || len(host) > 2 && host[1] == '.'
 }

@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// localityOf returns the locality settings in effect, nil if locality load balancing is off. Those
-// of the policy precede the traffic distribution of the service, which precedes the mesh's. always
-// says that they have an effect without outlier detection.
+// localityOf returns the effective locality settings, nil if locality load balancing is off. The
+// settings of the policy have precedence, then the traffic distribution of the service, then the
+// mesh's settings. The result always reports whether they take effect without outlier detection.
 func (p policy) localityOf(m *mesh.Config,
 	service *model.Service) (setting *networking.LocalityLoadBalancerSetting, always bool) {
 	setting = p.loadBalancer.GetLocalityLbSetting()
@@ -35,7 +35,7 @@ func (p policy) localityOf(m *mesh.Config,
 }
 
 // prefer sets priorities and weights of endpoint groups for a proxy, as Istio does: by the shares
-// of distribute, else by distance. The latter requires outlier detection, without which no endpoint
+// of distribute, else by distance. Distance requires outlier detection, without which no endpoint
 // counts as failed.
 func (d *draft) prefer(service *model.Service, groups []group, node model.Node) []group {
 	setting, always := d.policy.localityOf(d.mesh, service)
@@ -64,8 +64,9 @@ func (d *draft) prefer(service *model.Service, groups []group, node model.Node) 
 	return withoutGaps(groups)
 }
 
-// share weighs each locality by the first distribute rule that matches the proxy's locality; other
-// localities get nothing. Without a matching rule endpoints keep their weights.
+// share sets the weight of each locality by the first distribute rule that matches the proxy's
+// locality; localities that the rule does not name get no traffic. Without a matching rule,
+// endpoints retain their weights.
 func share(groups []group, from model.Locality,
 	rules []*networking.LocalityLoadBalancerSetting_Distribute) []group {
 	at := slices.IndexFunc(rules, func(r *networking.LocalityLoadBalancerSetting_Distribute) bool {
@@ -89,7 +90,7 @@ func share(groups []group, from model.Locality,
 		}
 		for _, i := range own {
 			g := groups[i]
-			// rounded up so that no share is zero
+			// rounds up, so that no share becomes zero
 			g.weight = uint32((uint64(g.weight)*uint64(to[target]) + total - 1) / total)
 			out = append(out, g)
 		}
@@ -97,8 +98,8 @@ func share(groups []group, from model.Locality,
 	return out
 }
 
-// within reports whether a locality matches a rule: region, region/zone or region/zone/subzone,
-// where * matches all.
+// within reports whether a rule matches a locality. A rule is region, region/zone or
+// region/zone/subzone, where * matches all.
 func within(where model.Locality, rule string) bool {
 	named := model.ParseLocality(rule)
 	fits := func(own, rule string, first bool) bool {
@@ -109,10 +110,10 @@ func within(where model.Locality, rule string) bool {
 		fits(where.Subzone, named.Subzone, false)
 }
 
-// byLabels prefers endpoints that share the proxy's value, or a given one ("label=value"), of the
-// first label, among these the ones that share the second, and so on. A leading network label puts
-// endpoints of the proxy's network before all others. Localities are split where their endpoints
-// differ.
+// byLabels sets priorities by labels. Endpoints come first that have the proxy's value of the first
+// label, or the value in the list ("label=value"); among these, those that also have that of the
+// second label, and so on. If the first label is that of the network, endpoints of the proxy's
+// network precede all others. A locality is split if its endpoints differ.
 func byLabels(groups []group, node model.Node, labels []string) []group {
 	if isNowhere(node) {
 		return groups
@@ -153,13 +154,14 @@ func byLabels(groups []group, node model.Node, labels []string) []group {
 	return out
 }
 
-// isNowhere reports whether a proxy has no property by which endpoints could be preferred.
+// isNowhere reports whether a proxy has neither locality, labels nor network by which endpoints
+// could be preferred.
 func isNowhere(node model.Node) bool {
 	return len(node.Labels) == 0 && node.Locality == (model.Locality{}) && node.Network == ""
 }
 
-// byRegion prefers the proxy's own subzone, zone and region, then the failover region, then all
-// others. It keeps existing priorities.
+// byRegion sets priorities by distance: the proxy's subzone, zone and region come first, then the
+// failover region, then all others. Groups of different priorities retain their order.
 func byRegion(groups []group, from model.Locality,
 	failover []*networking.LocalityLoadBalancerSetting_Failover) {
 	named := slices.IndexFunc(failover,
@@ -198,13 +200,14 @@ func withoutGaps(groups []group) []group {
 	return groups
 }
 
-// ReaderKey returns a key that is equal for proxies that get equal clusters of a service with a
-// rule (nil: none).
+// ReaderKey returns a key for a proxy: proxies with equal keys get equal clusters of a service with
+// a DestinationRule (nil: none).
 func ReaderKey(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) string {
 	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.Captured(), node.Identity)
 	near, labels := false, map[string]bool{}
-	policies := []*networking.TrafficPolicy{nil} // without a rule only the mesh's settings apply
+	// without a DestinationRule only the mesh's settings apply
+	policies := []*networking.TrafficPolicy{nil}
 	if rule != nil {
 		policies[0] = rule.Policy
 		for i := range rule.Subsets {

@@ -13,18 +13,18 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// everything matches every request.
+// everything returns a match for every request.
 func everything() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// isEverything reports whether a match accepts every request.
+// isEverything reports whether a match is satisfied by every request.
 func isEverything(m *routev3.RouteMatch) bool {
 	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.Headers) == 0 &&
 		len(m.QueryParameters)+len(m.DynamicMetadata) == 0
 }
 
-// requestMatch translates one HTTP match; nil matches everything.
+// requestMatch translates one HTTP match of a VirtualService; nil matches everything.
 func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	out := everything()
 	if in == nil {
@@ -81,8 +81,8 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	return out
 }
 
-// headerMatch returns a matcher for a header's value, or for its presence if stringMatch returns
-// nil.
+// headerMatch returns a matcher for a header's value, or, if stringMatch returns nil, for the
+// header's presence.
 func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher {
 	if s := stringMatch(in); s != nil {
 		return &routev3.HeaderMatcher{Name: name,
@@ -92,7 +92,8 @@ func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
 }
 
-// claimMatch returns a matcher for a claim of the request's token: a text, or a list with it.
+// claimMatch returns a matcher for a claim of the request's token. The claim may be a text, or a
+// list that contains the text.
 func claimMatch(claim []string, in *networking.StringMatch) *matcherv3.MetadataMatcher {
 	out := &matcherv3.MetadataMatcher{Filter: rbac.TokenFilter}
 	for _, key := range append([]string{rbac.TokenClaims}, claim...) {
@@ -108,7 +109,7 @@ func claimMatch(claim []string, in *networking.StringMatch) *matcherv3.MetadataM
 	return out
 }
 
-// stringMatch translates a string match; nil if it is empty.
+// stringMatch translates a StringMatch of Istio; nil if it is empty.
 func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 	switch m := in.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:

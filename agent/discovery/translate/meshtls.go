@@ -14,29 +14,30 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Names of the SDS secrets with the proxy's own certificate and its CA, and of the cluster that
-// serves them, as istiod has them.
+// istiod's names of the SDS secrets with the proxy's own certificate and its CA certificates, and
+// of the cluster that serves these secrets.
 const (
 	ownCertificate = "default"
 	meshRoots      = "ROOTCA"
 	secretCluster  = "sds-grpc"
 )
 
-// mutualMatch is the metadata of endpoints to which automatic mutual TLS connects, as in istiod.
+// mutualMatch is the metadata of endpoints for which automatic mutual TLS is used, as in istiod.
 var mutualMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
 	"tlsMode": structpb.NewStringValue("istio")}}
 
 var mutualEndpoint = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 	"envoy.transport_socket_match": mutualMatch}}
 
-// automatic reports whether connections to a port use mutual TLS unless a DestinationRule has
-// settings for it: between workloads of the mesh with identities.
+// automatic reports whether connections to a port use mutual TLS unless a DestinationRule
+// configures TLS. Client and server must be workloads of the mesh with identities.
 func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
 	return out.node.Identity && out.mesh.AutoMutualTLS && port.Internal() && !service.PlainText()
 }
 
-// mutualByEndpoint uses mutual TLS for endpoints with a mesh identity: only with ISTIO_MUTUAL if
-// the rule sets a mode (see tlsMode), else unless their PeerAuthentication disables it.
+// mutualByEndpoint makes connections to endpoints with a mesh identity use mutual TLS. If a
+// DestinationRule sets a mode (see tlsMode), it must be ISTIO_MUTUAL; otherwise endpoints are
+// exempt whose PeerAuthentication disables mutual TLS.
 func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 	mode *networking.ClientTLSSettings_TLSmode, names []string, serverName string) {
 	mutual := func(e *model.Endpoint) bool {
@@ -46,7 +47,7 @@ func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 		return e.MutualTLS && !e.PlainText
 	}
 	if !slices.ContainsFunc(endpoints, func(e model.Endpoint) bool { return mutual(&e) }) {
-		return // a cluster without secrets does not wait for them
+		return // without this secret the cluster need not wait for it
 	}
 	d.mutual = mutual
 	d.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
@@ -55,7 +56,7 @@ func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plainSocket()}}
 }
 
-// mutualToAll uses mutual TLS for connections to original destinations if all endpoints of the
+// mutualToAll makes connections to original destinations use mutual TLS if all endpoints of the
 // service have an identity.
 func (d *draft) mutualToAll(service *model.Service, port *model.Port, serverName string) {
 	all := service.Endpoints(port, nil)
@@ -66,8 +67,8 @@ func (d *draft) mutualToAll(service *model.Service, port *model.Port, serverName
 	}
 }
 
-// meshCertificates makes a TLS context present the proxy's own certificate and verify the peer's by
-// the mesh's CA certificates and by its names.
+// meshCertificates makes a TLS context present the proxy's own certificate and verify that of the
+// peer, by the mesh's CA certificates and the peer's names.
 func meshCertificates(common *tlsv3.CommonTlsContext, names []*tlsv3.SubjectAltNameMatcher) {
 	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(ownCertificate)}
 	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
@@ -77,8 +78,8 @@ func meshCertificates(common *tlsv3.CommonTlsContext, names []*tlsv3.SubjectAltN
 			ValidationContextSdsSecretConfig: secret(meshRoots)}}
 }
 
-// secret refers to a secret of the agent's SDS server. Envoy waits for it for secretWait; until it
-// has the secret, connections that need it fail.
+// secret returns a reference to a secret of the agent's SDS server. Envoy waits secretWait for the
+// secret; afterwards connections that need it fail until it arrives.
 func secret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
@@ -91,7 +92,7 @@ func secret(name string) *tlsv3.SdsSecretConfig {
 		InitialFetchTimeout: durationpb.New(secretWait), ResourceApiVersion: corev3.ApiVersion_V3}}
 }
 
-// meshServerName returns istiod's SNI for a proxy of the mesh:
+// meshServerName returns the SNI that istiod uses for a proxy of the mesh:
 // outbound_.80_.v1_.reviews.example.com.
 func meshServerName(port uint32, subset, host string) string {
 	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)

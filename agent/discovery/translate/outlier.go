@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// applyOutlier sets outlier detection.
+// applyOutlier sets the outlier detection of a cluster.
 func (d *draft) applyOutlier() {
 	o := d.policy.outlier
 	if o == nil {
@@ -24,7 +24,7 @@ func (d *draft) applyOutlier() {
 		return wrapperspb.UInt32(min(count.Value, 1) * 100)
 	}
 	out := &clusterv3.OutlierDetection{
-		// success-rate ejection was not requested
+		// Istio's API does not request ejection by success rate
 		EnforcingSuccessRate: wrapperspb.UInt32(0),
 		Interval:             o.Interval, BaseEjectionTime: o.BaseEjectionTime,
 		MaxEjectionPercent: positive(o.MaxEjectionPercent),
@@ -46,11 +46,12 @@ func (d *draft) applyOutlier() {
 		d.options().OutlierDetection = &upstreamv3.HttpProtocolOptions_OutlierDetection{
 			ErrorMatcher: statusIn(codes)}
 	}
-	// Envoy's default of 50 % would send requests to ejected hosts of small services.
+	// Envoy's default of 50 % would send requests to ejected hosts of small services, so the
+	// threshold is always set.
 	d.common().HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.MinHealthPercent, 0))}
 }
 
-// common returns the load balancer settings for modification.
+// common returns the cluster's common load balancer settings, and creates them if necessary.
 func (d *draft) common() *clusterv3.Cluster_CommonLbConfig {
 	if d.CommonLbConfig == nil {
 		d.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{}
@@ -58,7 +59,7 @@ func (d *draft) common() *clusterv3.Cluster_CommonLbConfig {
 	return d.CommonLbConfig
 }
 
-// statusIn matches responses with one of the status codes.
+// statusIn returns a matcher for responses with one of the status codes.
 func statusIn(codes []uint32) *matcherv3.MatchPredicate {
 	rules := make([]*matcherv3.MatchPredicate, 0, len(codes))
 	for _, code := range codes {

@@ -6,7 +6,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// policy is the traffic policy in effect for one port of a service or subset.
+// policy is the effective traffic policy for one port of a service or subset.
 type policy struct {
 	loadBalancer  *networking.LoadBalancerSettings
 	pool          *networking.ConnectionPoolSettings
@@ -16,7 +16,8 @@ type policy struct {
 	retryBudget   *networking.TrafficPolicy_RetryBudget
 }
 
-// policyFor returns what a rule (nil: none) sets for a port of a subset ("": the service itself).
+// policyFor returns the settings of a DestinationRule (nil: none) for a port of a subset ("": the
+// service itself).
 func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	if rule == nil {
 		return policy{}
@@ -28,8 +29,9 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	return p
 }
 
-// override applies a traffic policy on top of the current one, section by section as in Istio.
-// Port-level settings replace the whole policy; sections that they omit get defaults.
+// override returns the policy with another one applied to it. As in Istio, each section of the
+// other one replaces the whole section. Its settings for the port replace the whole policy;
+// sections that they omit get defaults.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p
@@ -62,8 +64,9 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	return p
 }
 
-// tlsMode returns the TLS mode for endpoints of a port; nil: not set. As in Istio, and unlike
-// override, a policy for the port without TLS settings leaves those of the rule.
+// tlsMode returns the TLS mode that a DestinationRule sets for endpoints of a port, nil if none. As
+// in Istio, and unlike in override, port-level settings without TLS do not hide the rule's TLS
+// settings.
 func tlsMode(rule *model.Rule, port uint32, subset string) *networking.ClientTLSSettings_TLSmode {
 	if rule == nil {
 		return nil
@@ -86,8 +89,8 @@ func tlsMode(rule *model.Rule, port uint32, subset string) *networking.ClientTLS
 	return nil
 }
 
-// tunnelOf returns the tunnel settings of a subset ("": the service itself); nil: none. As in Istio
-// a subset does not inherit them from the rule, and there are no port-level ones.
+// tunnelOf returns the tunnel settings of a subset ("": the service itself), nil if it has none. As
+// in Istio, a subset does not inherit them, and there are none for ports.
 func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelSettings {
 	switch {
 	case rule == nil:
@@ -101,8 +104,8 @@ func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelS
 	return nil
 }
 
-// ConnectionPool returns the connection pool settings of a rule (nil: none) for a port of the
-// service.
+// ConnectionPool returns the connection pool settings of a DestinationRule (nil: none) for a port
+// of the service.
 func ConnectionPool(rule *model.Rule, port uint32) *networking.ConnectionPoolSettings {
 	return policyFor(rule, port, "").pool
 }

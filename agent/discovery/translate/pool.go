@@ -14,19 +14,20 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// draft is a cluster under construction with its HTTP options.
+// draft is a cluster under construction, with its HTTP options in decoded form.
 type draft struct {
 	*clusterv3.Cluster
 	mesh     *mesh.Config
 	protocol model.Protocol
 	policy   policy
 	http     *upstreamv3.HttpProtocolOptions // nil: Envoy's default, HTTP/1.1 without limits
-	secrets  []FileSecret                    // referenced by the cluster
-	// mutual reports whether connections to an endpoint use automatic mutual TLS; nil: to none
+	secrets  []FileSecret                    // secrets that the cluster refers to
+	// mutual reports whether connections to an endpoint use automatic mutual TLS; nil: no endpoint
+	// does
 	mutual func(*model.Endpoint) bool
 }
 
-// options returns the HTTP options for modification.
+// options returns the cluster's HTTP options, and creates them if necessary.
 func (d *draft) options() *upstreamv3.HttpProtocolOptions {
 	if d.http == nil {
 		d.http = &upstreamv3.HttpProtocolOptions{}
@@ -34,12 +35,12 @@ func (d *draft) options() *upstreamv3.HttpProtocolOptions {
 	return d.http
 }
 
-// speaksHTTP2 reports whether all requests are sent as HTTP/2.
+// speaksHTTP2 reports whether the cluster sends all requests as HTTP/2.
 func (d *draft) speaksHTTP2() bool {
 	return d.http.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil
 }
 
-// finish encodes the HTTP options and returns the cluster.
+// finish encodes the HTTP options into the cluster and returns it.
 func (d *draft) finish() *clusterv3.Cluster {
 	if d.http != nil {
 		if d.http.UpstreamProtocolOptions == nil {
@@ -55,7 +56,7 @@ func (d *draft) finish() *clusterv3.Cluster {
 	return d.Cluster
 }
 
-// applyPool sets the limits of connections and requests.
+// applyPool sets the cluster's limits of connections and requests.
 func (d *draft) applyPool() {
 	tcp, http := d.policy.pool.GetTcp(), d.policy.pool.GetHttp()
 	d.ConnectTimeout = durationpb.New(d.mesh.ConnectTimeout)
@@ -96,8 +97,8 @@ func (d *draft) applyPool() {
 	d.applyHTTP(tcp, http)
 }
 
-// retryBudget limits retries relative to active requests. Istio's defaults are 20 percent and at
-// least 3.
+// retryBudget returns the limit of retries relative to active requests. Istio's defaults are 20
+// percent and at least 3.
 func retryBudget(
 	in *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBreakers_Thresholds_RetryBudget {
 	if in == nil {
@@ -115,8 +116,8 @@ func retryBudget(
 	return out
 }
 
-// applyHTTP sets the protocol of requests and the lifetime of connections. The durations apply to
-// TCP too.
+// applyHTTP sets the protocol of requests and the lifetime of connections. The durations also apply
+// to TCP.
 func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings,
 	http *networking.ConnectionPoolSettings_HTTPSettings) {
 	upgrade := http.GetH2UpgradePolicy() ==

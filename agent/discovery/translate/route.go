@@ -13,21 +13,21 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Router translates VirtualServices for one listener's port. It records the hosts that it looks up.
+// Router translates VirtualServices for one port of a listener. It records which hosts it looks up.
 type Router struct {
 	World *model.World
 	Node  model.Node
-	// the gateways it is for: model.MeshGateway, or the "namespace/name" of those that share the
-	// listener
+	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateway
 	Gateway []string
-	Port    uint32 // of the listener
-	TLS     bool   // requests arrive over TLS
+	Port    uint32 // port of the listener
+	TLS     bool   // requests arrive over TLS on this listener
 
-	// Sees returns the service of a destination's host; nil: World.Service
+	// Sees returns the visible service of a destination's host; nil: World.Service is used
 	Sees func(host string) *model.Service
-	// Beside returns the service of a host that shares the listener's routes; nil for gateways
+	// Beside returns the service of another host whose routes are on the same listener; nil for
+	// gateways
 	Beside func(host string) *model.Service
-	// Named reports whether a VirtualService for the listener's requests names a host itself; nil
+	// Named reports whether a VirtualService names a host itself, for requests of the listener; nil
 	// for gateways
 	Named func(host string) bool
 
@@ -37,15 +37,15 @@ type Router struct {
 
 func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
 
-// Found returns and clears the problems found, and the hosts whose service or rule was read,
-// sorted.
+// Found returns the problems that translation found, and the sorted hosts whose service or
+// DestinationRule was read. It clears both.
 func (r *Router) Found() ([]object.Problem, []string) {
 	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
 	r.begin()
 	return problems, reads
 }
 
-// service looks up a host and records that.
+// service returns the service of a host, and records that the host was read.
 func (r *Router) service(host string) *model.Service {
 	if r.reads == nil {
 		r.reads = map[string]struct{}{}
@@ -64,7 +64,7 @@ func (r *Router) routes(routing *model.Routing) []ownRoute {
 	for _, in := range routing.HTTP {
 		field := fmt.Sprintf("http[%d]", in.Index)
 		if len(in.Match) == 0 {
-			// later routes are unreachable
+			// this route matches all requests, so later ones are unreachable
 			return append(out, ownRoute{r.route(in, nil), in.Object, in.Index, field})
 		}
 		for i, match := range in.Match {
@@ -84,8 +84,8 @@ func (r *Router) routes(routing *model.Routing) []ownRoute {
 	return out
 }
 
-// applies reports whether requests of this listener can satisfy a match. As in Istio, labels and
-// namespace of the client do not matter in a match with gateways.
+// applies reports whether requests of the listener can satisfy a match. As in Istio, a match with
+// gateways ignores labels and namespace of the client.
 func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Routing) bool {
 	switch {
 	case match.Port != 0 && match.Port != r.Port:
@@ -97,8 +97,8 @@ func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Rout
 		match.SourceNamespace == r.Node.Namespace)
 }
 
-// gatewaysMeet reports whether a match applies to the listener's gateways. A match without gateways
-// applies to all.
+// gatewaysMeet reports whether a match with the given gateways applies to the listener. A match
+// without gateways applies to all listeners.
 func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
 	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
 		return slices.Contains(r.Gateway, model.GatewayName(name, routing.Object.Namespace))
@@ -124,7 +124,7 @@ func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *
 	return out
 }
 
-// defaultRoute routes all requests to one cluster.
+// defaultRoute returns a route of all requests to one cluster.
 func (r *Router) defaultRoute(cluster string,
 	hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
 	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
@@ -134,7 +134,8 @@ func (r *Router) defaultRoute(cluster string,
 			RetryPolicy:      r.retryPolicy(nil, false), HashPolicy: hash}}}
 }
 
-// hashPolicy returns the hash policy of requests to a destination, nil if they are not hashed.
+// hashPolicy returns the hash policy of requests to a destination, nil if its load balancing uses
+// no hash.
 func (r *Router) hashPolicy(service *model.Service, port uint32,
 	subset string) []*routev3.RouteAction_HashPolicy {
 	if service == nil {

@@ -15,18 +15,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FileSecret is a certificate with its key, or CA certificates, in files that Envoy reads itself: a
-// renewed certificate changes no listener, and keys stay in their files. A credential is read by
-// the agent, which serves it over SDS.
+// FileSecret names a certificate with its key, or CA certificates. From files Envoy reads them
+// itself: a renewed certificate changes no listener, and keys stay in their files. From a
+// credential the agent reads them, and serves them over SDS.
 type FileSecret struct {
-	Certificate, Key     string // certificate chain and its key
-	Authorities, Revoked string // CA certificates and an optional CRL
+	Certificate, Key     string // files of a certificate chain and its key
+	Authorities, Revoked string // files of CA certificates and an optional CRL
 
-	Credential string           // name of a credential's secret; "": the files above
-	From       mesh.Credentials // of a credential
+	Credential string           // name of a credential's secret; "": the secret is in files
+	From       mesh.Credentials // location of the credential
 }
 
-// pairOf and rootsOf return the secrets of a credential.
+// pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA
+// certificates.
 func pairOf(name string, m *mesh.Config) FileSecret {
 	return FileSecret{Credential: credential.Pair(name), From: m.Credentials}
 }
@@ -35,7 +36,8 @@ func rootsOf(name string, m *mesh.Config) FileSecret {
 	return FileSecret{Credential: credential.Roots(name), From: m.Credentials}
 }
 
-// Name returns Istio's name: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES or kubernetes://NAME.
+// Name returns Istio's name of the secret: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES or
+// kubernetes://NAME.
 func (s FileSecret) Name() string {
 	switch {
 	case s.Credential != "":
@@ -48,8 +50,8 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.Revoked
 }
 
-// CredentialFiles returns the files of a credential; ok is false if the secret is none, or if they
-// are unknown.
+// CredentialFiles returns the files of a credential; ok is false if the secret is not from a
+// credential, or its files are unknown.
 func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 	if s.Credential == "" || s.From.Folder == "" {
 		return credential.Files{}, false
@@ -58,8 +60,8 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 	return files, err == nil
 }
 
-// Files returns the files that are read for the secret, of a credential's authorities also the
-// folder that decides which.
+// Files returns the files that are read for the secret. For the CA certificates of a credential it
+// also returns the folder, whose content decides which file is read.
 func (s FileSecret) Files() []string {
 	switch {
 	case s.Credential != "":
@@ -80,9 +82,9 @@ func (s FileSecret) Files() []string {
 	return []string{s.Authorities, s.Revoked}
 }
 
-// Resource returns the secret resource of files that Envoy reads. Envoy reads the files when it
-// receives a different secret, and by itself only when a file is renamed into their directory. A
-// fingerprint of the files' content (0: unknown) therefore makes the secret different whenever the
+// Resource returns the secret resource that refers to the files. Envoy reads files when it receives
+// a secret that differs, and by itself only when a file is renamed into their directory. A
+// fingerprint of the files' content (0: unknown) therefore makes the secret differ whenever the
 // content changes.
 func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
 	error) {
@@ -105,9 +107,9 @@ func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*r
 	return resource.New(out.Name, out, compact(origins)...)
 }
 
-// watched returns the directory that Envoy watches for both files, nil if they differ. In a
-// directory of symbolic links, such as a Kubernetes mount, the whole directory is replaced and not
-// the files.
+// watched returns the directory that Envoy watches for both files, nil if they are in different
+// ones. In a directory of symbolic links, such as a Kubernetes mount, the whole directory is
+// replaced and not the files.
 func watched(path, other string) *corev3.WatchedDirectory {
 	folder := filepath.Dir(path)
 	if other != "" && filepath.Dir(other) != folder {
@@ -117,7 +119,8 @@ func watched(path, other string) *corev3.WatchedDirectory {
 }
 
 // fingerprintPath encodes a fingerprint in the spelling of a directory: each bit appends "/" or
-// "/." to the path; nil for 0. Secrets have no version field, so the path is the only place for it.
+// "/." to the path. It returns nil for 0. Secrets have no version field, and only the path may vary
+// without effect.
 func fingerprintPath(folder string, fingerprint uint32) *corev3.WatchedDirectory {
 	if fingerprint == 0 {
 		return nil
@@ -134,9 +137,9 @@ func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
-// secretSource refers to a secret of the ADS stream, or to a credential. Envoy does not wait for
-// it, since a bad file would otherwise hold back the whole listener. With incremental SDS it learns
-// at once that a credential does not exist.
+// secretSource returns a reference to a secret that is served on the ADS stream, or is a
+// credential. Envoy does not wait for the secret, because a bad file would otherwise hold back the
+// whole listener. With incremental SDS Envoy learns at once that a credential does not exist.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)

@@ -12,12 +12,11 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// secretWait is how long a listener waits for its certificates before it starts without them. It is
-// Envoy's default.
+// secretWait is how long a listener waits for its certificates before it starts without them. The
+// value is Envoy's default.
 const secretWait = 15 * time.Second
 
-// ServerSecrets returns the file secrets of a server; none for PASSTHROUGH and
-// ISTIO_MUTUAL.
+// ServerSecrets returns the secrets of a gateway's server; none for PASSTHROUGH and ISTIO_MUTUAL.
 func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
 	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH || UsesMeshIdentity(in) {
 		return nil
@@ -29,8 +28,8 @@ func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecre
 	return secrets
 }
 
-// serverCertificates returns the certificates of a server. Credentials have precedence over files,
-// as in Istio.
+// serverCertificates returns the certificates of a gateway's server. As in Istio, credentials have
+// precedence over files.
 func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
 	var secrets []FileSecret
 	for _, name := range credentialNames(in) {
@@ -49,7 +48,7 @@ func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []File
 	return secrets
 }
 
-// credentialNames returns the names of a server's credentials.
+// credentialNames returns the names of the credentials of a gateway's server.
 func credentialNames(in *networking.ServerTLSSettings) []string {
 	if in.CredentialName != "" {
 		return []string{in.CredentialName}
@@ -64,20 +63,20 @@ func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSec
 	return FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
 }
 
-// requestsClientCertificate reports whether the server requests client certificates.
+// requestsClientCertificate reports whether a gateway's server requests client certificates.
 func requestsClientCertificate(in *networking.ServerTLSSettings) bool {
 	return in.Mode == networking.ServerTLSSettings_MUTUAL ||
 		in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
 }
 
-// UsesMeshIdentity reports whether a server presents the proxy's certificate of the mesh.
+// UsesMeshIdentity reports whether a gateway's server presents the proxy's certificate of the mesh.
 func UsesMeshIdentity(in *networking.ServerTLSSettings) bool {
 	return in.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL
 }
 
-// gatewayMutualTLS returns the TLS settings of a gateway's server with ISTIO_MUTUAL. As with istiod
-// it has Envoy's protocol versions and cipher suites, and without names accepts all certificates of
-// the mesh's CA. http reports whether the server routes requests.
+// gatewayMutualTLS returns the TLS settings of a gateway's server with ISTIO_MUTUAL. As in istiod,
+// these are Envoy's default protocol versions and cipher suites; without subject alternative names
+// all certificates of the mesh's CA are accepted. http reports whether the server routes requests.
 func gatewayMutualTLS(in *networking.ServerTLSSettings, http bool) *tlsv3.DownstreamTlsContext {
 	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
 	if !http {
@@ -92,8 +91,8 @@ func gatewayMutualTLS(in *networking.ServerTLSSettings, http bool) *tlsv3.Downst
 		RequireClientCertificate: wrapperspb.Bool(true)}
 }
 
-// downstreamTLS returns the TLS settings of a server. The mesh's settings fill in the protocol
-// parameters that the server omits.
+// downstreamTLS returns the TLS settings of a gateway's server. The mesh's settings replace
+// protocol parameters that the server omits.
 func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.DownstreamTlsContext {
 	suites := in.CipherSuites
 	if len(suites) == 0 {
@@ -129,8 +128,8 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	return out
 }
 
-// SpeaksAny reports whether the mesh's minimum version leaves the server any version. It does not
-// check the server's own range.
+// SpeaksAny reports whether there is a TLS version left for a gateway's server that is not below
+// the mesh's minimum. It does not check the server's own range.
 func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return UsesMeshIdentity(in) ||
 		in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
@@ -139,7 +138,7 @@ func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
 }
 
-// subjectAltNameTypes lists the types of subject alternative names to match.
+// subjectAltNameTypes lists the types of subject alternative names that may match.
 var subjectAltNameTypes = []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI,
 	tlsv3.SubjectAltNameMatcher_DNS,
 	tlsv3.SubjectAltNameMatcher_EMAIL, tlsv3.SubjectAltNameMatcher_IP_ADDRESS}
@@ -149,5 +148,5 @@ func tlsVersion(in networking.ServerTLSSettings_TLSProtocol,
 	if in == networking.ServerTLSSettings_TLS_AUTO {
 		return otherwise
 	}
-	return tlsv3.TlsParameters_TlsProtocol(in) // both enums have the same numbers
+	return tlsv3.TlsParameters_TlsProtocol(in) // the enums of Istio and Envoy have the same numbers
 }

@@ -11,24 +11,25 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// ownRoute is a route with the object and field that define it.
+// ownRoute is a translated route, with the object and the field that define it.
 type ownRoute struct {
 	*routev3.Route
 	object *object.Object
-	index  int // in the http list of object
+	index  int // index of the route in the field http of object
 	field  string
 }
 
-// shadow finds unreachable routes of a virtual host: a VirtualService with precedence matches all
-// of their requests.
+// shadow finds unreachable routes of a virtual host: all of their requests match a VirtualService
+// that has precedence.
 type shadow struct {
-	host     string
-	claimed  map[string]*model.Routing // by match, and by prefix (see prefixKey)
+	host string
+	// by match, and by prefix (see prefixKey): the first VirtualService with a route for it
+	claimed  map[string]*model.Routing
 	problems []object.Problem
 }
 
-// add adds the routes of the VirtualService that is next in precedence. Package validate compares
-// the routes of one VirtualService with each other.
+// add adds the routes of a VirtualService. It is called in order of precedence. Package validate
+// compares the routes of one VirtualService with each other.
 func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	var found []object.Problem
 	hidden := 0
@@ -62,19 +63,20 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	}
 }
 
-// fallsBack reports whether a VirtualService has the host by a pattern only while by names it: the
-// pattern is meant for all other hosts.
+// fallsBack reports whether a VirtualService matches the host only by a pattern while by names the
+// host. Such a pattern is meant for other hosts, so its unreachable routes are no problem.
 func (s *shadow) fallsBack(routing, by *model.Routing) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
 
-// claimedBy returns the VirtualService that matches every request of a match, or nil. Routes for
-// all requests come last (see GatewayVirtualHost), and hide only each other.
+// claimedBy returns the VirtualService that has precedence and matches every request of a match, or
+// nil. Routes for all requests come last (see GatewayVirtualHost), so they make only each other
+// unreachable.
 func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
 	if by := s.claimed[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by
 	}
-	path := m.GetPrefix() + m.GetPath() // one of the two, or a regular expression
+	path := m.GetPrefix() + m.GetPath() // a match has one of the two, or a regular expression
 	for _, conditions := range slices.Compact([]string{"", beside(m)}) {
 		for end := range len(path) {
 			if by := s.claimed[prefixKey(conditions, path[:end+1])]; by != nil {
@@ -92,7 +94,7 @@ func (s *shadow) problem(o *object.Object, field string, by *model.Routing) obje
 		"put the routes into one VirtualService, or let each have hosts of its own")
 }
 
-// matchKey returns a key that is equal for equivalent matches.
+// matchKey returns a key that is equal for equivalent request matches.
 func matchKey(m *routev3.RouteMatch) string {
 	if isEverything(m) {
 		m = everything()
@@ -100,7 +102,7 @@ func matchKey(m *routev3.RouteMatch) string {
 	return object.Wire(m)
 }
 
-// beside returns a key of a match without its path.
+// beside returns a key for the conditions of a request match other than its path.
 func beside(m *routev3.RouteMatch) string {
 	other := proto.CloneOf(m)
 	other.PathSpecifier = nil

@@ -18,13 +18,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// spacedClaims are claims that are lists in a text, with spaces between them, as in Istio.
+// spacedClaims are claims whose text contains a list separated by spaces, as in Istio.
 var spacedClaims = []string{"permission", "scope"}
 
-// Tokens is the filter for the RequestAuthentications of a proxy. It follows external authorizers
-// and precedes the other AuthorizationPolicies.
+// Tokens holds the filter for the RequestAuthentications of a proxy. The filter follows external
+// authorizers and precedes the other AuthorizationPolicies.
 type Tokens struct {
-	Requests []*hcmv3.HttpFilter // none without rules
+	Requests []*hcmv3.HttpFilter // empty if the proxy has no rules
 	Origins  []resource.Origin
 	Problems []object.Problem
 }
@@ -55,9 +55,9 @@ func Authenticate(w *model.World, node model.Node) Tokens {
 	return out
 }
 
-// verifyTokens returns the configuration for rules, at least one. It admits requests without a
-// token, and denies those with an invalid one. If several rules read the same header, a token must
-// be valid for one of them.
+// verifyTokens returns the configuration for one or more rules. It accepts requests without a
+// token, and denies those with an invalid token. If several rules read the same header, a token
+// must satisfy one of them.
 func verifyTokens(rules []model.TokenRule, keys func(model.TokenRule) string,
 	gateway bool) *jwtv3.JwtAuthentication {
 	config := &jwtv3.JwtAuthentication{BypassCorsPreflight: true,
@@ -84,7 +84,7 @@ func verifyTokens(rules []model.TokenRule, keys func(model.TokenRule) string,
 	return config
 }
 
-// refuseRequests returns a configuration that no request passes.
+// refuseRequests returns a configuration that denies every request.
 func refuseRequests() *jwtv3.JwtAuthentication {
 	const name = "none"
 	return &jwtv3.JwtAuthentication{
@@ -100,8 +100,8 @@ func anyRequirement(of ...*jwtv3.JwtRequirement) *jwtv3.JwtRequirement {
 		RequiresAny: &jwtv3.JwtRequirementOrList{Requirements: of}}}
 }
 
-// provider returns what Envoy needs to verify the tokens of a rule. Routes of a gateway are chosen
-// again after that, as they may depend on claims.
+// provider returns the configuration by which Envoy verifies the tokens of a rule. For a gateway,
+// the route of a request is chosen again afterwards, because it may depend on claims.
 func provider(rule model.TokenRule, keys string, gateway bool) *jwtv3.JwtProvider {
 	spaced := append(slices.Clone(rule.SpaceDelimitedClaims), spacedClaims...)
 	slices.Sort(spaced)

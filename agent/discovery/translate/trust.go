@@ -7,12 +7,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// proxyConfigName names the only ProxyConfig. istiod's has no name.
+// proxyConfigName is the name of the only ProxyConfig resource. istiod's resource has no name.
 const proxyConfigName = "mesh"
 
 // ProxyConfig returns the resource with the CA certificates that the mesh trusts in addition to its
-// own, as istiod serves it to agents. It exists even without any, so that the last one can be
-// removed.
+// own, in the form in which istiod serves it to agents. The resource exists even without
+// certificates, so that the last one can be removed.
 func ProxyConfig(m *mesh.Config) (*resource.Resource, error) {
 	return resource.New(proxyConfigName, &meshapi.ProxyConfig{CaCertificatesPem: m.Authorities})
 }

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// reportUnused reports settings of a rule for ports that the service does not have, or that do not
-// apply. It skips wildcard rules, which are for services with different ports.
+// reportUnused reports settings of a DestinationRule for ports that the service does not have, or
+// that have no effect. It skips rules for wildcard hosts, which may match services with different
+// ports.
 func (out *Clusters) reportUnused(service *model.Service, rule *model.Rule) {
 	if rule == nil || model.IsWildcard(rule.Host) {
 		return
@@ -52,7 +53,8 @@ func (out *Clusters) reportUnusedPolicy(service *model.Service, o *object.Object
 	}
 }
 
-// hashesRequests reports whether the hash depends on the request rather than the connection.
+// hashesRequests reports whether a load balancer's hash depends on the request rather than the
+// connection.
 func hashesRequests(l *networking.LoadBalancerSettings) bool {
 	switch l.GetConsistentHash().GetHashKey().(type) {
 	case nil, *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:

@@ -17,23 +17,23 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// VirtualHost is one encoded virtual host. A route configuration of thousands is assembled from the
-// unchanged ones.
+// VirtualHost is one encoded virtual host. Route configurations with thousands of virtual hosts are
+// assembled from these, most of which have not changed.
 type VirtualHost struct {
-	Host     string // a domain or pattern
-	Encoded  []byte // envoy.config.route.v3.VirtualHost; nil if it is invalid
+	Host     string // domain, or pattern of domains
+	Encoded  []byte // encoded envoy.config.route.v3.VirtualHost; nil if it is invalid
 	Origins  []resource.Origin
-	Routes   []resource.Origin // of its routes, in order; nil: those of Origins
+	Routes   []resource.Origin // origins of its routes, in order; nil: those in Origins
 	Problems []object.Problem
-	Reads    []string // hosts whose service or rule it depends on, sorted
+	Reads    []string // sorted hosts whose service or DestinationRule was read
 }
 
 // virtualHostName returns Istio's name of a virtual host: host:port.
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
 // ServiceVirtualHost returns how sidecars route requests to a host and port: by the first
-// VirtualService with a route for them, which is also returned, else to the service (nil if there
-// is none).
+// VirtualService with a route for them, which is also returned, else to the service. It returns nil
+// if there is neither.
 func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	routings []*model.Routing) (*VirtualHost, *model.Routing) {
 	r.begin()
@@ -48,7 +48,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 			return r.finish(host, out, routeOrigins, routing.Objects()...), routing
 		}
 	}
-	// no route applies to sidecars: as without the VirtualServices
+	// no VirtualService has a route that applies to sidecars
 	if service == nil {
 		return nil, nil
 	}
@@ -58,8 +58,8 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 		Routes: []*routev3.Route{route}}, nil, service.Oldest()), nil
 }
 
-// addresses returns the addresses of a service (nil: none) that serve as domains in addition to its
-// host.
+// addresses returns the addresses of a service (nil: none) that are domains of its virtual host in
+// addition to its host.
 func (r *Router) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
@@ -74,8 +74,8 @@ func (r *Router) addresses(service *model.Service) []string {
 }
 
 // GatewayVirtualHost returns how a gateway routes requests to a host: by the routes of all
-// VirtualServices, oldest first, with those that match everything last. redirect redirects every
-// request to https.
+// VirtualServices, oldest first, with routes for all requests last. If redirect is set, every
+// request is redirected to https.
 func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	redirect bool) *VirtualHost {
 	r.begin()
@@ -136,9 +136,10 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, routes []reso
 // virtualHostsField is the field number of RouteConfiguration.virtual_hosts.
 const virtualHostsField = 2
 
-// RouteConfiguration assembles virtual hosts in order. fallback serves other hosts; nil leaves them
-// to Envoy's 404. changed holds the origins of changes, which become the first origins of the
-// resource, and the last.
+// RouteConfiguration assembles a route configuration from virtual hosts in order. fallback is the
+// virtual host for all other hosts; nil leaves them to Envoy's 404. The origins of the resource
+// begin with changed, those of the latest changes, and end with also. Between them are those of the
+// virtual hosts, unless there are more than maxOrigins.
 func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost,
 	changed []resource.Origin, also ...resource.Origin) *resource.Resource {
 	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false),
@@ -171,12 +172,12 @@ func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.Vir
 }
 
 const (
-	maxDirectResponse = 1 << 20 // bytes, as in Istio
-	// number of virtual hosts up to which a route configuration lists all origins
+	maxDirectResponse = 1 << 20 // bytes of a direct response, as in Istio
+	// maximum number of virtual hosts for which a route configuration lists all origins
 	maxOrigins = 100
 )
 
-// compact removes repeated origins and keeps the order.
+// compact removes duplicate origins and preserves the order.
 func compact(origins []resource.Origin) []resource.Origin {
 	seen := make(map[resource.Origin]bool, len(origins))
 	return slices.DeleteFunc(origins, func(o resource.Origin) bool {
@@ -186,8 +187,9 @@ func compact(origins []resource.Origin) []resource.Origin {
 	})
 }
 
-// BlockAll answers requests to unknown hosts with 502, as Istio's sidecars do for REGISTRY_ONLY.
-// Without interception their original destination is unknown.
+// BlockAll returns the virtual host that answers requests to unknown hosts with 502, as Istio's
+// sidecars do for REGISTRY_ONLY. It is also used without interception, because the original
+// destination is then unknown.
 func BlockAll() *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"},
 		IncludeRequestAttemptCount: true,
@@ -195,7 +197,7 @@ func BlockAll() *routev3.VirtualHost {
 			Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
 }
 
-// AllowAny forwards requests to unknown hosts to a cluster.
+// AllowAny returns the virtual host that forwards requests to unknown hosts to a cluster.
 func AllowAny(cluster string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"},
 		IncludeRequestAttemptCount: true,
@@ -205,8 +207,8 @@ func AllowAny(cluster string) *routev3.VirtualHost {
 				Timeout:          durationpb.New(0)}}}}}
 }
 
-// Blackhole answers 404 to everything. A gateway's route configuration without routes consists of
-// it.
+// Blackhole returns a virtual host that answers 404 to everything. It is the content of a gateway's
+// route configuration without routes.
 func Blackhole(port uint32) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: virtualHostName("blackhole", port), Domains: []string{"*"}}
 }
