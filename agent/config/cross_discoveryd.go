@@ -1,6 +1,9 @@
 package config
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // discoverydCheck checks combinations of keys whose values are valid individually.
 type discoverydCheck struct {
@@ -75,9 +78,15 @@ func (x *discoverydCheck) source(name string, s *Source, registry bool) {
 	case s.Type == "mcp" && x.positions[name+".address"] == Position{}:
 		x.refuse([]string{name + ".address", name}, "set it to host:port",
 			"type mcp needs an address")
+	case s.Type == "mcp" && (s.CertFile == "") != (s.KeyFile == ""):
+		x.refuse([]string{name + ".cert_file", name + ".key_file"}, "set both or none",
+			"cert_file and key_file belong together")
 	case s.Type == "memory" && s.Listen == "":
 		x.refuse([]string{name + ".listen", name}, `set it, for example to "127.0.0.1:15016"`,
 			"type memory needs the address of its write API")
+	case s.Type == "memory" && !isLoopback(s.Listen):
+		x.refuse([]string{name + ".listen"}, `write a loopback address, such as "127.0.0.1:15016"`,
+			"the write API has no TLS: %s is not only for this host", quote(s.Listen))
 	case s.Type == "memory" && s.TokenFile == "":
 		x.refuse([]string{name + ".token_file", name}, "name a file with a random token",
 			"type memory needs the token of its write API")
@@ -85,6 +94,13 @@ func (x *discoverydCheck) source(name string, s *Source, registry bool) {
 		x.refuse([]string{name + ".type", name}, "put all paths into the first one",
 			"there is another source of type files")
 	}
+}
+
+// isLoopback reports whether only processes of this host can connect to a listenAddress.
+func isLoopback(address string) bool {
+	host, _, _ := splitAddress(address)
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // secondFiles reports whether another source of type files precedes one.

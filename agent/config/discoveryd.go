@@ -78,6 +78,8 @@ type Source struct {
 	WriteStatus bool     // kubernetes, of a source
 	Address     string   // mcp, consul
 	CAFile      string   // mcp, consul
+	CertFile    string   // mcp, with KeyFile
+	KeyFile     string
 	TokenFile   string   // mcp, memory, consul
 	Listen      string   // memory
 	Datacenters []string // consul; none: its own

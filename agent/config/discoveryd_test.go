@@ -87,11 +87,15 @@ func TestDiscoveryd_Errors(t *testing.T) {
 		"[source]\ntype = \"files\"":    ":1:1: source: is a table, not a list of tables; write [[source]]",
 		"[registration]\nenabled = true": ":2:1: registration.enabled: is not yet in this version; " +
 			"remove it",
-		"[ca]\nenabled = true":                     ":2:1: ca.enabled: is not yet in this version",
-		"[listen]\ntls = \":15012\"":               ":2:1: listen.tls: needs a certificate",
-		"[auth]\njoin_not_before = \"yesterday\"":  ":2:1: auth.join_not_before: \"yesterday\" is not valid",
-		"[[source]]\ntype = \"mcp\"":               ":1:1: source.1: type mcp needs an address",
-		"[[source]]\ntype = \"memory\"":            ":1:1: source.1: type memory needs the address of",
+		"[ca]\nenabled = true":                    ":2:1: ca.enabled: is not yet in this version",
+		"[listen]\ntls = \":15012\"":              ":2:1: listen.tls: needs a certificate",
+		"[auth]\njoin_not_before = \"yesterday\"": ":2:1: auth.join_not_before: \"yesterday\" is not valid",
+		"[[source]]\ntype = \"mcp\"":              ":1:1: source.1: type mcp needs an address",
+		"[[source]]\ntype = \"memory\"":           ":1:1: source.1: type memory needs the address of",
+		"[[source]]\ntype = \"memory\"\nlisten = \":1\"\ntoken_file = \"t\"": ":3:1: source.1.listen: " +
+			"the write API has no TLS: \":1\" is not only for this host; write a loopback address",
+		"[[source]]\ntype = \"mcp\"\naddress = \"a.test:1\"\nkey_file = \"k\"": ":4:1: " +
+			"source.1.key_file: cert_file and key_file belong together; set both or none",
 		"[[source]]\n[[source]]\n":                 ":2:1: source.2: there is another source of type files",
 		"[auth]\njwt_issuers = [{ issuer = \"\"}]": ":2:1: auth.jwt_issuers.1: needs issuer and jwks_file",
 	} {

@@ -153,6 +153,9 @@ func sourceTable(name string, s *Source, registry bool) table {
 	}
 	for _, k := range []key{
 		setting("ca_file", &s.CAFile, "", Start, "mcp, consul").file(),
+		setting("cert_file", &s.CertFile, "", Start,
+			"mcp: certificate that is shown to the server; with key_file").file(),
+		setting("key_file", &s.KeyFile, "", Start, "mcp").file(),
 		setting("token_file", &s.TokenFile, "", Start,
 			"mcp, consul, memory (the write API's token)").file(),
 		setting("listen", &s.Listen, "", Start, "memory: address of the write API").
@@ -227,7 +230,7 @@ func ofType(key, sourceType string) bool {
 		"kubeconfig": {"kubernetes"}, "namespaces": {"kubernetes"},
 		"write_status": {"kubernetes"}, "address": {"mcp", "consul"},
 		"datacenters": {"consul"}, "namespace": {"consul"}, "domain": {"consul"},
-		"ca_file": {"mcp", "consul"}, "token_file": {"mcp", "consul", "memory"},
+		"ca_file": {"mcp", "consul"}, "cert_file": {"mcp"}, "key_file": {"mcp"}, "token_file": {"mcp", "consul", "memory"},
 		"listen": {"memory"}}
 	return slices.Contains(types[key], sourceType)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -67,5 +68,17 @@ func TestAwait_NotWithoutIdentity(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
 	if why := server.Closed(); why != "" {
 		t.Error(why)
+	}
+}
+
+// TestAwait_NamesTheCommandsOfTheProgram has a server of another program than outriderd.
+func TestAwait_NamesTheCommandsOfTheProgram(t *testing.T) {
+	server, _ := start(t, discovery.Options{Files: []string{t.TempDir() + "/missing"}, Await: true,
+		Program: store.Program{Files: "its [[source]]", Name: "outrider-discoveryd",
+			Reload: "systemctl reload outrider-discoveryd"}})
+	const want = `mount or create it, take it out of its [[source]], or run "systemctl reload ` +
+		`outrider-discoveryd" to serve without it`
+	if why := server.Closed(); !strings.Contains(why, want) {
+		t.Errorf("closed: %q lacks %q", why, want)
 	}
 }

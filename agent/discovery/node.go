@@ -17,6 +17,9 @@ import (
 // parseNode reads a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
 // metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. If the node has no
 // locality, parseNode reads it from the label istio-locality, with dots in place of slashes.
+//
+// The proxy of an agent of Istio (pilot-agent) has a certificate of the mesh, and its connections
+// are redirected unless the node says otherwise, as istiod has it.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
@@ -35,6 +38,9 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	if n.Type == model.Sidecar {
 		var err error
 		mode := fields["INTERCEPTION_MODE"].GetStringValue()
+		if mode == "" && isIstios(fields) {
+			mode = string(model.Redirect)
+		}
 		if n.Interception, err = interception(mode); err != nil {
 			return model.Node{}, fmt.Errorf("node id %q: %w", node.GetId(), err)
 		}
@@ -50,7 +56,6 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 		fields["ISTIO_VERSION"].GetStringValue()
 	n.EnvoyVersion = envoyVersion(node)
 	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
-	n.Identity = fields[model.IdentityKey].GetStringValue() == "true"
 	for key, value := range fields {
 		if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !model.OfOneProxy(key) {
 			if n.Metadata == nil {
@@ -59,6 +64,13 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 			n.Metadata[key] = text.StringValue
 		}
 	}
+	if isIstios(fields) {
+		if n.Metadata == nil {
+			n.Metadata = map[string]string{}
+		}
+		n.Metadata[model.IdentityKey] = "true"
+	}
+	n.Identity = n.Metadata[model.IdentityKey] == "true"
 	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(),
 		Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
 	if n.Locality == (model.Locality{}) {
@@ -67,6 +79,10 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	}
 	return n, nil
 }
+
+// isIstios reports whether metadata is that of a pilot-agent, which expects the server to have the
+// name PILOT_SAN.
+func isIstios(metadata map[string]*structpb.Value) bool { return metadata["PILOT_SAN"] != nil }
 
 // envoyVersion returns the version of a proxy, "" if the node does not say.
 func envoyVersion(node *corev3.Node) string {

@@ -7,6 +7,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/typedconfig"
 )
@@ -92,6 +93,8 @@ type Options struct {
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
 	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
 	AgentDenied Denied
+
+	Program store.Program // how people operate the server; zero: as outriderd
 
 	Board  *condition.Board // nil: problems are only returned
 	Logger *slog.Logger     // nil: nothing is logged

@@ -121,7 +121,8 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
 		LastGood: lastGood.Objects, Away: lastGood.Away,
-		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources, Required: o.Required})
+		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources, Required: o.Required,
+		Program: o.Program})
 }
 
 // Run reads the files, and changed ones again, until the context ends; then it returns nil.

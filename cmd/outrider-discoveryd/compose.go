@@ -87,7 +87,9 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		Refusals:     filepath.Join(c.StateDir, "refusals"),
 		KeySets:      filepath.Join(c.StateDir, "key-sets"),
 		EncodeObject: mcp.Encode,
-		Changes:      files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
+		Program: store.Program{Files: "its [[source]]", Name: "outrider-discoveryd",
+			Reload: "systemctl reload outrider-discoveryd"},
+		Changes: files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err
 	}

@@ -53,8 +53,8 @@ func (s *Store) vanished(root string) bool {
 		return false
 	}
 	delete(s.roots, root)
-	s.away[root] = awayProblem(root, how, held, "rename or mount it back, or take it out of "+
-		"[discovery] files and restart the agent")
+	s.away[root] = awayProblem(root, how, held, fmt.Sprintf("rename or mount it back, or take "+
+		"it out of %s and restart %s", s.options.Program.Files, s.options.Program.Name))
 	return true
 }
 

@@ -149,7 +149,7 @@ func isHidden(err error) bool {
 func (s *Store) unreadableRoot(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("cannot be read: %v", err),
-		Fix:     "create it or take it out of [discovery] files"}
+		Fix:     "create it or take it out of " + s.options.Program.Files}
 	switch {
 	case s.awaited[path]:
 		p.Severity = condition.Error
@@ -158,8 +158,8 @@ func (s *Store) unreadableRoot(path string, err error) object.Problem {
 		}
 		p.Message += ": it may have access policies and be on a file system that is not mounted yet, " +
 			"so nothing is served"
-		p.Fix = "mount or create it, take it out of [discovery] files, or run \"outrider reload\" " +
-			"to serve without it"
+		p.Fix = fmt.Sprintf("mount or create it, take it out of %s, or run %q to serve without it",
+			s.options.Program.Files, s.options.Program.Reload)
 	case errors.Is(err, fs.ErrNotExist):
 		p.Severity, p.Message = condition.Info, "does not exist"
 	case errors.Is(err, fs.ErrPermission):

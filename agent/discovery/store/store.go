@@ -51,6 +51,15 @@ type Options struct {
 
 	// Away are the paths whose objects an earlier store had although they were away (Store.Away).
 	Away []string
+
+	Program Program // zero: outriderd
+}
+
+// Program is how people operate the program of a store, for the fixes of problems.
+type Program struct {
+	Files  string // where its configuration names Paths: [discovery] files
+	Reload string // the command for a reload: outrider reload
+	Name   string // what they restart: the agent
 }
 
 // Store holds the objects of the files. It is not safe for concurrent use.
@@ -91,6 +100,9 @@ func New(options Options) *Store {
 		duplicates: map[object.Key][]object.Problem{},
 		ranks:      map[string]int{}, complete: map[string]bool{},
 		registered: map[string][]*object.Object{}}
+	if options.Program == (Program{}) {
+		s.options.Program = Program{"[discovery] files", "outrider reload", "the agent"}
+	}
 	for i, source := range options.Sources {
 		s.ranks[source] = i
 	}

@@ -47,6 +47,13 @@ func (s *Source) dial() (*grpc.ClientConn, error) {
 				config.RootCAs.AddCert(root)
 			}
 		}
+		if s.options.CertFile != "" {
+			pair, err := tls.LoadX509KeyPair(s.options.CertFile, s.options.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("cert_file, key_file: %w", err)
+			}
+			config.Certificates = []tls.Certificate{pair}
+		}
 		secure = credentials.NewTLS(config)
 	}
 	if s.options.TokenFile != "" {

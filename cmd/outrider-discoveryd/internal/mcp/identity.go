@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"strings"
@@ -8,15 +9,35 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// rootNamespace is that of a client whose token does not say one.
+// rootNamespace is that of a client whose certificate or token does not say one.
 const rootNamespace = "istio-system"
 
-// namespaceOf returns the namespace of the service account of a token: a server accepts no other
-// one in the node.
-func namespaceOf(tokenFile string) string {
-	if tokenFile == "" {
+// namespaceOf returns the namespace of the service account of a client's certificate or, without
+// one, token: a server accepts no other one in the node.
+func namespaceOf(o Options) string {
+	switch {
+	case o.CertFile != "":
+		return namespaceOfCertificate(o)
+	case o.TokenFile != "":
+		return namespaceOfToken(o.TokenFile)
+	}
+	return rootNamespace
+}
+
+// namespaceOfCertificate reads it from the SPIFFE ID: spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.
+func namespaceOfCertificate(o Options) string {
+	pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+	if err != nil || len(pair.Leaf.URIs) != 1 {
 		return rootNamespace
 	}
+	parts := strings.Split(pair.Leaf.URIs[0].Path, "/")
+	if len(parts) != 5 || parts[1] != "ns" || parts[2] == "" {
+		return rootNamespace
+	}
+	return parts[2]
+}
+
+func namespaceOfToken(tokenFile string) string {
 	token, err := pki.Bearer{File: tokenFile}.Token()
 	parts := strings.Split(token.Raw, ".")
 	if err != nil || len(parts) != 3 {

@@ -29,6 +29,8 @@ type Options struct {
 	Address   string // HOST:PORT
 	CAFile    string // authorities of the server; "": those of the system
 	TokenFile string // of a service account; "": none
+	CertFile  string // of the client, with KeyFile; "": none
+	KeyFile   string
 	// Plaintext connects without TLS: it is for servers on the loopback interface.
 	Plaintext bool
 	// Services brings the services of the server's registries, and no configuration.
@@ -54,8 +56,8 @@ func New(options Options) (*Source, error) {
 	if options.Address == "" {
 		return nil, errors.New("mcp: no address of an xDS server")
 	}
-	if options.Plaintext && options.TokenFile != "" {
-		return nil, errors.New("mcp: a token is sent over TLS only")
+	if options.Plaintext && options.TokenFile+options.CertFile != "" {
+		return nil, errors.New("mcp: a token or certificate is sent over TLS only")
 	}
 	return &Source{options: options, accept: make(chan struct{}, 1),
 		objects: newObjects(options)}, nil

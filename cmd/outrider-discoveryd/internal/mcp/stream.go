@@ -62,7 +62,7 @@ func node(o Options) (*corev3.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read host name: %w", err)
 	}
-	namespace := namespaceOf(o.TokenFile)
+	namespace := namespaceOf(o)
 	metadata, err := structpb.NewStruct(map[string]any{"GENERATOR": "api", "NAMESPACE": namespace})
 	if err != nil {
 		return nil, fmt.Errorf("metadata of the node: %w", err)

@@ -75,11 +75,11 @@ func New(c *config.Discoveryd, sink source.Sink,
 }
 
 // overXDS returns the options of a source of type mcp. As in [discovery] auth of outriderd, port
-// 15010 is without TLS. So is the loopback interface, unless there is a ca_file.
+// 15010 is without TLS. So is the loopback interface, unless there is a ca_file or cert_file.
 func overXDS(s *config.Source, services bool, sink source.Sink, log *slog.Logger) mcp.Options {
 	host, port, _ := net.SplitHostPort(s.Address) // the server's address is checked by New
 	ip, _ := netip.ParseAddr(host)                // a name is none
 	return mcp.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile, TokenFile: s.TokenFile,
-		Plaintext: port == "15010" || ip.IsLoopback() && s.CAFile == "", Services: services,
-		Sink: sink, Logger: log}
+		CertFile: s.CertFile, KeyFile: s.KeyFile, Services: services, Sink: sink, Logger: log,
+		Plaintext: port == "15010" || ip.IsLoopback() && s.CAFile+s.CertFile == ""}
 }

@@ -1,0 +1,42 @@
+package discovery
+
+import (
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// TestParseNode_OfPilotAgent has nodes of Istio's agent: they have a certificate, and interception
+// unless they say otherwise, as istiod has it.
+func TestParseNode_OfPilotAgent(t *testing.T) {
+	keys := map[string]bool{}
+	for _, test := range []struct {
+		name         string
+		metadata     map[string]any
+		interception model.Interception
+		identity     bool
+	}{
+		{"ours", map[string]any{}, model.NoInterception, false},
+		{"Istio's", map[string]any{"PILOT_SAN": []any{"istiod"}}, model.Redirect, true},
+		{"without interception", map[string]any{"PILOT_SAN": []any{"istiod"},
+			"INTERCEPTION_MODE": "NONE"}, model.NoInterception, true},
+	} {
+		metadata, err := structpb.NewStruct(test.metadata)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := parseNode(&corev3.Node{Metadata: metadata,
+			Id: "sidecar~10.0.0.1~vm.shop~shop.svc.cluster.local"}, "default")
+		if err != nil || n.Interception != test.interception || n.Identity != test.identity {
+			t.Errorf("%s: %+v, %v", test.name, n, err)
+		}
+		if key := nodeKey(n); keys[key] {
+			t.Errorf("%s shares resources with another one", test.name)
+		} else {
+			keys[key] = true
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
+	"outrider.org/outrider/scripts/parts"
+)
+
+const account = "spiffe://cluster.local/ns/shop/sa/"
+
+// TestProgram_ServesPilotAgent has Istio's agent, with certificates from files, and its Envoy use
+// the program as their istiod over mutual TLS. A request reaches a backend that demands the
+// certificate of the workload, which pilot-agent serves to Envoy.
+func TestProgram_ServesPilotAgent(t *testing.T) {
+	t.Parallel()
+	directory := parts.ShortDir(t)
+	authority := pkitest.NewAuthority(t, "root", nil)
+	for _, name := range []string{"mesh", "etc/certs"} {
+		if err := os.MkdirAll(filepath.Join(directory, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	certs := filepath.Join(directory, "etc", "certs")
+	issue(t, authority, "server", filepath.Join(directory, "cert"), filepath.Join(directory, "key"))
+	issue(t, authority, "web", filepath.Join(certs, "cert-chain.pem"),
+		filepath.Join(certs, "key.pem"))
+	write(t, filepath.Join(certs, "root-cert.pem"), string(pkitest.PEM(authority.Certificate)))
+	port := parts.FreePort(t)
+	write(t, filepath.Join(directory, "mesh", "a.yaml"), fmt.Sprintf(`
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: backend, namespace: shop}
+spec:
+  hosts: [backend.test]
+  addresses: [127.0.0.1]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: %d, name: http, protocol: HTTP}]
+  endpoints:
+  - address: 127.0.0.1
+    ports: {http: %d}
+    serviceAccount: backend
+    labels: {security.istio.io/tlsMode: istio}
+`, port, mutualBackend(t, authority)))
+	secure, monitoring := parts.FreePort(t), parts.FreePort(t)
+	file := filepath.Join(directory, "discoveryd.toml")
+	write(t, file, fmt.Sprintf(`[paths]
+state_dir = "state"
+[listen]
+plaintext = ""
+tls = "127.0.0.1:%d"
+monitoring = "127.0.0.1:%d"
+[tls]
+cert_file = "cert"
+key_file = "key"
+client_ca_file = "etc/certs/root-cert.pem"
+[auth]
+require = "mtls"
+[[source]]
+paths = ["mesh"]
+`, secure, monitoring))
+	start(t, file, monitoring)
+
+	agent := startPilotAgent(t, directory, secure)
+	parts.EventuallySees(t, 2*time.Minute, "a request reaches the backend", func() (bool, string) {
+		status, body := request(port, "backend.test")
+		return status == http.StatusOK && body == account+"web", fmt.Sprint(status, " ", body)
+	})
+	parts.EventuallySees(t, time.Minute, "pilot-agent is ready", func() (bool, string) {
+		status, body := ask("GET", agent+"/healthz/ready", "", "")
+		return status == http.StatusOK, body
+	})
+
+	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),
+		CAFile:   filepath.Join(certs, "root-cert.pem"),
+		CertFile: filepath.Join(certs, "cert-chain.pem"), KeyFile: filepath.Join(certs, "key.pem"),
+		Sink: (&inputs{}).take, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runUntilEnd(t, client.Run)
+	parts.EventuallySees(t, time.Minute, "another server reads the objects with this certificate",
+		func() (bool, string) {
+			now := client.Status()
+			return now.Synced && now.Inputs == 1, fmt.Sprint(now.Err)
+		})
+}
+
+// issue writes a certificate of a service account in namespace shop, and its key.
+func issue(t *testing.T, authority *pkitest.Authority, name, certificate, key string) {
+	t.Helper()
+	template := pkitest.Leaf(name, time.Hour)
+	template.DNSNames = []string{"istiod.istio-system.svc"}
+	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	id, err := url.Parse(account + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.URIs = []*url.URL{id}
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth,
+		x509.ExtKeyUsageClientAuth}
+	chain, private := authority.Issue(t, template)
+	write(t, certificate, string(chain))
+	write(t, key, string(private))
+}
+
+// mutualBackend serves HTTP over mutual TLS on a port, and answers with the client's identity.
+func mutualBackend(t *testing.T, authority *pkitest.Authority) (port int) {
+	t.Helper()
+	directory := t.TempDir()
+	certificate, key := filepath.Join(directory, "cert"), filepath.Join(directory, "key")
+	issue(t, authority, "backend", certificate, key)
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Certificate)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{pair}, ClientCAs: roots,
+		ClientAuth: tls.RequireAndVerifyClientCert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].URIs[0].String())
+		})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// request sends a request for a host to a port of this machine.
+func request(port int, host string) (status int, body string) {
+	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	request.Host = host
+	client := http.Client{Timeout: 10 * time.Second}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(text)
+}
+
+// startPilotAgent starts pilot-agent, in a directory with etc/certs, with a server at a port. It
+// returns the URL of its status server.
+func startPilotAgent(t *testing.T, directory string, server int) string {
+	t.Helper()
+	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
+	source, err := parts.IstioSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := parts.FreePort(t)
+	config, err := json.Marshal(map[string]any{
+		"discoveryAddress": fmt.Sprintf("localhost:%d", server), "concurrency": 1,
+		"controlPlaneAuthPolicy": "MUTUAL_TLS", "statusPort": status,
+		"binaryPath": parts.Envoy(t), "proxyAdminPort": parts.FreePort(t),
+		"configPath": "./proxy", "terminationDrainDuration": "1s",
+		"proxyBootstrapTemplatePath": filepath.Join(source,
+			"tools/packaging/common/envoy_bootstrap.json"),
+		"proxyMetadata": map[string]string{
+			"ISTIO_META_TLS_CLIENT_CERT_CHAIN": "./etc/certs/cert-chain.pem",
+			"ISTIO_META_TLS_CLIENT_KEY":        "./etc/certs/key.pem",
+			"ISTIO_META_TLS_CLIENT_ROOT_CERT":  "./etc/certs/root-cert.pem",
+			"ISTIO_META_INTERCEPTION_MODE":     "NONE",
+			"PROXY_CONFIG_XDS_AGENT":           "true",
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(program, "proxy", "sidecar", "--meshConfig", "./none.yaml",
+		"--log_output_level", "default:info")
+	command.Dir = directory
+	command.Env = append(os.Environ(), "POD_NAME=vm", "POD_NAMESPACE=shop", "INSTANCE_IP=127.0.0.1",
+		"SERVICE_ACCOUNT=web", "CLOUD_PLATFORM=none", "FILE_MOUNTED_CERTS=true",
+		"TRUST_DOMAIN=cluster.local", "PROXY_CONFIG="+string(config),
+		fmt.Sprintf("DNS_PROXY_ADDR=127.0.0.1:%d", parts.FreePort(t)),
+		fmt.Sprintf("ENVOY_STATUS_PORT=%d", parts.FreePort(t)),
+		fmt.Sprintf("ENVOY_PROMETHEUS_PORT=%d", parts.FreePort(t)))
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	log := &parts.Log{}
+	command.Stdout, command.Stderr = log, log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // the group: with its Envoy
+		_ = command.Wait()
+		if text := log.String(); t.Failed() {
+			t.Logf("pilot-agent: %s", text[max(0, len(text)-12000):])
+		}
+	})
+	return fmt.Sprintf("http://127.0.0.1:%d", status)
+}
