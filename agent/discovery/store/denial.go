@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
+	api "istio.io/api/type/v1beta1"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
@@ -39,7 +41,8 @@ func denyEverything() *security.AuthorizationPolicy {
 func (r *reader) deny(node *yaml.Node, h *header, found *document, because string) {
 	namespace, ok := r.namespaceOf(node)
 	if !ok { // perhaps as the line between two documents is missing
-		found.broken, found.unclear, found.policies = true, true, mentioned(r.text)
+		r.unidentified(found)
+		found.isPolicy = true
 		return
 	}
 	n := denial{object.Key{Kind: object.Kind(h.kind), Namespace: namespace, Name: h.name},
@@ -81,10 +84,20 @@ func isDenial(o *object.Object) bool {
 	return o.Kind == object.AuthorizationPolicy && !isSubdomain(o.Name)
 }
 
-// isReplacedBy reports whether a last good version is one of the policy.
+// isReplacedBy reports whether a last good version is one of the policy; without a name, one of the
+// same kind and scope.
 func (n denial) isReplacedBy(o *object.Object) bool {
-	return slices.Contains(n.kinds(), o.Kind) && o.Namespace == n.policy.Namespace &&
-		(o.Name == n.policy.Name || n.policy.Name == "" && isSubdomain(o.Name))
+	if n.policy.Name == "" {
+		return slices.Contains(n.kinds(), o.Kind) && o.Namespace == n.policy.Namespace &&
+			isSubdomain(o.Name) && proto.Equal(denyScope(o.Spec), n.object.Spec)
+	}
+	return n.isOf(o.Key)
+}
+
+// isOf reports whether a policy is the one that the denial replaces.
+func (n denial) isOf(policy object.Key) bool {
+	return slices.Contains(n.kinds(), policy.Kind) && policy.Namespace == n.policy.Namespace &&
+		policy.Name == n.policy.Name
 }
 
 // namespaceOf returns the namespace that an object names, "" if it names none. ok is false if that
@@ -109,6 +122,21 @@ func (r *reader) namespaceOf(node *yaml.Node) (namespace string, ok bool) {
 		})
 	})
 	return namespace, !d.failed
+}
+
+// denyScope returns the spec of a denial for the workloads that a valid policy selects.
+func denyScope(spec proto.Message) *security.AuthorizationPolicy {
+	denies := denyEverything()
+	if of, ok := spec.(interface{ GetSelector() *api.WorkloadSelector }); ok {
+		denies.Selector = of.GetSelector()
+	}
+	if of, ok := spec.(interface {
+		GetTargetRef() *api.PolicyTargetReference
+		GetTargetRefs() []*api.PolicyTargetReference
+	}); ok {
+		denies.TargetRef, denies.TargetRefs = of.GetTargetRef(), of.GetTargetRefs()
+	}
+	return denies
 }
 
 // selected returns the spec of a denial for the workloads that a policy's spec selects, all of its
@@ -139,34 +167,41 @@ func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 }
 
 // addDenials adds the denials of all documents, except those of policies whose last good version is
-// in force, and one of everything if policies may be in what cannot be read. unnamed are the last
-// good versions that may be of what cannot be identified.
+// in force, and one of everything if other policies may be in what is not understood. unnamed are
+// the last good versions that no invalid object names.
 func (f *file) addDenials(path string, denials []denial, unnamed []*object.Object) {
+	unnamed, ok := f.withoutMentioned(unnamed)
+	if !ok {
+		f.denyAll(path)
+	}
 	for _, n := range denials {
-		lastGood := f.held
-		if n.policy.Name == "" {
-			lastGood = unnamed
-		}
-		if !slices.ContainsFunc(lastGood, n.isReplacedBy) {
+		at := slices.IndexFunc(unnamed, n.isReplacedBy)
+		switch {
+		case n.policy.Name != "" && slices.ContainsFunc(f.held, n.isReplacedBy):
+		case n.policy.Name == "" && at >= 0:
+			unnamed = slices.Delete(unnamed, at, at+1)
+		default:
 			f.objects = append(f.objects, n.object)
 			f.problems = append(f.problems, n.problem())
 		}
 	}
-	if f.unclear && len(unnamed) < max(1, f.policies) {
-		o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
-			Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
-			Spec: denyEverything()}
-		if f.input {
-			o.Line = 0
-		}
-		f.objects = append(f.objects, o)
-		const denied = "; until then every request to all workloads is denied, because it may have " +
-			"policies and no earlier version is known"
-		for i := range f.problems {
-			if f.problems[i].Severity == condition.Error {
-				f.problems[i].Message += denied
-				break
-			}
+}
+
+// denyAll denies everything, as the file may have policies of which nothing is known, and says so in
+// its first error.
+func (f *file) denyAll(path string) {
+	o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
+		Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
+		Spec: denyEverything()}
+	if f.input {
+		o.Line = 0
+	}
+	f.objects = append(f.objects, o)
+	for i := range f.problems {
+		if f.problems[i].Severity == condition.Error {
+			f.problems[i].Message += "; until then every request to all workloads is denied, because " +
+				"it may have policies and no earlier version is known"
+			break
 		}
 	}
 }

@@ -213,7 +213,7 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 			[]string{"ns at 1"}},
 		"a second": {good, good + "---\n" + second, true, []string{"ns at 6"}},
 		"of another kind": {good, strings.Replace(wrong, "AuthorizationPolicy", "PeerAuthentication", 1),
-			false, []string{"ns at 1"}},
+			true, []string{"ns at 1"}},
 		"removed":              {good, "", false, nil},
 		"never valid":          {wrong, strings.Replace(wrong, "DENIED", "NO", 1), false, []string{"ns at 1"}},
 		"never valid, no YAML": {wrong, wrong + "a: [", false, []string{"all at 1"}},

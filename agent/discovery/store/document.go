@@ -22,14 +22,15 @@ const apiGroup = object.NetworkingGroup
 
 // document is the content of one YAML document.
 type document struct {
-	objects  []*object.Object
-	bad      []object.Key // invalid objects, whose last good version stays
-	problems []object.Problem
-	broken   bool         // an object could not be identified
-	bare     []object.Key // of objects, policies without a spec
-	denials  []denial
-	unclear  bool // broken, and policies may be in it
-	policies int  // with unclear: how many its text mentions
+	objects      []*object.Object
+	bad          []object.Key // invalid objects, whose last good version stays
+	problems     []object.Problem
+	broken       bool         // an object could not be identified
+	bare         []object.Key // of objects, policies without a spec
+	denials      []denial
+	unidentified bool         // broken, and the object may be a policy
+	isPolicy     bool         // unidentified, and surely one
+	mentioned    []object.Key // with unidentified: see reader.mentioned
 
 	filters   []*validated     // EnvoyFilters, until validateAll has checked them
 	tolerable []*object.Object // of bad, those whose only errors are Unknown, see Verdict
@@ -50,6 +51,14 @@ type reader struct {
 func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	r.text = content
+	defer func() {
+		if found.unidentified {
+			found.mentioned = r.mentioned()
+		}
+		if found.isPolicy && len(found.mentioned) == 0 {
+			found.mentioned = []object.Key{{}}
+		}
+	}()
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	for {
 		var root yaml.Node
@@ -117,6 +126,10 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	h := r.header(d, node, depth)
 	current = h
 	switch {
+	case h.items != nil && (d.failed || h.isIstios() && !strings.HasSuffix(h.kind, "List")):
+		r.unidentified(found)
+		d.refuse(h.items, &path{name: "items"}, "not the items of a list", "correct the object around "+
+			"them")
 	case d.failed && h.mayRestrict():
 		r.deny(node, h, found, neverValid)
 	case d.failed:
@@ -245,8 +258,7 @@ func oneOf(alternatives []string) string {
 // unidentified records that an object is invalid and may be any, so that the last good versions of
 // all stay.
 func (r *reader) unidentified(found *document) {
-	found.broken, found.unclear = true, found.unclear || mayRestrict(r.text)
-	found.policies = mentioned(r.text)
+	found.broken, found.unidentified = true, true
 }
 
 // refused records that an object is invalid, so that its last good version stays. If its kind or

@@ -32,11 +32,11 @@ type file struct {
 	held     []*object.Object
 	problems []object.Problem
 
-	policies int // document.policies of all unclear documents
+	broken bool // document.broken of any document, or the file is unreadable
+	parsed bool // documents are to be collected
 
-	broken  bool // document.broken of any document, or the file is unreadable
-	unclear bool // document.unclear of any document, or the file is unreadable
-	parsed  bool // documents are to be collected
+	unreadable bool
+	lastRead   *file // with unreadable: the content as last read, nil if it never was
 
 	input bool   // see Input
 	text  []byte // of an input that may have to be validated again
@@ -58,17 +58,28 @@ func readFile(path string, previous *file, options Options) *file {
 	case errors.Is(err, fs.ErrNotExist) && !isLink(path):
 		return nil
 	case err != nil:
-		next.broken, next.unclear = true, true
-		if previous != nil {
-			next.documents, next.objects, next.held = previous.documents, previous.objects,
-				previous.objects
-		}
-		next.problems = []object.Problem{unreadable(path, err)}
-		next.addDenials(path, nil, next.held)
+		next.retain(path, previous, err)
 		return next
 	}
 	next.parse(path, content, previous, options)
 	return next
+}
+
+// retain sets the content of an unreadable file to what was last read. previous is its former
+// content, or nil.
+func (f *file) retain(path string, previous *file, err error) {
+	f.broken, f.problems = true, []object.Problem{unreadable(path, err)}
+	if f.lastRead = previous; previous != nil && previous.unreadable {
+		f.lastRead = previous.lastRead
+	}
+	if f.unreadable = true; f.lastRead == nil || len(f.lastRead.objects) == 0 {
+		f.denyAll(path)
+	}
+	if f.lastRead != nil {
+		f.documents, f.held = f.lastRead.documents, f.lastRead.objects
+		f.objects = append(f.objects, f.held...)
+		f.problems = append(f.problems, f.lastRead.problems...)
+	}
 }
 
 // parse sets the documents of a file to those of its content; collect sets its objects. previous is
@@ -155,8 +166,20 @@ func (d readDocument) moved(first int) readDocument {
 	return d
 }
 
+// stays returns the problem of a policy that is in force without being in the file any more.
+func (f *file) stays(o *object.Object) object.Problem {
+	p := object.Problem{File: o.File, Line: 1, Object: o.String(), Severity: condition.Warning,
+		Message: "stays in force although the file does not have it any more, because the file has " +
+			"an error", Fix: "correct the error"}
+	if f.input {
+		p.Line = 0
+	}
+	return p
+}
+
 // collect gathers the objects of all documents. An invalid object keeps its last good version, as
-// does one that may be in an unreadable document. tolerate is Options.Tolerate.
+// does one that may be in an unreadable document, and each policy that is missing from a file with an
+// invalid object. tolerate is Options.Tolerate.
 func (f *file) collect(path string, previous *file, tolerate bool) {
 	if f == nil || !f.parsed {
 		return
@@ -168,10 +191,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			bad[key] = true
 		}
 		f.problems = append(f.problems, d.problems...)
-		f.broken, f.unclear = f.broken || d.broken, f.unclear || d.unclear
-		if d.unclear {
-			f.policies += d.policies
-		}
+		f.broken = f.broken || d.broken
 	}
 	var cut []denial
 	for _, d := range f.documents {
@@ -191,8 +211,13 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}
 	if previous != nil {
 		for _, o := range previous.objects {
-			if !present[o.Key] && !isDenial(o) && (f.broken || bad[o.Key]) {
+			switch {
+			case present[o.Key] || isDenial(o):
+			case f.broken || bad[o.Key]:
 				f.held = append(f.held, o)
+			case len(bad) > 0 && o.Kind.Restricts(): // it may have become the invalid object
+				f.held = append(f.held, o)
+				f.problems = append(f.problems, f.stays(o))
 			}
 		}
 	}

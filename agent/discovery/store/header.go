@@ -18,6 +18,7 @@ type header struct {
 	labels, annotations               map[string]string
 	spec, items                       *yaml.Node
 	conditions                        map[string]string
+	restricts                         bool // by another kind or apiVersion that is given, too
 }
 
 // header reads the fields around the spec. Which ones are valid depends on the kind, which may come
@@ -63,6 +64,16 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 			})
 		}
 	})
+	for i := 0; d.failed && i+1 < len(node.Content); i += 2 {
+		other, value := header{}, resolveAlias(node.Content[i+1]).Value
+		switch node.Content[i].Value {
+		case "kind":
+			other.kind = value
+		case "apiVersion":
+			other.apiVersion = value
+		}
+		h.restricts = h.restricts || other.mayRestrict()
+	}
 	for _, read := range others {
 		read()
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -61,23 +60,20 @@ func securityKinds() []string {
 // mayRestrict reports whether an object has a kind that can restrict access, or names the API group
 // of such kinds.
 func (h *header) mayRestrict() bool {
-	_, known := restrictions[h.kind]
-	if !known && !slices.Contains(object.Kinds(apiGroup), h.kind) {
-		known = spelling.Nearest(h.kind, slices.Collect(maps.Keys(restrictions))) != ""
-	}
-	return known && !foreign(h.apiVersion) || group(h.apiVersion) == securityGroup
+	return h.restricts || restrictingKind(h.kind) != "" && !foreign(h.apiVersion) ||
+		group(h.apiVersion) == securityGroup
 }
 
-var kindLine = regexp.MustCompile(`(?m)^[^#\n]*\bkind["']?\s*:\s*["']?(\w+)`)
-
-// mentioned returns how many objects of a kind that can restrict access a text seems to have.
-func mentioned(text []byte) (n int) {
-	for _, match := range kindLine.FindAllSubmatch(text, -1) {
-		if _, known := restrictions[string(match[1])]; known {
-			n++
-		}
+// restrictingKind returns the kind that can restrict access and has a name, correct or misspelt; ""
+// if there is none.
+func restrictingKind(name string) string {
+	if _, known := restrictions[name]; known {
+		return name
 	}
-	return n
+	if slices.Contains(object.Kinds(apiGroup), name) {
+		return ""
+	}
+	return spelling.Nearest(name, slices.Sorted(maps.Keys(restrictions)))
 }
 
 // mayRestrict reports whether a text mentions a kind that can restrict access, or its API group.

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// A text that is not understood may have policies. Each of them has to be one whose last good
+// version is in force; otherwise everything is denied.
+
+var (
+	commentLine = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$`)
+	// headerKey matches the keys around a spec, in any style of YAML and JSON, with a value in the
+	// same line.
+	headerKey = regexp.MustCompile(`(?:^|[\s{,"'])(apiVersion|kind|metadata|spec|name|namespace)["']?` +
+		`[ \t]*:[ \t]*["']?([\w.-]*)`)
+)
+
+// mentioned returns the policies that the text seems to have: one for each part of it that mentions
+// a kind that can restrict access, or its API group. A part that does not clearly name one policy is
+// an empty key; one whose namespace is not valid has none.
+func (r *reader) mentioned() (all []object.Key) {
+	text := bytes.ReplaceAll(r.text, []byte{0}, nil) // UTF-16 without a mark
+	text = commentLine.ReplaceAll(text, nil)
+	var starts []int // of objects; a line between documents may be missing
+	for _, at := range headerKey.FindAllSubmatchIndex(text, -1) {
+		if string(text[at[2]:at[3]]) == "apiVersion" {
+			starts = append(starts, at[2])
+		}
+	}
+	for len(starts) > 1 {
+		last := starts[len(starts)-1]
+		all = append(all, r.mentionedIn(text[last:])...)
+		text, starts = text[:last], starts[:len(starts)-1]
+	}
+	return append(all, r.mentionedIn(text)...)
+}
+
+// mentionedIn returns the policy that the text of at most one object mentions, if any.
+func (r *reader) mentionedIn(text []byte) []object.Key {
+	key, kinds, metadata, inMetadata := object.Key{}, 0, 0, false
+	for _, match := range headerKey.FindAllSubmatch(text, -1) {
+		value := string(match[2])
+		switch name := string(match[1]); {
+		case name == "kind":
+			if kind := restrictingKind(value); kind != "" {
+				key.Kind = object.Kind(kind)
+				kinds++
+			}
+		case name == "metadata":
+			metadata++
+			inMetadata = true
+		case name == "spec":
+			inMetadata = false
+		case name == "name" && inMetadata && key.Name == "":
+			key.Name = value
+		case name == "namespace" && inMetadata && key.Namespace == "":
+			key.Namespace = value
+		}
+	}
+	if kinds == 0 && !mayRestrict(text) {
+		return nil
+	}
+	names := 0
+	for kind := range restrictions {
+		names += bytes.Count(text, []byte(kind))
+	}
+	if kinds != 1 || metadata != 1 || names > 1 {
+		return []object.Key{{}}
+	}
+	switch {
+	case key.Namespace == "":
+		key.Namespace = r.namespace
+	case !isLabel(key.Namespace):
+		key.Namespace = ""
+	}
+	return []object.Key{key}
+}
+
+// withoutMentioned removes from last good versions those that documents mention which are not
+// understood. ok is false if a document mentions any other policy, except its own that are
+// understood.
+func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
+	rest = slices.Clone(lastGood)
+	for _, d := range f.documents {
+		own := slices.Clone(d.denials)
+		for _, o := range d.objects {
+			if o.Kind.Restricts() {
+				own = append(own, denial{policy: o.Key})
+			}
+		}
+		for _, key := range d.mentioned {
+			if at := slices.IndexFunc(own, func(n denial) bool { return n.isOf(key) }); at >= 0 {
+				own = slices.Delete(own, at, at+1)
+				continue
+			}
+			at := slices.IndexFunc(rest, func(o *object.Object) bool {
+				return o.Kind == key.Kind && o.Name == key.Name &&
+					(o.Namespace == key.Namespace || key.Namespace == "")
+			})
+			if at < 0 {
+				return rest, false
+			}
+			rest = slices.Delete(rest, at, at+1)
+		}
+	}
+	return rest, true
+}

@@ -1,0 +1,138 @@
+package store
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// TestDenials_OfUnknownPolicies edits a file that had two policies so that it cannot be parsed: what
+// it mentions beyond them is denied.
+func TestDenials_OfUnknownPolicies(t *testing.T) {
+	const inLine = "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, " +
+		"metadata: {name: x}, spec: {}}"
+	good := "# of the team\n" + entry("a", "a.test") + "---\n" + deniesA + "---\n" + tokens
+	edited := func(pairs ...string) string { return strings.NewReplacer(pairs...).Replace(good) }
+	all := []string{"all at 1"}
+	for name, test := range map[string]struct {
+		text string
+		want []string
+	}{
+		"typo in another object": {edited("hosts:", "hosts"), nil},
+		"typo and its policies moved": {
+			strings.Replace(entry("a", "a.test"), "hosts:", "hosts", 1), nil},
+		"comment about a policy": {
+			"# like AuthorizationPolicy x\na: [\n---\n" + deniesA + "---\n" + tokens, nil},
+		"typo in a policy":      {edited("action:", "action"), nil},
+		"typo in both":          {edited("action:", "action", "issuer:", "issuer"), nil},
+		"one document, no YAML": {strings.ReplaceAll(good, "---\n", "") + "a: [", nil},
+		"another name":          {edited("action:", "action", "name: x", "name: z"), all},
+		"another namespace": {
+			edited("action:", "action", "name: x", "name: x\n  namespace: z"), all},
+		"another kind": {
+			edited("action:", "action", "AuthorizationPolicy", "PeerAuthentication"), all},
+		"no name": {edited("action:", "action", "  name: x", ""), all},
+		"another one with its name": {
+			good + "---\n" + strings.Replace(deniesA, "action:", "action", 1), all},
+		"two with its name": {
+			edited("action:", "action") + "---\n" + strings.Replace(deniesA, "action:", "action", 1), all},
+		"a second in its document": {strings.Replace(good, "action:", deniesA+"action", 1), all},
+		"a second in its line": {
+			inLine + "\n" + strings.Replace(inLine, "name: x", "name: z", 1), all},
+		"name in a label": {
+			edited("action:", "action", "  name: x", "  labels: {name: z}\n  name: x"), all},
+		"name in the key of a label": {
+			edited("action:", "action", "  name: x", "  labels: {app/name: z}\n  name: x"), nil},
+		"JSON in one line":        {inLine + ",", nil},
+		"list with a broken item": {"kind: List\nitems:\n- " + inLine + "\n- 5\n", nil},
+		"list with a broken policy": {
+			"kind: List\nitems:\n- " + inLine + "\n- AuthorizationPolicy\n", all},
+		"two without names": {
+			strings.Repeat(strings.Replace(deniesA, "name: x", "labels: {}", 1)+"---\n", 2),
+			[]string{"ns app=a at 15"}},
+		"of other workloads, no name": {
+			strings.NewReplacer("app: a", "app: b", "  name: x", "  labels: {}").Replace(deniesA),
+			[]string{"ns app=b at 1"}},
+		"removed beside an error": {
+			strings.Replace(entry("a", "a.test"), "STATIC", "STATISCH", 1), nil},
+		"renamed beside an error":    {edited("STATIC", "STATISCH", "name: x", "name: z"), nil},
+		"other kind beside an error": {edited("kind: Auth", "kind: Sidecar #"), nil},
+		"unknown kind beside an error": {
+			edited("STATIC", "STATISCH", "kind: Auth", "kind: X #", "security.istio.io", "x.test"), nil},
+	} {
+		f := newFiles(t)
+		f.write("x.yaml", good)
+		f.store.Load()
+		f.write("x.yaml", test.text)
+		for _, when := range []string{"running", "the next agent", "the one after"} {
+			f.expectDenials(name+", "+when, test.want...)
+			if !f.hasPolicy("x") || !f.hasPolicy("tokens") {
+				t.Errorf("%s, %s: a policy of before is not in force", name, when)
+			}
+			f.again()
+		}
+	}
+}
+
+// TestDenials_NoPolicyIsRemovedBesideAnError says so until the error is corrected.
+func TestDenials_NoPolicyIsRemovedBesideAnError(t *testing.T) {
+	f := newFiles(t)
+	f.write("x.yaml", entry("a", "a.test")+"---\n"+deniesA)
+	f.store.Load()
+	f.write("x.yaml", strings.Replace(entry("a", "a.test"), "STATIC", "STATISCH", 1))
+	f.store.Load()
+	f.expectProblems("x.yaml:1: AuthorizationPolicy ns/x: stays in force although the file does not have "+
+		"it any more, because the file has an error; correct the error",
+		`x.yaml:6: ServiceEntry ns/a: spec.resolution: "STATISCH" is not one of NONE, STATIC, DNS, `+
+			"DNS_ROUND_ROBIN, DYNAMIC_DNS")
+	f.write("x.yaml", entry("a", "a.test"))
+	f.store.Load()
+	f.expectProblems()
+	if f.hasPolicy("x") {
+		t.Error("the policy is in force")
+	}
+}
+
+// TestDenials_OfUnreadableFileAreReported reads an unreadable file again and again.
+func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
+	f := newFiles(t)
+	invalid := strings.Replace(deniesA, "DENY", "DENIED", 1)
+	f.write("never.yaml", "")
+	f.write("invalid.yaml", invalid)
+	f.write("valid.yaml", deniesA)
+	f.store.Load()
+	delete(f.store.files, f.path("never.yaml"))
+	for _, name := range []string{"never.yaml", "invalid.yaml", "valid.yaml"} {
+		if err := os.Truncate(f.path(name), maxFile+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		f.store.Reload([]string{f.path("never.yaml"), f.path("invalid.yaml"), f.path("valid.yaml")})
+		if got, want := f.denials(), []string{"ns app=a at 1", "all at 1"}; !slices.Equal(got, want) {
+			t.Errorf("denials %q, want %q", got, want)
+		}
+		if !f.hasPolicy("x") {
+			t.Error("the valid policy is not in force")
+		}
+		for name, message := range map[string]string{"never.yaml": "every request to all workloads is denied",
+			"invalid.yaml": "every request to the workloads that it selects is denied"} {
+			if !slices.ContainsFunc(f.store.Problems(), func(p object.Problem) bool {
+				return p.File == f.path(name) && p.Severity == condition.Error &&
+					strings.Contains(p.Message, message)
+			}) {
+				t.Errorf("%s: no problem says %q: %v", name, message, f.problems())
+			}
+		}
+	}
+	f.write("never.yaml", "")
+	f.write("invalid.yaml", "")
+	f.store.Load()
+	if got := f.denials(); len(got) > 0 {
+		t.Errorf("readable again: denials %q", got)
+	}
+}
