@@ -1,6 +1,6 @@
 // Package lastgood persists the mesh configuration that is in force although its files are invalid
-// now. Without it, a restarted agent would see only the invalid files and
-// withdraw what the previous run served.
+// now. Without it, a restarted agent would see only the invalid files and withdraw what it served
+// before.
 package lastgood
 
 import (
@@ -23,35 +23,36 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// State has the versions in force that the files no longer contain in valid form.
+// State contains the versions in force that the files no longer contain in valid form.
 type State struct {
 	Objects []*object.Object
-	Away    []string // paths of Objects that were away, see store.Options
-	// Checked means that the files have EnvoyFilters, and that those with fields that Envoy's API
-	// does not have are refused. Older servers had them in force.
+	Away    []string // paths of Objects whose files were missing, see store.Options
+	// Checked reports whether there are EnvoyFilters, and whether those with fields that Envoy's
+	// API does not have are refused. Older agents applied them.
 	Checked bool
-	// Mesh is the text of MeshConfig; empty: its file, or the default, is in force.
+	// Mesh is the text of the MeshConfig in force; empty: the current file, or the default, is in
+	// force.
 	Mesh []byte
 
-	Reverted *Reverted // nil: nothing
+	Reverted *Reverted // reverted versions of an older agent; nil: none
 }
 
-// Empty reports whether everything in force is as in the files, and there is nothing to note.
+// Empty reports whether everything in force is as in the files, so that nothing must be persisted.
 func (s State) Empty() bool {
 	return !s.Checked && len(s.Objects) == 0 && len(s.Mesh) == 0 && s.Reverted == nil
 }
 
 const (
 	version  = 1
-	maxBytes = 16 << 20 // of the file, as each start reads it
+	maxBytes = 16 << 20 // limit of the file's size, because each start reads the file
 )
 
-// written is the content of the file, encoded as JSON.
+// written is the JSON form of the file's content.
 type written struct {
 	Version int      `json:"version"`
 	Objects []Record `json:"objects,omitempty"`
 	Away    []string `json:"away,omitempty"`
-	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the file, in any encoding
+	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the MeshConfig's file, in any encoding
 
 	Checked bool `json:"checked,omitempty"`
 
@@ -59,7 +60,7 @@ type written struct {
 	RefusedMesh *revertedMesh `json:"refusedMesh,omitempty"`
 }
 
-// Record is an object in a file.
+// Record is the JSON form of an object.
 type Record struct {
 	File       string      `json:"file"`
 	Line       int         `json:"line"`
@@ -68,20 +69,20 @@ type Record struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
 	Namespace  string      `json:"namespace"`
-	// Named means that the object names its namespace; nil: written by an older agent.
+	// Named reports whether the object names its namespace; nil: an older agent wrote the record.
 	Named       *bool             `json:"named,omitempty"`
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Conditions  map[string]string `json:"conditions,omitempty"`
 	Created     time.Time         `json:"created,omitzero"`
-	// Spec is protobuf's JSON; unknown fields are an error.
+	// Spec is the spec in protobuf's JSON. A field that is unknown is an error.
 	Spec json.RawMessage `json:"spec"`
 }
 
-// Read reads a file written by Write; a missing file is an empty state. The errors say what is
-// unusable: the file, or objects in which validate finds errors. The state has all the rest.
-// namespace is the default namespace in force.
+// Read reads a file written by Write. A missing file is an empty state. The errors say what cannot
+// be used: the file, or objects for which validate returns errors. The state contains everything
+// else. namespace is the default namespace in force.
 func Read(path, namespace string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,9 +127,9 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Write atomically replaces a file's content with a state; an empty state removes the file. The
-// file's mode is 0600, as objects may contain secrets. A state of more than maxBytes is an error
-// and removes the file, too.
+// Write atomically replaces a file by one with a state. If the state is empty, it removes the file.
+// The file has mode 0600, because objects may contain secrets. A state of more than maxBytes is an
+// error, and the file is removed as well.
 func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
@@ -165,7 +166,7 @@ func remove(path string) error {
 	return nil
 }
 
-// Objects are objects that are Records as JSON.
+// Objects is a list of objects whose JSON form is a list of Records.
 type Objects []*object.Object
 
 // MarshalJSON encodes the objects.
@@ -177,7 +178,7 @@ func (o Objects) MarshalJSON() ([]byte, error) {
 	return json.Marshal(records)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON. Invalid objects are an error.
+// UnmarshalJSON decodes what MarshalJSON encodes. An invalid object is an error.
 func (o *Objects) UnmarshalJSON(text []byte) error {
 	var records []Record
 	if err := json.Unmarshal(text, &records); err != nil {
@@ -216,7 +217,7 @@ func recordOf(o *object.Object) (Record, error) {
 		Spec: spec}, nil
 }
 
-// Object returns the object of a record, or an error if it is not valid.
+// Object returns the object of a record, or an error if the object is not valid.
 func (r Record) Object(namespace string,
 	validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := object.NewSpec(r.Kind)
@@ -226,7 +227,7 @@ func (r Record) Object(namespace string,
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("its spec cannot be read: %w", err)
 	}
-	defaulted := r.Namespace == namespace // a guess, for files of older agents
+	defaulted := r.Namespace == namespace // a guess for records that older agents wrote
 	if r.Named != nil {
 		defaulted = !*r.Named
 	}

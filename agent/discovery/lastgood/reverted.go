@@ -8,31 +8,33 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Reverted has what agents before 0054 (docs/decisions) reverted because Envoy refused it. It
-// counts as invalid until it changes or a reload, so that the version before stays in force as its
-// last good one. It is immutable.
+// Reverted contains the versions of objects that agents before decision 0054 (docs/decisions)
+// reverted because Envoy had refused them. Such a version counts as invalid until it changes or a
+// reload is requested, so that the version before it remains in force as the last good one. It is
+// immutable.
 type Reverted struct {
 	objects []reverted
 	mesh    *revertedMesh
-	// versions are the refused versions of objects, without PeerAuthentications: the version before
-	// may accept plain text.
-	versions map[*object.Object]string // message
+	// versions maps refused versions of objects to Envoy's error message. It contains no
+	// PeerAuthentications, because the version before may accept plain text.
+	versions map[*object.Object]string // error messages
 }
 
-// reverted is an object in the file.
+// reverted is the JSON form of a reverted object.
 type reverted struct {
-	Version *Record `json:"version,omitempty"` // refused; nil: its removal was
-	InForce *Record `json:"inForce,omitempty"` // the version before; nil: none
+	// refused version; nil if the removal of the object was refused
+	Version *Record `json:"version,omitempty"`
+	InForce *Record `json:"inForce,omitempty"` // version before it, which was in force; nil: none
 	Message string  `json:"message"`
 }
 
-// revertedMesh is a mesh configuration in the file.
+// revertedMesh is the JSON form of a reverted mesh config.
 type revertedMesh struct {
 	Text    []byte `json:"text"`
 	Message string `json:"message"`
 }
 
-// Message returns Envoy's refusal of an object, "" if the object is not reverted.
+// Message returns the error with which Envoy refused an object; "" if the object was not reverted.
 func (r *Reverted) Message(o *object.Object) string {
 	if r != nil {
 		for version, message := range r.versions {
@@ -44,7 +46,8 @@ func (r *Reverted) Message(o *object.Object) string {
 	return ""
 }
 
-// MeshMessage returns Envoy's refusal of a text of MeshConfig, "" if it is not reverted.
+// MeshMessage returns the error with which Envoy refused a text of MeshConfig; "" if it was not
+// reverted.
 func (r *Reverted) MeshMessage(text []byte) string {
 	if r == nil || r.mesh == nil || !bytes.Equal(r.mesh.Text, text) {
 		return ""
@@ -52,8 +55,8 @@ func (r *Reverted) MeshMessage(text []byte) string {
 	return r.mesh.Message
 }
 
-// readReverted returns what the file says was reverted, nil for nothing, and adds the versions in
-// force to those of the state.
+// readReverted returns the reverted versions in a file, nil if there are none, and adds the
+// versions that were in force to those of the state.
 func (in written) readReverted(state *State, namespace string,
 	validate func(*object.Object) []object.Finding) (wrong []error) {
 	if len(in.Refused) == 0 && in.RefusedMesh == nil {

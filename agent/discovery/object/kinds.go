@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Kind is an object's kind, as in YAML.
+// Kind is the kind of an object, as in YAML.
 type Kind string
 
-// The kinds of networking.istio.io, and of security.istio.io.
+// Kinds of networking.istio.io and of security.istio.io.
 const (
 	ServiceEntry    Kind = "ServiceEntry"
 	VirtualService  Kind = "VirtualService"
@@ -30,7 +30,7 @@ const (
 	RequestAuthentication Kind = "RequestAuthentication"
 )
 
-// The API groups of the kinds.
+// API groups of the kinds.
 const (
 	NetworkingGroup = "networking.istio.io"
 	SecurityGroup   = "security.istio.io"
@@ -39,12 +39,12 @@ const (
 // definition describes a kind.
 type definition struct {
 	group     string
-	spec      func() proto.Message // creates an empty spec; nil: the kind is not supported
-	restricts bool                 // objects of the kind restrict access
+	spec      func() proto.Message // returns an empty spec; nil: the kind is not supported
+	restricts bool                 // objects of the kind restrict access to workloads
 }
 
-// definitions is the table of kinds. Decoding, last good versions and the handling of kinds that
-// restrict access derive from it.
+// definitions is the table of kinds. It determines which kinds can be decoded, have last good
+// versions, and restrict access.
 var definitions = map[Kind]definition{
 	ServiceEntry: {NetworkingGroup,
 		func() proto.Message { return &networking.ServiceEntry{} }, false},
@@ -80,7 +80,8 @@ func NewSpec(kind Kind) proto.Message {
 	return nil
 }
 
-// Kinds returns the names of a group's kinds, sorted, also of those that are not supported.
+// Kinds returns the sorted names of all kinds in an API group, including those that are not
+// supported.
 func Kinds(group string) []string {
 	var names []string
 	for _, kind := range slices.Sorted(maps.Keys(definitions)) {

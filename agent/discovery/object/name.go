@@ -2,8 +2,8 @@ package object
 
 import "strings"
 
-// IsWord reports whether text has at most longest bytes, which are ASCII letters and digits, and
-// between the first and the last one also characters of between.
+// IsWord reports whether text consists of 1 to longest ASCII letters and digits; characters in
+// between are also permitted, but not as the first or the last one.
 func IsWord(text, between string, longest int) bool {
 	if text == "" || len(text) > longest || !isLetterOrDigit(text[0]) ||
 		!isLetterOrDigit(text[len(text)-1]) {

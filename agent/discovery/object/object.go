@@ -1,4 +1,4 @@
-// Package object defines the objects of Istio's API, with the file and line that they come from,
+// Package object defines the objects of Istio's API, with the file and line where they are written,
 // and the problems found in them.
 package object
 
@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// DryRunAnnotation marks an AuthorizationPolicy that is evaluated and not enforced.
+// DryRunAnnotation marks an AuthorizationPolicy that is evaluated but not enforced.
 const DryRunAnnotation = "istio.io/dry-run"
 
 // Key identifies an object. Of two objects with the same key the older one has precedence.
@@ -29,20 +29,22 @@ func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespac
 // Object is one decoded object. It is immutable and shared.
 type Object struct {
 	Key
-	Defaulted   bool   // without a namespace of its own; Key has the default
-	APIVersion  string // "networking.istio.io/v1"
+	Defaulted   bool   // the object names no namespace; that in Key is the default
+	APIVersion  string // API group and version, such as "networking.istio.io/v1"
 	Labels      map[string]string
 	Annotations map[string]string
-	Conditions  map[string]string // status conditions by type: {"Healthy": "True"}
-	Created     time.Time         // metadata.creationTimestamp, may be zero
-	File        string            // or the path of an input of another source
-	Line        int               // of the object's first key, from 1; 0: of an input
-	Index       int               // position within the document, for Lists
-	Spec        proto.Message     // a message of istio.io/api, never nil
-	Routes      []int             // lines of spec.http[i], minus Line; nil: unknown
+	Conditions  map[string]string // status conditions by type, for example {"Healthy": "True"}
+	Created     time.Time         // metadata.creationTimestamp; may be zero
+	File        string            // path of the file, or name of an input that is no file
+	// line of the object's first key, from 1; 0 if the object is in no file
+	Line  int
+	Index int           // index of the object in its document, for Lists
+	Spec  proto.Message // message of istio.io/api; never nil
+	// lines of the elements of spec.http, relative to Line; nil: unknown
+	Routes []int
 }
 
-// In returns the object with its default namespace replaced, or o itself if nothing changes.
+// In returns the object with another default namespace. It returns o itself if nothing changes.
 func (o *Object) In(namespace string) *Object {
 	if !o.Defaulted || o.Namespace == namespace {
 		return o
@@ -52,7 +54,7 @@ func (o *Object) In(namespace string) *Object {
 	return &moved
 }
 
-// Change is an object before and after; nil if it did not exist.
+// Change is an object before and after a change; nil means that it does not exist.
 type Change struct{ Old, New *Object }
 
 // Newest returns the object after the change, or the one that was removed.
@@ -66,8 +68,8 @@ func (c Change) Newest() *Object {
 // Compare orders changes by the age of their objects.
 func (c Change) Compare(d Change) int { return Age(c.Newest(), d.Newest()) }
 
-// Equal reports whether two objects have the same content; file and line do not count. nil is no
-// object, and equals only nil.
+// Equal reports whether two objects have the same content, whatever their file and line. A nil
+// object equals only nil.
 func Equal(a, b *Object) bool {
 	if a == nil || b == nil || a == b {
 		return a == b
@@ -77,16 +79,17 @@ func Equal(a, b *Object) bool {
 		proto.Equal(a.Spec, b.Spec)
 }
 
-// Position returns "file:line", see resource.Position.
+// Position returns the object's position as "file:line"; see resource.Position.
 func (o *Object) Position() string { return resource.Position(o.File, o.Line) }
 
-// Origin returns where the object is written.
+// Origin returns the object's identity and position as an Origin.
 func (o *Object) Origin() resource.Origin {
 	return resource.Origin{File: o.File, Line: o.Line, Kind: string(o.Kind), Namespace: o.Namespace,
 		Name: o.Name}
 }
 
-// RouteOrigin returns where a route is written, an element of a VirtualService's spec.http.
+// RouteOrigin returns the origin of a route: the VirtualService, at the line of its
+// spec.http[index].
 func (o *Object) RouteOrigin(index int) resource.Origin {
 	origin := o.Origin()
 	if index < len(o.Routes) {
@@ -95,8 +98,8 @@ func (o *Object) RouteOrigin(index int) resource.Origin {
 	return origin
 }
 
-// Age orders objects from the oldest: by creation time (zero first), then by file, then by
-// position.
+// Age compares objects by age, the oldest first: by creation time (zero first), then by file, then
+// by position.
 func Age(a, b *Object) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.File, b.File),
 		cmp.Compare(a.Line, b.Line),
@@ -107,7 +110,7 @@ func Age(a, b *Object) int {
 func Wire(m proto.Message) string {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return err.Error() // invalid UTF-8, which YAML excludes
+		return err.Error() // marshaling fails only for invalid UTF-8, which YAML cannot contain
 	}
 	return string(encoded)
 }

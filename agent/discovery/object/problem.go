@@ -12,12 +12,12 @@ import (
 // comparable.
 type Problem struct {
 	File string `json:"file"`
-	Line int    `json:"line"` // from 1; 0: it is in no file
-	// "Kind namespace/name"; "" if unreadable
+	Line int    `json:"line"` // line in the file, from 1; 0 if the problem is in no file
+	// "Kind namespace/name"; "" if the object cannot be read
 	Object string `json:"object,omitempty"`
-	// path in the object: spec.http[0].route[1].weight
+	// path of the field in the object: spec.http[0].route[1].weight
 	Field string `json:"field,omitempty"`
-	// error: ignored; warning: has another effect than intended
+	// error: the object is ignored; warning: it has another effect than intended
 	Severity condition.Severity `json:"severity"`
 	Message  string             `json:"message"`
 	Fix      string             `json:"cure,omitempty"`
@@ -42,7 +42,7 @@ func (p Problem) String() string {
 	return text
 }
 
-// Compare orders problems by position.
+// Compare compares problems by position, for sorting.
 func (p Problem) Compare(q Problem) int {
 	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line),
 		cmp.Compare(p.Object, q.Object),
@@ -52,17 +52,17 @@ func (p Problem) Compare(q Problem) int {
 
 // Finding is a problem of a field whose line is not known yet.
 type Finding struct {
-	Field    string // path below spec: http[0].route[1].weight; "" is spec itself
+	Field    string // path of the field below spec: http[0].route[1].weight; "" is spec itself
 	Severity condition.Severity
 	Message  string
 	Fix      string
 
-	// Unknown means a field or a value of Envoy's API that the one linked here does not have: a
-	// newer Envoy may have it.
+	// Unknown reports whether the finding is a field or value that is missing in the version of
+	// Envoy's API that is linked into this program. A newer Envoy may know it.
 	Unknown bool
 }
 
-// Problem returns the problem for a finding in an object, at the object's line.
+// Problem returns the problem for a finding, at the object's line.
 func (o *Object) Problem(f Finding) Problem {
 	field := "spec"
 	if f.Field != "" {
@@ -78,7 +78,7 @@ func (o *Object) Warning(field, message, fix string) Problem {
 		Fix: fix})
 }
 
-// ProblemAt returns a problem of the object that an origin names.
+// ProblemAt returns a problem of the object of an origin.
 func ProblemAt(from resource.Origin, severity condition.Severity, message, fix string) Problem {
 	return Problem{File: from.File, Line: from.Line, Object: from.Object(), Severity: severity,
 		Message: message, Fix: fix}

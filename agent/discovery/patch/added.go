@@ -49,8 +49,8 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 	return resources, problems
 }
 
-// withStatName gives an added cluster without a name for its statistics the one that translated
-// clusters have.
+// withStatName sets the name in statistics of an added cluster, if it has none, as in translated
+// clusters.
 func withStatName(value proto.Message) proto.Message {
 	c, ok := value.(*clusterv3.Cluster)
 	if !ok || c.AltStatName != "" {
@@ -61,27 +61,27 @@ func withStatName(value proto.Message) proto.Message {
 	return c
 }
 
-// adds reports whether a patch adds a resource for this proxy. Without a context, listeners and
-// clusters of sidecars are added to the outbound side only.
+// adds reports whether a patch adds a resource for the proxy. Without a context, a patch adds
+// listeners and clusters of a sidecar for outbound traffic only.
 func (s *Set) adds(p *patch) bool {
 	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) &&
 		s.concerns(p)
 }
 
-// addable reports whether patches of a kind add resources.
+// addable reports whether patches of a kind can add resources.
 func addable(to applyTo) bool {
 	return to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_CLUSTER ||
 		to == networking.EnvoyFilter_EXTENSION_CONFIG
 }
 
-// Entry identifies one of an EnvoyFilter's configPatches.
+// Entry identifies an element of an EnvoyFilter's configPatches.
 type Entry struct {
 	Object *object.Object
 	Index  int
 }
 
-// Filter returns the name of the filter that a patch adds or changes; "" if it concerns something
-// else.
+// Filter returns the name of the filter that a patch adds or changes; "" if the patch is not for a
+// filter.
 func (e Entry) Filter() string {
 	in := e.Object.Spec.(*networking.EnvoyFilter).ConfigPatches[e.Index]
 	match := in.GetMatch().GetListener()
@@ -102,7 +102,7 @@ func (e Entry) Filter() string {
 	return matched
 }
 
-// Unused reports patches for this proxy that had no effect, with the reason if it is known.
+// Unused reports the patches for this proxy that had no effect, with the reason if known.
 func (s *Set) Unused(used map[Entry]bool) []object.Problem {
 	var problems []object.Problem
 	for _, p := range s.patches {
@@ -121,7 +121,7 @@ func (s *Set) Unused(used map[Entry]bool) []object.Problem {
 	return problems
 }
 
-// concerns reports whether a patch targets something that this kind of proxy may have.
+// concerns reports whether a patch is for something that this type of proxy may have.
 func (s *Set) concerns(p *patch) bool {
 	if s.node.Type == model.Router {
 		return p.in(networking.EnvoyFilter_GATEWAY)

@@ -11,16 +11,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// application applies the patches to one resource.
+// application applies all patches that match to one resource.
 type application struct {
-	patches  map[applyTo][]*patch // in order
+	patches  map[applyTo][]*patch // patches by kind, in order of application
 	context  context
 	used     map[*patch]bool // patches that had an effect
 	problems []object.Problem
-	failed   error // why the result is invalid
+	failed   error // why the patched resource is invalid
 }
 
-// of returns the patches of a kind for the context.
+// of returns the patches of a kind that are for the resource's context.
 func (a *application) of(kind applyTo) []*patch {
 	var found []*patch
 	for _, p := range a.patches[kind] {
@@ -39,7 +39,7 @@ func (a *application) invalid(err error) {
 	}
 }
 
-// warn records why a patch cannot be applied.
+// warn records why a patch has no effect on the resource.
 func (a *application) warn(p *patch, message, fix string) {
 	a.problems = append(a.problems, p.problem(condition.Warning, message, fix))
 }
@@ -54,8 +54,8 @@ func (a *application) mergeInto(p *patch, dst proto.Message) bool {
 	return ok
 }
 
-// apply calls change for every patch that meets accepts, in order. It returns false once a patch
-// removes the element.
+// apply calls change for every patch for which meets is true, in order. It returns false as soon as
+// a patch removes the element.
 func (a *application) apply(patches []*patch, meets func(*patch) bool, change func(*patch)) bool {
 	for _, p := range patches {
 		switch {
@@ -70,14 +70,14 @@ func (a *application) apply(patches []*patch, meets func(*patch) bool, change fu
 	return true
 }
 
-// configured is implemented by filters and transport sockets: a name and a packed configuration.
+// configured is a filter or transport socket: it has a name and a packed configuration.
 type configured interface {
 	GetName() string
 	GetTypedConfig() *anypb.Any
 }
 
-// mergeConfig returns the name and the configuration of a filter after a merge. Other fields stay
-// as they are.
+// mergeConfig merges a patch into a filter, and returns the filter's name and configuration. Its
+// other fields are not merged.
 func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
 	config *anypb.Any) {
 	name, config = filter.GetName(), filter.GetTypedConfig()

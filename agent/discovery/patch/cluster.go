@@ -10,7 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// cluster patches a cluster; false removes it.
+// cluster patches a cluster. It returns false if a patch removes the cluster.
 func (a *application) cluster(c *clusterv3.Cluster) bool {
 	meets := func(p *patch) bool { return meetsCluster(p, c.Name) }
 	return a.apply(a.of(networking.EnvoyFilter_CLUSTER), meets, func(p *patch) {
@@ -23,7 +23,7 @@ func (a *application) cluster(c *clusterv3.Cluster) bool {
 	})
 }
 
-// clusterSocket removes the transport socket from a value and merges it into the cluster's.
+// clusterSocket moves the transport socket of a patch's value into the cluster's.
 func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	socket := value.TransportSocket
 	value.TransportSocket = nil
@@ -34,7 +34,8 @@ func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	if socket == nil {
 		return
 	}
-	// Envoy refuses a socket beside matches, so merge into the match with the same name, if any.
+	// Envoy refuses a cluster with both transport_socket and transport_socket_matches. If the
+	// cluster has matches, the socket is merged into the one with its name.
 	at := slices.IndexFunc(c.TransportSocketMatches,
 		func(m *clusterv3.Cluster_TransportSocketMatch) bool {
 			return m.GetTransportSocket().GetName() == socket.Name
@@ -62,7 +63,8 @@ func meetsCluster(p *patch, name string) bool {
 		(match.PortNumber == 0 || match.PortNumber == port)
 }
 
-// clusterName parses outbound|80|subset|host. It returns zero values for other names.
+// clusterName parses a cluster's name of the form outbound|80|subset|host. It returns zero values
+// for other names.
 func clusterName(name string) (port uint32, subset, host string) {
 	parts := strings.Split(name, "|")
 	if len(parts) != 4 {

@@ -1,6 +1,6 @@
-// Package patch applies EnvoyFilters to generated resources, one resource at a time, in Istio's
-// order and with Istio's rules. It works on Envoy messages that are linked into Outrider. Other
-// messages travel as TypedStruct, which only Envoy interprets.
+// Package patch applies EnvoyFilters to translated resources, one resource at a time, in Istio's
+// order and with Istio's rules. It works on those of Envoy's messages that are linked into the
+// program. Other messages are passed on as TypedStruct, which only Envoy interprets.
 package patch
 
 import (
@@ -22,31 +22,33 @@ type (
 	context   = networking.EnvoyFilter_PatchContext
 )
 
-// patch is one entry of an EnvoyFilter's configPatches.
+// patch is one element of an EnvoyFilter's configPatches.
 type patch struct {
 	object    *object.Object
 	index     int
 	applyTo   applyTo
 	operation operation
-	match     *networking.EnvoyFilter_EnvoyConfigObjectMatch // never nil
-	version   *regexp.Regexp                                 // of the proxy; nil: any
-	// nil for REMOVE; read-only
+	match     *networking.EnvoyFilter_EnvoyConfigObjectMatch // match of the resource; never nil
+	// matches the proxy's version; nil: any
+	version *regexp.Regexp
+	// decoded value of the patch; nil for REMOVE; read-only
 	value proto.Message
 }
 
 // Filter is a parsed EnvoyFilter.
 type Filter struct {
-	// Unlinked lists the messages that travel as TypedStruct, with paths below the object's spec.
+	// Unlinked lists the messages that are passed on as TypedStruct, with their paths below the
+	// object's spec.
 	Unlinked []store.Unlinked
 
 	object  *object.Object
 	patches []*patch
 }
 
-// longestVersion is Istio's limit for the length of a version expression.
+// longestVersion is Istio's limit for the length of a regular expression for versions.
 const longestVersion = 1024
 
-// Read parses an EnvoyFilter. If any finding is an error, and not Unknown, the filter must not be
+// Read parses an EnvoyFilter. If any finding is an error other than Unknown, the Filter must not be
 // used.
 func Read(o *object.Object) (*Filter, []object.Finding) {
 	f := &Filter{object: o}
@@ -62,12 +64,13 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 			case networking.EnvoyFilter_Patch_INSERT_AFTER,
 				networking.EnvoyFilter_Patch_INSERT_BEFORE,
 				networking.EnvoyFilter_Patch_INSERT_FIRST:
-				p.operation = networking.EnvoyFilter_Patch_ADD // these lists have no order
+				// in these lists the order does not matter
+				p.operation = networking.EnvoyFilter_Patch_ADD
 			}
 		}
 		if expression := p.match.GetProxy().GetProxyVersion(); expression != "" &&
 			len(expression) <= longestVersion {
-			// validation has refused invalid expressions
+			// validation refuses invalid expressions
 			p.version, _ = regexp.Compile(expression)
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
@@ -84,12 +87,12 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 	return f, findings
 }
 
-// insertable lists the element kinds with a significant order.
+// insertable lists the kinds of elements whose order matters.
 var insertable = map[applyTo]bool{networking.EnvoyFilter_LISTENER_FILTER: true,
 	networking.EnvoyFilter_NETWORK_FILTER: true,
 	networking.EnvoyFilter_HTTP_FILTER:    true, networking.EnvoyFilter_HTTP_ROUTE: true}
 
-// meets reports whether a patch matches a proxy.
+// meets reports whether a patch is for a proxy with these properties.
 func (p *patch) meets(node model.Node) bool {
 	proxy := p.match.GetProxy()
 	if expression := proxy.GetProxyVersion(); expression != "" &&
@@ -106,12 +109,13 @@ func (p *patch) meets(node model.Node) bool {
 
 func (p *patch) entry() Entry { return Entry{p.object, p.index} }
 
-// in reports whether a patch applies to a context.
+// in reports whether a patch is for a context, such as inbound or outbound traffic of a sidecar.
 func (p *patch) in(c context) bool {
 	return p.match.Context == networking.EnvoyFilter_ANY || p.match.Context == c
 }
 
-// merges reports whether the patch merges its value; replace: lists are replaced, not extended.
+// merges reports whether the patch merges its value into the element. If replace is set, it
+// replaces lists, else it extends them.
 func (p *patch) merges() (replace, ok bool) {
 	replace = p.operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 	return replace, replace || p.operation == networking.EnvoyFilter_Patch_MERGE

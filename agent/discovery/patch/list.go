@@ -7,9 +7,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// insertByPosition applies a patch to a list with a significant order. meets selects the elements;
-// without a name (named) the patch inserts at the end or the beginning, and does not remove or
-// replace. It returns the list and whether it changed.
+// insertByPosition applies a patch to a list whose order matters. meets selects the elements of the
+// list. A patch that names no element (named is false) inserts at the end or the beginning, and
+// never removes or replaces. The function returns the list, and whether it has changed.
 func insertByPosition[E proto.Message](p *patch, list []E, named bool,
 	meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }

@@ -10,14 +10,15 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Listeners that receive redirected connections. They have one filter chain per port, and patches
-// match that port.
+// Names of the listeners for captured connections. They have filter chains for many ports, so
+// patches that match a port match that of the filter chain.
 const (
 	virtualInbound  = "virtualInbound"
 	virtualOutbound = "virtualOutbound"
 )
 
-// listener patches a listener with its content; false removes it.
+// listener patches a listener and its filter chains. It returns false if a patch removes the
+// listener.
 func (a *application) listener(l *listenerv3.Listener) bool {
 	meets := func(p *patch) bool { return meetsListener(p, l) }
 	if !a.apply(a.of(networking.EnvoyFilter_LISTENER), meets,
@@ -37,7 +38,7 @@ func meetsListener(p *patch, l *listenerv3.Listener) bool {
 	case match.Name != "" && match.Name != l.Name:
 		return false
 	case p.applyTo != networking.EnvoyFilter_LISTENER && isVirtual(l):
-		return true // matched by the chain's port
+		return true // for this listener, the port of each filter chain is compared
 	}
 	return match.PortNumber == 0 ||
 		l.GetAddress().GetSocketAddress().GetPortValue() == match.PortNumber
@@ -86,7 +87,8 @@ func (a *application) filterChains(l *listenerv3.Listener) {
 	}
 }
 
-// filterChain patches a filter chain with its filters; false removes it.
+// filterChain patches a filter chain and its filters. It returns false if a patch removes the
+// filter chain.
 func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterChain) bool {
 	meets := func(p *patch) bool { return meetsListener(p, l) && meetsChain(p, l, c) }
 	if !a.apply(a.of(networking.EnvoyFilter_FILTER_CHAIN), meets, func(p *patch) {
@@ -104,7 +106,8 @@ func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterCh
 	return true
 }
 
-// transportSocket merges into a socket of the same name and replaces any other.
+// transportSocket merges a patch into a transport socket of the same name, and replaces one of
+// another name.
 func (a *application) transportSocket(p *patch, socket,
 	by *corev3.TransportSocket) *corev3.TransportSocket {
 	switch {

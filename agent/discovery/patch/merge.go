@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// merge merges src into dst, which has the same type. It overwrites scalars, merges messages, and
-// replaces map entries and values that are one value in JSON (durations, wrapped numbers, packed
-// messages). Lists are extended, or replaced if replaceLists is set.
+// merge merges the message src into dst, which has the same type. It overwrites scalars and merges
+// messages. It replaces map entries, and messages whose JSON form is a single value (durations,
+// wrapped numbers, packed messages). It extends lists, or replaces them if replaceLists is set.
 func merge(dst, src protoreflect.Message, replaceLists bool) {
 	src.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
@@ -100,8 +100,8 @@ func pack(message proto.Message) (*anypb.Any, error) {
 		Value: value}, nil
 }
 
-// mergeStruct is merge for JSON objects of unknown type, in which max_age and maxAge are the same
-// field.
+// mergeStruct merges JSON objects of unknown type as merge does messages. Keys such as max_age and
+// maxAge are equal.
 func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 	if dst.Fields == nil {
 		dst.Fields = map[string]*structpb.Value{}
@@ -130,7 +130,7 @@ func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 	}
 }
 
-// camel returns the JSON form of a field name.
+// camel converts a field name such as max_age to its JSON form, maxAge.
 func camel(name string) string {
 	head, rest, more := strings.Cut(name, "_")
 	for more {

@@ -52,7 +52,7 @@ func (a *application) manager(f *listenerv3.Filter, applies func(*patch) bool) {
 	})
 	config := &hcmv3.HttpConnectionManager{}
 	if f.GetTypedConfig() == nil || f.GetTypedConfig().UnmarshalTo(config) != nil {
-		return // a TypedStruct, or configured elsewhere
+		return // the configuration is a TypedStruct, or not in the listener
 	}
 	before := proto.Clone(config)
 	for _, p := range patches {

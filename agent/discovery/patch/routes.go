@@ -10,7 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// routes patches a route configuration with its virtual hosts and their routes.
+// routes patches a route configuration, its virtual hosts and their routes.
 func (a *application) routes(c *routev3.RouteConfiguration) {
 	for _, p := range a.of(networking.EnvoyFilter_ROUTE_CONFIGURATION) {
 		if a.meetsRoutes(p, c.Name) {
@@ -30,12 +30,13 @@ func (a *application) routes(c *routev3.RouteConfiguration) {
 	}
 }
 
-// matching returns the patches of a kind for a route configuration.
+// matching returns the patches of a kind that match a route configuration.
 func (a *application) matching(kind applyTo, name string) []*patch {
 	return slices.DeleteFunc(a.of(kind), func(p *patch) bool { return !a.meetsRoutes(p, name) })
 }
 
-// virtualHost patches a virtual host with its routes; false removes it.
+// virtualHost patches a virtual host and its routes. It returns false if a patch removes the
+// virtual host.
 func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch) bool {
 	remaining := a.apply(hosts, func(p *patch) bool { return meetsHost(p, h) }, func(p *patch) {
 		if p.operation != networking.EnvoyFilter_Patch_REPLACE {
@@ -66,7 +67,8 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 		meets := func(r *routev3.Route) bool { return meetsRoute(p, r) }
 		if p.operation == networking.EnvoyFilter_Patch_INSERT_FIRST && named &&
 			!slices.ContainsFunc(h.Routes, meets) {
-			continue // applies to the first route of the virtual host only
+			// a patch that is inserted before a named route needs that route in the virtual host
+			continue
 		}
 		var done bool
 		if h.Routes, done = insertByPosition(p, h.Routes, named, meets); done {
@@ -76,14 +78,14 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 	return true
 }
 
-// route merges into a route; false removes it.
+// route merges patches into a route. It returns false if a patch removes the route.
 func (a *application) route(r *routev3.Route, h *routev3.VirtualHost, patches []*patch) bool {
 	meets := func(p *patch) bool { return meetsHost(p, h) && meetsRoute(p, r) }
 	return a.apply(patches, meets, func(p *patch) { a.mergeInto(p, r) })
 }
 
-// meetsRoutes reports whether a patch selects a route configuration: for sidecars by name and port,
-// for gateways also by the server's port name and the gateway.
+// meetsRoutes reports whether a patch matches a route configuration. For sidecars name and port are
+// compared, for gateways also the server's port name and the Gateway.
 func (a *application) meetsRoutes(p *patch, name string) bool {
 	match := routesMatch(p)
 	if match == nil {
@@ -101,7 +103,8 @@ func (a *application) meetsRoutes(p *patch, name string) bool {
 		(match.PortNumber == 0 || match.PortNumber == port)
 }
 
-// sidecarPort returns the port in the name of a sidecar's route configuration: 80, or inbound|80||.
+// sidecarPort returns the port in the name of a sidecar's route configuration, such as 80 or
+// inbound|80||.
 func sidecarPort(name string) uint32 {
 	if rest, ok := strings.CutPrefix(name, "inbound|"); ok {
 		name, _, _ = strings.Cut(rest, "|")

@@ -18,15 +18,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Set holds all patches for one kind of proxy. It is immutable.
+// Set holds all patches for one kind of proxy in their order. It is immutable.
 type Set struct {
 	node    model.Node
-	patches []*patch // in order of application
+	patches []*patch // patches in order of application
 
-	unversioned []*patch // patches that require a version, if the node has none
+	unversioned []*patch // patches that require a version of the proxy, if the node has none
 }
 
-// NewSet returns the patches of ordered filters that match a node.
+// NewSet returns the set of patches for a node. The filters are in order of application.
 func NewSet(filters []*Filter, node model.Node) *Set {
 	s := &Set{node: node}
 	for _, f := range filters {
@@ -42,7 +42,7 @@ func NewSet(filters []*Filter, node model.Node) *Set {
 	return s
 }
 
-// Empty reports whether there is nothing to apply.
+// Empty reports whether the set has no patches.
 func (s *Set) Empty() bool { return len(s.patches) == 0 }
 
 // Objects returns the EnvoyFilters with patches in the set, in order of application.
@@ -64,13 +64,14 @@ func (s *Set) Equal(t *Set) bool {
 
 // Result is the outcome of patching a resource.
 type Result struct {
-	Resource *resource.Resource // unchanged if no patch matches it, nil if a patch removes it
+	// patched resource: the same one if no patch matches it, nil if a patch removes it
+	Resource *resource.Resource
 	Problems []object.Problem
 	Used     []Entry // patches that had an effect
 }
 
-// Apply patches a resource. It leaves out, and reports, an EnvoyFilter that makes the resource
-// invalid.
+// Apply patches a resource. If an EnvoyFilter makes the resource invalid, Apply leaves out and
+// reports that EnvoyFilter.
 func (s *Set) Apply(r *resource.Resource) Result {
 	patches := s.candidates(r)
 	if len(patches) == 0 {
@@ -101,21 +102,22 @@ func (s *Set) Apply(r *resource.Resource) Result {
 		patches = patches[n:]
 	}
 	if out, err = s.apply(r, good); err != nil {
-		out = Result{Resource: r} // unreachable: it was tried above
+		// never reached, because every single EnvoyFilter was tried before
+		out = Result{Resource: r}
 	}
 	out.Problems = append(out.Problems, problems...)
 	return out
 }
 
-// kind returns the short name of a type.
+// kind returns the short name of a resource type.
 func kind(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
-// kinds lists the targets of patches by resource type.
+// kinds lists the kinds of patches that apply to each type of resource.
 var kinds = map[string][]applyTo{
 	resource.ListenerType: {networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN,
 		networking.EnvoyFilter_LISTENER_FILTER,
 		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
-		// inline routes of a listener
+		// patches of inline routes
 		networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
 		networking.EnvoyFilter_HTTP_ROUTE},
 	resource.RouteType: {networking.EnvoyFilter_ROUTE_CONFIGURATION,
@@ -123,7 +125,7 @@ var kinds = map[string][]applyTo{
 	resource.ClusterType: {networking.EnvoyFilter_CLUSTER},
 }
 
-// candidates returns the patches that may match a resource, judged by its name.
+// candidates returns the patches that may match a resource, according to its name.
 func (s *Set) candidates(r *resource.Resource) []*patch {
 	if s.Empty() {
 		return nil
@@ -157,8 +159,8 @@ func (s *Set) candidates(r *resource.Resource) []*patch {
 	return found
 }
 
-// contextOf returns the context implied by a resource's name. A listener's direction is more
-// precise.
+// contextOf returns the context of a resource according to its name. A listener has its direction
+// in a field, which is more precise.
 func (s *Set) contextOf(r *resource.Resource) context {
 	switch {
 	case s.node.Type == model.Router:
@@ -225,7 +227,7 @@ func (a *application) entries(patches []*patch) []Entry {
 	return used
 }
 
-// nameOf returns a message's name.
+// nameOf returns the name in a message, or was if it has none.
 func nameOf(message proto.Message, was string) string {
 	if named, ok := message.(interface{ GetName() string }); ok && named.GetName() != "" {
 		return named.GetName()
@@ -233,8 +235,9 @@ func nameOf(message proto.Message, was string) string {
 	return was
 }
 
-// origins returns the origins of the EnvoyFilters that had an effect, last first, and then the
-// resource's: if Envoy refuses a patched resource, the last patch is the most likely cause.
+// origins returns the origins of the EnvoyFilters that had an effect, the last one first, followed
+// by the resource's own. If Envoy refuses a patched resource, the last patch is the most likely
+// cause.
 func (a *application) origins(patches []*patch, r *resource.Resource) []resource.Origin {
 	var origins []resource.Origin
 	for _, p := range slices.Backward(patches) {

@@ -19,7 +19,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// newValue returns an empty message for a patch's value, nil if the kind has none.
+// newValue returns an empty message of the type that the value of a patch has, nil if there is none
+// for the kind.
 func newValue(to applyTo) proto.Message {
 	switch to {
 	case networking.EnvoyFilter_LISTENER:
@@ -46,9 +47,9 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build decodes a patch's value. The findings list its errors by path, unlinked the messages in it
-// that Envoy alone can decode. After an error the message is nil, unless all that is wrong is
-// unknown: then the message lacks it.
+// build decodes the value of a patch. The findings are its errors by path, and unlinked are the
+// messages in it that only Envoy can decode. The message is nil if there is an error other than
+// Unknown. Unknown fields are left out of the message.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding,
 	[]store.Unlinked) {
 	message := newValue(to)
@@ -65,5 +66,5 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 	return message, findings, unlinked
 }
 
-// typeName returns the message name in a type URL.
+// typeName returns the name of the message in a type URL.
 func typeName(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }

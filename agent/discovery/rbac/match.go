@@ -28,8 +28,8 @@ func pattern(regex string) *matcherv3.StringMatcher {
 		SafeRegex: &matcherv3.RegexMatcher{Regex: regex}}}
 }
 
-// text matches a value as Istio does: "*" is any text but the empty one, and a "*" at the beginning
-// or the end is any text in its place.
+// text returns a matcher for a value as in Istio: "*" matches any text that is not empty, and a "*"
+// at the beginning or the end any text in its place.
 func text(value string) *matcherv3.StringMatcher {
 	if value == "*" {
 		return pattern(".+")
@@ -47,7 +47,7 @@ func wildcard(value string) *matcherv3.StringMatcher {
 	return exactly(value)
 }
 
-// header matches a header; "*" is any value, even an empty one.
+// header returns a matcher for a header. The value "*" matches any value, even an empty one.
 func header(name, value string, ignoreCase bool) *routev3.HeaderMatcher {
 	if value == "*" {
 		return &routev3.HeaderMatcher{Name: name,
@@ -59,7 +59,7 @@ func header(name, value string, ignoreCase bool) *routev3.HeaderMatcher {
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: match}}
 }
 
-// block returns an address or a CIDR block, which is valid.
+// block returns the CIDR block of a valid address or block.
 func block(value string) *corev3.CidrRange {
 	blocks, err := netip.ParsePrefix(value)
 	if address, invalid := netip.ParseAddr(value); err != nil && invalid == nil {
@@ -76,13 +76,13 @@ func stringValue(match *matcherv3.StringMatcher) *matcherv3.ValueMatcher {
 
 func textValue(value string) *matcherv3.ValueMatcher { return stringValue(text(value)) }
 
-// inList matches a list with a matching element.
+// inList returns a matcher for lists that have a matching element.
 func inList(value *matcherv3.ValueMatcher) *matcherv3.ValueMatcher {
 	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_ListMatch{
 		ListMatch: &matcherv3.ListMatcher{MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: value}}}}
 }
 
-// oneOf matches what matches any of the alternatives.
+// oneOf returns a matcher for what any of the alternatives matches.
 func oneOf(alternatives []*matcherv3.ValueMatcher) *matcherv3.ValueMatcher {
 	if len(alternatives) == 1 {
 		return alternatives[0]
@@ -91,8 +91,8 @@ func oneOf(alternatives []*matcherv3.ValueMatcher) *matcherv3.ValueMatcher {
 		OrMatch: &matcherv3.OrMatcher{ValueMatchers: alternatives}}}
 }
 
-// metadata matches a value in the dynamic metadata of a filter. The field metadata that Istio sets
-// instead is deprecated in Envoy.
+// metadata returns a matcher for a value in the dynamic metadata of a filter. It uses
+// sourced_metadata, because the field metadata that Istio sets is deprecated in Envoy.
 func metadata(filter string, keys []string,
 	value *matcherv3.ValueMatcher) *rbacv3.SourcedMetadata {
 	out := &matcherv3.MetadataMatcher{Filter: filter, Value: value}

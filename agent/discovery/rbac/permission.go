@@ -28,7 +28,8 @@ var permissions = logic[*rbacv3.Permission]{
 	},
 }
 
-// permission matches any of the values of an attribute of the destination.
+// permission returns a permission that matches any of the values of an attribute of the
+// destination.
 func (t Translator) permission(attribute string, values []string) *rbacv3.Permission {
 	if strings.HasPrefix(attribute, filterMetadata) {
 		return metadataPermission(attribute, values)
@@ -43,7 +44,7 @@ func (t Translator) permission(attribute string, values []string) *rbacv3.Permis
 		case requestPath:
 			return path(value)
 		case destinationPort:
-			port, _ := strconv.ParseUint(value, 10, 16) // valid
+			port, _ := strconv.ParseUint(value, 10, 16) // the value is a valid port
 			p.Rule = &rbacv3.Permission_DestinationPort{DestinationPort: uint32(port)}
 		case destinationIP:
 			p.Rule = &rbacv3.Permission_DestinationIp{DestinationIp: block(value)}
@@ -54,7 +55,7 @@ func (t Translator) permission(attribute string, values []string) *rbacv3.Permis
 	})
 }
 
-// templates replaces the operators of Istio's path templates with those of Envoy's.
+// templates replaces the wildcards of Istio's path templates by those of Envoy.
 var templates = strings.NewReplacer(oneSegment, "*", anySegments, "**")
 
 const (
@@ -62,7 +63,7 @@ const (
 	anySegments = "{**}"
 )
 
-// IsTemplate reports whether a path is a template.
+// IsTemplate reports whether a path contains wildcards of path templates.
 func IsTemplate(path string) bool {
 	return strings.Contains(path, oneSegment) || strings.Contains(path, anySegments)
 }
@@ -75,7 +76,7 @@ func path(value string) *rbacv3.Permission {
 	template := &uritemplatev3.UriTemplateMatchConfig{PathTemplate: templates.Replace(value)}
 	encoded, err := resource.Encode(template)
 	if err != nil {
-		panic(err.Error()) // invalid UTF-8, which YAML excludes
+		panic(err.Error()) // encoding fails only for invalid UTF-8, which YAML cannot contain
 	}
 	return &rbacv3.Permission{Rule: &rbacv3.Permission_UriTemplate{
 		UriTemplate: &corev3.TypedExtensionConfig{Name: "uri-template", TypedConfig: &anypb.Any{
@@ -83,8 +84,8 @@ func path(value string) *rbacv3.Permission {
 			Value:   encoded}}}}
 }
 
-// metadataPermission matches metadata of a filter: experimental.envoy.filters.FILTER[KEY]. A value
-// in brackets is one of a list.
+// metadataPermission returns a permission that matches metadata of a filter, named
+// experimental.envoy.filters.FILTER[KEY]. A value in brackets must be an element of a list.
 func metadataPermission(attribute string, values []string) *rbacv3.Permission {
 	filter, key, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(attribute,
 		"experimental."), "]"), "[")

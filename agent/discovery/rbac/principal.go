@@ -26,7 +26,7 @@ var principals = logic[*rbacv3.Principal]{
 	},
 }
 
-// principal matches any of the values of an attribute of the source.
+// principal returns a principal that matches any of the values of an attribute of the source.
 func (t Translator) principal(attribute string, values []string) *rbacv3.Principal {
 	switch {
 	case attribute == requestPrincipal:
@@ -69,13 +69,13 @@ func (t Translator) principal(attribute string, values []string) *rbacv3.Princip
 	})
 }
 
-// authenticated matches the SPIFFE ID of a client's certificate.
+// authenticated returns a principal that matches the SPIFFE ID of a client's certificate.
 func authenticated(name *matcherv3.StringMatcher) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{
 		Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: name}}}
 }
 
-// identity matches SPIFFE IDs, whose scheme the value lacks.
+// identity returns a matcher for SPIFFE IDs; the value lacks the scheme spiffe://.
 func identity(value string) *matcherv3.StringMatcher {
 	switch {
 	case value == "*":
@@ -88,8 +88,8 @@ func identity(value string) *matcherv3.StringMatcher {
 	return exactly(spiffe + value)
 }
 
-// account returns the expression for the SPIFFE IDs of a service account: ACCOUNT or
-// NAMESPACE/ACCOUNT.
+// account returns the regular expression for the SPIFFE IDs of a service account, given as ACCOUNT
+// or NAMESPACE/ACCOUNT.
 func (t Translator) account(value string) string {
 	namespace, account, ok := strings.Cut(value, "/")
 	if !ok {
@@ -99,7 +99,7 @@ func (t Translator) account(value string) string {
 		regexp.QuoteMeta(account))
 }
 
-// trustDomain matches the SPIFFE IDs of a trust domain.
+// trustDomain returns a matcher for the SPIFFE IDs of a trust domain.
 func trustDomain(value string) *matcherv3.StringMatcher {
 	before, after, wildcard := strings.Cut(value, "*")
 	switch {
@@ -111,7 +111,8 @@ func trustDomain(value string) *matcherv3.StringMatcher {
 	return pattern(spiffe + regexp.QuoteMeta(before) + "[^/]*" + regexp.QuoteMeta(after) + "/.*")
 }
 
-// requestPrincipals matches issuer and subject of a token: ISSUER/SUBJECT.
+// requestPrincipals returns a principal that matches issuer and subject of a token, given as
+// ISSUER/SUBJECT.
 func requestPrincipals(values []string) *rbacv3.Principal {
 	all := make([]*rbacv3.Principal, len(values))
 	for i, value := range values {
@@ -125,8 +126,8 @@ func requestPrincipals(values []string) *rbacv3.Principal {
 	return principals.or(all...)
 }
 
-// tokenParts returns what matches the issuer and the subject. The last slash separates them, as an
-// issuer may be a URL. A wildcard is for the part that it begins or ends.
+// tokenParts returns the matchers for issuer and subject. They are separated by the last slash,
+// because an issuer may be a URL. A wildcard belongs to the part that begins or ends with it.
 func tokenParts(value string) (issuer, subject *matcherv3.StringMatcher) {
 	something := pattern(".+")
 	at := strings.LastIndexByte(value, '/')
@@ -153,7 +154,8 @@ func tokenParts(value string) (issuer, subject *matcherv3.StringMatcher) {
 	return exactly(first), exactly(last)
 }
 
-// claim matches a claim of a token that has any of the values, or a list with one of them.
+// claim returns a principal that matches a token whose claim is one of the values, or a list that
+// contains one of them.
 func claim(names, values []string) *rbacv3.Principal {
 	alternatives := make([]*matcherv3.ValueMatcher, len(values))
 	for i, value := range values {
@@ -170,8 +172,8 @@ func claimPrincipal(names []string, value *matcherv3.ValueMatcher) *rbacv3.Princ
 		SourcedMetadata: metadata(TokenFilter, append([]string{TokenClaims}, names...), value)}}
 }
 
-// bracketed returns the names in a sequence of brackets: [a][b]. Text of another form, without its
-// first and last bracket, is one name.
+// bracketed returns the names in a sequence of brackets, such as [a][b]. In any other text, what is
+// between the first and the last character is one name.
 func bracketed(text string) []string {
 	var names []string
 	for rest := text; rest != ""; {

@@ -14,27 +14,29 @@ import (
 	security "istio.io/api/security/v1beta1"
 )
 
-// Names of the filters for access, which are also the namespaces of their metadata.
+// Names of the filters that control access. They are also the namespaces of the filters' metadata.
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
-	TokenFilter      = "envoy.filters.http.jwt_authn" // verifies tokens
+	TokenFilter      = "envoy.filters.http.jwt_authn" // filter that verifies tokens
 
-	TokenClaims = "payload" // key of TokenFilter's metadata with the claims of a valid token
+	TokenClaims = "payload" // key in the metadata of TokenFilter with the claims of a valid token
 )
 
-// Translator translates the rules of one policy. Rules are valid.
+// Translator translates the rules of one policy. The rules must be valid.
 type Translator struct {
-	Namespace string   // of the policy, and of serviceAccounts without one
-	Domains   []string // the mesh's trust domain, then its aliases
-	// Connections means that the filter sees no requests. It cannot match attributes of requests.
+	Namespace string   // namespace of the policy, and of service accounts without one
+	Domains   []string // trust domain of the mesh, followed by its aliases
+	// Connections reports whether the filter is for connections. It then cannot match attributes of
+	// requests.
 	Connections bool
-	// Allows means the action ALLOW. A rule with an attribute that cannot be matched allows nothing
-	// then; with another action the rule matches regardless of the attribute.
+	// Allows reports whether the action is ALLOW. A rule with an attribute that cannot be matched
+	// then allows nothing; with another action, the rule matches whatever the attribute is.
 	Allows bool
 }
 
-// Attributes as in the key of a condition; those without a key have names that no key has.
+// Attributes of rules, as in the key of a condition. Attributes that no condition can use have
+// names that are no valid keys.
 const (
 	sourceIP          = "source.ip"
 	remoteIP          = "remote.ip"
@@ -57,14 +59,14 @@ const (
 	requestPath   = "path"
 )
 
-// Known reports whether a condition of a rule may have a key.
+// Known reports whether a condition of a rule may have the key.
 func Known(key string) bool {
 	return ofPermission(key) || slices.Contains([]string{sourceIP, remoteIP, sourceNamespace,
 		sourceAccount, sourceTrustDomain, sourcePrincipal, requestPrincipal, requestAudiences,
 		requestPresenter}, key) || Named(key)
 }
 
-// Named reports whether a key has the name of something in brackets: request.headers[NAME].
+// Named reports whether a key contains a name in brackets, such as request.headers[NAME].
 func Named(key string) bool {
 	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
 		strings.HasPrefix(key, filterMetadata)
@@ -76,7 +78,7 @@ func ofPermission(key string) bool {
 		strings.HasPrefix(key, filterMetadata)
 }
 
-// ofRequest reports whether an attribute exists only in requests.
+// ofRequest reports whether only requests have an attribute.
 func ofRequest(attribute string) bool {
 	return attribute == requestHost || attribute == requestMethod || attribute == requestPath ||
 		strings.HasPrefix(attribute, "request.")
@@ -88,7 +90,7 @@ type predicate struct {
 	values, notValues []string
 }
 
-// Policy translates a rule. It returns nil if the rule can match nothing.
+// Policy translates a rule. It returns nil if the rule cannot match anything.
 func (t Translator) Policy(rule *security.Rule) *rbacv3.Policy {
 	var ofTo, ofFrom []predicate
 	for _, when := range rule.When {
@@ -117,7 +119,8 @@ func (t Translator) Policy(rule *security.Rule) *rbacv3.Policy {
 	return policy
 }
 
-// operations returns the predicates of each operation of a rule; one empty list without any.
+// operations returns the predicates for each operation of a rule. Without operations it returns one
+// empty list.
 func operations(rule *security.Rule) [][]predicate {
 	if len(rule.To) == 0 {
 		return [][]predicate{nil}
@@ -134,7 +137,8 @@ func operations(rule *security.Rule) [][]predicate {
 	return all
 }
 
-// sources is operations for the sources of a rule.
+// sources returns the predicates for each source of a rule. Without sources it returns one empty
+// list.
 func sources(rule *security.Rule) [][]predicate {
 	if len(rule.From) == 0 {
 		return [][]predicate{nil}
@@ -154,14 +158,14 @@ func sources(rule *security.Rule) [][]predicate {
 	return all
 }
 
-// logic combines permissions or principals.
+// logic holds the functions that combine permissions or principals.
 type logic[T any] struct {
 	any     T
 	and, or func(...T) T
 	not     func(T) T
 }
 
-// conjunction matches what satisfies all predicates. It returns false if nothing can.
+// conjunction returns what matches if all predicates do. It returns false if nothing can match.
 func conjunction[T any](t Translator, all []predicate, with logic[T],
 	match func(attribute string, values []string) T) (T, bool) {
 	var parts []T
@@ -187,7 +191,7 @@ func conjunction[T any](t Translator, all []predicate, with logic[T],
 	return with.and(parts...), true
 }
 
-// each matches what matches any of the values.
+// each returns what matches if any of the values does.
 func each[T any](values []string, with logic[T], match func(value string) T) T {
 	parts := make([]T, len(values))
 	for i, value := range values {
@@ -196,7 +200,7 @@ func each[T any](values []string, with logic[T], match func(value string) T) T {
 	return with.or(parts...)
 }
 
-// Never is a policy that matches nothing, for an AuthorizationPolicy without rules.
+// Never returns a policy that matches nothing, for an AuthorizationPolicy without rules.
 func Never() *rbacv3.Policy {
 	return &rbacv3.Policy{Permissions: []*rbacv3.Permission{permissions.not(permissions.any)},
 		Principals: []*rbacv3.Principal{principals.not(principals.any)}}

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// localDomain in a principal stands for the mesh's own trust domain, whatever its name.
+// localDomain in a principal means the mesh's own trust domain, whatever its name is.
 const localDomain = "cluster.local"
 
-// aliases returns principals with those of equivalent trust domains: a principal of the form
-// DOMAIN/ns/NAMESPACE/sa/ACCOUNT, whose domain is one of the mesh's, has one for each of the
+// aliases adds the equivalent principals in other trust domains. A principal
+// DOMAIN/ns/NAMESPACE/sa/ACCOUNT whose domain is one of the mesh's is repeated for each of the
 // mesh's domains.
 func (t Translator) aliases(principals []string) []string {
 	var all []string
@@ -26,7 +26,7 @@ func (t Translator) aliases(principals []string) []string {
 		for _, own := range t.Domains {
 			alias := own + "/" + rest
 			if suffix, ok := strings.CutPrefix(domain, "*"); ok && strings.HasSuffix(own, suffix) {
-				alias = principal // covers it already
+				alias = principal // the principal already matches in the alias
 			}
 			if !slices.Contains(added, alias) {
 				added = append(added, alias)
@@ -37,7 +37,7 @@ func (t Translator) aliases(principals []string) []string {
 	return all
 }
 
-// overlaps reports whether one text matches the other, either of which may begin or end with a
+// overlaps reports whether one of two texts matches the other. Either may begin or end with a
 // wildcard.
 func overlaps(a, b string) bool {
 	covers := func(pattern, text string) bool {
@@ -49,7 +49,8 @@ func overlaps(a, b string) bool {
 	return a == b || covers(a, b) || covers(b, a)
 }
 
-// domains returns trust domains, those of the mesh with all that are equivalent, each once.
+// domains returns trust domains without duplicates. If one is the mesh's, it includes all
+// equivalent ones.
 func (t Translator) domains(values []string) []string {
 	var all []string
 	add := func(domain string) {

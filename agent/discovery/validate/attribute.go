@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// anyValue accepts every value.
+// anyValue accepts every value of an attribute.
 func anyValue(*checker, string, string) {}
 
 func (c *checker) addressBlock(field, text string) {
@@ -57,13 +57,14 @@ func (c *checker) sourceTrustDomain(field, text string) {
 	}
 }
 
-// segment is what Envoy takes as a segment of a path template.
+// segment matches what Envoy accepts as a segment of a path template.
 var segment = regexp.MustCompile(`^[-a-zA-Z0-9._~%!$&'()+,;:@=]+$`)
 
-const longestTemplate = 256 // of Envoy
+const longestTemplate = 256 // Envoy's limit, in bytes
 
-// pathTemplate checks a path that may have templates: {*} is one segment, {**} any number of them.
-// Envoy 1.40 crashes on a template that does not begin with a slash or has an empty segment.
+// pathTemplate checks a path that may contain wildcards: {*} is one segment, {**} any number of
+// segments. Envoy 1.40 crashes on a template that does not begin with a slash or has an empty
+// segment.
 func (c *checker) pathTemplate(field, text string) {
 	if !rbac.IsTemplate(text) && !strings.ContainsAny(text, "{}") {
 		return

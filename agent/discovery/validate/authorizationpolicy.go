@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// Bounds of Istio's CRD, and of values, which become regular expressions in Envoy.
+// Limits of Istio's CRD, and of the length of values, which become regular expressions in Envoy.
 const (
 	mostRules              = 512
 	mostSources            = 512
@@ -52,7 +52,7 @@ func (c *checker) authorizationPolicy(o *object.Object, p *security.Authorizatio
 	}
 }
 
-// dryRun checks the annotation of policies that are not enforced.
+// dryRun checks the annotation of policies that are evaluated but not enforced.
 func (c *checker) dryRun(o *object.Object, p *security.AuthorizationPolicy) {
 	text, ok := o.Annotations[object.DryRunAnnotation]
 	if !ok {
@@ -69,7 +69,7 @@ func (c *checker) dryRun(o *object.Object, p *security.AuthorizationPolicy) {
 	}
 }
 
-// translated refuses a rule that Envoy would refuse.
+// translated reports an error if Envoy would refuse the translation of a rule.
 func (c *checker) translated(field string, rule *security.Rule) {
 	if err := (rbac.Translator{Namespace: c.namespace,
 		Domains: []string{mesh.Default().TrustDomain}}).Policy(rule).Validate(); err != nil {
@@ -90,14 +90,14 @@ func (c *checker) rule(field string, rule *security.Rule, custom bool) {
 	}
 }
 
-// list is a field with values.
+// list is a field with a list of values.
 type list struct {
 	name   string
 	values []string
 	check  func(c *checker, field string, value string)
 }
 
-// lists checks the fields of a source or operation, one of which must have values.
+// lists checks the fields of a source or operation. At least one of them must have values.
 func (c *checker) lists(field string, all []list) {
 	count := 0
 	for _, l := range all {
@@ -120,7 +120,8 @@ func (c *checker) values(field string, values []string, check func(*checker, str
 	}
 }
 
-// whichCustomLacks lists the fields of a source that Istio does not support with the action CUSTOM.
+// whichCustomLacks contains the fields of a source that Istio does not support for the action
+// CUSTOM.
 var whichCustomLacks = map[string]bool{"principals": true, "notPrincipals": true,
 	"requestPrincipals": true, "notRequestPrincipals": true, "namespaces": true,
 	"notNamespaces": true, "serviceAccounts": true, "notServiceAccounts": true,
@@ -175,7 +176,7 @@ func (c *checker) operation(field string, o *security.Operation) {
 	})
 }
 
-// formats checks the values of conditions with a format.
+// formats maps the keys of conditions whose values have a format to the function that checks it.
 var formats = map[string]func(*checker, string, string){
 	"source.ip": (*checker).addressBlock, "remote.ip": (*checker).addressBlock,
 	"destination.ip": (*checker).addressBlock, "destination.port": (*checker).portText,
@@ -215,7 +216,7 @@ func (c *checker) condition(field string, when *security.Condition, custom bool)
 	c.values(field+".notValues", when.GetNotValues(), check)
 }
 
-// named checks a key with a name in brackets.
+// named checks a key with a name in brackets, such as request.headers[NAME].
 func (c *checker) named(field, key string) {
 	before, name, _ := strings.Cut(key, "[")
 	if !strings.HasSuffix(key, "]") || name == "]" || strings.ContainsAny(name, "\x00\r\n") ||
@@ -226,8 +227,8 @@ func (c *checker) named(field, key string) {
 	}
 }
 
-// deniesConnections warns of a rule that denies more on ports without HTTP: what Envoy sees there
-// has none of the attributes of requests.
+// deniesConnections warns of a rule that denies more than it says on ports without HTTP, because
+// connections have no attributes of requests.
 func (c *checker) deniesConnections(field string, rule *security.Rule) {
 	ofConnections, ports := false, false
 	for _, from := range rule.GetFrom() {

@@ -6,9 +6,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Bounds of Istio's CRDs.
+// Limits of Istio's CRDs.
 const (
-	mostHosts         = 256 // also addresses and ports of a ServiceEntry
+	mostHosts         = 256 // limit of hosts, and also of addresses and ports of a ServiceEntry
 	mostEndpoints     = 4096
 	mostEndpointPorts = 128
 	mostLabels        = 256
@@ -18,11 +18,11 @@ const (
 	longestAccount    = 253
 )
 
-// mostVirtualHosts bounds the hosts of a VirtualService, each of which is translated beside all
-// others: time and memory grow with the square. Istio has no bound.
+// mostVirtualHosts bounds the hosts of a VirtualService. Each host is compared with all others, so
+// time and memory grow with the square of their number. Istio has no such limit.
 const mostVirtualHosts = 256
 
-// most reports whether a count is within its bound, and reports an error if it is not.
+// most reports whether a count is within its limit. It reports an error if not.
 func (c *checker) most(field string, count, most int) bool {
 	if count > most {
 		c.fail(field, fmt.Sprintf("%d of them are more than the %d that there may be", count, most),
@@ -37,7 +37,7 @@ func (c *checker) longest(field, text string, longest int) {
 	}
 }
 
-// serviceBounds reports whether a ServiceEntry is within the bounds, so that it can be checked
+// serviceBounds reports whether a ServiceEntry is within its limits, so that it can be checked
 // further.
 func (c *checker) serviceBounds(s *networking.ServiceEntry) bool {
 	fits := c.most("hosts", len(s.Hosts), mostHosts)

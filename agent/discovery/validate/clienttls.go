@@ -69,7 +69,7 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 	}
 }
 
-// skipVerify checks insecureSkipVerify and the settings that it excludes.
+// skipVerify checks insecureSkipVerify and the settings that it makes useless.
 func (c *checker) skipVerify(field string, t *networking.ClientTLSSettings) {
 	if t.Mode != networking.ClientTLSSettings_SIMPLE &&
 		t.Mode != networking.ClientTLSSettings_MUTUAL {

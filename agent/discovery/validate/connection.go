@@ -90,7 +90,7 @@ func (c *checker) connectionMatch(field string, m interface {
 	c.sources(field, m.GetPort(), m.GetSourceLabels(), m.GetSourceNamespace(), m.GetGateways())
 }
 
-// sources checks the fields of a match that select port, workloads and gateways.
+// sources checks the fields of a match that select ports, workloads and gateways.
 func (c *checker) sources(field string, port uint32, labels map[string]string, namespace string,
 	gateways []string) {
 	if port != 0 {

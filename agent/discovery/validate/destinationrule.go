@@ -93,7 +93,7 @@ func (c *checker) trafficPolicy(field string, p *networking.TrafficPolicy) {
 	}
 }
 
-// tunnel checks the settings of tunnels through an HTTP proxy.
+// tunnel checks the settings for tunnels through an HTTP proxy.
 func (c *checker) tunnel(field string, t *networking.TrafficPolicy_TunnelSettings) {
 	if t == nil {
 		return

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/discovery/patch"
 )
 
-// longestVersion bounds the regular expression for proxy versions, as in Istio.
+// longestVersion bounds the length of the regular expression for proxy versions, as in Istio.
 const longestVersion = 1024
 
 func (c *checker) envoyFilter(o *object.Object, f *networking.EnvoyFilter) {
@@ -39,7 +39,7 @@ func (c *checker) envoyFilter(o *object.Object, f *networking.EnvoyFilter) {
 	}
 }
 
-// configPatch checks a patch and reports whether its value can be read.
+// configPatch checks an element of configPatches, and reports whether its value can be decoded.
 func (c *checker) configPatch(field string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) bool {
 	operation := p.GetPatch().GetOperation()
 	switch {
@@ -173,8 +173,8 @@ func (c *checker) listenerMatch(field string, to networking.EnvoyFilter_ApplyTo,
 	c.filterName(field+".subFilter.name", sub.GetName())
 }
 
-// filterName warns of names from before filters were called envoy.filters.*, as generated filters
-// never have them.
+// filterName warns of names that filters had before they were called envoy.filters.*. Translated
+// filters never have them.
 func (c *checker) filterName(field, name string) {
 	if strings.HasPrefix(name, "envoy.") && !strings.HasPrefix(name, "envoy.filters.") &&
 		!strings.HasPrefix(name, "envoy.wasm") {
@@ -183,7 +183,7 @@ func (c *checker) filterName(field, name string) {
 	}
 }
 
-// operations lists, by patched kind, the operations that have an effect, except for those that add.
+// operations lists, for each kind of patch, the operations that have an effect and do not add.
 var operations = map[networking.EnvoyFilter_ApplyTo][]networking.EnvoyFilter_Patch_Operation{
 	networking.EnvoyFilter_LISTENER: {networking.EnvoyFilter_Patch_MERGE,
 		networking.EnvoyFilter_Patch_REMOVE},
@@ -204,7 +204,7 @@ var operations = map[networking.EnvoyFilter_ApplyTo][]networking.EnvoyFilter_Pat
 		networking.EnvoyFilter_Patch_REMOVE},
 }
 
-// patchEffect warns of operations without effect, which have none in Istio either.
+// patchEffect warns of operations that have no effect, as in Istio.
 func (c *checker) patchEffect(field string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
 	to, operation := p.ApplyTo, p.Patch.Operation
 	merges := operation == networking.EnvoyFilter_Patch_MERGE ||

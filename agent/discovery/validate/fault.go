@@ -54,10 +54,10 @@ func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
 	}
 }
 
-// faultShare checks the percentage of requests with a fault. old means that the deprecated field
-// has it.
+// faultShare checks the percentage of requests with a fault. old reports whether the deprecated
+// field for it is set.
 func (c *checker) faultShare(field string, p *networking.Percent, old bool) {
-	const least = 0.0001 // percent; Envoy counts in millionths
+	const least = 0.0001 // in percent, because Envoy counts in millionths
 	c.percent(field+".percentage", p)
 	switch {
 	case p == nil && old:
@@ -71,7 +71,7 @@ func (c *checker) faultShare(field string, p *networking.Percent, old bool) {
 	}
 }
 
-// corsMethods are the methods of net/http, and the wildcard.
+// corsMethods are the methods that package net/http defines, and the wildcard.
 var corsMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut,
 	http.MethodPatch, http.MethodDelete, http.MethodConnect,
 	http.MethodOptions, http.MethodTrace, "*"}

@@ -28,8 +28,8 @@ func (c *checker) headers(field string, h *networking.Headers) {
 	}
 }
 
-// changedHeader checks the name of a header to change. Pseudo headers and the host must not be
-// changed, except for a request's host if host is set.
+// changedHeader checks the name of a header that a route changes. Pseudo headers and the host must
+// not be changed, except the host of requests if host is set.
 func (c *checker) changedHeader(field, name string, host bool) {
 	switch {
 	case host && isAuthority(name):
@@ -50,7 +50,7 @@ func isAuthority(name string) bool {
 	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
 }
 
-// oneAuthority reports a host that is set in more than one way.
+// oneAuthority reports an error if a route sets the host of a request in several ways.
 func (c *checker) oneAuthority(field string, r *networking.HTTPRoute) {
 	ways := 0
 	if r.GetRewrite().GetAuthority() != "" {

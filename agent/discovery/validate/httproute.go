@@ -57,7 +57,8 @@ func (c *checker) directResponse(field string, d *networking.HTTPDirectResponse)
 		c.fail(field+".status", fmt.Sprintf("%d is no status of a response", d.Status),
 			"write a number from 200 to 599")
 	}
-	const large, largest = 100 << 10, 1 << 20 // bytes
+	// bytes of a body: beyond large a warning, beyond largest an error
+	const large, largest = 100 << 10, 1 << 20
 	switch size := max(len(d.GetBody().GetString_()), len(d.GetBody().GetBytes())); {
 	case size > largest:
 		c.fail(field+".body", fmt.Sprintf("has %d bytes, more than %d", size, largest),
@@ -87,14 +88,15 @@ func (c *checker) rewrite(field string, r *networking.HTTPRewrite) {
 	}
 }
 
-// substitution checks that the expression has the groups \1 to \9 that the rewrite refers to.
+// substitution checks that the regular expression has the groups to which the rewrite refers as \1
+// to \9.
 func (c *checker) substitution(field string, r *networking.RegexRewrite) {
 	if r.Rewrite == "" {
 		c.fail(field+".rewrite", "is empty", "write what takes the place of the match")
 	}
 	expression, err := regexp.Compile(r.Match)
 	if err != nil {
-		return // reported already
+		return // an invalid expression was reported before
 	}
 	for i := 0; i+1 < len(r.Rewrite); i++ {
 		if r.Rewrite[i] != '\\' {

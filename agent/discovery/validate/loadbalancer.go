@@ -25,7 +25,7 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 	}
 }
 
-// warmup checks both forms of the warm-up; the newer one takes precedence.
+// warmup checks the newer and the older field for the warm-up. The newer one has precedence.
 func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	//nolint:staticcheck // deprecated, still valid YAML
 	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false)
@@ -78,7 +78,7 @@ func (c *checker) consistentHash(field string,
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
 		c.cookie(field+".httpCookie", key.HttpCookie)
 	}
-	const largestRing, largestTable = 8 << 20, 5_000_011 // Envoy's
+	const largestRing, largestTable = 8 << 20, 5_000_011 // limits of Envoy
 	//nolint:staticcheck // deprecated, still valid YAML
 	ring, old := hash.GetRingHash().GetMinimumRingSize(), hash.MinimumRingSize
 	if ring > largestRing || old > largestRing {
@@ -102,7 +102,8 @@ func (c *checker) consistentHash(field string,
 
 func (c *checker) cookie(field string,
 	cookie *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
-	if !headerName.MatchString(cookie.GetName()) { // both are tokens
+	// the name of a cookie has the syntax of a header's name
+	if !headerName.MatchString(cookie.GetName()) {
 		c.fail(field+".name", fmt.Sprintf("%q is no cookie's name", cookie.GetName()),
 			"write letters, digits and -_")
 	}

@@ -77,7 +77,7 @@ func (c *checker) shares(field string, to map[string]uint32) {
 	c.localities(field, slices.Sorted(maps.Keys(to)))
 }
 
-// localities checks the form of localities, and that they do not overlap.
+// localities checks the syntax of localities, and that they do not overlap.
 func (c *checker) localities(field string, all []string) {
 	for i, text := range all {
 		parts := strings.Split(text, "/")

@@ -44,7 +44,7 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 		path := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
 		c.matchedHeader(path, name, m.WithoutHeaders[name])
 		_, claim := model.RoutingClaim(name)
-		if claim || m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form for any value
+		if claim || m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form of "any value"
 			c.stringMatch(path, m.WithoutHeaders[name])
 		}
 	}
@@ -63,7 +63,7 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	}
 }
 
-// matchedHeader checks the name of a header or pseudo header, or the key of a claim.
+// matchedHeader checks the name of a header or pseudo header in a match, or the key of a claim.
 func (c *checker) matchedHeader(field, name string, s *networking.StringMatch) {
 	switch name {
 	case ":method", ":scheme", ":authority", ":path", ":status":
@@ -84,7 +84,7 @@ func (c *checker) matchedHeader(field, name string, s *networking.StringMatch) {
 }
 
 func (c *checker) stringMatch(field string, s *networking.StringMatch) {
-	uri := strings.HasSuffix(field, ".uri") // a URI prefix may be empty
+	uri := strings.HasSuffix(field, ".uri") // the prefix of a URI may be empty
 	switch m := s.GetMatchType().(type) {
 	case *networking.StringMatch_Regex:
 		c.regex(field+".regex", m.Regex)

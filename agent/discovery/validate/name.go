@@ -11,8 +11,8 @@ var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
 
 const longestHost = 255
 
-// whyNoHost returns why a host name is invalid, "" if it is valid. wildcard permits * or *-text as
-// first label.
+// whyNoHost returns why a host name is invalid, "" if it is valid. If wildcard is set, the first
+// label may be * or *-text.
 func whyNoHost(host string, wildcard bool) string {
 	switch {
 	case host == "":
@@ -45,8 +45,8 @@ func (c *checker) host(field, host string, wildcard bool) {
 	}
 }
 
-// fullHost reports whether a host of a Gateway or Sidecar has a domain, and a wildcard only as its
-// whole first label.
+// fullHost checks that a host of a Gateway or Sidecar has a domain, and that a wildcard is its
+// whole first label. It reports whether that is so.
 func (c *checker) fullHost(field, host string) bool {
 	switch {
 	case host == "*":
@@ -62,7 +62,7 @@ func (c *checker) fullHost(field, host string) bool {
 	return true
 }
 
-// hostOrAddress accepts hosts, wildcards and IP addresses.
+// hostOrAddress checks a host, wildcard or IP address.
 func (c *checker) hostOrAddress(field, host string) {
 	if _, err := netip.ParseAddr(host); err != nil {
 		c.host(field, host, true)
@@ -84,7 +84,7 @@ func (c *checker) labels(field string, labels map[string]string) {
 
 func (c *checker) exportTo(exportTo []string) { c.seenBy(exportTo, false) }
 
-// seenBy checks the namespaces an object is visible in. hides permits ~, which stands for no
+// seenBy checks the namespaces to which an object is exported. hides permits ~, which means no
 // namespace.
 func (c *checker) seenBy(exportTo []string, hides bool) {
 	const fix = "write . for its own namespace, * for all, or a namespace"
@@ -116,7 +116,7 @@ func (c *checker) header(field, name string) {
 	}
 }
 
-// oneLine checks text that becomes part of the head of a request or response.
+// oneLine checks text that becomes part of a line in the head of a request or response.
 func (c *checker) oneLine(field, text string) {
 	if strings.ContainsAny(text, "\x00\r\n") {
 		c.fail(field, "has a line break or a NUL, which Envoy refuses", "write it on one line")

@@ -9,19 +9,20 @@ import (
 )
 
 const (
-	longestRegex = 1024 // bytes; Istio's limit, which indirectly bounds the compiled size
-	// largestRegex bounds the instructions of one expression in Envoy. Envoy refuses all routes of
-	// a port for an expression of more than re2.max_program_size.error_level, which the bootstrap
-	// sets to Istio's 32768. Half of it allows for the difference to Go's engine.
+	// in bytes; Istio's limit, which also limits the size of the compiled expression
+	longestRegex = 1024
+	// largestRegex bounds the number of instructions of one expression in Envoy. Envoy refuses all
+	// routes of a port if an expression has more than re2.max_program_size.error_level, which the
+	// bootstrap sets to Istio's 32768. Half of that leaves room for the difference to Go's engine.
 	largestRegex = 16384
 	lastByte     = 0xff
 )
 
-// escape matches an escape sequence: a character by number, a class by name, or any other.
+// escape matches an escape sequence: a character by its number, a class by its name, or any other.
 var escape = regexp.MustCompile(`(?s)\\(?:x\{([0-9A-Fa-f]+)\}|[pP](?:\{\^?(\w+)\}|(\w))|.)`)
 
-// regex checks an expression with Go's engine, which accepts Envoy's syntax except for the
-// additional checks here.
+// regex checks a regular expression with Go's engine, which accepts Envoy's syntax except for what
+// the checks here add.
 func (c *checker) regex(field, expression string) {
 	if expression == "" {
 		c.fail(field, "the regular expression is empty", "write .* to take everything")
@@ -45,8 +46,8 @@ func (c *checker) regex(field, expression string) {
 	}
 }
 
-// regexSize estimates the number of instructions of an expression in Envoy, which matches bytes:
-// characters above 0xff do not exist there.
+// regexSize estimates the number of instructions of a regular expression in Envoy. Envoy matches
+// bytes, so there are no characters above 0xff.
 func regexSize(expression string) (int, error) {
 	if _, err := regexp.Compile(expression); err != nil {
 		return 0, err
@@ -72,7 +73,8 @@ func regexSize(expression string) (int, error) {
 		return 0, err
 	}
 	size := len(program.Inst)
-	for _, instruction := range program.Inst { // Envoy has an instruction for each range of a class
+	// Envoy has one instruction for each range of a character class
+	for _, instruction := range program.Inst {
 		for i := 2; i < len(instruction.Rune) && instruction.Rune[i] <= lastByte; i += 2 {
 			size++
 		}
@@ -80,8 +82,8 @@ func regexSize(expression string) (int, error) {
 	return size, nil
 }
 
-// knownClass reports whether RE2 knows a class of characters by that name. Unlike Go, it accepts
-// only short names of categories and is case-sensitive.
+// knownClass reports whether RE2 knows a character class by its name. Unlike Go, RE2 is
+// case-sensitive and accepts only short names of categories.
 func knownClass(name string) bool {
 	_, script := unicode.Scripts[name]
 	_, category := unicode.Categories[name]

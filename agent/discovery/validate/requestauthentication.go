@@ -19,7 +19,7 @@ const (
 	maxKeySetURI    = 2048
 )
 
-// claimHeader matches what Istio accepts as the name of a header for a claim.
+// claimHeader matches names of headers that Istio accepts for a claim.
 var claimHeader = regexp.MustCompile("^[-_A-Za-z0-9]+$")
 
 func (c *checker) requestAuthentication(r *security.RequestAuthentication) {
@@ -66,7 +66,7 @@ func (c *checker) tokenRule(field string, r *security.JWTRule) {
 
 func isHeaderText(text string) bool { return !strings.ContainsAny(text, "\x00\r\n") }
 
-// tokenHeader checks the name of a header as far as Istio and Envoy do.
+// tokenHeader checks the name of a header only as strictly as Istio and Envoy do.
 func (c *checker) tokenHeader(field, name string) {
 	switch {
 	case name == "":
@@ -79,7 +79,7 @@ func (c *checker) tokenHeader(field, name string) {
 	}
 }
 
-// keySet checks where the keys of a rule come from.
+// keySet checks the source of the keys of a rule.
 func (c *checker) keySet(field string, r *security.JWTRule) {
 	switch {
 	case r.Jwks != "" && r.JwksUri != "":

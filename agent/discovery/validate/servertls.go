@@ -59,8 +59,8 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// idleTLS warns of settings, other than certificates, that have no effect as the server does not
-// terminate TLS.
+// idleTLS warns of settings, other than certificates, that have no effect because the server does
+// not terminate TLS.
 func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why string) {
 	for name, set := range map[string]bool{
 		"minProtocolVersion":    t.MinProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
@@ -76,7 +76,8 @@ func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why str
 	}
 }
 
-// serverCertificates requires exactly one source of certificates: credentials, or files.
+// serverCertificates checks that a server has exactly one source of certificates: credentials, or
+// files.
 func (c *checker) serverCertificates(field string, t *networking.ServerTLSSettings) {
 	if t.CredentialName != "" || len(t.CredentialNames) > 0 {
 		c.credentials(field, t)
@@ -132,7 +133,7 @@ func (c *checker) credentials(field string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// credential checks the name of a credential; "" is none.
+// credential checks the name of a credential; "" means none.
 func (c *checker) credential(field, name string) {
 	if name == "" {
 		return
@@ -163,8 +164,8 @@ func (c *checker) path(field, path string) {
 	}
 }
 
-// tilde refuses paths with the character that separates paths in secret names, as two such names
-// could be equal.
+// tilde refuses paths with a tilde, which separates the paths in names of secrets: two names could
+// be equal.
 func (c *checker) tilde(field, path string) {
 	if strings.Contains(path, "~") {
 		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path),
@@ -220,7 +221,7 @@ func (c *checker) clientCertificates(field string, t *networking.ServerTLSSettin
 	}
 }
 
-const sha256Size = 32 // bytes
+const sha256Size = 32 // in bytes
 
 func (c *checker) protocolVersions(field string, t *networking.ServerTLSSettings) {
 	lowest, highest := t.MinProtocolVersion, t.MaxProtocolVersion

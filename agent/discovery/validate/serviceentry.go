@@ -134,7 +134,7 @@ func (c *checker) workloadSelector(s *networking.ServiceEntry) {
 	c.selector("workloadSelector.labels", s.WorkloadSelector.Labels)
 }
 
-// selector checks the labels of a selector, which must not be patterns.
+// selector checks the labels of a selector. They must not be patterns.
 func (c *checker) selector(field string, labels map[string]string) {
 	for key, value := range labels {
 		if strings.Contains(key, "*") || strings.Contains(value, "*") {
@@ -146,7 +146,7 @@ func (c *checker) selector(field string, labels map[string]string) {
 	}
 }
 
-// resolution checks the endpoints, whose meaning depends on the resolution.
+// resolution checks the endpoints of a ServiceEntry, whose meaning depends on its resolution.
 func (c *checker) resolution(s *networking.ServiceEntry) {
 	switch s.Resolution {
 	case networking.ServiceEntry_NONE:

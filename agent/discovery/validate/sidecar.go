@@ -41,7 +41,7 @@ func (c *checker) sidecar(s *networking.Sidecar, namespace string) {
 	c.outboundTrafficPolicy(s.OutboundTrafficPolicy)
 }
 
-// listenerPort checks the port of a listener, which must be unique among ports.
+// listenerPort checks the port of a listener. No other listener in ports may have the same one.
 func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports map[uint32]bool) {
 	c.port(field+".number", p.Number)
 	if ports[p.Number] {
@@ -151,7 +151,7 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 	c.port(field, uint32(number))
 }
 
-// socket checks the path of a Unix socket; with a leading @ it is abstract.
+// socket checks the path of a Unix socket. A socket whose path begins with @ is abstract.
 func (c *checker) socket(field, socket string) {
 	if !strings.HasPrefix(socket, "@") && (!path.IsAbs(socket) || strings.HasSuffix(socket, "/")) {
 		c.fail(field, fmt.Sprintf("%q is no absolute path", socket), "write unix:///run/app.sock")
@@ -195,8 +195,8 @@ func (c *checker) egress(field string, l *networking.IstioEgressListener, ports 
 	c.egressHosts(field+".hosts", l.GetHosts(), namespace)
 }
 
-// egressHosts checks the hosts of an egress listener: NAMESPACE/HOST imports, ~NAMESPACE/HOST
-// excludes.
+// egressHosts checks the hosts of an egress listener: NAMESPACE/HOST imports hosts, ~NAMESPACE/HOST
+// excludes them.
 func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 	seen := map[string]bool{}
 	imports := 0

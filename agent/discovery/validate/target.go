@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	mostTargets        = 16 // of Istio's CRD
+	mostTargets        = 16 // limit of Istio's CRD
 	mostSelectorLabels = 4096
 )
 
-// targets lists the kinds of targets that Istio knows, by API group.
+// targets lists the kinds of targets that Istio knows, with their API groups.
 var targets = map[string]string{"Service": "", "ServiceEntry": object.NetworkingGroup,
 	model.GatewayTargetKind: model.GatewayTargetGroup, "GatewayClass": model.GatewayTargetGroup}
 
-// targeted checks what selects the workloads of an AuthorizationPolicy or RequestAuthentication.
+// targeted checks the fields that select the workloads of an AuthorizationPolicy or
+// RequestAuthentication.
 func (c *checker) targeted(p interface {
 	GetSelector() *types.WorkloadSelector
 	GetTargetRef() *types.PolicyTargetReference
@@ -71,7 +72,7 @@ func (c *checker) target(field string, t *types.PolicyTargetReference) {
 	}
 }
 
-// notEmpty checks the values of a list.
+// notEmpty checks that a list contains no empty value.
 func (c *checker) notEmpty(field string, values []string) bool {
 	if at := slices.Index(values, ""); at >= 0 {
 		c.fail(fmt.Sprintf("%s[%d]", field, at), "is empty", "write a value or remove it")

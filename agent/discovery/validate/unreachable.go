@@ -13,7 +13,8 @@ import (
 
 func isError(f object.Finding) bool { return f.Severity == condition.Error }
 
-// unreachable warns of routes and matches that earlier ones completely cover.
+// unreachable warns of routes and matches that match no request, because earlier ones match all of
+// theirs.
 func (c *checker) unreachable(v *networking.VirtualService) {
 	var http, tls, tcp reached
 	for i, route := range v.Http {
@@ -27,11 +28,11 @@ func (c *checker) unreachable(v *networking.VirtualService) {
 	}
 }
 
-// reached records the matches of the routes so far.
+// reached records the matches of earlier routes.
 type reached struct {
-	all   string                 // the route that matches everything
-	same  map[string]string      // field of an equal match, by its encoding
-	paths map[string][]pathMatch // matched paths, by the encoding of the other conditions
+	all   string                 // route that matches everything, if any
+	same  map[string]string      // by the encoding of a match: the field of the first equal match
+	paths map[string][]pathMatch // by the encoding of the other conditions: the paths of matches
 }
 
 type pathMatch struct {
@@ -65,8 +66,8 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 	}
 }
 
-// request adds a match of a path and returns the field of an earlier one that matches all its
-// paths, and has no other conditions or the same.
+// request adds a match. If an earlier match has all paths of the match, and no other conditions or
+// the same ones, request returns the field of the earlier match.
 func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 	beside := &networking.HTTPMatchRequest{}
 	if m != nil {

@@ -1,5 +1,5 @@
-// Package validate checks the spec of a single object. It reports at least all errors that Istio
-// reports for supported fields, and names unsupported ones.
+// Package validate checks the spec of a single object. It reports at least every error that Istio
+// reports for supported fields, and reports unsupported fields by name.
 package validate
 
 import (
@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Object returns an object's findings, sorted by field: errors, which keep it out of force,
-// warnings and notes.
+// Object returns an object's findings, sorted by field: errors, because of which the object is not
+// applied, warnings and notes.
 func Object(o *object.Object) []object.Finding {
 	c := &checker{namespace: o.Namespace}
 	switch spec := o.Spec.(type) {
@@ -59,23 +59,24 @@ func Object(o *object.Object) []object.Finding {
 	return c.findings
 }
 
-// Retries returns the findings of a retry policy outside a VirtualService.
+// Retries returns the findings of a retry policy that is not in a VirtualService.
 func Retries(field string, r *networking.HTTPRetry) []object.Finding {
 	c := &checker{}
 	c.retries(field, r)
 	return c.findings
 }
 
-// Localities returns the findings of locality load balancing settings outside a DestinationRule.
+// Localities returns the findings of locality load balancing settings that are not in a
+// DestinationRule.
 func Localities(field string, l *networking.LocalityLoadBalancerSetting) []object.Finding {
 	c := &checker{}
-	// DestinationRules have the outlier detection.
+	// the rule that these settings need outlier detection applies only to DestinationRules
 	c.localityLoadBalancer(field, l, &networking.OutlierDetection{})
 	return c.findings
 }
 
-// ServiceName returns the findings of the service of an extension provider: NAMESPACE/HOST, or
-// HOST.
+// ServiceName returns the findings of the name of an extension provider's service: NAMESPACE/HOST,
+// or HOST.
 func ServiceName(field, service string) []object.Finding {
 	c := &checker{}
 	namespace, host, ok := strings.Cut(service, "/")
@@ -91,8 +92,8 @@ func ServiceName(field, service string) []object.Finding {
 }
 
 type checker struct {
-	namespace string // of the object
-	sidecars  bool   // the VirtualService is for sidecars, or a delegate
+	namespace string // namespace of the object
+	sidecars  bool   // the VirtualService is for sidecars, or is a delegate
 	findings  []object.Finding
 }
 
@@ -106,13 +107,14 @@ func (c *checker) warn(field, message, fix string) {
 		Message: message, Fix: fix})
 }
 
-// absent refuses an unsupported field whose absence would change where requests go or who may see
-// them.
+// absent refuses an unsupported field without which requests would be sent elsewhere or more
+// clients would have access.
 func (c *checker) absent(field string) {
 	c.fail(field, "is not carried out by this version of Outrider", "remove it")
 }
 
-// without warns of an unsupported field that is not essential.
+// without warns of an unsupported field that does not change where requests are sent or who has
+// access.
 func (c *checker) without(field string) {
 	c.warn(field, "is not carried out by this version of Outrider and has no effect",
 		"remove it to be rid of this warning")
@@ -127,7 +129,8 @@ func (c *checker) port(field string, number uint32) {
 	}
 }
 
-// duration requires whole milliseconds, at least one. zero permits 0, which means "off".
+// duration checks that a duration is at least one millisecond and has whole milliseconds. zero
+// permits 0, which means "off".
 func (c *checker) duration(field string, d *durationpb.Duration, zero bool) {
 	if d == nil {
 		return

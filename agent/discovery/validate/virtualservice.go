@@ -73,7 +73,7 @@ func (c *checker) routedHosts(hosts []string, mesh bool) {
 	}
 }
 
-// isSubsetName reports whether a host is the server name of a cluster between Istio's proxies:
+// isSubsetName reports whether a host has the form of the server names between Istio's proxies:
 // outbound_.80_.v1_.api.example.com.
 func isSubsetName(host string) bool {
 	return strings.HasPrefix(host, "outbound_.") && strings.Count(host, "_.") >= 3
@@ -111,7 +111,8 @@ func (c *checker) httpRoute(field string, r *networking.HTTPRoute, delegate bool
 	c.mirrors(field, r)
 }
 
-// actions requires exactly one action of a route, and warns of fields without effect beside it.
+// actions checks that a route has exactly one action, and warns of fields that have no effect with
+// it.
 func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) {
 	if d := r.Delegate; d != nil {
 		switch {

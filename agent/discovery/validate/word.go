@@ -7,16 +7,15 @@ import (
 )
 
 const (
-	longestName   = 63  // of a DNS label, and of a label without its prefix
-	longestPrefix = 253 // of a label
+	longestName   = 63  // bytes of a DNS label, and of the name in a label's key
+	longestPrefix = 253 // bytes of the prefix in a label's key
 )
 
 func isDNSLabel(text string) bool { return object.IsWord(text, "-", longestName) }
 
 func isLabelValue(text string) bool { return object.IsWord(text, "-_.", longestName) }
 
-// isLabelKey reports whether a text is a label's key: a name, optionally with a prefix and a slash
-// before it.
+// isLabelKey reports whether a text is the key of a label: a name, or a prefix, a slash and a name.
 func isLabelKey(text string) bool {
 	prefix, name, found := strings.Cut(text, "/")
 	if !found {
@@ -25,7 +24,7 @@ func isLabelKey(text string) bool {
 	return object.IsWord(prefix, "-_.", longestPrefix) && isLabelValue(name)
 }
 
-// isWildcardLabel reports whether a text is the first label of a host with a wildcard: * or *-text.
+// isWildcardLabel reports whether a text may be the first label of a wildcard host: * or *-text.
 func isWildcardLabel(text string) bool {
 	rest, found := strings.CutPrefix(text, "*")
 	return found && isDNSLabel("x"+rest)

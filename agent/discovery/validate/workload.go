@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// endpoint checks a workload of a ServiceEntry, or a WorkloadEntry (s is nil). prefix is the path
-// of its fields.
+// endpoint checks an endpoint of the ServiceEntry s, or a WorkloadEntry if s is nil. prefix is the
+// path of its fields.
 func (c *checker) endpoint(prefix string, e *networking.WorkloadEntry, s *networking.ServiceEntry) {
 	_, err := netip.ParseAddr(e.Address)
 	switch {
@@ -58,7 +58,8 @@ func (c *checker) socketEndpoint(prefix string, e *networking.WorkloadEntry,
 	c.socket(prefix+"address", where)
 }
 
-// workload checks the fields that WorkloadEntries and templates of WorkloadGroups have in common.
+// workload checks the fields that WorkloadEntries and the templates of WorkloadGroups have in
+// common.
 func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
 	c.workloadBounds(prefix, e)
 	for _, name := range slices.Sorted(maps.Keys(e.GetPorts())) {
@@ -76,7 +77,7 @@ func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
 	}
 }
 
-// workloadGroup checks a WorkloadGroup, the template of workloads that register themselves.
+// workloadGroup checks a WorkloadGroup, which is a template for workloads that register themselves.
 func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 	if g.Template == nil {
 		c.fail("template", "is missing",
@@ -96,7 +97,7 @@ func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 		"write a WorkloadEntry for each workload")
 }
 
-// probeHeader has the characters that Kubernetes permits in header names of probes.
+// probeHeader has the characters that Kubernetes permits in names of headers in probes.
 const probeHeader = "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 func (c *checker) probe(field string, p *networking.ReadinessProbe) {

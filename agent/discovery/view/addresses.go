@@ -9,7 +9,8 @@ import (
 )
 
 // addressUser returns what already uses an address and port, or "": a Sidecar's ingress listener, a
-// capture port, or a listener of the agent or of Envoy's bootstrap. Services get no listener there.
+// capture port, or a listener of the agent or of Envoy's bootstrap. Services get no listener on
+// such an address.
 func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
@@ -22,7 +23,8 @@ func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 	return v.world.Mesh().ReservedBy(address, number, at.captured)
 }
 
-// addressInUse reports to all members of a group that their address is in use.
+// addressInUse returns a problem for every member of a group, which says that its address is in
+// use.
 func (l listenerGroup) addressInUse(number uint32, by string) []object.Problem {
 	var problems []object.Problem
 	for _, m := range l.members {
@@ -34,7 +36,7 @@ func (l listenerGroup) addressInUse(number uint32, by string) []object.Problem {
 	return problems
 }
 
-// reserved returns a problem if a capture port or a program outside the mesh uses the port.
+// reserved returns a problem if a capture port, the agent or Envoy's bootstrap uses the port.
 func (d inboundPort) reserved(v *View) *object.Problem {
 	m, message := v.world.Mesh(), ""
 	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort &&

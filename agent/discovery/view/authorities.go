@@ -13,7 +13,7 @@ func (v *View) authorities() {
 	}
 	v.published = v.world.Mesh()
 	config, err := translate.ProxyConfig(v.published)
-	if err != nil { // unreachable: meshfile has validated the certificates
+	if err != nil { // never happens, because meshfile has validated the certificates
 		v.report("authorities",
 			[]object.Problem{{Field: "caCertificates", Severity: condition.Error,
 				Message: err.Error()}})

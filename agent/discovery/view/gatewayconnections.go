@@ -13,19 +13,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// connections collects what a gateway's listener does with connections that it does not parse as
-// HTTP.
+// connections collects how a gateway's listener routes connections that are not parsed as HTTP.
 type connections struct {
 	listener *gatewayListener
 	view     *View
-	passed   translate.Claims // TLS passthrough of all servers
+	passed   translate.Claims // routes of TLS that the servers do not terminate
 	chains   []translate.GatewayChain
 	origins  []resource.Origin
 	problems []object.Problem
 	reads    map[string]struct{}
 }
 
-// add adds a server.
+// add adds the routes of a server.
 func (c *connections) add(s server) error {
 	router := &translate.Router{World: c.view.world, Node: c.view.node,
 		Gateway: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
@@ -68,7 +67,7 @@ func (c *connections) add(s server) error {
 	return nil
 }
 
-// free drops the server names for which another server terminates TLS.
+// free removes from routes the server names for which another server terminates TLS.
 func (c *connections) free(s server, routes []translate.Connection) []translate.Connection {
 	var out []translate.Connection
 	for _, route := range routes {

@@ -11,17 +11,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// gatewayListener is a listener that several servers share.
+// gatewayListener is a listener of a gateway, shared by all servers on its address and port.
 type gatewayListener struct {
 	bind    string
 	port    uint32
-	servers []server            // of one class, oldest first
-	names   map[string]server   // the server for each SNI
-	reads   map[string]struct{} // hosts that its filter chains depend on
-	dirty   bool                // the servers have changed
+	servers []server            // servers of one protocol class, oldest first
+	names   map[string]server   // server by SNI
+	reads   map[string]struct{} // hosts on which the filter chains depend
+	dirty   bool                // servers were added or removed
 }
 
-// join adds a server to the listener. It returns the problem if they do not fit together.
+// join adds a server to the listener. It returns a problem if the server is not compatible with the
+// others.
 func (l *gatewayListener) join(s server) *object.Problem {
 	refuse := func(field, message, fix string) *object.Problem {
 		problem := s.problem(field, message, fix)
@@ -53,7 +54,7 @@ func (l *gatewayListener) join(s server) *object.Problem {
 	return nil
 }
 
-// reconcile updates the listener after a change.
+// reconcile publishes the listener again if a change affects it.
 func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched) {
 	stale := l.dirty || v.guards.changed || slices.ContainsFunc(l.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
@@ -68,7 +69,7 @@ func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched)
 	}
 }
 
-// publish publishes the listener's resource.
+// publish translates and publishes the listener.
 func (l *gatewayListener) publish(v *View, name string) {
 	l.dirty = false
 	if by := v.world.Mesh().ReservedBy(l.bind, l.port, false); by != "" {
@@ -125,7 +126,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 	v.report(unit, dedupe(c.problems))
 }
 
-// addressInUse reports to all servers that their address is in use.
+// addressInUse reports for every server of the listener that its address is in use.
 func (l *gatewayListener) addressInUse(v *View, name, by string) {
 	var problems []object.Problem
 	for _, s := range l.servers {
@@ -137,7 +138,8 @@ func (l *gatewayListener) addressInUse(v *View, name, by string) {
 	v.report("listener/"+name, problems)
 }
 
-// serverNames returns the hosts that Envoy can match by SNI, and a problem for each of the others.
+// serverNames returns those of the server's hosts that Envoy can match by SNI, and a problem for
+// each other host.
 func (s server) serverNames() (names []string, problems []object.Problem) {
 	for _, host := range s.hostNames() {
 		if !translate.CanServerName(host) {

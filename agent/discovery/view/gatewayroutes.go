@@ -12,16 +12,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// gatewayRoutes is one route configuration of a gateway, from the VirtualServices of all its
-// servers.
+// gatewayRoutes is one route configuration of a gateway, translated from the VirtualServices of all
+// servers that share it.
 type gatewayRoutes struct {
 	port    uint32
-	servers []server // oldest first
+	servers []server // servers, oldest first
 	hosts   map[string]*gatewayHost
-	dirty   bool // the servers have changed
+	dirty   bool // servers were added or removed
 }
 
-// gatewayHost is one host of a route configuration with its inputs.
+// gatewayHost is the virtual host of one host in a route configuration, with its inputs.
 type gatewayHost struct {
 	gatewayInputs
 	virtualHost *translate.VirtualHost
@@ -29,14 +29,14 @@ type gatewayHost struct {
 
 type gatewayInputs struct {
 	routings []*model.Routing
-	redirect bool // to https
+	redirect bool // requests are redirected to https
 }
 
 func (g gatewayInputs) equal(h gatewayInputs) bool {
 	return g.redirect == h.redirect && slices.Equal(g.routings, h.routings)
 }
 
-// reconcile updates the routes after a change.
+// reconcile updates and publishes the route configuration if a change affects it.
 func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
@@ -69,7 +69,7 @@ func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 			changed = true
 			origins = append(origins, vh.Origins...)
 		} else if !slices.Equal(known.virtualHost.Origins, vh.Origins) {
-			changed = true // the origins moved: the bytes are equal
+			changed = true // equal bytes, but the origins have other lines
 		}
 		g.hosts[host] = &gatewayHost{gatewayInputs: in, virtualHost: vh}
 	}
@@ -105,7 +105,7 @@ func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin)
 	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, changed, gateways...))
 }
 
-// gateways returns the names of all gateways that share the routes.
+// gateways returns the names of all Gateways that share the route configuration.
 func (g *gatewayRoutes) gateways() []string {
 	var names []string
 	for _, s := range g.servers {
@@ -114,7 +114,8 @@ func (g *gatewayRoutes) gateways() []string {
 	return slices.Compact(names)
 }
 
-// inputs returns the VirtualServices of each host, oldest first.
+// inputs returns the VirtualServices by host, oldest first, and problems of those that have no
+// effect.
 func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Problem) {
 	inputs := map[string]gatewayInputs{}
 	var problems []object.Problem
@@ -162,7 +163,7 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 	return inputs, problems
 }
 
-// redirects returns the server that redirects requests to a host to https.
+// redirects returns the server that redirects requests for a host to https, if any.
 func (g *gatewayRoutes) redirects(host string) (server, bool) {
 	for _, s := range g.servers {
 		if s.spec.GetTls().GetHttpsRedirect() && slices.Contains(s.hostNames(), host) {
@@ -172,8 +173,8 @@ func (g *gatewayRoutes) redirects(host string) (server, bool) {
 	return server{}, false
 }
 
-// reachedElsewhere reports whether another server of one of a VirtualService's gateways has one of
-// its hosts.
+// reachedElsewhere reports whether a VirtualService has an effect through another server: one of
+// its gateways has a server with one of its hosts.
 func (g *gatewayRoutes) reachedElsewhere(v *View, routing *model.Routing) bool {
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		if !slices.Contains(routing.Gateways, o.Namespace+"/"+o.Name) {

@@ -10,16 +10,16 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// guards holds the filters that admit or deny what comes in to a proxy.
+// guards holds the filters that allow or deny what a proxy receives.
 type guards struct {
 	translate.Guards
-	reads       []string // hosts that they depend on
+	reads       []string // hosts on which the filters depend
 	authorizers []translate.Authorizer
 	made        bool
-	changed     bool // by the current update
+	changed     bool // the filters were changed by the current update
 }
 
-// update makes the filters anew if a change affects them.
+// update translates the filters again if a change affects them.
 func (g *guards) update(v *View, touched model.Touched) {
 	g.changed = !g.made || v.world.Secured(touched, v.node) ||
 		slices.ContainsFunc(g.reads, func(host string) bool {
@@ -43,7 +43,8 @@ func (g *guards) make(v *View) {
 	v.report("authorization", dedupe(policies.Problems))
 }
 
-// withoutInbound reports the policies of a proxy that has no inbound listeners: none is enforced.
+// withoutInbound reports the policies of a proxy without inbound listeners: none of them is
+// enforced.
 func (g *guards) withoutInbound() []object.Problem {
 	var problems []object.Problem
 	for _, o := range g.Origins {
@@ -54,8 +55,8 @@ func (g *guards) withoutInbound() []object.Problem {
 	return problems
 }
 
-// hiddenAuthorizers reports the policies whose external authorizer a sidecar does not import: it
-// has no cluster for it.
+// hiddenAuthorizers reports policies whose external authorizer the Sidecar does not import, so that
+// there is no cluster for it.
 func (g *guards) hiddenAuthorizers(w *model.World, scope *model.Scope) []object.Problem {
 	var problems []object.Problem
 	for _, a := range g.authorizers {

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// host translates the requests and connections to a host for each of its ports.
+// host updates the routing of requests and connections to a host, on each of its ports.
 func (s *sidecar) host(v *View, host string) {
 	reads := map[string]struct{}{}
 	problems := append(s.requests(v, host, reads), s.connections(v, host, reads)...)
@@ -19,8 +19,8 @@ func (s *sidecar) host(v *View, host string) {
 	v.report("host/"+host, dedupe(problems))
 }
 
-// read records the hosts that a host's translation depends on. Hosts outside the Sidecar's scope
-// get clusters because of that.
+// read records on which hosts the translation of a host depends. Hosts outside the Sidecar's scope
+// get clusters for that reason.
 func (s *sidecar) read(host string, reads map[string]struct{}) {
 	if s.scope.Restricts() {
 		for read := range s.readers.byReader[host] {
@@ -33,7 +33,7 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 	s.readers.set(host, reads)
 }
 
-// outbound returns a router for a port of this sidecar.
+// outbound returns a Router for an outbound port of the sidecar.
 func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway},
 		Port:   port,
@@ -42,7 +42,8 @@ func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 		Named:  func(host string) bool { return s.named(v, host, port) }}
 }
 
-// named reports whether a VirtualService for requests to a port names a host itself.
+// named reports whether a VirtualService for requests to a port names a host itself, not by a
+// pattern.
 func (s *sidecar) named(v *View, host string, port uint32) bool {
 	e := s.scope.Egress(port)
 	return e != nil && slices.ContainsFunc(e.Requests(v.world, host), func(r *model.Routing) bool {
@@ -92,9 +93,10 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	return problems
 }
 
-// wanted returns the ports at which a host has a virtual host, with the VirtualServices that may
-// apply there, and all VirtualServices of all listeners. The ports are the HTTP ports of its
-// service. For a host without a service they are the ports of the destinations' services, else 80.
+// wanted returns the ports on which a host has a virtual host, each with the VirtualServices that
+// may apply there, and the VirtualServices of all listeners. The ports are the HTTP ports of the
+// host's service. For a host without a service they are the ports of the destinations' services,
+// else 80.
 func (s *sidecar) wanted(v *View, host string,
 	reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
 	ports := map[uint32][]*model.Routing{}
@@ -138,7 +140,8 @@ func (s *sidecar) wanted(v *View, host string,
 	return ports, all
 }
 
-// beside returns the HTTP ports of a listener on which services named by a VirtualService are.
+// beside returns the HTTP ports of an egress listener that have a service named by a
+// VirtualService's destinations.
 func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 	reads map[string]struct{}) map[uint32]struct{} {
 	numbers := map[uint32]struct{}{}
@@ -159,7 +162,7 @@ func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 	return numbers
 }
 
-// connections updates the routing of connections to the host's ports without HTTP.
+// connections updates the routing of connections to the host's ports that are not parsed as HTTP.
 func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	if len(s.members[host]) == 0 {
@@ -174,8 +177,9 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		}
 		return problems
 	}
-	speaks := map[string]bool{}   // the parts of a VirtualService that the service's ports use
-	var routings []*model.Routing // of all listeners
+	// fields of a VirtualService, tls or tcp, that the service's ports use
+	speaks := map[string]bool{}
+	var routings []*model.Routing // VirtualServices of all egress listeners
 	for _, number := range s.members[host] {
 		p := s.port(number)
 		sp := p.members[host].port
@@ -222,8 +226,8 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 	return problems
 }
 
-// connectionField returns the field in which a VirtualService routes connections, "" if it routes
-// none.
+// connectionField returns the field, tls or tcp, in which a VirtualService routes connections; ""
+// if it routes none.
 func connectionField(r *model.Routing) string {
 	switch {
 	case len(r.Spec.Tls) > 0:

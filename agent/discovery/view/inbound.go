@@ -17,26 +17,26 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// inbound handles inbound traffic of a sidecar: to the ports of its Sidecar's ingress, else to the
-// ports of services with an endpoint on this machine.
+// inbound manages the inbound traffic of a sidecar: to the ports of its Sidecar's ingress
+// listeners, else to the ports of services that have an endpoint on this host.
 type inbound struct {
-	served map[string][]served    // by host
-	own    map[uint32]inboundPort // ports with a listener of their own
+	served map[string][]served    // served ports by host
+	own    map[uint32]inboundPort // ports that have a listener of their own
 }
 
-// served is a service port that this machine serves.
+// served is a port of a service that has an endpoint on this host.
 type served struct {
 	service *model.Service
 	port    *model.Port
-	target  uint32 // port of the application
+	target  uint32 // port on which the application listens
 }
 
-// inboundPort is one port for inbound connections.
+// inboundPort is a port that accepts inbound connections.
 type inboundPort struct {
 	translate.Inbound
 	object *object.Object
 	field  string
-	host   string // of the service; "" with a Sidecar
+	host   string // host of the service; "" if the Sidecar defines the port
 	peer   model.PeerMode
 }
 
@@ -44,7 +44,7 @@ func newInbound() inbound {
 	return inbound{served: map[string][]served{}, own: map[uint32]inboundPort{}}
 }
 
-// update determines the local ports of changed services and publishes what differs.
+// update determines the served ports of changed services, and publishes the resources that differ.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	dirty := touched.Sidecars || touched.Peers || v.guards.changed
 	for host := range touched.Hosts {
@@ -63,7 +63,7 @@ func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 }
 
 // servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
-// on this machine.
+// on this host.
 func servedBy(v *View, host string) []served {
 	service := v.world.Service(host, v.node.Namespace)
 	if service == nil || service.Namespace != v.node.Namespace {
@@ -90,7 +90,7 @@ func isAmong(address string, addresses []string) bool {
 	return err == nil && slices.Contains(addresses, parsed.String())
 }
 
-// ports returns the inbound ports, sorted by number. Of two with the same number, the older one
+// ports returns the inbound ports, sorted by number. If two have the same number, the older one
 // applies.
 func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
 	if ingress := scope.Spec.GetIngress(); len(ingress) > 0 {
@@ -133,7 +133,7 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 	return ports, problems
 }
 
-// ingressPorts returns the ports of a Sidecar's ingress.
+// ingressPorts returns the ports of a Sidecar's ingress listeners.
 func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
 	var ports []inboundPort
 	var problems []object.Problem
@@ -192,8 +192,8 @@ func first(list []string) string {
 	return list[0]
 }
 
-// ownEndpoint returns the address of the application in a Sidecar: an unspecified address means
-// the machine's, none for the loopback.
+// ownEndpoint returns the address of the application from a Sidecar's defaultEndpoint. In the text,
+// an unspecified address means the host's first address, and no address means the loopback.
 func ownEndpoint(text string, node model.Node) string {
 	host, port, err := net.SplitHostPort(text)
 	if text == "" || strings.HasPrefix(text, "unix://") || err != nil {
@@ -210,7 +210,7 @@ func ownEndpoint(text string, node model.Node) string {
 	return net.JoinHostPort(host, port)
 }
 
-// loops reports whether connections to an endpoint would return to their own listener.
+// loops reports whether connections to an endpoint would return to the listener that forwards them.
 func loops(bind, endpoint string, port uint32) bool {
 	host, number, err := net.SplitHostPort(endpoint)
 	return err == nil && number == fmt.Sprint(port) && (host == bind || bind == anyAddress ||
@@ -223,7 +223,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	clear(in.own)
 	v.closed = map[resource.Key]bool{}
 	var resources []*resource.Resource
-	// As in Istio, without interception the application owns its ports.
+	// As in Istio, without interception the application itself listens on its ports.
 	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
 		v.put(unit)
 		v.report(unit, v.guards.withoutInbound())
@@ -259,7 +259,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		if d.Closed() && d.Bind != "" {
 			v.closed[resource.Key{Type: resource.ListenerType,
 				Name: translate.ListenerName(d.Bind, d.Port)}] = true
-			continue // nothing listens
+			continue // the port has no listener
 		}
 		r, err := d.Cluster(v.world.Mesh(), v.node, origin)
 		if err == nil {

@@ -13,14 +13,14 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// bindAddress is the address of a listener.
+// bindAddress is the address of an outbound listener.
 type bindAddress struct {
-	address  string // "": none
-	captured bool   // for captured connections; not bound
+	address  string // IP address; "": the port has no listener
+	captured bool   // the listener is for captured connections and not bound
 }
 
-// bindAddress returns the address in the Sidecar, else the loopback, or with interception every
-// address.
+// bindAddress returns the address of a port's listener: that in the Sidecar, else the loopback, or
+// with interception every address.
 func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Problem) {
 	e := s.scope.Egress(number)
 	if e == nil {
@@ -47,13 +47,14 @@ func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Pro
 	return at, nil
 }
 
-// listenerGroup holds the services that share one listener of a port, oldest first.
+// listenerGroup holds the services that share one listener of a port, the oldest one first.
 type listenerGroup struct {
 	bindAddress
 	members []member
 }
 
-// groups assigns the members of a port to listeners, with the shared address first.
+// groups distributes the members of a port among listeners. The listener on the common address
+// comes first.
 func (p *port) groups(at bindAddress) []listenerGroup {
 	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
 		if a.older(b) {
@@ -79,8 +80,8 @@ func (p *port) groups(at bindAddress) []listenerGroup {
 	return groups
 }
 
-// addresses returns the destination addresses of captured connections to a member. HTTP services
-// without addresses need none, since requests have a host.
+// addresses returns the destination addresses by which captured connections to a member are
+// recognized. HTTP services without addresses need none, because requests contain the host.
 func (m member) addresses(captured bool) []string {
 	if !captured || m.port.Protocol.IsHTTP() {
 		return nil
@@ -95,8 +96,8 @@ func (m member) addresses(captured bool) []string {
 	return found
 }
 
-// blocks returns the CIDR blocks of a member by which captured connections are matched, other than
-// the member's own listener address.
+// blocks returns the CIDR blocks by which captured connections to a member are matched on the
+// listener for the common address.
 func (m member) blocks(at bindAddress) []netip.Prefix {
 	if !at.captured || m.port.Protocol.IsHTTP() || slices.Contains(m.addresses(at.captured),
 		at.address) {
@@ -111,7 +112,7 @@ func (m member) blocks(at bindAddress) []netip.Prefix {
 	return found
 }
 
-// within restricts routes that match any address to CIDR blocks.
+// within restricts routes that match any address to the CIDR blocks.
 func within(routes []translate.Connection, blocks []netip.Prefix) []translate.Connection {
 	if len(blocks) == 0 {
 		return routes

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Node returns the node that the view is for.
+// Node returns the node of the proxies that the view is for.
 func (v *View) Node() model.Node { return v.node }
 
 // HostOrigins returns the objects that define the virtual host of a domain, the main one first,
@@ -45,11 +45,12 @@ func (v *View) FilterOrigins(listener, filter string) []resource.Origin {
 	return origins
 }
 
-// HostOrigin is the origin of a virtual host.
+// HostOrigin names a virtual host and the objects that define it.
 type HostOrigin struct {
-	Routes, VirtualHost string // names
+	Routes, VirtualHost string // names of the route configuration and of the virtual host
 	Origins             []resource.Origin
-	RouteOrigins        []resource.Origin // of its routes, in order, without EnvoyFilters; nil: none
+	// origins of its routes in order, without EnvoyFilters; nil: none
+	RouteOrigins []resource.Origin
 }
 
 // Hosts returns all virtual hosts that are defined by objects.

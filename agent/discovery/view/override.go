@@ -11,34 +11,35 @@ import (
 )
 
 // An EnvoyFilter must not hold back other objects. If a client refuses a resource that EnvoyFilters
-// changed, it is first made with the EnvoyFilters that were in force when a client accepted it
-// last. That ends when the applicable EnvoyFilters change, or with Retry.
+// changed, the view first translates it with the EnvoyFilters of the version that a client accepted
+// last. This override ends when the EnvoyFilters for the proxy change, or with Retry.
 
-// Override has the EnvoyFilters in force for one resource in place of the newest ones.
+// Override says which EnvoyFilters are applied to one resource in place of the newest ones.
 type Override struct {
 	resource.Key
-	Reason  string           `json:"reason"`            // of the client
-	Filters lastgood.Objects `json:"filters,omitempty"` // in force for the resource
-	Refused lastgood.Objects `json:"refused,omitempty"` // the newest ones that differ
+	Reason  string           `json:"reason"`            // error message of the client
+	Filters lastgood.Objects `json:"filters,omitempty"` // EnvoyFilters that are applied
+	// EnvoyFilters that are not applied: the newest ones that differ
+	Refused lastgood.Objects `json:"refused,omitempty"`
 }
 
-// override is an Override in force.
+// override is an Override that is applied.
 type override struct {
 	Override
 	set  *patch.Set
-	used []patch.Entry // in the refused version
+	used []patch.Entry // patches that had an effect on the refused version
 }
 
-// era is a set of patches and the first snapshot that had it.
+// era is a set of patches, with the first snapshot that was translated with it.
 type era struct {
 	since uint64
 	set   *patch.Set
 }
 
-// maxEras bounds the sets that a view remembers.
+// maxEras bounds the number of earlier sets of patches that a view remembers.
 const maxEras = 16
 
-// beginEra makes a set of patches the one in force, for all resources.
+// beginEra applies a set of patches to all resources from now on, and ends all overrides.
 func (v *View) beginEra(set *patch.Set) {
 	current, _ := v.feed.Current()
 	for key, o := range v.patches.overrides {
@@ -52,8 +53,8 @@ func (v *View) beginEra(set *patch.Set) {
 	}
 }
 
-// earlier returns the patches that the last accepted version of a refused resource has, nil if they
-// are not known.
+// earlier returns the set of patches of a refused resource's last accepted version, nil if it is
+// not known.
 func (v *View) earlier(key resource.Key, of *resource.Refused) *patch.Set {
 	if of.Sequence == 0 {
 		return nil
@@ -69,7 +70,7 @@ func (v *View) earlier(key resource.Key, of *resource.Refused) *patch.Set {
 	return nil
 }
 
-// setOf returns the patches for a resource.
+// setOf returns the set of patches that applies to a resource.
 func (v *View) setOf(r *resource.Resource) *patch.Set {
 	key := r.Key()
 	if o := v.patches.overrides[key]; o != nil {
@@ -82,9 +83,9 @@ func (v *View) setOf(r *resource.Resource) *patch.Set {
 	delete(v.patches.stored, key)
 	refused := differing(v.patches.set.Objects(), stored.Filters)
 	if len(differing(refused, stored.Refused))+len(differing(stored.Refused, refused)) > 0 {
-		return v.patches.set // tries the new ones
+		return v.patches.set // the EnvoyFilters have changed, so the newest ones are tried
 	}
-	stored.Refused = refused // with their positions now
+	stored.Refused = refused // the same objects at their current positions
 	set := patch.NewSet(v.cache.filters(stored.Filters), v.node)
 	v.patches.overrides[key] = &override{stored, set, v.patches.set.Apply(r).Used}
 	return set
@@ -100,8 +101,8 @@ func differing(objects, others []*object.Object) (found []*object.Object) {
 	return found
 }
 
-// Override makes refused resources again, with the EnvoyFilters of the last accepted version, and
-// publishes them. It returns those for which other EnvoyFilters are in force now.
+// Override translates refused resources again, with the EnvoyFilters of their last accepted
+// versions, and publishes them. It returns the overrides that have begun.
 func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Override) {
 	for key, of := range refused {
 		if of.Offered || of.InUse() == nil || v.patches.overrides[key] != nil ||
@@ -132,9 +133,9 @@ func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Overr
 	return all
 }
 
-// Suspects returns the EnvoyFilters with which the resource of an override was refused: those that
-// it had and that differ from the ones in force, if there are any; else all that differ, or were
-// removed.
+// Suspects returns the EnvoyFilters that may have caused the refusal of an override's resource.
+// They are the refused ones that had an effect on it; if none had, all that are refused, or else
+// the applied ones that were removed since.
 func (v *View) Suspects(o Override) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
@@ -153,7 +154,7 @@ func (v *View) Suspects(o Override) []*object.Object {
 	return differing(o.Filters, v.patches.set.Objects())
 }
 
-// Overrides returns the overrides in force, sorted.
+// Overrides returns all overrides, sorted by key.
 func (v *View) Overrides() (all []Override) {
 	for _, o := range v.patches.overrides {
 		all = append(all, o.Override)
@@ -163,15 +164,15 @@ func (v *View) Overrides() (all []Override) {
 	return all
 }
 
-// Restore makes the overrides of an earlier view known. An override takes effect if the resource is
-// made with the refused content. Call it before the first Update.
+// Restore passes the overrides of an earlier view to this one. An override is applied if the
+// current EnvoyFilters are those that were refused. Call it before the first Update.
 func (v *View) Restore(all []Override) {
 	for _, o := range all {
 		v.patches.stored[o.Key] = o
 	}
 }
 
-// Retry ends all overrides, and has clients try refused resources again.
+// Retry ends all overrides, and sends refused resources to clients again.
 func (v *View) Retry() {
 	if len(v.patches.overrides) > 0 {
 		originals := map[resource.Key]*resource.Resource{}
@@ -189,7 +190,7 @@ func (v *View) Retry() {
 	v.feed.Retry()
 }
 
-// original returns a generated resource without patches, nil if there is none.
+// original returns a translated resource before patches are applied, nil if there is none.
 func (v *View) original(key resource.Key) *resource.Resource {
 	if r := v.patches.originals[key]; r != nil {
 		return r

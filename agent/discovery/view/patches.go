@@ -12,16 +12,18 @@ import (
 // patches applies EnvoyFilters to everything that a view publishes.
 type patches struct {
 	set *patch.Set
-	// unpatched versions of changed or removed resources; others are shared
+	// versions of patched or removed resources before the patches; unpatched resources are not in
+	// it
 	originals map[resource.Key]*resource.Resource
 	added     map[resource.Key]*resource.Resource
-	published map[resource.Key]bool // resources added by patches
+	published map[resource.Key]bool // resources that are published because patches add them
 	used      map[resource.Key][]patch.Entry
 
-	eras      []era // of set and former ones, the newest last
+	eras      []era // current and earlier sets of patches, the newest last
 	overrides map[resource.Key]*override
-	former    map[resource.Key]era // the last override, and the last snapshot that had it
-	stored    map[resource.Key]Override
+	// last override of each resource, with the last snapshot that it applied to
+	former map[resource.Key]era
+	stored map[resource.Key]Override
 }
 
 func newPatches() patches {
@@ -33,7 +35,7 @@ func newPatches() patches {
 
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
 
-// emit publishes a resource after patching it.
+// emit patches a resource and publishes the result.
 func (v *View) emit(r *resource.Resource) {
 	key, out := r.Key(), r
 	delete(v.patches.used, key)
@@ -64,7 +66,8 @@ func (v *View) retract(key resource.Key) {
 	v.change[key] = nil
 }
 
-// repatch determines the applicable patches. If they changed, it patches all resources again.
+// repatch determines which patches apply to the proxy. If they changed, it patches all resources
+// again.
 func (v *View) repatch() {
 	set := patch.NewSet(v.cache.filters(v.world.EnvoyFilters(v.node)), v.node)
 	if set.Equal(v.patches.set) {
@@ -91,8 +94,8 @@ func (v *View) repatch() {
 	v.report("patches", problems)
 }
 
-// reconcileAdded publishes the resources that patches add. A generated resource of the same name
-// takes precedence.
+// reconcileAdded publishes the resources that patches add. A translated resource of the same name
+// has precedence.
 func (v *View) reconcileAdded() {
 	if len(v.patches.added)+len(v.patches.published) == 0 {
 		v.report("patches/taken", nil)
@@ -127,7 +130,7 @@ func (v *View) reconcileAdded() {
 	v.report("patches/taken", dedupe(problems))
 }
 
-// unused reports patches without effect.
+// unused reports patches that had no effect on any resource.
 func (v *View) unused() {
 	used := map[patch.Entry]bool{}
 	for _, entries := range v.patches.used {
@@ -143,12 +146,12 @@ func (v *View) unused() {
 	v.report("patches/idle", dedupe(v.patches.set.Unused(used)))
 }
 
-// filters parses each EnvoyFilter once for all views.
+// filters returns the parsed EnvoyFilters. Each is parsed once for all views.
 func (c *Cache) filters(objects []*object.Object) []*patch.Filter {
 	filters := make([]*patch.Filter, len(objects))
 	for i, o := range objects {
 		if c.byFilter[o] == nil {
-			c.byFilter[o], _ = patch.Read(o) // validation has reported the findings
+			c.byFilter[o], _ = patch.Read(o) // validation has already reported the findings
 		}
 		filters[i] = c.byFilter[o]
 	}

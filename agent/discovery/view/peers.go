@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// authenticate applies the PeerAuthentications to the port and returns the mode that counts.
+// authenticate applies the PeerAuthentications to the port, and returns the mode of mutual TLS in
+// effect.
 func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	node model.Node) (model.PeerMode, []object.Problem) {
 	mode := peers.Of(d.Port)
@@ -36,8 +37,9 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	return mode, problems
 }
 
-// Exposed reports applications that clients reach without the mutual TLS that Envoy requires, as
-// one of the host's listening addresses is not loopback's. Interception redirects such connections.
+// Exposed returns a problem for each application that clients can reach without the mutual TLS that
+// Envoy requires: it listens on an address other than the loopback, as in listening. Interception
+// would redirect such connections.
 func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 	s, ok := v.kind.(*sidecar)
 	if !ok || v.node.Captured() {
@@ -65,9 +67,10 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 	return problems
 }
 
-// Strict returns a function that reports whether mutual TLS is required of a TCP port of the
-// proxy's host, by which object, and whether the port is one of the node: of its Sidecar's ingress
-// or of a service with an endpoint there. It returns nil if mutual TLS is required of no port.
+// Strict returns a function that reports whether mutual TLS is required for a TCP port of the
+// proxy's host, which object requires it, and whether the port is a port of the proxy: of its
+// Sidecar's ingress listeners, or of a service with an endpoint on the host. Strict returns nil if
+// mutual TLS is required for no port.
 func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool) {
 	s, ok := v.kind.(*sidecar)
 	if !ok || s.scope == nil {
@@ -105,7 +108,7 @@ func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool)
 	}
 }
 
-// shadowedPeers reports PeerAuthentications without effect.
+// shadowedPeers reports PeerAuthentications that have no effect.
 func shadowedPeers(peers model.PeerPolicy) []object.Problem {
 	var problems []object.Problem
 	for _, s := range peers.Shadowed {

@@ -14,22 +14,22 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// port is one outbound port: its listeners and its route configuration.
+// port is one outbound port, with its listeners and its route configuration.
 type port struct {
 	number      uint32
-	members     map[string]member                 // by host
-	connections map[string]*translate.Connections // of members without HTTP
-	// hosts has the virtual hosts of HTTP members, and of hosts without a service.
+	members     map[string]member                 // members by host
+	connections map[string]*translate.Connections // routing of connections for members without HTTP
+	// hosts has the virtual hosts of members with HTTP, and of hosts without a service.
 	hosts map[string]*translate.VirtualHost
-	order []string // sorted hosts; nil: must be rebuilt
+	order []string // sorted keys of hosts; nil: must be built again
 
 	listenerDirty, routesDirty bool
-	listens                    bool // there is an HTTP listener
-	// of virtual hosts, since the last route configuration
+	listens                    bool // the port has an HTTP listener
+	// origins of virtual hosts that changed since the last publication
 	changed []resource.Origin
 }
 
-// maxOrigins is the number of hosts up to which a listener lists all origins.
+// maxOrigins is the maximum number of services for which a listener lists all origins.
 const maxOrigins = 100
 
 type member struct {
@@ -37,7 +37,7 @@ type member struct {
 	port    *model.Port
 }
 
-// class returns the protocol; members of one class can share a listener.
+// class returns the protocol class. Members of the same class can share a listener.
 func (m member) class() model.Protocol {
 	if m.port.Protocol.MayBeHTTP() {
 		return model.HTTP
@@ -45,7 +45,8 @@ func (m member) class() model.Protocol {
 	return m.port.Protocol
 }
 
-// older orders members by the age of the object with the port, then by host.
+// older reports whether a member precedes another: by the age of the object that has the port, then
+// by host.
 func (m member) older(than member) bool {
 	if c := object.Age(m.port.Object, than.port.Object); c != 0 {
 		return c < 0
@@ -53,7 +54,7 @@ func (m member) older(than member) bool {
 	return m.service.Host < than.service.Host
 }
 
-// listensLike reports whether another member of the same host leads to the same listener and
+// listensLike reports whether another member of the same host results in the same listener and
 // problems.
 func (m member) listensLike(other member) bool {
 	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
@@ -62,14 +63,14 @@ func (m member) listensLike(other member) bool {
 		m.index() == other.index()
 }
 
-// index returns the index of the port in its entry.
+// index returns the index of the port in its ServiceEntry.
 func (m member) index() int {
 	return slices.IndexFunc(m.port.Entry.Ports, func(p *networking.ServicePort) bool {
 		return p.Number == m.port.Number
 	})
 }
 
-// reconcile updates whatever is dirty.
+// reconcile publishes listeners and routes that must change.
 func (p *port) reconcile(v *View, s *sidecar) {
 	if p.listenerDirty {
 		p.listenerDirty = false
@@ -84,7 +85,7 @@ func (p *port) reconcile(v *View, s *sidecar) {
 }
 
 // listen publishes the listeners of the port: one for all members and, with interception, one for
-// each address of members that cannot be distinguished by the host of requests.
+// each address of a member that cannot be recognized by the host of requests.
 func (p *port) listen(v *View, s *sidecar) {
 	unit := fmt.Sprintf("listener/%d", p.number)
 	p.listens = false
@@ -109,8 +110,8 @@ func (p *port) listen(v *View, s *sidecar) {
 	v.report(unit, dedupe(problems))
 }
 
-// listener builds the listener of a group. It belongs to the oldest member and all members that can
-// share it.
+// listener returns the listener of a group, with the members that share it. The oldest member
+// determines the protocol; members that are not compatible with it are left out and reported.
 func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resource,
 	[]object.Problem) {
 	oldest := l.members[0]
@@ -119,7 +120,7 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 		IPv6: v.node.IPv6, Rest: s.fallback(v)}
 	var problems []object.Problem
 	var claims translate.Claims
-	var connected *member // the oldest member that matches all connections
+	var connected *member // the oldest member whose routes match all connections
 	origins := []resource.Origin{oldest.port.Object.Origin()}
 	for i, m := range l.members {
 		blocks := m.blocks(l.bindAddress)
@@ -220,12 +221,12 @@ func (p *port) route(v *View, s *sidecar) {
 	p.changed = nil
 }
 
-// unreachable reports VirtualServices for hosts without a listener.
+// unreachable reports VirtualServices for hosts on a port without an HTTP listener.
 func (p *port) unreachable() []object.Problem {
 	var problems []object.Problem
 	for host, vh := range p.hosts {
 		if _, ok := p.members[host]; ok {
-			continue // reported as a conflict
+			continue // the conflict with another service was reported
 		}
 		for _, o := range vh.Origins {
 			problem := object.ProblemAt(o, condition.Warning, fmt.Sprintf(

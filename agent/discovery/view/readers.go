@@ -2,7 +2,7 @@ package view
 
 import "maps"
 
-// readers indexes, in both directions, which hosts the translation of a host depends on.
+// readers records, in both directions, which hosts the translation of a host reads.
 type readers struct {
 	byRead   map[string]map[string]struct{}
 	byReader map[string]map[string]struct{}
@@ -13,7 +13,7 @@ func newReaders() readers {
 		byReader: map[string]map[string]struct{}{}}
 }
 
-// set replaces the hosts that a reader depends on.
+// set replaces the hosts that the translation of reader reads.
 func (r readers) set(reader string, reads map[string]struct{}) {
 	before := r.byReader[reader]
 	if maps.Equal(before, reads) {
@@ -40,5 +40,5 @@ func (r readers) set(reader string, reads map[string]struct{}) {
 	}
 }
 
-// of returns the readers of a host. Callers must not modify it.
+// of returns the hosts whose translation reads a host. Callers must not modify the map.
 func (r readers) of(read string) map[string]struct{} { return r.byRead[read] }

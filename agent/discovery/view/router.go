@@ -8,10 +8,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// router is the view of a gateway proxy: the servers of all Gateways that select it.
+// router is the part of a view for gateway proxies: the servers of all Gateways that select the
+// proxy.
 type router struct {
-	listeners map[string]*gatewayListener // by name
-	routes    map[string]*gatewayRoutes   // by name
+	listeners map[string]*gatewayListener // listeners by name
+	routes    map[string]*gatewayRoutes   // route configurations by name
 }
 
 func newRouter() *router {
@@ -42,7 +43,7 @@ func (r *router) relisten(v *View) {
 	}
 }
 
-// regroup assigns the servers of all gateways to listeners and route configurations.
+// regroup distributes the servers of all Gateways among listeners and route configurations.
 func (r *router) regroup(v *View) {
 	before, routesBefore := r.listeners, r.routes
 	r.listeners, r.routes = map[string]*gatewayListener{}, map[string]*gatewayRoutes{}
@@ -95,7 +96,7 @@ func (r *router) route(s server, before map[string]*gatewayRoutes) {
 	routes.servers = append(routes.servers, s)
 }
 
-// fileSecrets returns the secrets of all active servers.
+// fileSecrets returns the secrets of all servers that have a listener.
 func (r *router) fileSecrets(m *mesh.Config) map[translate.FileSecret][]resource.Origin {
 	wanted := map[translate.FileSecret][]resource.Origin{}
 	for _, l := range r.listeners {

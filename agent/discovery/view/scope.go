@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// rescope determines the applicable Sidecar if it may have changed. A different one affects
-// everything.
+// rescope determines which Sidecar applies, if that may have changed. With another Sidecar,
+// everything counts as touched.
 func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	if s.scope != nil && !touched.Sidecars {
 		return touched
@@ -31,13 +31,13 @@ func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 		p.listenerDirty, p.routesDirty = true, true
 	}
 	everything := v.world.Everything()
-	for host := range touched.Hosts { // removed hosts
+	for host := range touched.Hosts { // hosts that do not exist any more are touched as well
 		everything.Hosts[host] = struct{}{}
 	}
 	return everything
 }
 
-// reportShadowed reports Sidecars that an older one overrides.
+// reportShadowed reports Sidecars that have no effect because an older one applies.
 func (s *sidecar) reportShadowed(v *View) {
 	var problems []object.Problem
 	for _, o := range s.scope.Shadowed {
@@ -84,7 +84,7 @@ func (s *sidecar) fallback(v *View) string {
 }
 
 // unknown returns the virtual host for requests to unknown hosts. Without interception they can
-// only go to a proxy, since their original destination is not known.
+// only be sent to a proxy, because the original destination is not known.
 func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
 	switch policy := s.scope.Policy(v.world); {
 	case policy.AllowAny && policy.Proxy != nil:
@@ -100,11 +100,11 @@ func proxyCluster(policy model.OutboundPolicy) string {
 		policy.Proxy.Host)
 }
 
-// egressProxy represents the scope's egress proxy as a reader of hosts.
+// egressProxy stands for the scope's egress proxy among the readers of hosts.
 const egressProxy = "\x00egressProxy"
 
-// readProxy ensures that the egress proxy for unknown traffic has clusters, and reports if it does
-// not exist.
+// readProxy records the egress proxy for unknown traffic as a reader, so that its host gets
+// clusters, and reports if the host does not exist.
 func (s *sidecar) readProxy(v *View) {
 	reads := map[string]struct{}{}
 	if proxy := s.scope.Policy(v.world).Proxy; proxy != nil {

@@ -12,12 +12,13 @@ import (
 )
 
 // secrets publishes the file secrets of a view. Several units may need the same secret; it is
-// published as long as one does.
+// published as long as one of them does.
 type secrets struct {
 	inspect Inspect
-	users   map[translate.FileSecret]map[string][]resource.Origin // by unit
-	needs   map[string][]translate.FileSecret
-	dirty   map[translate.FileSecret]struct{} // their users or files have changed
+	// origins by secret and by the unit that needs it
+	users map[translate.FileSecret]map[string][]resource.Origin
+	needs map[string][]translate.FileSecret
+	dirty map[translate.FileSecret]struct{} // secrets whose users or files have changed
 }
 
 // Inspect returns the state of the files of each secret, in the same order.
@@ -25,10 +26,10 @@ type Inspect func([]translate.FileSecret) []Held
 
 // Held describes the files of a secret.
 type Held struct {
-	Fingerprint uint32   // changes with the content; 0 if unknown
-	Unread      []string // paths of files whose file system has not answered yet
-	Missing     []string // paths of files
-	Denied      []string // why the proxy cannot read the files, and the remedy
+	Fingerprint uint32   // hash that changes with the files' content; 0 if unknown
+	Unread      []string // files that were not read yet, because their file system does not answer
+	Missing     []string // files that do not exist
+	Denied      []string // why the proxy cannot read files, and the fix
 }
 
 func newSecrets(inspect Inspect) secrets {
@@ -37,7 +38,7 @@ func newSecrets(inspect Inspect) secrets {
 		dirty: map[translate.FileSecret]struct{}{}}
 }
 
-// need sets the secrets that a unit needs.
+// need replaces the secrets that a unit needs.
 func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.Origin) {
 	for _, secret := range s.needs[unit] {
 		if _, still := wanted[secret]; !still {
@@ -61,7 +62,7 @@ func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.O
 	}
 }
 
-// reread marks secrets that read one of the files as dirty.
+// reread marks the secrets that read one of the files as changed.
 func (s *secrets) reread(files map[string]bool) {
 	for secret := range s.users {
 		if slices.ContainsFunc(secret.Files(), func(path string) bool { return files[path] }) {
@@ -70,7 +71,8 @@ func (s *secrets) reread(files map[string]bool) {
 	}
 }
 
-// publish publishes needed secrets and withdraws others.
+// publish publishes changed secrets that a unit needs, and withdraws those that no unit needs any
+// more.
 func (s *secrets) publish(v *View) {
 	var needed []translate.FileSecret
 	for secret := range s.dirty {
@@ -91,7 +93,7 @@ func (s *secrets) publish(v *View) {
 	for i, secret := range needed {
 		unit := "secret/" + secret.Name()
 		origins := s.origins(secret)
-		var out *resource.Resource // nil for a credential, which another server provides
+		var out *resource.Resource // nil for a credential, which the SDS server provides
 		var err error
 		if secret.Credential == "" {
 			out, err = secret.Resource(found[i].Fingerprint, origins...)
@@ -115,7 +117,7 @@ func (s *secrets) publish(v *View) {
 			report(path+" could not be read yet: its file system does not answer; Envoy gets the "+
 				"certificate as soon as it does", "check the mount")
 		}
-		if len(found[i].Unread) > 0 { // Envoy would hang, too
+		if len(found[i].Unread) > 0 { // Envoy would hang as well if it read the files
 			v.put(unit)
 		} else {
 			v.put(unit, out)

@@ -19,7 +19,7 @@ type server struct {
 	object *object.Object
 	spec   *networking.Server
 	index  int
-	bind   string // the listener's address, as written by its oldest server
+	bind   string // address of the listener, as written by its oldest server
 }
 
 func serversOf(o *object.Object) []server {
@@ -32,15 +32,15 @@ func serversOf(o *object.Object) []server {
 
 func (s server) origin() resource.Origin { return s.object.Origin() }
 
-// gateway returns the name to which VirtualServices bind.
+// gateway returns the name by which VirtualServices refer to the server's Gateway.
 func (s server) gateway() string { return s.object.Namespace + "/" + s.object.Name }
 
 func (s server) problem(field, message, fix string) object.Problem {
 	return s.object.Warning(fmt.Sprintf("servers[%d].%s", s.index, field), message, fix)
 }
 
-// class returns the protocol class. Servers of one class can share a port: plain HTTP, TLS
-// distinguished by SNI, or a single TCP server.
+// class returns the protocol class. Servers of one class can share a port: any number with plain
+// HTTP, or with TLS and different SNI, or a single TCP server.
 func (s server) class() model.Protocol {
 	protocol, _ := model.ParseProtocol(s.spec.Port.Protocol, s.spec.Port.Name)
 	if protocol.IsHTTP() {
@@ -49,7 +49,7 @@ func (s server) class() model.Protocol {
 	return protocol
 }
 
-// isPassthrough reports whether the server passes TLS through.
+// isPassthrough reports whether the server forwards TLS without terminating it.
 func (s server) isPassthrough() bool {
 	return s.class() == model.TLS &&
 		s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
@@ -70,7 +70,8 @@ func (s server) routeName() string {
 	return translate.HTTPRouteName(s.spec.Port.Number, s.bind)
 }
 
-// listenerName returns the listener's name, which does not depend on the spelling of the address.
+// listenerName returns the name of the server's listener. It does not depend on the spelling of the
+// address.
 func (s server) listenerName() string {
 	address := anyAddress
 	if parsed, err := netip.ParseAddr(s.spec.Bind); err == nil {
@@ -79,7 +80,7 @@ func (s server) listenerName() string {
 	return translate.ListenerName(address, s.spec.Port.Number)
 }
 
-// hostNames returns the server's hosts without namespaces or duplicates.
+// hostNames returns the server's hosts without their namespaces and without duplicates.
 func (s server) hostNames() []string {
 	var names []string
 	for _, host := range s.spec.Hosts {
@@ -99,8 +100,8 @@ func splitHost(host string) (namespace, name string) {
 	return namespace, strings.ToLower(name)
 }
 
-// meet returns the hosts that both a server and a VirtualService cover; of two patterns the
-// narrower.
+// meet returns the hosts that match both a server and a VirtualService. If both are patterns, it
+// returns the narrower one.
 func (s server) meet(routing *model.Routing) []string {
 	var hosts []string
 	for _, written := range s.spec.Hosts {

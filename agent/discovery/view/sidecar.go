@@ -9,20 +9,20 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// httpPort is the port of hosts without a service, as in Istio.
+// httpPort is the port on which hosts without a service are routed, as in Istio.
 const httpPort = 80
 
-// sidecar is the view of sidecars: a listener for each port of the services, on the loopback or for
-// captured connections, and the inbound side.
+// sidecar is the part of a view for sidecars: a listener for each port of the services, on the
+// loopback or for captured connections, and the inbound traffic.
 type sidecar struct {
 	ports   map[uint32]*port
-	hosts   map[string][]uint32 // ports at which a host has a virtual host
-	members map[string][]uint32 // ports at which a host has a service
+	hosts   map[string][]uint32 // by host: ports that have a virtual host for it
+	members map[string][]uint32 // by host: ports that have a service for it
 	readers readers
 	scope   *model.Scope
 	inbound inbound
 
-	reclustered map[string]struct{} // hosts whose clusters may be needed or not any more
+	reclustered map[string]struct{} // hosts whose clusters may be needed now, or not any more
 }
 
 func newSidecar() *sidecar {
@@ -76,7 +76,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 }
 
 func (s *sidecar) relisten(v *View) {
-	s.inbound.make(v, s.scope) // first, since it reserves addresses
+	s.inbound.make(v, s.scope) // first, because inbound listeners reserve addresses
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 		p.reconcile(v, s)
@@ -84,7 +84,7 @@ func (s *sidecar) relisten(v *View) {
 	s.capture(v)
 }
 
-// join adds a host's services to the ports at which the scope imports them.
+// join updates the ports on which the scope imports a host's services.
 func (s *sidecar) join(v *View, host string) {
 	var now []uint32
 	for number, service := range s.scope.Ports(v.world, host) {
@@ -96,7 +96,7 @@ func (s *sidecar) join(v *View, host string) {
 		p := s.port(number)
 		before, known := p.members[host]
 		p.members[host] = member{service: service, port: sp}
-		// Most changes affect only endpoints, not the listener.
+		// Most changes affect only endpoints and not the listener.
 		p.listenerDirty = p.listenerDirty || !known || !before.listensLike(p.members[host])
 	}
 	slices.Sort(now)
@@ -111,8 +111,8 @@ func (s *sidecar) join(v *View, host string) {
 	set(s.members, host, now)
 }
 
-// service returns the service for a host's clusters: the imported one, else the one that an
-// imported VirtualService routes to.
+// service returns the service for which a host has clusters: the imported one, else the one to
+// which an imported VirtualService routes.
 func (s *sidecar) service(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
 		return found
@@ -120,8 +120,8 @@ func (s *sidecar) service(v *View, host string) *model.Service {
 	return s.means(v, host)
 }
 
-// means returns the service of a destination: the imported one, else the one visible to the proxy's
-// namespace.
+// means returns the service that a destination names: the imported one, else the one that is
+// visible to the proxy's namespace.
 func (s *sidecar) means(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil {
 		return found
@@ -129,7 +129,7 @@ func (s *sidecar) means(v *View, host string) *model.Service {
 	return v.world.Service(host, v.node.Namespace)
 }
 
-// set stores a list, or removes it if it is empty.
+// set stores a list of ports, or removes the key if the list is empty.
 func set(lists map[string][]uint32, key string, list []uint32) {
 	if len(list) == 0 {
 		delete(lists, key)
@@ -138,7 +138,7 @@ func set(lists map[string][]uint32, key string, list []uint32) {
 	lists[key] = list
 }
 
-// set sets the virtual host of a host; nil removes it.
+// set stores the virtual host of a host; nil removes it.
 func (p *port) set(host string, vh *translate.VirtualHost) {
 	known := p.hosts[host]
 	switch {
@@ -152,7 +152,7 @@ func (p *port) set(host string, vh *translate.VirtualHost) {
 		p.order = nil
 	case bytes.Equal(known.Encoded, vh.Encoded):
 		p.hosts[host] = vh
-		// the bytes are equal, but the origins may differ
+		// equal bytes may have other origins
 		p.routesDirty = p.routesDirty || !slices.Equal(known.Origins, vh.Origins)
 		return
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 // unmet reports VirtualServices with tcp or tls routes that no server of their gateways can use.
-// Gateways of other proxies are reported there.
+// The views of other gateway proxies report those of their gateways.
 func (r *router) unmet(v *View) {
-	servers := map[string][]server{} // by gateway
+	servers := map[string][]server{} // servers by gateway
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		servers[o.Namespace+"/"+o.Name] = serversOf(o)
 	}

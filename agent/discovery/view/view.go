@@ -1,5 +1,7 @@
-// Package view holds the resources of one kind of proxy and keeps them up to date. A change
-// translates only what depends on it again, and publishes only resources that differ.
+// Package view holds the resources of one kind of proxy and updates them. For a change it
+// translates only what depends on the change, and publishes only resources that differ.
+//
+// A unit is a named part of a view, such as a host or a port, with its resources and problems.
 package view
 
 import (
@@ -24,29 +26,29 @@ type View struct {
 	cache *Cache
 	feed  *resource.Feed
 
-	units    map[string][]resource.Key   // the published resources of each unit
-	owners   map[resource.Key]string     // the unit that published a resource last
-	problems map[string][]object.Problem // by unit
-	// pending for the next publication; nil: removed
+	units    map[string][]resource.Key   // keys of the resources that each unit publishes
+	owners   map[resource.Key]string     // by resource: the unit that published it last
+	problems map[string][]object.Problem // problems by unit
+	// changes for the next publication; nil: removed
 	change    map[resource.Key]*resource.Resource
 	closed    map[resource.Key]bool // listeners that a policy closes
 	secrets   secrets
 	patches   patches
 	kind      kind
 	guards    guards
-	published *mesh.Config // whose CA certificates were published
+	published *mesh.Config // mesh config whose CA certificates were published
 }
 
-// kind is implemented by sidecar and router.
+// kind is the part of a view that depends on the type of proxy: sidecar or router.
 type kind interface {
 	update(v *View, touched model.Touched)
-	relisten(v *View) // rebuilds all listeners
+	relisten(v *View) // relisten marks all listeners to be translated again
 	// virtualHost returns the virtual host of a domain, nil if there is none
 	virtualHost(routes, domain string) *translate.VirtualHost
 	eachHost(visit func(routes string, port uint32, domain string))
 }
 
-// New returns a view of a world. It publishes with the first Update.
+// New returns a view of a world for the proxies of a node. The first Update publishes.
 func New(world *model.World, node model.Node, cache *Cache, inspect Inspect) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
@@ -64,8 +66,8 @@ func New(world *model.World, node model.Node, cache *Cache, inspect Inspect) (*V
 	return v, nil
 }
 
-// Move makes v a view of another world. It returns what to pass to Update, which publishes only
-// what differs.
+// Move makes v a view of another world. It returns the argument for the next Update, which
+// publishes only what differs.
 func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	touched := world.Everything()
 	maps.Copy(touched.Hosts, v.world.Everything().Hosts)
@@ -78,19 +80,20 @@ func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	return touched
 }
 
-// World returns the world that v is of.
+// World returns the world from which v is translated.
 func (v *View) World() *model.World { return v.world }
 
 // Feed returns the feed of the view's resources.
 func (v *View) Feed() *resource.Feed { return v.feed }
 
-// Problems returns the problems found by translation, by unit of work.
+// Problems returns the problems that translation found, by unit.
 func (v *View) Problems() map[string][]object.Problem { return v.problems }
 
-// Reread makes the next update publish the secrets that read changed files.
+// Reread makes the next Update publish secrets again that read one of the files.
 func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
 
-// FileSecrets calls each once per secret of the view, with the objects that need it, at least one.
+// FileSecrets calls each once for every secret of the view, with the objects that need it. There is
+// at least one.
 func (v *View) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
 	for secret := range v.secrets.users {
 		if origins := v.secrets.origins(secret); len(origins) > 0 {
@@ -99,7 +102,7 @@ func (v *View) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
 	}
 }
 
-// Update translates what was touched, and publishes the result.
+// Update translates everything that a change touches, and publishes the result.
 func (v *View) Update(touched model.Touched) {
 	if touched.Filters {
 		v.repatch()
@@ -118,10 +121,10 @@ func (v *View) Update(touched model.Touched) {
 	v.publish()
 }
 
-// Reconfigure rebuilds everything after a change of the mesh config.
+// Reconfigure translates everything again after a change of the mesh config.
 func (v *View) Reconfigure(everything model.Touched) {
 	if current, _ := v.feed.Current(); current.Sequence == 0 {
-		return // the first update will do it
+		return // nothing was translated yet; the first Update will do it
 	}
 	v.guards.make(v)
 	v.kind.relisten(v)
@@ -140,12 +143,13 @@ func (v *View) publish() {
 	}
 	v.feed.Publish(change)
 	if len(change.Set) > 0 {
-		clear(v.patches.stored) // of resources that are gone
+		clear(v.patches.stored) // overrides of resources that no longer exist
 	}
 	v.change = map[resource.Key]*resource.Resource{}
 }
 
-// put sets the resources of a unit. It removes the unit's former resources that are not among them.
+// put sets the resources of a unit. Resources that the unit had before and that are not among them
+// are removed.
 func (v *View) put(unit string, resources ...*resource.Resource) {
 	before := v.units[unit]
 	var keys []resource.Key
@@ -157,7 +161,7 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 		}
 	}
 	for _, key := range before {
-		// otherwise another unit owns it now
+		// if not equal, another unit publishes it now
 		if !slices.Contains(keys, key) && v.owners[key] == unit {
 			delete(v.owners, key)
 			v.retract(key)
@@ -170,7 +174,7 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 	}
 }
 
-// report sets the problems of a unit.
+// report replaces the problems of a unit.
 func (v *View) report(unit string, problems []object.Problem) {
 	if len(problems) == 0 {
 		delete(v.problems, unit)
@@ -179,7 +183,7 @@ func (v *View) report(unit string, problems []object.Problem) {
 	}
 }
 
-// clusters translates a host's service (nil: none).
+// clusters updates the clusters of a host's service; nil removes them.
 func (v *View) clusters(host string, service *model.Service) {
 	unit := "clusters/" + host
 	if service == nil {
@@ -252,7 +256,7 @@ func (c *Cache) Drop(touched model.Touched) {
 	}
 }
 
-// Clear removes everything.
+// Clear removes all translated services.
 func (c *Cache) Clear() { clear(c.byHost) }
 
 func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
@@ -269,7 +273,8 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rul
 	return t.out
 }
 
-// routesHTTP reports whether a VirtualService has HTTP routes, or would have but for problems.
+// routesHTTP reports whether a VirtualService has HTTP routes, or would have some without its
+// problems.
 func routesHTTP(r *model.Routing) bool { return r != nil && len(r.HTTP)+len(r.Problems) > 0 }
 
 func resolutionNone(p *model.Port) bool {
