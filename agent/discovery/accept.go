@@ -9,22 +9,22 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Batch changes what one source has.
+// Batch is a change of the objects of one source.
 type Batch = store.Batch
 
-// accepted collects the batches that the next push applies. Its zero value is empty.
+// accepted collects the batches that the next push applies. Its zero value is ready for use.
 type accepted struct {
 	mu      sync.Mutex
-	pending map[string]*pending // by source
+	pending map[string]*pending // batches by source
 }
 
-// pending is what a source has changed since the last push.
+// pending is the sum of a source's batches since the last push.
 type pending struct {
 	all    bool
-	inputs map[string]store.Input // by path
+	inputs map[string]store.Input // inputs by path
 }
 
-// add merges a batch into the pending ones. The newest input of a path counts.
+// add merges a batch into the pending ones. For each path the newest input counts.
 func (a *accepted) add(b Batch) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,14 +55,14 @@ func (a *accepted) take() []Batch {
 	return all
 }
 
-// Accept takes a batch for the next push, which is debounced like that of changed files. It never
-// blocks. Batches accepted before Run are part of the first push. A batch of a source that is not
-// in Options.Sources has no effect.
+// Accept passes a batch to the next push, which is debounced like that of changed files. It never
+// blocks. Batches passed before Run are part of the first push. A batch of a source that is not in
+// Options.Sources is ignored.
 func (s *Server) Accept(b Batch) {
 	s.accepted.add(b)
 	select {
 	case s.received <- struct{}{}:
-	default: // a signal is pending
+	default: // the channel has a signal already
 	}
 }
 

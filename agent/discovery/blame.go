@@ -14,17 +14,17 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// maxEdits bounds the changes of the files that a server remembers.
+// maxEdits bounds the number of published changes of files that a server remembers.
 const maxEdits = 64
 
-// edit is a change of the files that was published.
+// edit is a published change of the files.
 type edit struct {
 	at      time.Time
 	objects map[object.Key]bool
-	mesh    bool // MeshConfig changed
+	mesh    bool // the change includes MeshConfig
 }
 
-// edited records a change of the files. Callers hold mu.
+// edited records a published change of the files. Callers hold mu.
 func (s *Server) edited(e edit) {
 	e.at = time.Now()
 	if s.edits = append(s.edits, e); len(s.edits) > maxEdits {
@@ -32,9 +32,8 @@ func (s *Server) edited(e edit) {
 	}
 }
 
-// likeliest returns the object that is the likeliest cause of a refusal, zero if none is known: one
-// that changed since the last accepted version; else the first that candidates returns. Callers
-// hold mu.
+// likeliest returns the object that most likely caused a refusal: one that changed since the last
+// accepted version, else the first that candidates returns; zero if none is known. Callers hold mu.
 func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
 	likely := candidates(v, of.Resource, of.Reason)
 	mesh := false
@@ -56,8 +55,8 @@ func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
 	return resource.Origin{}
 }
 
-// changedSince reports whether an object changed since the last accepted version of a refused
-// resource, and whether MeshConfig did, before the object. Callers hold mu.
+// changedSince reports whether an object has changed since the last accepted version of a refused
+// resource, and whether MeshConfig has changed before the object did. Callers hold mu.
 func (s *Server) changedSince(o resource.Origin, of *resource.Refused) (changed, mesh bool) {
 	key := object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}
 	for _, e := range s.edits {
@@ -72,10 +71,10 @@ func (s *Server) changedSince(o resource.Origin, of *resource.Refused) (changed,
 	return false, mesh
 }
 
-// candidates returns the objects that may be the cause of a refusal, the likeliest first. For a
-// route configuration, these are the objects of the virtual host that contains the text quoted by
-// Envoy: a domain, a cluster, a regular expression. If an EnvoyFilter is the first origin, all
-// origins of the resource are returned.
+// candidates returns the objects that may have caused a refusal, the most likely one first. For a
+// route configuration, these are the objects of the virtual host that contains the text quoted in
+// Envoy's reason: a domain, a cluster, a regular expression. If the first origin of the resource is
+// an EnvoyFilter, all origins are returned.
 func candidates(v *view.View, r *resource.Resource, reason string) []resource.Origin {
 	if r.Type != resource.RouteType || len(r.Origins) > 0 && r.Origins[0].Kind == "EnvoyFilter" {
 		return r.Origins
@@ -92,8 +91,8 @@ func candidates(v *view.View, r *resource.Resource, reason string) []resource.Or
 	return r.Origins
 }
 
-// quotedHost returns the virtual host with the longest string that a reason quotes, or nil. Strings
-// that all of several virtual hosts contain do not count.
+// quotedHost returns the virtual host that contains the longest string quoted in a reason, or nil.
+// It ignores strings that several virtual hosts contain.
 func quotedHost(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
 	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{},
 		map[string]*routev3.VirtualHost{}

@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// inspectWait is how long the server waits for a file system to answer.
+	// inspectWait is how long the server waits for the file system of a certificate file.
 	inspectWait = 100 * time.Millisecond
-	reloadWait  = 2 * time.Second  // the same for a reload, which a missing answer refuses
-	checkWait   = 10 * time.Second // the same for Check, which runs once
+	reloadWait  = 2 * time.Second  // the same wait during a reload, which fails without an answer
+	checkWait   = 10 * time.Second // the same wait in Check, which runs once
 )
 
-// certificateDelays merge the events of a renewal: a certificate and its key are often replaced
-// together.
+// certificateDelays debounce the events of a renewal, because a certificate and its key are often
+// replaced together.
 var certificateDelays = watch.Delays{Debounce: 100 * time.Millisecond, MaxDelay: time.Second}
 
-// certificates are the files from which proxies on this host read certificates and trusted
-// authorities. They are watched while run runs. A file is inspected in a goroutine of its own, so
-// that a file system that hangs delays only the secrets with its files. A nil value has no files:
-// the proxies are on other hosts.
+// certificates watches and inspects the files from which proxies on this host read certificates and
+// CA certificates. A file is inspected in a goroutine of its own, so that a file system that hangs
+// delays only the secrets that use the file. A nil value has no files: the proxies are on other
+// hosts.
 type certificates struct {
-	denied Denied        // nil: unknown
-	agents Denied        // the same of the agent, which reads credentials
+	denied Denied        // reports files that proxies cannot read; nil: unknown
+	agents Denied        // reports files of credentials that the agent cannot read; nil: unknown
 	wait   time.Duration // longest wait for inspections
-	signal chan struct{} // there are changed files
+	signal chan struct{} // receives when there are changed files
 	files  *watch.Notifier
 
-	mu      sync.Mutex // guards the following fields
+	mu      sync.Mutex // guards the fields below
 	byPath  map[string]*certificateFile
-	changed []string // paths
+	changed []string // paths of changed files
 }
 
 func newCertificates(
@@ -52,7 +52,7 @@ func newCertificates(
 		files: watch.NewNotifier(certificateDelays, log), byPath: map[string]*certificateFile{}}
 }
 
-// run watches the files until ctx ends, and has those inspected that may have changed.
+// run watches the files until ctx ends, and requests the inspection of those that may have changed.
 func (c *certificates) run(ctx context.Context, log *slog.Logger) {
 	if c == nil {
 		return
@@ -62,7 +62,7 @@ func (c *certificates) run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// look implements view.Inspect.
+// look inspects the files of secrets. It implements view.Inspect.
 func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	found := make([]view.Held, len(secrets))
 	if c == nil {
@@ -80,7 +80,8 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 		for _, path := range secret.Files() {
 			file := c.byPath[path]
 			if file == nil {
-				file = &certificateFile{inspected: true} // its path is not absolute
+				// the path is not absolute, so the file is not read
+				file = &certificateFile{inspected: true}
 			}
 			held = binary.BigEndian.AppendUint64(held, file.held)
 			held = binary.BigEndian.AppendUint64(held, file.changes)
@@ -93,13 +94,13 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 				insert(&found[i].Denied, file.denied)
 			}
 		}
-		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 means unknown
+		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 is reserved for "unknown"
 	}
 	return found
 }
 
-// credential returns which files of a credential are missing, or denied to the agent. Callers hold
-// mu.
+// credential returns which files of a credential are missing, or cannot be read by the agent.
+// Callers hold mu.
 func (c *certificates) credential(files credential.Files) (held view.Held) {
 	required, because := files.Required(), ""
 	if own := c.byPath[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
@@ -124,14 +125,14 @@ func (c *certificates) credential(files credential.Files) (held view.Held) {
 	return held
 }
 
-// insert appends a text unless it is there.
+// insert appends a text to a list that does not contain it.
 func insert(texts *[]string, text string) {
 	if !slices.Contains(*texts, text) {
 		*texts = append(*texts, text)
 	}
 }
 
-// add adds the files of secrets, and returns the new ones.
+// add adds the files of secrets, and returns those that are new.
 func (c *certificates) add(secrets []translate.FileSecret) (added []*certificateFile) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +154,7 @@ func (c *certificates) add(secrets []translate.FileSecret) (added []*certificate
 	return added
 }
 
-// changes returns a channel that delivers a signal when takeChanged has paths.
+// changes returns a channel that receives when takeChanged has paths.
 func (c *certificates) changes() <-chan struct{} {
 	if c == nil {
 		return nil
@@ -161,7 +162,7 @@ func (c *certificates) changes() <-chan struct{} {
 	return c.signal
 }
 
-// takeChanged returns the paths of the files that changed since the last call.
+// takeChanged returns the paths of the files that changed since its last call.
 func (c *certificates) takeChanged() []string {
 	if c == nil {
 		return nil
@@ -184,7 +185,8 @@ func (c *certificates) refresh(wait time.Duration) {
 	c.inspect(files, wait)
 }
 
-// access returns why proxies cannot read a file, as last inspected.
+// access returns whether a file is missing, and why proxies cannot read it, according to the last
+// inspection.
 func (c *certificates) access(path string) (missing bool, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +200,7 @@ func (c *certificates) access(path string) (missing bool, why string) {
 	}
 }
 
-// among returns those of paths that are certificate files.
+// among returns those paths that are certificate files.
 func (c *certificates) among(paths []string) map[string]bool {
 	found := map[string]bool{}
 	if c != nil {
@@ -213,7 +215,7 @@ func (c *certificates) among(paths []string) map[string]bool {
 	return found
 }
 
-// retain drops all files except those that are used.
+// retain drops all files except those in used.
 func (c *certificates) retain(used map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,8 +227,8 @@ func (c *certificates) retain(used map[string]bool) {
 	}
 }
 
-// reread updates the views whose certificate files are among changed paths, and reports whether
-// such files are. Callers hold mu.
+// reread updates the views that use certificate files among the changed paths. It reports whether
+// there are such files. Callers hold mu.
 func (s *Server) reread(paths []string) bool {
 	files := s.certificates.among(paths)
 	if len(files) == 0 {

@@ -13,33 +13,34 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// CheckOptions describe the proxy for which files are checked.
+// CheckOptions describes the proxy for which files are checked.
 type CheckOptions struct {
-	Type      string            // sidecar or router; "" is sidecar
-	Namespace string            // of the proxy, and of objects that name none; "" is default
-	Labels    map[string]string // of the proxy; selectors of Gateways match them
-	Domain    string            // suffix of short host names; "" is cluster.local
+	Type string // type of the proxy, sidecar or router; "": sidecar
+	// namespace of the proxy, and of objects that name none; "": default
+	Namespace string
+	Labels    map[string]string // labels of the proxy, by which Gateways select it
+	Domain    string            // suffix of short host names; "": cluster.local
 	Identity  bool              // the proxy gets a certificate of the mesh over SDS
 
-	MeshConfigFile string     // Istio's MeshConfig; "" = its defaults
-	Reserved       []Reserved // addresses where the mesh cannot listen
+	MeshConfigFile string     // file with Istio's MeshConfig; "": its defaults
+	Reserved       []Reserved // addresses that listeners of the mesh cannot use
 	Credentials    Credentials
 
-	Listening []netip.AddrPort // the host's listening addresses; nil: unknown
+	Listening []netip.AddrPort // addresses on which the host listens; nil: unknown
 
-	TypedConfigs *typedconfig.Checker // see Options
-	// NewerEnvoy reports whether the proxy's Envoy is newer than the API that is linked. nil: it is
-	// not.
+	TypedConfigs *typedconfig.Checker // checks typed_configs of EnvoyFilters; see Options
+	// NewerEnvoy reports whether the proxy's Envoy is newer than the linked version of Envoy's API;
+	// nil: it is not.
 	NewerEnvoy func() bool
 
-	Local  bool   // certificate files are on this host; missing ones are reported
-	Denied Denied // reports those that the proxy cannot read; nil: unknown
+	Local  bool   // certificate files are on this host, so missing ones are reported
+	Denied Denied // reports certificate files that the proxy cannot read; nil: unknown
 	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
 	AgentDenied Denied
 }
 
-// Check reads files and directories as the server does and returns the problems, sorted by place.
-// It returns an error if it cannot check them.
+// Check reads files and directories as the server does, and returns their problems, sorted by
+// position. It returns an error if it cannot check them.
 func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -68,7 +69,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m, _, problems := meshfile.Read(options.MeshConfigFile)
 	if m == nil {
-		m = mesh.Default() // as in an agent that starts with an invalid file
+		m = mesh.Default() // the defaults are in force in an agent that starts with an invalid file
 	}
 	m.SystemRoots, m.Reserved = o.SystemRoots, options.Reserved
 	m.Credentials = options.Credentials

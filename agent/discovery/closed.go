@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// close decides whether something is served after a change, and reports whether that is new. If
-// nothing is, proxies retain what they have. Callers of this and the next functions hold mu.
+// close decides after a change whether resources are served, and reports whether that begins now.
+// While nothing is served, proxies retain what they have. Callers of all functions in this file
+// hold mu.
 func (s *Server) close(touched model.Touched) (opened bool) {
 	c, was := s.config, s.config.closed
 	c.closed = c.unlisted
@@ -25,7 +26,7 @@ func (s *Server) close(touched model.Touched) (opened bool) {
 }
 
 // withoutMesh returns the index of the error in MeshConfig because of which nothing may be served:
-// there are policies, whose scope depends on MeshConfig (rootNamespace, trustDomainAliases, …), and
+// there are policies whose scope depends on MeshConfig (rootNamespace, trustDomainAliases, …), and
 // no valid version of it is known. It returns nil if there is none.
 func (s *Server) withoutMesh() *int {
 	if s.meshKnown {
@@ -54,7 +55,7 @@ func (s *Server) reportedMesh() []Problem {
 	return all
 }
 
-// reopen serves everything after nothing was served, in the views that are current.
+// reopen makes all current views publish their resources after a time in which nothing was served.
 func (s *Server) reopen() {
 	c := s.config
 	for _, v := range s.views {
@@ -69,7 +70,7 @@ func (s *Server) reopen() {
 	s.outdated = true
 }
 
-// withhold records what changed while nothing is served.
+// withhold records a change that happens while nothing is served.
 func (c *configuration) withhold(touched model.Touched) {
 	if c.withheld.Hosts == nil {
 		c.withheld.Hosts, c.withheld.Bindings = map[string]struct{}{}, map[string]struct{}{}
@@ -78,8 +79,8 @@ func (c *configuration) withhold(touched model.Touched) {
 	maps.Copy(c.withheld.Bindings, touched.Bindings)
 }
 
-// update updates a view, or publishes an empty change if nothing is served: a proxy that waits for
-// its first resources gets none.
+// update updates a view. While nothing is served it publishes an empty change, so that a proxy that
+// waits for its first resources gets an answer without any.
 func (s *Server) update(v *served, touched model.Touched) {
 	if s.config.closed != nil {
 		v.Feed().Publish(resource.Change{})

@@ -18,28 +18,28 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Text is the content of a file.
+// Text is the content of a file with its path.
 type Text = store.Text
 
 // ReadTexts reads files and directories as Check does. It returns an error if they have more than
-// limit bytes.
+// limit bytes in total.
 func ReadTexts(paths []string, limit int) ([]Text, error) { return store.ReadTexts(paths, limit) }
 
-// Comparison is what other files would change for a proxy.
+// Comparison says what other files would change for a proxy.
 type Comparison struct {
-	Changes  []ResourceChange // sorted
-	Problems []Problem        // in these files, or in others because of these
+	Changes  []ResourceChange // changes, sorted by resource
+	Problems []Problem        // problems in the other files, or caused by them elsewhere
 }
 
-// ResourceChange is a resource that differs from the one that is served.
+// ResourceChange describes a resource that differs from the one that is served.
 type ResourceChange struct {
-	Change string          // added, changed, removed
-	Type   string          // type URL
-	Name   string          // of the resource
-	By     resource.Origin // the changed object that causes it; zero: unknown
+	Change string          // "added", "changed" or "removed"
+	Type   string          // type URL of the resource
+	Name   string          // name of the resource
+	By     resource.Origin // changed object that causes the difference; zero: unknown
 }
 
-// proposed is the configuration with other files.
+// proposed is the configuration of a proxy with other files.
 type proposed struct {
 	before, after map[object.Key]*object.Object
 	problems      []Problem
@@ -50,9 +50,9 @@ type proposed struct {
 	overrides     []view.Override
 }
 
-// Compare returns what files would change for a proxy, without publishing anything.
-// store.Store.With says what they replace. listening has the host's listening addresses, see
-// CheckOptions.
+// Compare returns what files would change for a proxy, without publishing anything. Which files
+// they replace is described at store.Store.With. listening has the addresses on which the host
+// listens, see CheckOptions.
 func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, folders []string,
 	listening []netip.AddrPort) (Comparison, error) {
 	v, err := s.viewOf(node)
@@ -137,8 +137,8 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	return p, nil
 }
 
-// changes returns the differences between the resources that are served and those of a snapshot,
-// whose virtual hosts are given.
+// changes returns the differences between the served resources and those of the snapshot next.
+// hosts are the virtual hosts of that.
 func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []ResourceChange {
 	cause := p.cause()
 	now, then := originsOf(hosts), originsOf(p.hosts)
@@ -170,8 +170,8 @@ func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []Re
 	return all
 }
 
-// cause returns a function for the first of origins that is an object that changes. If only one
-// does, it is the cause of everything.
+// cause returns a function that returns the first one of a resource's origins that is a changed
+// object. If only one object has changed, it is always that.
 func (p proposed) cause() func(origins []resource.Origin) resource.Origin {
 	changed := map[object.Key]object.Change{}
 	for _, objects := range []map[object.Key]*object.Object{p.before, p.after} {
@@ -199,7 +199,7 @@ func (p proposed) cause() func(origins []resource.Origin) resource.Origin {
 	}
 }
 
-// hostOrigins has the origins of virtual hosts by the name of their route configuration.
+// hostOrigins has the origins of virtual hosts, by the name of their route configuration.
 type hostOrigins map[string][]resource.Origin
 
 func originsOf(hosts []view.HostOrigin) hostOrigins {

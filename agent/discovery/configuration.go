@@ -7,35 +7,36 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// configuration is the mesh configuration of the files, and what of it is in force.
+// configuration is the mesh configuration read from the files, with the state in force.
 type configuration struct {
-	store *store.Store // owned by Run
+	store *store.Store // only Run uses it
 
 	// Guarded by the server's mu.
-	namespace string // of objects that name none; see namespaces.go
+	namespace string // namespace of objects that name none; see namespaces.go
 	loaded    bool
 	world     *model.World
 	cache     *view.Cache
-	stored    []Problem        // of the store
-	held      []*object.Object // last good versions that the store serves
-	away      []string         // directories whose objects are among them
+	stored    []Problem        // problems of the store
+	held      []*object.Object // last good versions that the store has in force
+	away      []string         // directories whose objects are among held
 	objects   map[object.Kind]int
 	refs      references
 
-	unlisted *string // why the policies of a path are unknown; nil: they are known
-	closed   *string // why nothing is served although the files were read; nil: it is
-	// what changed while nothing was served; only Hosts and Bindings
+	unlisted *string // why the policies of a path are unknown; nil: all are known
+	// why nothing is served although the files were read; nil: resources are served
+	closed *string
+	// changes made while nothing was served; only Hosts and Bindings are set
 	withheld model.Touched
 }
 
-// reset empties the world, which apply fills. Callers of this and the next function hold the
+// reset replaces the world by an empty one, which apply fills. Callers of reset and apply hold the
 // server's mu.
 func (c *configuration) reset(world *model.World) {
 	c.world, c.cache = world, view.NewCache()
 	c.objects, c.refs = map[object.Kind]int{}, references{}
 }
 
-// apply applies object changes to the world, cache, references and counters.
+// apply applies changes of objects to the world, the cache, the references and the counters.
 func (c *configuration) apply(changes []object.Change) model.Touched {
 	for _, change := range changes {
 		if change.Old != nil {
@@ -51,7 +52,7 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 	return touched
 }
 
-// recordStore records the problems of the store and what it holds. Only Run may call it.
+// recordStore copies the problems and the last good versions of the store. Only Run may call it.
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
 	c.held, c.away = c.store.Held(), c.store.Away()

@@ -8,9 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// publishChanges publishes the result of changed files and of accepted batches, with those that
-// follow within the debounce.
-// Only Run may call it.
+// publishChanges publishes the objects of changed files and of accepted batches, once no further
+// ones arrive within the debounce time. Only Run may call it.
 func (s *Server) publishChanges(ctx context.Context, paths []string) {
 	begun := time.Now()
 	paths = append(s.debounce(ctx, paths), s.certificates.takeChanged()...)
@@ -48,7 +47,7 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 			paths = append(paths, more...)
 		case <-s.received:
 			quiet.Stop()
-		case <-s.wake: // a proxy may wait for its resources
+		case <-s.wake: // a new proxy may be waiting for its resources
 			quiet.Stop()
 			s.applyNamespaces()
 		case <-quiet.C:

@@ -17,18 +17,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Explanation is how a proxy handles a request, and the problems that may explain it: those of the
-// objects that decide, and those that mention the request's host.
+// Explanation describes how a proxy handles a request, with the problems that may explain it: those
+// of the objects that determine the answer, and those that mention the request's host.
 type Explanation struct {
 	explain.Answer
 	Problems []Problem
 }
 
-// mostRelated bounds the problems of an explanation. Steps with more origins do not count.
+// mostRelated bounds the number of problems in an explanation. It is also the number of origins
+// beyond which a step's origins are ignored.
 const mostRelated = 10
 
-// Explain returns how the proxy that identifies itself as node would handle a request. An error
-// says why such a proxy gets no resources.
+// Explain returns how the proxy with a node would handle a request. The error says why such a proxy
+// gets no resources.
 func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	state explain.State) (Explanation, error) {
 	v, err := s.viewOf(node)
@@ -69,8 +70,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	return explained(explain.Explain(proxy, request), request, problems, why, fix), nil
 }
 
-// Explain returns how a proxy that is configured by files and directories would handle a request.
-// It reads them as Check does.
+// Explain returns how a proxy configured by files and directories would handle a request. It reads
+// them as Check does.
 func Explain(paths []string, options CheckOptions, request explain.Request) (Explanation, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -85,7 +86,8 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	return explained(answer, request, c.problems, why, fix), nil
 }
 
-// explained adds problems to an answer, and if the request fails, what lostGateway returned.
+// explained adds problems to an answer. If the request fails, it also adds the result of
+// lostGateway.
 func explained(answer explain.Answer, request explain.Request, problems []Problem,
 	why, fix string) Explanation {
 	if answer.Reason != "" && why != "" {
@@ -94,7 +96,7 @@ func explained(answer explain.Answer, request explain.Request, problems []Proble
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}
 }
 
-// proxyOf returns the current resources and the addresses of a view's proxies.
+// proxyOf returns the current resources and the addresses of the proxies of a view.
 func proxyOf(v *view.View) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
 	proxy := explain.Proxy{Resources: snapshot, Router: v.Node().Type == model.Router,
@@ -107,8 +109,9 @@ func proxyOf(v *view.View) explain.Proxy {
 	return proxy
 }
 
-// addressed adds the destination address of a captured outbound connection if the request has none:
-// its host if that is an address, else the first address of the host's service.
+// addressed sets the destination address of a captured outbound connection, unless the request has
+// one: to the request's host if that is an address, else to the first address of the host's
+// service.
 func addressed(request explain.Request, node model.Node, world *model.World) explain.Request {
 	if request.Address.IsValid() || !node.Captured() || request.Inbound() {
 		return request
@@ -132,10 +135,11 @@ func addressed(request explain.Request, node model.Node, world *model.World) exp
 	return request
 }
 
-// peerOf returns a function for the mode of mutual TLS of endpoints.
+// peerOf returns a function that returns the mode of mutual TLS of an endpoint.
 func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) explain.Peer {
 	return func(cluster, endpoint string) explain.Peer {
-		parts := strings.SplitN(cluster, "|", 4) // outbound|80|v1|reviews.example.com
+		// the name of a cluster: outbound|80|v1|reviews.example.com
+		parts := strings.SplitN(cluster, "|", 4)
 		if len(parts) < 4 {
 			return explain.Peer{}
 		}
@@ -159,14 +163,16 @@ func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) 
 	}
 }
 
-// related returns the problems of the objects that decide, and those that mention the request's
-// host, or if the request fails, its port or a file that cannot be read: an object may be invalid
-// that would decide.
+// related returns the problems of the objects that determine an answer, and those that mention the
+// request's host. If the request fails, it also returns those that mention its port or a file that
+// cannot be read, because an invalid object may be missing.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	deciding := map[string]bool{}
 	for _, step := range answer.Steps {
 		if len(step.Origins) > mostRelated {
-			continue // listeners and routes of many hosts: most origins do not concern the request
+			// a listener or route configuration of many hosts: most of its origins do not concern
+			// the request
+			continue
 		}
 		for _, o := range step.Origins {
 			deciding[o.Object()] = true

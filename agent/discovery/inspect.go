@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// Denied returns why proxies cannot read a file, and the fix: "user envoy cannot read /x: chmod
-// 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
+// Denied is a function that returns why proxies cannot read a file, and the fix: "user envoy cannot
+// read /x: chmod 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
 type Denied func(path string) string
 
-// of returns "" if d is nil.
+// of calls d. It returns "" if d is nil.
 func (d Denied) of(path string) string {
 	if d == nil {
 		return ""
@@ -23,8 +23,8 @@ func (d Denied) of(path string) string {
 	return d(path)
 }
 
-// reach reports whether a file is missing, and otherwise why its reader is denied it, or denied the
-// list of its folder, which Envoy watches.
+// reach reports whether a file is missing. Otherwise it returns why the reader cannot read the
+// file, or cannot list its folder, which Envoy watches.
 func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 	if _, err := os.Stat(file.Path); errors.Is(err, fs.ErrNotExist) {
 		return true, ""
@@ -35,28 +35,28 @@ func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 	return false, cmp.Or(c.denied.of(file.Path), c.denied.of(filepath.Dir(file.Path)))
 }
 
-// certificateFile is a certificate file with the result of its last inspection.
+// certificateFile is a certificate file, with the result of its last inspection.
 type certificateFile struct {
-	watch.File      // of the goroutine that inspects it
-	credential bool // proxies do not read it themselves
+	watch.File      // used only by the goroutine that inspects the file
+	credential bool // the agent reads the file, and not a proxy
 	unwatch    func()
 
-	// The following are guarded by certificates.mu.
-	busy    bool          // a goroutine inspects it
+	// Fields guarded by certificates.mu:
+	busy    bool          // a goroutine inspects the file
 	next    chan struct{} // closed at the end of the next inspection; nil: none is requested
-	overdue bool          // the file system has not answered in time
+	overdue bool          // the file system did not answer in time
 
 	inspected bool
 	missing   bool
-	denied    string // why the proxy cannot read it, and the cure; "" if it can
-	held      uint64 // its fingerprint
-	// changes counts the changes of held. Restored content must differ from its first version, as
-	// Envoy must read it again after it refused the version in between.
+	denied    string // why the reader cannot read the file, with the fix; "": it can
+	held      uint64 // fingerprint of the content
+	// changes counts the changes of the content. It makes restored content differ from its first
+	// version, because Envoy must read the file again after it refused the version between.
 	changes uint64
 }
 
-// inspect inspects files and returns once that is done, or after the longest wait. Files that are
-// done later count as changed. It does not wait for files that are overdue already.
+// inspect inspects files and returns once that is done, or after the longest wait. Files whose
+// inspection ends later count as changed. inspect does not wait for files that are overdue already.
 func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	pending := map[*certificateFile]<-chan struct{}{}
 	c.mu.Lock()
@@ -87,7 +87,7 @@ func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	}
 }
 
-// request has a file inspected after all current inspections of it, and returns a channel that is
+// request requests an inspection of a file after all current ones. It returns a channel that is
 // closed once that is done. Callers hold mu.
 func (c *certificates) request(file *certificateFile) <-chan struct{} {
 	if file.next == nil {
@@ -120,10 +120,10 @@ func (c *certificates) serve(file *certificateFile) {
 	}
 }
 
-// record records the result of an inspection. Callers hold mu.
+// record stores the result of an inspection. Callers hold mu.
 func (c *certificates) record(file *certificateFile, held uint64, missing bool, denied string) {
 	first := !file.inspected
-	// Envoy reads the file again once it may, though only its folder has changed.
+	// Envoy reads a file again once it has permission, although only the folder has changed.
 	differs := held != file.held || denied != file.denied
 	file.missing, file.denied, file.inspected = missing, denied, true
 	if differs {
@@ -134,7 +134,7 @@ func (c *certificates) record(file *certificateFile, held uint64, missing bool, 
 		c.changed = append(c.changed, file.Path)
 		select {
 		case c.signal <- struct{}{}:
-		default: // a signal is pending
+		default: // the channel has a signal already
 		}
 	}
 	file.overdue = false

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/jwks"
 )
 
-// newKeySets returns what fetches the key sets of RequestAuthentications. roots is a file, or ""
-// for the system's.
+// newKeySets returns a fetcher for the key sets of RequestAuthentications. roots is a file with
+// trusted CA certificates, or "" for the system's.
 func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 	options := jwks.Options{File: s.options.KeySets, Allowed: s.mayBeLocal,
 		Board: s.options.Board, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
@@ -27,15 +27,16 @@ func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 	return jwks.New(options)
 }
 
-// mayBeLocal reports whether a host may have an address of this machine, its links or a metadata
-// service: a ServiceEntry names it.
+// mayBeLocal reports whether a host may have a local address: one of this machine, a link-local
+// one, or that of a metadata service. It may if a ServiceEntry names the host.
 func (s *Server) mayBeLocal(host string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.config.world.Names(host)
 }
 
-// requireKeySets lets the key sets be fetched that the objects in force need. Callers hold mu.
+// requireKeySets makes the fetcher fetch the key sets that the objects in force need. Callers hold
+// mu.
 func (s *Server) requireKeySets() {
 	s.keySets.Require(s.config.world.KeySources())
 }

@@ -13,16 +13,16 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// persisted is the state stored in Options.LastGood. Run owns it.
+// persisted is the state stored in Options.LastGood. Only Run uses it.
 type persisted struct {
-	state lastgood.State // as last written, or tried
-	stale bool           // the file differs from state
-	// again receives when a failed write, which was logged, is tried again; nil: none failed
+	state lastgood.State // state in the file, or in the last attempt to write it
+	stale bool           // the file does not have this state
+	// again receives when it is time to retry a failed write; nil: no write has failed
 	again <-chan time.Time
 }
 
-// readLastGood reads the versions that the previous server had in force although their files were
-// invalid. stale reports whether some of them are unusable.
+// readLastGood reads the last good versions that the previous server had in force. The result stale
+// reports whether some of them cannot be used.
 func readLastGood(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
@@ -34,7 +34,7 @@ func readLastGood(o Options) (state lastgood.State, stale bool) {
 	return state, len(wrong) > 0
 }
 
-// restoreMesh restores the MeshConfig that the previous server had in force.
+// restoreMesh puts the MeshConfig in force that was so in the previous server.
 func (s *Server) restoreMesh(text []byte) {
 	if len(text) == 0 {
 		return
@@ -48,7 +48,7 @@ func (s *Server) restoreMesh(text []byte) {
 	s.mesh, s.meshText, s.meshKnown = read, text, true
 }
 
-// logRestored logs the number of last good versions in force, and of those whose files are
+// logRestored logs the number of last good versions in force, and how many of their files are
 // missing. Only Run may call it.
 func (s *Server) logRestored() {
 	now, waiting := s.lastGood(), s.config.store.Waiting()
@@ -70,7 +70,7 @@ func (s *Server) lastGood() lastgood.State {
 	state := lastgood.State{Objects: c.held, Away: c.away, Checked: c.store.Has(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
-		if len(state.Mesh) == 0 { // Istio's defaults
+		if len(state.Mesh) == 0 { // empty text: Istio's defaults are in force
 			state.Mesh = []byte("{}\n")
 		}
 	}
@@ -78,7 +78,8 @@ func (s *Server) lastGood() lastgood.State {
 	return state
 }
 
-// persist stores the state for the next server if it has changed. Only Run may call it.
+// persist stores the last good versions for the next server if they have changed. Only Run may call
+// it.
 func (s *Server) persist() {
 	err := s.persistRefusals()
 	if s.options.LastGood != "" {

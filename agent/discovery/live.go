@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// LiveProblems returns the problems of a proxy's clusters that the counters of its Envoy show:
-// names that do not resolve, servers whose certificates are not accepted. live has the counters by
-// cluster.
+// LiveProblems returns problems of a proxy's clusters that are visible in the statistics of its
+// Envoy: names that cannot be resolved, servers whose certificates are refused. live has the
+// counters by cluster.
 func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) (
 	return problems, nil
 }
 
-// Strict returns what mutual TLS is required of ports of a proxy's host, see view.View.
+// Strict returns for which ports of a proxy's host mutual TLS is required; see view.View.Strict.
 func (s *Server) Strict(
 	node *corev3.Node,
 ) (func(port uint16) (by resource.Origin, strict, own bool), error) {
@@ -46,8 +46,8 @@ func (s *Server) Strict(
 	return v.Strict(), nil
 }
 
-// writtenIn returns the DestinationRule of a cluster if rule is set and there is one, else the
-// cluster's first origin. ok is false if the cluster has no origin.
+// writtenIn returns an origin of a cluster: its DestinationRule if rule is set and it has one, else
+// the first one. ok is false if the cluster has no origin.
 func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 	for _, o := range r.Origins {
 		if !rule || o.Kind == string(object.DestinationRule) {
@@ -55,7 +55,7 @@ func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 		}
 	}
 	if len(r.Origins) == 0 {
-		return resource.Origin{}, false // a cluster of Outrider's own
+		return resource.Origin{}, false // the cluster is made by Outrider, not from an object
 	}
 	return r.Origins[0], true
 }

@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// logChanges logs each changed object with its file and line. Beyond maxEvents changes it logs only
-// the number of the others.
+// logChanges logs each changed object with its file and line. After maxEvents objects it logs only
+// how many more there are.
 func (s *Server) logChanges(changes []object.Change) {
 	for i, c := range changes {
 		if i == maxEvents {

@@ -10,24 +10,25 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// meshRead is a MeshConfig as read from its file.
+// meshRead is the result of reading MeshConfig from its file.
 type meshRead struct {
 	file     string
-	sequence uint64       // of its begin, from 1
-	config   *mesh.Config // nil: invalid
+	sequence uint64       // number of the read, in the order in which reads began; from 1
+	config   *mesh.Config // nil: the file is invalid
 	text     []byte
 	problems []Problem
 }
 
-// readMesh reads MeshConfig. Callers must not hold mu, since the file system may not answer.
+// readMesh reads MeshConfig from its file. Callers must not hold mu, because the file system may
+// not answer.
 func (s *Server) readMesh(file string) meshRead {
 	r := meshRead{file: file, sequence: s.meshReads.Add(1)}
 	r.config, r.text, r.problems = meshfile.Read(file)
 	return r
 }
 
-// takeMesh makes the newest read of the file of the settings the MeshConfig in force. If it is
-// invalid, the previous one stays in force. Callers hold mu.
+// takeMesh puts the MeshConfig of a read in force, if no newer read of the configured file was
+// applied. If it is invalid, the previous MeshConfig stays in force. Callers hold mu.
 func (s *Server) takeMesh(r meshRead) {
 	if r.file == s.settings.MeshConfigFile && (r.file != s.meshRead.file ||
 		r.sequence > s.meshRead.sequence) {
@@ -46,7 +47,7 @@ func (s *Server) takeMesh(r meshRead) {
 	}
 }
 
-// effectiveMesh returns MeshConfig with the server's settings, which take precedence.
+// effectiveMesh returns MeshConfig with the server's settings applied, which have precedence.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
 	m.SystemRoots, m.Reserved = s.options.SystemRoots, s.settings.Reserved
@@ -58,14 +59,14 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
-// TrustDomains returns the trust domain of the MeshConfig in force and its aliases.
+// TrustDomains returns the trust domain of the MeshConfig in force, followed by its aliases.
 func (s *Server) TrustDomains() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mesh.Domains()
 }
 
-// reconfigure applies the effective MeshConfig and reports whether it changed.
+// reconfigure puts the effective MeshConfig in force, and reports whether it has changed.
 func (s *Server) reconfigure() bool {
 	m := s.effectiveMesh()
 	changed := !m.Equal(s.config.world.Mesh())
@@ -88,7 +89,8 @@ func (s *Server) reconfigure() bool {
 	return changed
 }
 
-// remesh reads MeshConfig again if its file is among changed paths; nil: all. Only Run may call it.
+// remesh reads MeshConfig again if its file is among the changed paths; nil means that every file
+// may have changed. Only Run may call it.
 func (s *Server) remesh(paths []string) {
 	file := s.current().MeshConfigFile
 	if file == "" || paths != nil && !slices.Contains(paths, filepath.Clean(file)) {
@@ -102,8 +104,8 @@ func (s *Server) remesh(paths []string) {
 	}
 }
 
-// applyMesh applies what was read of MeshConfig with the settings, and reports whether it changed.
-// Callers hold mu.
+// applyMesh applies the result of reading MeshConfig, and the settings. It reports whether the
+// effective MeshConfig has changed. Callers hold mu.
 func (s *Server) applyMesh(read meshRead) bool {
 	s.takeMesh(read)
 	changed := s.reconfigure()

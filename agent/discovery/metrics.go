@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Metrics implements prometheus.Collector for a Server. Metrics that istiod has, too, use its
-// names, so that its dashboards work.
+// Metrics implements prometheus.Collector for a Server. Metrics that istiod exports, too, have
+// istiod's names, so that its dashboards work.
 type Metrics struct{ Server *Server }
 
 var (

@@ -6,15 +6,15 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Name is a host with addresses that a DNS server answers for.
+// Name is a host with the addresses that a DNS server answers for it.
 type Name struct {
 	Host      string
 	Addresses []netip.Addr
 	Ports     []model.Port
 }
 
-// Names returns the hosts with addresses that a sidecar of the settings' namespace with these
-// labels imports, sorted.
+// Names returns the sorted hosts with addresses that are imported by a sidecar with these labels,
+// in the settings' namespace.
 func (s *Server) Names(labels map[string]string) []Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,11 +10,12 @@ import (
 
 // An object without metadata.namespace is in Settings.Namespace. While [node] namespace changes,
 // the epochs before and after the change are in two namespaces, both in Options.Namespaces. For a
-// proxy in the other one, such objects are in the proxy's namespace: its view has a world of its
-// own, which is rebuilt after each change of the files.
+// proxy in the namespace that is not in Settings, such objects are in the proxy's namespace: its
+// view has a world of its own, which is built again after each change of the files. A view of the
+// configuration's world is called current.
 
-// ownDefault returns the namespace in which a proxy has the objects that name none, "" for that of
-// the settings. Callers of this and the next functions hold mu.
+// ownDefault returns the namespace of objects that name none, for a proxy in a namespace; "" for
+// that of the settings. Callers of ownDefault and isCurrent hold mu.
 func (s *Server) ownDefault(namespace string) string {
 	if namespace == s.settings.Namespace ||
 		s.options.Namespaces != nil && slices.Contains(s.options.Namespaces(), namespace) {
@@ -23,7 +24,7 @@ func (s *Server) ownDefault(namespace string) string {
 	return ""
 }
 
-// isCurrent reports whether a view is of the world of the configuration.
+// isCurrent reports whether a view is a view of the configuration's world.
 func (s *Server) isCurrent(v *served) bool {
 	return v.namespace == "" || v.namespace == s.config.namespace
 }
@@ -34,7 +35,7 @@ func (s *Server) newWorld() *model.World {
 	return world
 }
 
-// updateOthers moves the views that are not current to new worlds. Only Run may call it.
+// updateOthers moves views that are not current to new worlds. Only Run may call it.
 func (s *Server) updateOthers() {
 	if s.outdated = !s.config.loaded; s.outdated {
 		return
@@ -70,7 +71,7 @@ func (s *Server) updateViews(touched model.Touched) {
 	s.updateOthers()
 }
 
-// additions returns the changes that add objects.
+// additions returns changes that add all objects.
 func additions(objects []*object.Object) []object.Change {
 	changes := make([]object.Change, 0, len(objects))
 	for _, o := range objects {
@@ -79,8 +80,8 @@ func additions(objects []*object.Object) []object.Change {
 	return changes
 }
 
-// applyNamespaces moves the objects to the namespace of the settings if that has changed, and
-// updates the views that are not current if they are outdated. Only Run may call it, without mu.
+// applyNamespaces moves objects that name no namespace to that of the settings if it has changed,
+// and updates outdated views that are not current. Only Run may call it, without mu.
 func (s *Server) applyNamespaces() {
 	c := s.config
 	s.mu.Lock()
@@ -93,7 +94,7 @@ func (s *Server) applyNamespaces() {
 		return
 	}
 	c.store.SetNamespace(namespace)
-	c.store.Load() // the texts of problems have the namespace
+	c.store.Load() // loads again, because the texts of problems contain the namespace
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objectsChanged()

@@ -7,15 +7,16 @@ import (
 )
 
 // Accepted records that a proxy has accepted resources on a stream; later streams have higher
-// numbers. Problems are reported for what a proxy is now: an older epoch that drains may have been
-// another kind of proxy.
+// numbers. Problems are only reported for the newest view of a proxy, because an older epoch that
+// drains may have another kind.
 func (s *Server) Accepted(stream uint64, node *corev3.Node) {
-	if stream <= s.newestStream.Load() { // without the lock, as this runs for each response
+	// works without the lock, because it is called for each response
+	if stream <= s.newestStream.Load() {
 		return
 	}
 	v, err := s.viewOf(node)
 	if err != nil {
-		return // the stream has reported it
+		return // the stream was recorded before
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,9 +33,9 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	s.reportProblems()
 }
 
-// Ended records that a stream has ended. If no later one of its proxy accepted anything, what the
-// proxy is now is unknown: a new epoch may have died, and the one before it serves. The problems of
-// all its views are reported until it accepts resources again.
+// Ended records that a stream has ended. If no later stream of its proxy has accepted resources,
+// the proxy's newest view is unknown: a new epoch may have failed, and the one before it serves.
+// The problems of all its views are then reported until it accepts resources again.
 func (s *Server) Ended(stream uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,10 +64,10 @@ func (s *Server) Ended(stream uint64) {
 	s.reportProblems()
 }
 
-// dropOutdated deletes from a map of views those of a single proxy that has accepted another one
-// since. Nothing is outdated if nobody calls Accepted, as in a fleet's server.
+// dropOutdated deletes from a map of views those of a single proxy that has accepted resources of
+// another view since. Without calls of Accepted, as in a server for a fleet, no view is outdated.
 func dropOutdated(views map[string]*served) {
-	newest := map[string]uint64{} // by proxy
+	newest := map[string]uint64{} // newest stream by proxy
 	for _, v := range views {
 		newest[v.proxy] = max(newest[v.proxy], v.stream)
 	}

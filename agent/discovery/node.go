@@ -14,12 +14,9 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// parseNode reads a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
+// parseNode parses a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
 // metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. If the node has no
-// locality, parseNode reads it from the label istio-locality, with dots in place of slashes.
-//
-// The proxy of an agent of Istio (pilot-agent) has a certificate of the mesh, and its connections
-// are redirected unless the node says otherwise, as istiod has it.
+// locality, parseNode uses the label istio-locality, which has dots in place of slashes.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
@@ -125,8 +122,8 @@ func namespaceOf(domain, otherwise string) string {
 	return otherwise
 }
 
-// SameNode reports whether a proxy that sends node has the same resources as one with the bootstrap
-// known. What the bootstrap leaves to Envoy's command line is not compared.
+// proxyName returns a name that a proxy retains after a reload: the name and domain of its node's
+// ID, and the generator of its resources (none, or grpc).
 func SameNode(known, node *corev3.Node) bool {
 	filled := &corev3.Node{Id: cmp.Or(known.GetId(), node.GetId()), Metadata: known.GetMetadata(),
 		Locality: known.GetLocality()}

@@ -11,18 +11,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// WantsObjects reports whether a client requests the objects of the configuration, all of them, and
-// no resources of Envoy: a discovery server whose source this one is. As in Istio, its node has
-// GENERATOR=api.
+// WantsObjects reports whether a client requests the objects of the configuration in place of
+// Envoy's resources: it is a discovery server with this one as its source. As in Istio, its node
+// has GENERATOR=api.
 func WantsObjects(node *corev3.Node) bool {
 	return node.GetMetadata().GetFields()["GENERATOR"].GetStringValue() == "api"
 }
 
-// objectFeed has the objects in force as resources.
+// objectFeed publishes the objects in force as resources.
 type objectFeed struct {
 	feed    *resource.Feed
 	encoded map[object.Key]encodedObject
-	stale   bool // objects have changed
+	stale   bool // objects have changed since the last publication
 }
 
 type encodedObject struct {
@@ -30,7 +30,8 @@ type encodedObject struct {
 	key  resource.Key
 }
 
-// objectsFeed returns the feed of the objects. Its first snapshot comes once the sources were read.
+// objectsFeed returns the feed of the objects. Its first snapshot is published once all sources
+// were read.
 func (s *Server) objectsFeed() (*resource.Feed, error) {
 	if s.options.EncodeObject == nil {
 		return nil, status.Error(codes.PermissionDenied,
@@ -46,7 +47,7 @@ func (s *Server) objectsFeed() (*resource.Feed, error) {
 	return s.objects.feed, nil
 }
 
-// publishObjects publishes the objects that changed since the last call. Only Run may call it.
+// publishObjects publishes objects that changed since its last call. Only Run may call it.
 func (s *Server) publishObjects() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +82,7 @@ func (s *Server) publishObjects() {
 	f.feed.Publish(change)
 }
 
-// objectsChanged notes that objects have changed. Callers hold mu.
+// objectsChanged records that objects have changed. Callers hold mu.
 func (s *Server) objectsChanged() {
 	if s.objects != nil {
 		s.objects.stale = true

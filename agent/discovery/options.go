@@ -23,9 +23,10 @@ type Credentials = mesh.Credentials
 
 // Options of a Server.
 type Options struct {
-	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
-	Namespace string   // of objects and proxies that name none, without Settings; "" is default
-	Domain    string   // suffix of short host names; "" is cluster.local
+	// namespace of objects and proxies that name none, unless Settings has one; "": default
+	Files     []string
+	Namespace string   // suffix of short host names; "": cluster.local
+	Domain    string   // initial settings; see Configure
 	Settings  Settings // initial ones; see Configure
 
 	// OwnAddresses gives proxies that differ only in their addresses separate resources. Without
@@ -58,7 +59,8 @@ type Options struct {
 	// it refused EnvoyFilters with something unknown, these stay in force.
 	Served bool
 
-	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
+	// file with the CA certificates that are trusted by default; "": the system's
+	MaxViews    int
 	SystemRoots string // file of the authorities trusted by default; "" is the system's
 
 	// Namespaces returns the namespaces of the agent's proxies, including those that are starting:
@@ -94,23 +96,25 @@ type Options struct {
 	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
 	AgentDenied Denied
 
-	Program store.Program // how people operate the server; zero: as outriderd
+	Program store.Program // nil: logs are discarded
 
 	Board  *condition.Board // nil: problems are only returned
-	Logger *slog.Logger     // nil: nothing is logged
+	Logger *slog.Logger     // Settings are options that can change while the server runs.
 }
 
-// Settings can change while the server runs.
+// file with Istio's MeshConfig; "": its defaults
 type Settings struct {
-	Namespace      string        // of objects and proxies that name none; "" = Options.Namespace
-	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
-	Reserved       []Reserved    // addresses where the mesh cannot listen
-	Credentials    Credentials   // of Gateways and DestinationRules
-	AccessLog      AccessLog     // "" = as MeshConfig has it
-	DebounceAfter  time.Duration // quiet time before a push; 0: at once
-	DebounceMax    time.Duration // longest delay of a push
-	EnvoyVersion   string        // of the proxies: "1.40.0"; "" = not newer than the linked API
-	Unused         bool          // no Envoy uses the server: problems are listed, but not reported
+	Namespace      string      // location of the certificates of Gateways and DestinationRules
+	MeshConfigFile string      // access log of listeners; empty: that of MeshConfig
+	Reserved       []Reserved  // time without changes before a push; 0: push at once
+	Credentials    Credentials // longest delay of a push by further changes
+	// version of the proxies' Envoy, such as "1.40.0"; "": not newer than the linked API
+	AccessLog AccessLog
+	// no Envoy uses the server, so problems are listed but not reported
+	DebounceAfter time.Duration
+	DebounceMax   time.Duration // longest delay of a push
+	EnvoyVersion  string        // of the proxies: "1.40.0"; "" = not newer than the linked API
+	Unused        bool          // no Envoy uses the server: problems are listed, but not reported
 }
 
 func fill(o *Options) {

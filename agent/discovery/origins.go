@@ -10,17 +10,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Origin names the objects that a resource, or a part of it, came from.
+// Origin says which objects a resource, or a part of it, was translated from.
 type Origin struct {
-	Type        string            // type URL
-	Name        string            // of the resource
-	VirtualHost string            // part of a route configuration; "": all of it
-	Origins     []resource.Origin // the deciding one first
-	Routes      []resource.Origin // of a virtual host's routes, in order; nil: those of Origins
+	Type        string            // type URL of the resource
+	Name        string            // name of the resource
+	VirtualHost string            // virtual host in a route configuration; "": the whole resource
+	Origins     []resource.Origin // objects, the most important one first
+	// origins of a virtual host's routes, in order; nil: those in Origins
+	Routes []resource.Origin
 }
 
-// Origins returns the origins of a proxy's resources, by type, name and virtual host, without
-// resources that no object decides. An error says why the proxy has no resources.
+// Origins returns the origins of a proxy's resources, by type, name and virtual host. It leaves out
+// resources that were not translated from objects. The error says why the proxy has no resources.
 func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	v, err := s.viewOf(node)
 	if err != nil {

@@ -10,27 +10,27 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// ConditionProblems is the condition of a mesh configuration with errors or warnings. Each of them
-// is also published as a mesh-problem event.
+// ConditionProblems is active while the mesh configuration has errors or warnings. Each of them is
+// also published as an event of kind mesh-problem.
 const ConditionProblems = "mesh-problems"
 
-// maxEvents bounds the problems or changes of one push that are reported singly; the rest is
-// counted.
+// maxEvents bounds how many problems or changes of one push are reported singly. Of the rest only
+// the number is reported.
 const maxEvents = 20
 
-// Problems returns all current problems, sorted by place.
+// Problems returns all current problems, sorted by position.
 func (s *Server) Problems() []Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.problems)
 }
 
-// reportProblems gathers the problems, publishes the new ones as events and updates the condition.
+// reportProblems collects the problems, publishes new ones as events and updates the condition.
 // Callers hold mu.
 func (s *Server) reportProblems() {
 	before := s.reported
 	views := maps.Clone(s.views)
-	// the others would report the same problems twice
+	// views that are not current would report the same problems again
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return !s.isCurrent(v) })
 	dropOutdated(views)
 	var refused []Problem
@@ -72,7 +72,7 @@ func (s *Server) reportProblems() {
 	s.raise()
 }
 
-// raise raises the condition if there are errors or warnings, else clears it.
+// raise raises ConditionProblems if there are errors or warnings, else clears it.
 func (s *Server) raise() {
 	counts := map[condition.Severity]int{}
 	first := map[condition.Severity]Problem{}
@@ -100,8 +100,8 @@ func (s *Server) raise() {
 	}
 }
 
-// gather returns all problems without duplicates, sorted by file and line: of the store, ofMesh
-// (MeshConfig, refused resources, references), and of the views.
+// gather returns all problems without duplicates, sorted by file and line: those of the store,
+// those in ofMesh (MeshConfig, refused resources, references), and those of the views.
 func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 	more := slices.Clone(ofMesh)
 	for _, v := range views {
@@ -110,7 +110,7 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 		}
 	}
 	if len(more) == 0 {
-		return stored // avoids a copy on each push, as there may be thousands of notes
+		return stored // no copy, because there may be thousands of notes
 	}
 	all := slices.Concat(stored, more)
 	slices.SortFunc(all, Problem.Compare)
@@ -118,7 +118,7 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 }
 
 // Closed returns why nothing is served although the files were read, or why a policy is not in
-// force; "" otherwise. It never blocks, as readiness depends on it.
+// force; else "". It never blocks, because readiness depends on it.
 func (s *Server) Closed() string {
 	if why := s.closed.Load(); why != nil {
 		return *why

@@ -15,21 +15,21 @@ import (
 )
 
 // references finds destinations of VirtualServices that no object defines (Istio's IST0101).
-// Translation finds them too, but only for routes that the proxy gets. The findings are equal, so
-// that gather removes the duplicates.
+// Translation finds them too, but only in routes that a proxy gets. Both report equal problems, so
+// that gather removes duplicates.
 type references map[*object.Object]reference
 
 type reference struct {
-	hosts    map[string]struct{} // of all destinations
+	hosts    map[string]struct{} // hosts of all destinations
 	problems []Problem
 }
 
-// update looks up again the VirtualServices that may be affected by touched hosts and bindings.
+// update checks the VirtualServices again that touched hosts and bindings may affect.
 func (r references) update(w *model.World, touched model.Touched) {
 	if len(touched.Hosts) == 0 && len(touched.Bindings) == 0 {
 		return
 	}
-	patterns := false // a touched wildcard may cover any host
+	patterns := false // a touched wildcard may match any host
 	for host := range touched.Hosts {
 		patterns = patterns || model.IsWildcard(host)
 	}
@@ -63,7 +63,7 @@ func (r references) problems() []Problem {
 	return all
 }
 
-// refer looks up the destinations of a VirtualService.
+// refer checks the destinations of a VirtualService.
 func refer(w *model.World, o *object.Object) reference {
 	found := reference{hosts: map[string]struct{}{}}
 	warn := func(field, message, fix string) {
@@ -86,8 +86,8 @@ func refer(w *model.World, o *object.Object) reference {
 	return found
 }
 
-// destinations calls each with the field and destination of every route and mirror of a
-// VirtualService, except for destinations of weight 0 among several.
+// destinations calls each with the field and the destination of every route and mirror of a
+// VirtualService. It skips destinations of weight 0 among several.
 func destinations(v *networking.VirtualService, each func(string, *networking.Destination)) {
 	for i, route := range v.Http {
 		for j, to := range route.GetRoute() {
@@ -117,17 +117,18 @@ func destinations(v *networking.VirtualService, each func(string, *networking.De
 	}
 }
 
-// mostNodes bounds the kinds of proxies for which unselected Gateways are reported, as the proxies
-// of a fleet come and go.
+// mostNodes is the maximum number of kinds of proxies for which Gateways that select none of them
+// are reported. More are a fleet, whose proxies come and go.
 const mostNodes = 8
 
 // unselected returns the problems of Gateways that select none of the served proxies. If another
-// Gateway selects one, they are presumably meant for other machines and only notes.
+// Gateway selects one, they are only notes, because the former are probably meant for other hosts.
 func unselected(w *model.World, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
 	}
-	var nodes []model.Node // routers last, as their reason is the most helpful one
+	// routers last, because the reason that they give is the most helpful one
+	var nodes []model.Node
 	for _, key := range slices.Sorted(maps.Keys(views)) {
 		nodes = append(nodes, views[key].Node())
 	}
@@ -147,7 +148,7 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 			found := object.Finding{Field: "selector", Message: message, Fix: fix}
 			problem := o.Problem(found)
 			if len(selector) == 0 {
-				problem.Field = "" // the file has no selector
+				problem.Field = "" // the file contains no selector
 			}
 			problems = append(problems, problem)
 		}
@@ -158,7 +159,7 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	return problems
 }
 
-// unselecting returns why a Gateway does not apply to a proxy, and the fix; "" if it applies.
+// unselecting returns why a Gateway does not select a proxy, and the fix; "" if it does.
 func unselecting(selector map[string]string, node model.Node) (message, fix string) {
 	selects := model.Selects(selector, node.Labels)
 	switch {
@@ -177,8 +178,8 @@ func unselecting(selector map[string]string, node model.Node) (message, fix stri
 	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", fix
 }
 
-// idleGateway finds a Gateway that has a server on the port but does not apply to the proxy. It
-// returns the Gateway with the reason, and the fix; "" if there is none.
+// idleGateway returns why no Gateway has a server on a port for a proxy: it names a Gateway that
+// has one and does not select the proxy, with the fix; "" if there is none.
 func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string) {
 	for _, o := range w.AllGateways() {
 		gateway := o.Spec.(*networking.Gateway)
@@ -191,8 +192,8 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string)
 	return "", ""
 }
 
-// lostGateway names a VirtualService for a host that belongs to a Gateway that does not exist, with
-// the remedy.
+// lostGateway returns why a request for a host may fail: a VirtualService for the host names a
+// Gateway that does not exist. It also returns the fix; "" if there is none.
 func lostGateway(w *model.World, host string) (why, fix string) {
 	for _, o := range slices.SortedFunc(w.VirtualServices(), object.Age) {
 		spec := o.Spec.(*networking.VirtualService)

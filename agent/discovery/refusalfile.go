@@ -15,11 +15,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// The file Options.Refusals has what clients refused, by kind of proxy, and the last accepted
-// versions: a new epoch must not get what the former one refused, also after a restart of the agent
-// and a reboot.
+// The file Options.Refusals contains, by kind of proxy, what clients refused and the last accepted
+// versions. So a new epoch does not get what the former one refused, even after a restart of the
+// agent or a reboot.
 
-// refusedState is what one kind of proxy refused, a record of the file as JSON.
+// refusedState is a JSON record of the file: what one kind of proxy refused.
 type refusedState struct {
 	kind
 	resource.State
@@ -32,16 +32,17 @@ func (v *served) refusedState() refusedState {
 	return refusedState{v.kind, v.Feed().State(), v.Overrides()}
 }
 
-// maxRefusedStates bounds the kinds of proxies without a view whose refusals are retained.
+// maxRefusedStates bounds the number of kinds of proxies without a view whose refusals are
+// retained.
 const maxRefusedStates = 64
 
 var refusalFormat = recordfile.Format{Header: "outrider-refusals 1\n", Most: 16 << 20}
 
 const kindRecord = 'k'
 
-// inheritRefusals makes what its proxies refused before known to a new view: of a view or of an
-// earlier server, of the same kind, of the same but for Envoy's version, or of the same proxy.
-// Callers hold mu.
+// inheritRefusals passes refusals to a new view that its proxies made before: those of an earlier
+// view or server for the same kind of proxy, else for the kind that differs only in Envoy's
+// version, else for the same proxy. Callers hold mu.
 func (s *Server) inheritRefusals(v *served) {
 	rank := func(k kind) int {
 		switch {
@@ -68,7 +69,7 @@ func (s *Server) inheritRefusals(v *served) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
 
-// forgetRefusals drops the stored refusals of proxies that have had another view for longer than
+// forgetRefusals drops the retained refusals of proxies that have had another view for longer than
 // idleAfter. Callers hold mu.
 func (s *Server) forgetRefusals(now time.Time) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool {
@@ -81,8 +82,8 @@ func (s *Server) forgetRefusals(now time.Time) {
 	})
 }
 
-// refusedStates returns what all kinds of proxies refuse; none if nobody refuses anything. A kind
-// that refuses nothing is listed, too, or it would inherit what another one refuses. Callers hold
+// refusedStates returns the refusals by kind of proxy; nil if there are none. Kinds without
+// refusals are included, because they would otherwise inherit those of another kind. Callers hold
 // mu.
 func (s *Server) refusedStates() (all []refusedState) {
 	nothing := true
@@ -97,7 +98,7 @@ func (s *Server) refusedStates() (all []refusedState) {
 	return append(all, s.refusals...)
 }
 
-// retainRefusals retains what the proxies of a view refused, which is dropped. Callers hold mu.
+// retainRefusals retains the refusals of a view that is dropped. Callers hold mu.
 func (s *Server) retainRefusals(v *served) {
 	state := v.refusedState()
 	if state.empty() {
@@ -108,7 +109,7 @@ func (s *Server) retainRefusals(v *served) {
 	}
 }
 
-// readRefusals reads the file. What cannot be used is logged.
+// readRefusals reads the file. It logs and skips what cannot be used.
 func (s *Server) readRefusals() (all []refusedState) {
 	if s.options.Refusals == "" {
 		return nil
@@ -122,7 +123,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 		failed := json.Unmarshal(record.Text, &state)
 		for _, text := range state.Overrides {
 			var one view.Override
-			// its EnvoyFilters may be invalid for this version
+			// this version of the agent may find the EnvoyFilters of the record invalid
 			if invalid := json.Unmarshal(text, &one); invalid != nil {
 				err = cmp.Or(err, invalid)
 				continue
@@ -143,8 +144,8 @@ func (s *Server) readRefusals() (all []refusedState) {
 	return all[:min(len(all), maxRefusedStates)]
 }
 
-// refusalsMark returns a digest that differs once what proxies refused may differ: each change has
-// a snapshot of its own. Callers hold mu.
+// refusalsMark returns a digest that changes whenever refusals may have changed. It depends on the
+// sequences of snapshots, because each change of refusals has a snapshot. Callers hold mu.
 func (s *Server) refusalsMark() [sha256.Size]byte {
 	mark := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(s.views)) {

@@ -14,10 +14,10 @@ import (
 )
 
 // Clients refuse resources, not objects (docs/decisions/0054). A view's feed knows which newest
-// versions were refused, and has the last accepted ones for the clients that need them. This file
-// makes problems of that, at the objects that the resources came from.
+// versions were refused, and has the last accepted versions for clients that need them. This file
+// reports refusals as problems of the objects that the resources were translated from.
 
-// refused handles a change of the refusals of feeds: it overrides the EnvoyFilters of refused
+// refused processes a change of the refusals in feeds: it overrides the EnvoyFilters of refused
 // resources, and reports problems. Only Run may call it.
 func (s *Server) refused() {
 	s.mu.Lock()
@@ -32,14 +32,14 @@ func (s *Server) refused() {
 	s.reportProblems()
 }
 
-// retry has clients try again what they refused. Callers hold mu.
+// retry has refused resources sent to the clients again. Callers hold mu.
 func (s *Server) retry() {
 	for _, v := range s.views {
 		v.Retry()
 	}
 }
 
-// refusedProblems returns the problems of what clients of a view refused.
+// refusedProblems returns the problems of resources that clients of a view refused.
 func (s *Server) refusedProblems(v *served) (all []Problem) {
 	for _, o := range v.Overrides() {
 		for _, filter := range v.Suspects(o) {
@@ -60,8 +60,8 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	return all
 }
 
-// blamesOther reports whether a client's message is about another secret: it names a file of that,
-// and none of this one. A client may refuse several together.
+// blamesOther reports whether a client's message is about another secret: it names a file of the
+// other one, and none of the secret refused. A client may refuse several secrets together.
 func blamesOther(all map[resource.Key]*resource.Refused, of *resource.Refused) bool {
 	if of.Resource.Type != resource.SecretType || mentionsFile(of.Reason, of.Resource.Name) {
 		return false
@@ -86,7 +86,7 @@ func mentionsFile(text, secret string) bool {
 	return false
 }
 
-// mentions reports whether a text contains a name that is not part of a longer one.
+// mentions reports whether a text contains a name which is not a part of a longer one.
 func mentions(text, name string) bool {
 	const partOfName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_|"
 	for {
@@ -106,8 +106,8 @@ func mentions(text, name string) bool {
 // keyMismatch is BoringSSL's reason for a key that is not the certificate's.
 const keyMismatch = "KEY_VALUES_MISMATCH"
 
-// described returns the kind and name of a resource for people: for secrets, their files or
-// credential.
+// described returns the kind and name of a resource for people. For a secret, it returns the files
+// or the credential.
 func described(r *resource.Resource) string {
 	pair, isPair := strings.CutPrefix(r.Name, "file-cert:")
 	authorities, isRoot := strings.CutPrefix(r.Name, "file-root:")
@@ -124,7 +124,8 @@ func described(r *resource.Resource) string {
 	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name
 }
 
-// refusedProblem returns the problem of a refused resource, at the object that is the likely cause.
+// refusedProblem returns the problem of a refused resource, at the object that most likely caused
+// it.
 func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.Refused) Problem {
 	message := fmt.Sprintf("Envoy refused the %s: %s", described(r), of.Reason)
 	fix := "correct it; it is not in use until it changes, or a reload tries it again"
@@ -146,7 +147,7 @@ func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.Refus
 	return object.ProblemAt(at, condition.Error, message, fix)
 }
 
-// refusedFilter returns the problem of an EnvoyFilter with which a resource was refused.
+// refusedFilter returns the problem of an EnvoyFilter because of which a resource was refused.
 func refusedFilter(o view.Override, filter *object.Object) Problem {
 	fix := "correct it; it is not in use for this resource"
 	if slices.ContainsFunc(o.Filters, func(f *object.Object) bool { return f.Key == filter.Key }) {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Rescan reads all files again, without waiting for file events, and returns once Problems reflects
-// them or Run has ended. It returns an error only if ctx ends.
+// Rescan reads all files again, without waiting for file events. It returns once Problems includes
+// the result or Run has ended. It returns an error only if ctx ends.
 func (s *Server) Rescan(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -28,7 +28,7 @@ func (s *Server) Rescan(ctx context.Context) error {
 	return nil
 }
 
-// inRun calls a function in the goroutine of Run, which owns the stores. It returns an error if ctx
+// inRun calls a function in the goroutine of Run, which owns the store. It returns an error if ctx
 // or Run ends first.
 func (s *Server) inRun(ctx context.Context, call func()) error {
 	done := make(chan struct{})
@@ -43,10 +43,10 @@ func (s *Server) inRun(ctx context.Context, call func()) error {
 	}
 }
 
-// Ping returns once the goroutine of Run responds.
+// Ping returns nil once the goroutine of Run responds.
 func (s *Server) Ping(ctx context.Context) error { return s.inRun(ctx, func() {}) }
 
-// scan serves all pending calls of Rescan with one scan, and returns how long it took. Only Run may
+// scan answers all pending calls of Rescan by one scan, and returns how long it took. Only Run may
 // call it.
 func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
@@ -60,7 +60,7 @@ func (s *Server) scan(first chan struct{}) time.Duration {
 	return time.Since(begun)
 }
 
-// waiting receives all pending calls of Rescan. Only Run may call it.
+// waiting returns all pending calls of Rescan. Only Run may call it.
 func (s *Server) waiting() []chan struct{} {
 	var all []chan struct{}
 	for {

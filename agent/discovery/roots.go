@@ -2,7 +2,7 @@ package discovery
 
 import "os"
 
-// systemRootFiles are the CA bundles of Debian, Fedora and RHEL, openSUSE, and Alpine.
+// systemRootFiles are the paths of the CA bundle on Debian, Fedora and RHEL, openSUSE, and Alpine.
 var systemRootFiles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -11,8 +11,9 @@ var systemRootFiles = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// systemRoots returns the path of the system's CA bundle. If there is none, it returns the first
-// usual path, so that Envoy refuses resources that need it and no certificate goes unverified.
+// systemRoots returns the path of the system's CA bundle. If there is none, it returns the first of
+// the usual paths: Envoy then refuses resources that need the bundle, so that no certificate
+// remains unverified.
 func systemRoots() string {
 	for _, path := range systemRootFiles {
 		if _, err := os.Stat(path); err == nil {

@@ -28,10 +28,10 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// Problem is one fault of the configuration.
+// Problem is an error, warning or note about the configuration.
 type Problem = object.Problem
 
-// Server translates files to resources. It is ready once the files were read. Its methods are safe
+// Server translates files to resources. It is ready once all files were read. Its methods are safe
 // for concurrent use.
 type Server struct {
 	part.Readiness
@@ -39,45 +39,48 @@ type Server struct {
 	certificates *certificates
 	keySets      *jwks.Fetcher
 	persisted    persisted
-	refusalsSeen [sha256.Size]byte  // refusalsMark of the last write; of Run
-	refusalsSum  [sha256.Size]byte  // of the records of Options.Refusals; of Run
-	rescan       chan chan struct{} // closed once it is done
-	calls        chan func()        // see inRun
-	reconsider   chan struct{}      // newer has changed
-	newer        atomic.Bool        // see filterCheck
-	proceed      chan struct{}      // see Proceed
-	nacked       chan struct{}      // the refusals of a feed have changed
-	accepted     accepted           // see Accept
-	received     chan struct{}      // accepted has changed
+	refusalsSeen [sha256.Size]byte // refusalsMark at the last write; only Run uses it
+	refusalsSum  [sha256.Size]byte // digest of the records in Options.Refusals; only Run uses it
+	// calls of Rescan; each sent channel is closed once the scan is done
+	rescan     chan chan struct{}
+	calls      chan func()   // calls of inRun
+	reconsider chan struct{} // receives after a change of newer
+	// the proxies' Envoy is newer than the linked API; see filterCheck
+	newer    atomic.Bool
+	proceed  chan struct{} // receives a call of Proceed
+	nacked   chan struct{} // receives after a change of a feed's refusals
+	accepted accepted      // batches of Accept
+	received chan struct{} // receives after a change of accepted
 
-	newestStream atomic.Uint64 // that accepted resources
-	meshReads    atomic.Uint64 // begun
+	newestStream atomic.Uint64 // newest stream that accepted resources
+	meshReads    atomic.Uint64 // number of reads of MeshConfig that have begun
 
-	wake  chan struct{} // see wakeRun
+	wake  chan struct{} // wakes Run; see wakeRun
 	ended chan struct{} // closed when Run ends
 
 	debounced, pushed *histogram.Histogram
 
-	closed   atomic.Pointer[string]            // see Closed
-	reverted atomic.Pointer[lastgood.Reverted] // by an older agent; nil: nothing
+	closed   atomic.Pointer[string]            // result of Closed; nil: ""
+	reverted atomic.Pointer[lastgood.Reverted] // versions that an older agent reverted; nil: none
 
-	mu            sync.Mutex         // guards the following fields
-	config        *configuration     // of the files
-	views         map[string]*served // by kind of proxy
-	outdated      bool               // views that are not current
+	mu            sync.Mutex         // guards the fields below
+	config        *configuration     // configuration read from the files
+	views         map[string]*served // views by kind of proxy
+	outdated      bool               // views that are not current must be updated
 	settings      Settings
-	mesh          *mesh.Config // of the last valid text
-	meshText      []byte       // of mesh
-	meshBad       bool         // the newest MeshConfig is invalid
-	meshKnown     bool         // mesh is of a valid text, not only the default
+	mesh          *mesh.Config // the last valid MeshConfig
+	meshText      []byte       // text of mesh
+	meshBad       bool         // the newest text of MeshConfig is invalid
+	meshKnown     bool         // mesh was read from a valid text, and is not only the default
 	meshProblems  []Problem
-	mutualChanged bool           // MeshConfig changed mutual TLS; clients may refuse it
-	meshRead      meshRead       // newest
-	edits         []edit         // the newest last
-	objects       *objectFeed    // nil: no client wants them
-	refusals      []refusedState // of earlier views and servers, whose proxies have no view now
-	problems      []Problem      // all
-	reported      []Problem      // those in the condition and in events
+	mutualChanged bool        // MeshConfig changed mutual TLS, which clients may refuse
+	meshRead      meshRead    // newest result of reading MeshConfig
+	edits         []edit      // published changes of the files, the newest last
+	objects       *objectFeed // feed of objects; nil: no client has requested it
+	// refusals of earlier views and servers whose proxies have no view now
+	refusals []refusedState
+	problems []Problem // all current problems
+	reported []Problem // problems that are in the condition and were published as events
 }
 
 // New returns a server. It reads MeshConfig and Options.LastGood; Run reads the other files.

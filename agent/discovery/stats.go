@@ -8,25 +8,24 @@ import (
 	"outrider.org/outrider/agent/histogram"
 )
 
-// Stats are the contents and counters of a server.
+// Stats has the counters of a server and the size of what it serves.
 type Stats struct {
 	Services int                 // hosts that have a service
-	Objects  map[object.Kind]int // in force, by kind
-	Views    int                 // kinds of proxies served
+	Objects  map[object.Kind]int // objects in force, by kind
+	Views    int                 // number of kinds of proxies that are served
 	Problems int
-	Debounce histogram.Counts // from the first event of a change until reading starts
-	Push     histogram.Counts // reading, translating and publishing of a change
+	Debounce histogram.Counts // time from the first event of a change until reading begins
+	Push     histogram.Counts // time of reading, translating and publishing a change
 }
 
-// newDurations returns a histogram with the bounds of istiod's pilot_debounce_time and some finer
-// ones.
+// newDurations returns a histogram with the bounds of istiod's pilot_debounce_time and finer ones.
 func newDurations() *histogram.Histogram {
 	return histogram.New(time.Millisecond, 10*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second,
 		5*time.Second, 10*time.Second, 20*time.Second, 30*time.Second)
 }
 
-// Stats returns the contents and counters.
+// Stats returns the counters of the server and the size of what it serves.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,15 +15,15 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// filterCheck validates objects. Those of an Envoy that is newer than the API that is linked may
-// have what the API does not have.
+// filterCheck validates objects. For an Envoy that is newer than the linked version of Envoy's API,
+// unknown fields of EnvoyFilters are no errors.
 type filterCheck struct {
-	typed    *typedconfig.Checker // nil: Envoy alone checks types that are not linked
+	typed    *typedconfig.Checker // checks types that are not linked; nil: only Envoy checks them
 	newer    func() bool
 	reverted func() *lastgood.Reverted
 }
 
-// check returns the check of the server's options and settings.
+// check returns the filterCheck for the server's options and settings.
 func (s *Server) check() filterCheck {
 	return filterCheck{s.options.TypedConfigs, s.newer.Load, s.reverted.Load}
 }
@@ -48,7 +48,7 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 	return findings
 }
 
-// unlinked checks the typed_configs of EnvoyFilters whose types are not linked.
+// unlinked checks the typed_configs in EnvoyFilters whose types are not linked.
 func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 	verdicts := make([]store.Verdict, len(filters))
 	if c.typed == nil {
@@ -62,7 +62,7 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 		for _, f := range read.Unlinked {
 			value, err := protojson.Marshal(f.Value)
 			if err != nil {
-				continue // unreachable: it was JSON
+				continue // never happens: the config was decoded from JSON
 			}
 			configs = append(configs, typedconfig.Config{Type: f.Type, Value: value})
 			of, at = append(of, i), append(at, f.Field)
@@ -83,7 +83,7 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 	return verdicts
 }
 
-// finding returns the finding in an object's typed_config at a path.
+// finding converts a finding in an object's typed_config at a path.
 func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
 	out := object.Finding{Field: at, Severity: f.Severity, Message: f.Message, Fix: f.Fix,
 		Unknown: f.Unknown}

@@ -15,25 +15,25 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// restrictions has the kinds of objects that restrict access in one way, the likeliest first, and
-// reports whether a version of a resource admits what a newer one would not, because of such
-// objects.
+// restrictions groups the kinds of objects that restrict access by their mechanism, in each group
+// the most likely kind first. The function of a group reports whether a version of a resource
+// admits what a newer version does not, because of such objects.
 var restrictions = []struct {
 	kinds  []object.Kind
 	admits func(accepted, newest *resource.Resource) bool
 }{
 	{[]object.Kind{object.PeerAuthentication}, admitsWithoutMutualTLS},
 	{[]object.Kind{object.RequestAuthentication}, admitsWithoutTokens},
-	// an invalid object of the other kinds denies
+	// an invalid object of any of these kinds denies access by such a filter
 	{[]object.Kind{object.AuthorizationPolicy, object.RequestAuthentication,
 		object.PeerAuthentication}, admitsWithoutGuards},
 }
 
-// notEnforced begins the messages of policies that are not in force.
+// notEnforced is the prefix of messages about policies that are not in force.
 const notEnforced = "the policy is not in force: "
 
-// unenforced returns the problem of a policy that is not in force because a client refused a
-// resource; ok is false if there is none. snapshot has the refusal.
+// unenforced returns the problem that a policy is not in force because a client refused a resource;
+// ok is false if there is none. The refusal is in snapshot.
 func (s *Server) unenforced(snapshot *resource.Snapshot,
 	of *resource.Refused) (p Problem, ok bool) {
 	newest := of.Resource
@@ -51,7 +51,8 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 	}
 	for _, restriction := range restrictions {
 		at := s.likeliestPolicy(of, restriction.kinds)
-		// of what a client has from before the server's start only the version may be known
+		// of a resource that a client has from before the server's start, only the version may be
+		// known
 		admits := slices.ContainsFunc(inUse, func(r *resource.Resource) bool {
 			return restriction.admits(r, newest)
 		})
@@ -67,7 +68,7 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 		}
 		message += ", and continues with its former version: " + of.Reason
 		fix := "correct what Envoy refused"
-		if at == nil { // a setting of MeshConfig
+		if at == nil { // the cause is a setting of MeshConfig
 			return Problem{File: s.settings.MeshConfigFile, Line: 1, Severity: condition.Error,
 				Message: message, Fix: fix}, true
 		}
@@ -76,9 +77,9 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 	return Problem{}, false
 }
 
-// likeliestPolicy returns the policy of some kinds that is the likeliest not to be in force, nil if
-// a refused resource has none: one that changed since the last accepted version, else the first one
-// of the first kind. Callers hold mu.
+// likeliestPolicy returns the policy of some kinds that is most likely not in force: one that
+// changed since the last accepted version, else the first one of the first kind. It returns nil if
+// the refused resource has no such origin. Callers hold mu.
 func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at *resource.Origin) {
 	for _, kind := range kinds {
 		for i := range of.Resource.Origins {
@@ -97,7 +98,8 @@ func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at 
 	return at
 }
 
-// notInForce returns why the proxies are not ready: a policy is not in force; nil if all are.
+// notInForce returns why proxies are not ready: a policy is not in force. It returns nil if all
+// policies are.
 func notInForce(refused []Problem) *string {
 	slices.SortFunc(refused, Problem.Compare)
 	for _, p := range refused {
@@ -109,13 +111,13 @@ func notInForce(refused []Problem) *string {
 	return nil
 }
 
-// admitsWithoutMutualTLS reports whether a listener admits connections to a port with a transport
-// socket, or without one, with which a newer version does not.
+// admitsWithoutMutualTLS reports whether the accepted version of a listener admits connections to a
+// port that the newest version does not: with another transport socket, or as plain text.
 func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 	before, after := transports(accepted), transports(newest)
 	for port, now := range after {
 		sockets, own := before[port]
-		if !own { // the filter chains of any port
+		if !own { // the filter chains for all other ports apply
 			sockets = before[0]
 		}
 		for socket := range sockets {
@@ -128,7 +130,7 @@ func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 }
 
 // transports returns the encoded transport sockets with which a listener admits connections ("":
-// plain text), by destination port (0: any). A port that it closes has none.
+// plain text), by destination port (0: any). A port that is closed has none.
 func transports(r *resource.Resource) map[uint32]map[string]bool {
 	all := map[uint32]map[string]bool{}
 	for _, chain := range filterChains(r) {
@@ -156,7 +158,7 @@ func filterChains(r *resource.Resource) []*listenerv3.FilterChain {
 	return chains
 }
 
-// closes reports whether a filter chain closes all connections.
+// closes reports whether a filter chain closes every connection.
 func closes(chain *listenerv3.FilterChain) bool {
 	return slices.ContainsFunc(chain.GetFilters(), func(f *listenerv3.Filter) bool {
 		return bytes.Contains(f.GetTypedConfig().GetValue(), []byte(translate.BlackHoleCluster))

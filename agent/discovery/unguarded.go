@@ -17,27 +17,28 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// guard is a filter of a listener that admits or denies.
+// guard is a filter of a listener that allows or denies access.
 type guard struct {
 	name   string
 	config *anypb.Any
 }
 
-// admitsWithoutGuards reports whether a listener may admit what a newer version denies: it lacks
-// one of its filters that admit or deny, or has it with other rules that may admit more.
+// admitsWithoutGuards reports whether the accepted version of a listener may admit what the newest
+// version denies: a filter that allows or denies is missing in it, or has rules that may admit
+// more.
 func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
 	return len(missingGuards(accepted, newest)) > 0
 }
 
-// admitsWithoutTokens is admitsWithoutGuards for filters that verify tokens.
+// admitsWithoutTokens reports what admitsWithoutGuards does, for filters that verify tokens.
 func admitsWithoutTokens(accepted, newest *resource.Resource) bool {
 	return slices.ContainsFunc(missingGuards(accepted, newest), func(g guard) bool {
 		return g.name == rbac.TokenFilter
 	})
 }
 
-// missingGuards returns the filters of a newer version of a listener that deny what the accepted
-// version may admit.
+// missingGuards returns those filters in the newest version of a listener that deny what the
+// accepted version may admit.
 func missingGuards(accepted, newest *resource.Resource) []guard {
 	before := guards(accepted)
 	return slices.DeleteFunc(guards(newest), func(g guard) bool {
@@ -45,7 +46,7 @@ func missingGuards(accepted, newest *resource.Resource) []guard {
 	})
 }
 
-// guards returns the filters of a listener that admit or deny, those of all its filter chains.
+// guards returns the filters that allow or deny, of all filter chains of a listener.
 func guards(r *resource.Resource) []guard {
 	var all []guard
 	add := func(name string, config *anypb.Any) {
@@ -68,8 +69,8 @@ func guards(r *resource.Resource) []guard {
 	return all
 }
 
-// rules returns the rules of a filter for AuthorizationPolicies, nil if it only evaluates them. ok
-// is false for other filters, and those of external authorizers.
+// rules returns the rules of a filter for AuthorizationPolicies, nil if the filter only evaluates
+// them. ok is false for other filters, including those of external authorizers.
 func (g guard) rules() (rules *rbacv3.RBAC, ok bool) {
 	var requests httprbacv3.RBAC
 	if g.config.UnmarshalTo(&requests) == nil {
@@ -104,7 +105,8 @@ func (g guard) admitsNoLessThan(other guard) bool {
 	return containsRules(rules, before)
 }
 
-// containsRules reports whether one has all rules of another, whatever their names.
+// containsRules reports whether one filter has all rules of another, whatever the names of rules
+// are.
 func containsRules(one, other *rbacv3.RBAC) bool {
 	has := map[string]bool{}
 	for _, p := range one.Policies {

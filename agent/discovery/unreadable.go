@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Unreadable checks the current certificate files of all proxies. It returns the problem of each
-// secret that a proxy could not read if it started now, by the secret's name.
+// Unreadable checks the current certificate files of all proxies. It returns, by the name of a
+// secret, the problem of each one that a proxy could not read if it started now.
 func (s *Server) Unreadable() map[string]Problem {
 	if s.certificates == nil {
 		return nil // the files are on other hosts
@@ -21,7 +21,7 @@ func (s *Server) Unreadable() map[string]Problem {
 	s.mu.Lock()
 	for _, v := range s.views {
 		v.FileSecrets(func(secret translate.FileSecret, users []resource.Origin) {
-			if secret.Credential == "" { // the agent retains the others
+			if secret.Credential == "" { // the agent reads credentials, and retains their content
 				secrets[secret] = users[0]
 			}
 		})
@@ -42,8 +42,8 @@ func (s *Server) Unreadable() map[string]Problem {
 	return found
 }
 
-// SecretUsers returns the objects that use the secrets of proxies, by the secret's name, without
-// duplicates and sorted by position.
+// SecretUsers returns, by the name of a secret, the objects that use it, sorted by position and
+// without duplicates.
 func (s *Server) SecretUsers() map[string][]resource.Origin {
 	found := map[string][]resource.Origin{}
 	s.mu.Lock()

@@ -9,39 +9,41 @@ import (
 )
 
 const (
-	// idleAfter is how long a view is retained for a proxy that restarts or reconnects.
+	// idleAfter is how long a view without a proxy is retained, in case that the proxy restarts or
+	// reconnects.
 	idleAfter       = 10 * time.Minute
-	evictAfter      = 30 * time.Second // the same where MaxViews is reached
+	evictAfter      = 30 * time.Second // the same time if there are MaxViews
 	defaultMaxViews = 4096
 )
 
-// served is the view of one kind of proxy.
+// served is the view of one kind of proxy, with the proxies that use it.
 type served struct {
 	*view.View
-	namespace string    // of objects that name none; see ownDefault
-	requested time.Time // last request for its feed
-	proxy     string    // the first that accepted it, see proxyName; "": none yet
-	stream    uint64    // the newest of those that accepted it
-	shared    bool      // more than one proxy has accepted it
-	kind      kind
-	created   time.Time
+	namespace string    // namespace of objects that name none; see ownDefault
+	requested time.Time // time of the last request for its feed
+	// first proxy that accepted resources of the view, see proxyName; "": none yet
+	proxy   string
+	stream  uint64 // newest stream that accepted resources of the view
+	shared  bool   // more than one proxy has accepted resources of the view
+	kind    kind
+	created time.Time
 }
 
-// kind identifies the proxies of a view. Views that differ in the version of Envoy alone have equal
-// resources: one version may refuse what another accepts.
+// kind identifies the proxies of a view. Views that differ only in the version of Envoy have equal
+// resources, but one version may refuse what another accepts.
 type kind struct {
-	Node    string `json:"node"`    // see nodeKey
-	Version string `json:"version"` // of Envoy
-	Proxy   string `json:"proxy"`   // the first one's, see proxyName
+	Node    string `json:"node"`    // key of the node; see nodeKey
+	Version string `json:"version"` // version of Envoy
+	Proxy   string `json:"proxy"`   // name of the first proxy; see proxyName
 }
 
-// viewFor returns the view of a proxy's kind, and creates it if there is none. It returns an error
-// if MaxViews is reached. Callers hold mu.
+// viewFor returns the view for a proxy's kind, and creates it if necessary. It returns an error if
+// there are MaxViews. Callers hold mu.
 func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 	c, namespace, now := s.config, s.ownDefault(n.Namespace), time.Now()
 	of := kind{Node: nodeKey(n), Version: n.EnvoyVersion, Proxy: proxy}
 	if namespace != n.Namespace {
-		of.Node += "\n" // such a proxy may also be one in its own
+		of.Node += "\n" // distinguishes these proxies from those whose own namespace is the default
 	}
 	key := of.Node + "\n" + of.Version
 	if v := s.views[key]; v != nil {
@@ -65,7 +67,7 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 	made.Feed().OnRefusal(func() {
 		select {
 		case s.nacked <- struct{}{}:
-		default: // a signal is pending
+		default: // the channel has a signal already
 		}
 	})
 	s.inheritRefusals(v)
@@ -83,8 +85,8 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 	return v, nil
 }
 
-// evict deletes the view that was requested longest ago of those that no proxy used for evictAfter,
-// and reports whether there was one.
+// evict deletes the view that was requested first among those without a proxy for evictAfter. It
+// reports whether there was one.
 func (s *Server) evict(now time.Time) bool {
 	oldest := ""
 	for key, v := range s.views {
@@ -102,7 +104,7 @@ func (s *Server) evict(now time.Time) bool {
 	return true
 }
 
-// unusedFor returns how long no proxy has followed or requested the view's feed.
+// unusedFor returns how long no proxy has watched or requested the view's feed.
 func (v *served) unusedFor(now time.Time) time.Duration {
 	idle := v.Feed().IdleSince()
 	if idle.IsZero() {
@@ -111,8 +113,9 @@ func (v *served) unusedFor(now time.Time) time.Duration {
 	return min(now.Sub(idle), now.Sub(v.requested))
 }
 
-// dropIdle deletes views that no proxy used for idleAfter, and reports whether there were any. The
-// view requested last stays, so that its problems are reported while the only proxy is down.
+// dropIdle deletes views that no proxy has used for idleAfter, and reports whether there were any.
+// The view requested last is retained, so that its problems are reported while the only proxy is
+// down.
 func (s *Server) dropIdle(now time.Time) bool {
 	var last time.Time
 	for _, v := range s.views {
@@ -135,7 +138,7 @@ func (s *Server) dropIdle(now time.Time) bool {
 	return dropped
 }
 
-// freeDropped frees what only dropped views used.
+// freeDropped frees resources that only dropped views used.
 func (s *Server) freeDropped() {
 	s.config.cache.Clear()
 	s.dropCertificates()

@@ -41,8 +41,8 @@ func Each(t *testing.T, pattern string, test func(t *testing.T, m *Mesh, proxy m
 	})
 }
 
-// Golden compares what output returns for each file with the file's want. With update it rewrites
-// that.
+// Golden compares what output returns for each case with the file "want" of the case. With update
+// it rewrites that file.
 func Golden(t *testing.T, pattern string, update bool,
 	output func(t *testing.T, m *Mesh, proxy model.Node) string) {
 	t.Helper()
@@ -81,7 +81,7 @@ func each(t *testing.T, pattern string, test func(*testing.T, string, *txtar.Arc
 	}
 }
 
-// read returns the mesh and the proxy of a case.
+// read returns the mesh and the proxy of a test case.
 func read(t *testing.T, archive *txtar.Archive) (*Mesh, model.Node) {
 	t.Helper()
 	m := empty(t)
@@ -115,7 +115,7 @@ func fileOf(archive *txtar.Archive, name string) string {
 	return ""
 }
 
-// Title returns type, name and origins of a resource as a comment.
+// Title returns a comment with type, name and origins of a resource.
 func Title(r *resource.Resource) string {
 	return "# " + r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name +
 		Origins(r.Origins) + "\n"
@@ -133,9 +133,9 @@ func Origins(origins []resource.Origin) string {
 	return " from " + strings.Join(names, ", ")
 }
 
-// YAML returns a message in protobuf's JSON form: as YAML in which what fits on a line is on one.
-// Fields that base (nil: nothing) has with the same value are left out; those that base alone has
-// are null. Fields named in without are left out at any depth.
+// YAML returns a message as YAML with the field names of protobuf's JSON form. Mappings and lists
+// that fit on a line are on one line. Fields with the same value in base (nil: empty) are left out;
+// those that only base has are null. Fields named in without are left out at any depth.
 func YAML(t testing.TB, message, base proto.Message, without ...string) string {
 	t.Helper()
 	value := fields(t, message)
@@ -186,10 +186,10 @@ func fields(t testing.TB, message proto.Message) map[string]any {
 	return value
 }
 
-const width = 100 // columns
+const width = 100 // in columns
 
-// block writes a mapping or list, each of whose fields or elements begins a line. first is the
-// indent of the first one, which may follow the dash of an element.
+// block writes a mapping or list, with each field or element on a line of its own. first is the
+// indent of the first line, which may follow the dash of an element.
 func block(out *strings.Builder, value any, first, indent string) {
 	item := func(head string, value any) {
 		line := first + head + " " + flow(value)
@@ -224,7 +224,7 @@ func isCollection(value any) bool {
 	return false
 }
 
-// flow returns a value on one line.
+// flow returns the form of a value that fits on one line.
 func flow(value any) string {
 	var parts []string
 	switch value := value.(type) {
@@ -253,7 +253,7 @@ func flow(value any) string {
 // plain matches texts that need no quotes.
 var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./|-]*$`)
 
-// Problems returns a line for each problem, sorted, which begins with its severity.
+// Problems returns a sorted list of problems, each on a line that begins with its severity.
 func Problems(problems []object.Problem) string {
 	var text strings.Builder
 	for _, p := range slices.SortedFunc(slices.Values(problems), object.Problem.Compare) {

@@ -1,4 +1,4 @@
-// Package meshtest helps to test the translation of Istio's YAML without an Envoy.
+// Package meshtest helps tests to translate Istio's YAML without an Envoy.
 package meshtest
 
 import (
@@ -22,20 +22,20 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Namespace is the namespace of objects without one.
+// Namespace is the namespace of objects that name none.
 const Namespace = "shop"
 
-// Mesh is a world whose objects come from a file.
+// Mesh is a world whose objects are read from a text.
 type Mesh struct {
 	*model.World
-	Text string // of the objects
+	Text string // YAML of the objects
 
 	t     testing.TB
 	path  string
 	store *store.Store
 }
 
-// New returns a mesh with the objects of a YAML text, and what they affect.
+// New returns a mesh with the objects of a YAML text, and what these affect.
 func New(t testing.TB, text string) (*Mesh, model.Touched) {
 	t.Helper()
 	m := empty(t)
@@ -50,7 +50,8 @@ func empty(t testing.TB) *Mesh {
 			Validate: validate.Object})}
 }
 
-// Set replaces all objects and returns what the change affects. Problems fail the test.
+// Set replaces all objects by those of a text, and returns what the change affects. Problems fail
+// the test.
 func (m *Mesh) Set(text string) model.Touched {
 	m.t.Helper()
 	touched := m.Replace(text)
@@ -60,7 +61,7 @@ func (m *Mesh) Set(text string) model.Touched {
 	return touched
 }
 
-// Replace is Set for objects about which validation may warn.
+// Replace does what Set does, but warnings of validation do not fail the test.
 func (m *Mesh) Replace(text string) model.Touched {
 	m.t.Helper()
 	m.Text = text
@@ -84,8 +85,8 @@ func Message(t testing.TB, r *resource.Resource) proto.Message {
 	return message
 }
 
-// Expect fails the test unless a message contains what a YAML text lists, in protobuf's JSON form:
-// each key of a mapping, where null means that the field is not set, and each element of a list.
+// Expect fails the test unless a message contains everything in a YAML text, which has protobuf's
+// JSON form: every key of a mapping (null: the field is not set), and every element of a list.
 func Expect(t testing.TB, want string, got proto.Message) {
 	t.Helper()
 	text, err := protojson.Marshal(got)
@@ -132,8 +133,8 @@ func compare(path string, want, got any) []string {
 	return differences
 }
 
-// Steps returns texts in the course of which each object leaves as another one comes back, and all
-// move by a line.
+// Steps returns texts for a sequence of changes: in each, one object is removed and another one is
+// added again, and all move by a line.
 func (m *Mesh) Steps() []string {
 	objects := strings.SplitAfter(m.Text, "\n---\n")
 	without := func(i int) string {
@@ -149,7 +150,7 @@ func (m *Mesh) Steps() []string {
 	return append(steps, objects[0], m.Text)
 }
 
-// Fresh returns a new world with the same objects.
+// Fresh returns a new world with the objects of the mesh.
 func (m *Mesh) Fresh() *model.World {
 	fresh := model.NewWorld(m.Domain(), m.Mesh())
 	fresh.Apply(store.New(store.Options{Paths: []string{m.path}, Namespace: Namespace,

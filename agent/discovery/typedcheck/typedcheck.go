@@ -1,5 +1,5 @@
-// Package typedcheck checks typed_configs against the types that are linked into the program. All
-// of Envoy's are in outrider-bootstrap.
+// Package typedcheck checks typed_configs against the types that are linked into the program.
+// outrider-bootstrap links all of Envoy's types.
 package typedcheck
 
 import (
@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// Check returns the findings of each Config.
+// Check returns the findings of each configuration.
 func Check(configs []typedconfig.Config) [][]typedconfig.Finding {
 	all := make([][]typedconfig.Finding, len(configs))
 	for i, config := range configs {
@@ -55,8 +55,8 @@ func unknownType(field, name string) typedconfig.Finding {
 			" has no type " + name, Fix: fix}
 }
 
-// nearestType returns the type with a similar name in the same package, or the same name in
-// another one.
+// nearestType returns a type with a similar name in the same package, or with the same name in
+// another package.
 func nearestType(name string) string {
 	wanted := protoreflect.FullName(name)
 	var near []string
