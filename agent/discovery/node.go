@@ -17,6 +17,9 @@ import (
 // parseNode parses a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
 // metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. If the node has no
 // locality, parseNode uses the label istio-locality, which has dots in place of slashes.
+//
+// As in istiod, the proxy of an Istio agent (pilot-agent) has a certificate of the mesh, and its
+// connections are redirected unless the node says otherwise.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
@@ -81,7 +84,7 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 // name PILOT_SAN.
 func isIstios(metadata map[string]*structpb.Value) bool { return metadata["PILOT_SAN"] != nil }
 
-// envoyVersion returns the version of a proxy, "" if the node does not say.
+// envoyVersion returns the version of a proxy's Envoy, "" if the node does not contain it.
 func envoyVersion(node *corev3.Node) string {
 	build := node.GetUserAgentBuildVersion()
 	if v := build.GetVersion(); v != nil {
@@ -100,7 +103,7 @@ func interception(mode string) (model.Interception, error) {
 	return "", fmt.Errorf("interception mode %q is not REDIRECT, TPROXY or NONE", mode)
 }
 
-// addresses returns a proxy's IP addresses without duplicates: that of its ID (own), then those of
+// addresses returns a proxy's IP addresses without duplicates: that in its ID (own), then those in
 // INSTANCE_IPS (more).
 func addresses(own, more string) []string {
 	var found []string
@@ -113,8 +116,8 @@ func addresses(own, more string) []string {
 	return found
 }
 
-// namespaceOf returns the namespace of a domain in Istio's form, namespace.svc.cluster.local, or
-// otherwise if the domain has another form.
+// namespaceOf returns the namespace in a domain of Istio's form, namespace.svc.cluster.local. If
+// the domain has another form, it returns otherwise.
 func namespaceOf(domain, otherwise string) string {
 	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
 		return namespace
@@ -122,8 +125,8 @@ func namespaceOf(domain, otherwise string) string {
 	return otherwise
 }
 
-// proxyName returns a name that a proxy retains after a reload: the name and domain of its node's
-// ID, and the generator of its resources (none, or grpc).
+// SameNode reports whether a proxy that sends node gets the same resources as one that sends known,
+// the node of a bootstrap. It ignores what Envoy's command line may set.
 func SameNode(known, node *corev3.Node) bool {
 	filled := &corev3.Node{Id: cmp.Or(known.GetId(), node.GetId()), Metadata: known.GetMetadata(),
 		Locality: known.GetLocality()}
@@ -138,16 +141,16 @@ func SameNode(known, node *corev3.Node) bool {
 	return err == nil && nodeKey(got) == nodeKey(want)
 }
 
-// proxyName returns what a proxy's node has in common with that of the same proxy after a reload:
-// the name and domain of its ID, and what generates resources for it (none, or grpc).
+// proxyName returns a name that a proxy retains after a reload: the name and domain of its node's
+// ID, and the generator of its resources (none, or grpc).
 func proxyName(node *corev3.Node) string {
 	parts := strings.Split(node.GetId(), "~")
 	generator := node.GetMetadata().GetFields()["GENERATOR"].GetStringValue()
 	return strings.Join(append(parts[min(2, len(parts)):], generator), "~")
 }
 
-// nodeKey returns a key that is equal for proxies with the same resources, whatever the version of
-// Envoy.
+// nodeKey returns a key that is equal for proxies with equal resources. It does not depend on the
+// version of Envoy.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
 	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality,

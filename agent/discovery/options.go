@@ -12,109 +12,112 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// AccessLog configures the access log of generated listeners.
+// AccessLog configures the access log of the listeners.
 type AccessLog = mesh.AccessLog
 
-// Reserved is an address of the host that is in use outside the mesh.
+// Reserved is an address of the host that a listener outside the mesh uses.
 type Reserved = mesh.Reserved
 
-// Credentials locates the certificates that Gateways and DestinationRules name.
+// Credentials says where the certificates are that Gateways and DestinationRules name.
 type Credentials = mesh.Credentials
 
-// Options of a Server.
+// Options configures a Server.
 type Options struct {
+	Files []string // files, and directories with all *.yaml, *.yml and *.json files below them
 	// namespace of objects and proxies that name none, unless Settings has one; "": default
-	Files     []string
-	Namespace string   // suffix of short host names; "": cluster.local
-	Domain    string   // initial settings; see Configure
-	Settings  Settings // initial ones; see Configure
+	Namespace string
+	Domain    string   // suffix of short host names; "": cluster.local
+	Settings  Settings // initial settings; see Configure
 
 	// OwnAddresses gives proxies that differ only in their addresses separate resources. Without
-	// interception, only inbound listeners of a Sidecar need them. If it is false, these proxies
+	// interception, only inbound listeners of a Sidecar need that. If it is false, these proxies
 	// share all resources, and such listeners must name their bind address.
 	OwnAddresses bool
 
-	// Await serves nothing while one of Files has not existed, or could not be listed, since the
-	// start, until Proceed is called: it may have access policies.
+	// Await makes the server wait while one of Files has not existed, or could not be listed, since
+	// the start: it may contain policies. Until it was listed or Proceed is called, nothing is
+	// served.
 	Await bool
 
-	// LastGood is the file (0600) that stores versions in force whose files are invalid now. If it is
-	// "", a server that starts with an invalid file does not serve its objects.
+	// LastGood is the file (mode 0600) that stores versions in force whose files are invalid now.
+	// If it is "", a server that starts with an invalid file does not serve that file's objects.
 	LastGood string
 
-	// Refusals is the file (0600) that stores the resources that proxies refused, with those that they
-	// accepted last. "": refusals are forgotten when the server ends.
+	// Refusals is the file (mode 0600) that stores which resources proxies refused, and the last
+	// accepted versions of these. "": refusals are not stored.
 	Refusals string
 
-	// KeySets is the file (0600) that stores the fetched key sets of RequestAuthentications. "": after
-	// a start, none is known until it has been fetched.
+	// KeySets is the file (mode 0600) that stores the fetched key sets of RequestAuthentications.
+	// "": after a start, every key set is unknown until it was fetched.
 	KeySets       string
-	KeySetRefresh time.Duration // 0: 20 minutes
+	KeySetRefresh time.Duration // interval at which key sets are fetched again; 0: 20 minutes
 
-	// TypedConfigs checks typed_configs in EnvoyFilters whose types this program does not link. nil:
-	// Envoy alone checks them.
+	// TypedConfigs checks typed_configs in EnvoyFilters whose types are not linked into this
+	// program. nil: only Envoy checks them.
 	TypedConfigs *typedconfig.Checker
 
-	// Served means that an earlier server may have served Files. If it left no mark in LastGood that
-	// it refused EnvoyFilters with something unknown, these stay in force.
+	// Served reports whether an earlier server may have served Files. If LastGood has no mark that
+	// the earlier server refused EnvoyFilters with unknown fields, such EnvoyFilters stay in force.
 	Served bool
 
+	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
 	// file with the CA certificates that are trusted by default; "": the system's
-	MaxViews    int
-	SystemRoots string // file of the authorities trusted by default; "" is the system's
+	SystemRoots string
 
-	// Namespaces returns the namespaces of the agent's proxies, including those that are starting:
-	// for such a proxy, objects that name no namespace are in its namespace. nil: they are in that
-	// of the settings. It must not block.
+	// Namespaces returns the namespaces of the agent's proxies, including those that are starting.
+	// For a proxy in one of them, objects that name no namespace are in the proxy's namespace. nil:
+	// they are in that of the settings. It must not block.
 	Namespaces func() []string
 
-	// TrustBundle receives the CA certificates (PEM) and the URLs of SPIFFE bundles that the mesh
-	// configuration in force adds, as it is read and applied. nil: nobody needs them. It must not
-	// block.
+	// TrustBundle is called with the CA certificates (PEM) and the URLs of SPIFFE bundles that
+	// MeshConfig adds, whenever a MeshConfig is put in force. nil: no call. It must not block.
 	TrustBundle func(authorities, bundles []string)
 
-	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
+	// Changes delivers changed paths: files, or directories to be scanned. nil: nothing changes.
 	Changes <-chan []string
 
-	// Sources are the names of the sources of Accept, and store.FilesSource, in order of precedence:
-	// of two objects with the same key, that of the earlier source is in force. nil: files only
+	// Sources are the names of sources whose batches are accepted, and store.FilesSource, in order
+	// of precedence: of two objects with the same key, that of the earlier source is in force. nil:
+	// only files.
 	Sources []string
-	// Required are those of Sources that may have access policies: until each has delivered its
+	// Required are those of Sources that may contain policies: until each of them has delivered its
 	// complete state once, nothing is served.
 	Required []string
 
-	// Pushed is called after each change that may be one of Names. It must not block. nil: nobody
-	// needs it.
+	// Pushed is called after each push that may have changed Names. It must not block. nil: no
+	// call.
 	Pushed func()
 
-	// EncodeObject encodes an object for clients that want the configuration itself, see
-	// WantsObjects: all of them get all objects. nil: they are refused.
+	// EncodeObject encodes an object for clients that request the objects themselves, see
+	// WantsObjects. Each of them gets all objects. nil: such clients are refused.
 	EncodeObject func(*object.Object) (*resource.Resource, error)
 
-	Local  bool   // proxies are on this host: the server watches their certificate files
+	Local  bool   // proxies are on this host, so the server watches their certificate files
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
 	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
 	AgentDenied Denied
 
-	Program store.Program // nil: logs are discarded
+	Program store.Program // how people operate the server; zero: as outriderd
 
-	Board  *condition.Board // nil: problems are only returned
-	Logger *slog.Logger     // Settings are options that can change while the server runs.
+	// shows problems as a condition and events; nil: problems are only returned
+	Board  *condition.Board
+	Logger *slog.Logger // nil: logs are discarded
 }
 
-// file with Istio's MeshConfig; "": its defaults
+// Settings are options that can change while the server runs.
 type Settings struct {
-	Namespace      string      // location of the certificates of Gateways and DestinationRules
-	MeshConfigFile string      // access log of listeners; empty: that of MeshConfig
-	Reserved       []Reserved  // time without changes before a push; 0: push at once
-	Credentials    Credentials // longest delay of a push by further changes
+	// namespace of objects and proxies that name none; "": Options.Namespace
+	Namespace      string
+	MeshConfigFile string        // file with Istio's MeshConfig; "": its defaults
+	Reserved       []Reserved    // addresses that listeners of the mesh cannot use
+	Credentials    Credentials   // location of the certificates of Gateways and DestinationRules
+	AccessLog      AccessLog     // access log of listeners; empty: that of MeshConfig
+	DebounceAfter  time.Duration // time without changes before a push; 0: push at once
+	DebounceMax    time.Duration // longest delay of a push by further changes
 	// version of the proxies' Envoy, such as "1.40.0"; "": not newer than the linked API
-	AccessLog AccessLog
+	EnvoyVersion string
 	// no Envoy uses the server, so problems are listed but not reported
-	DebounceAfter time.Duration
-	DebounceMax   time.Duration // longest delay of a push
-	EnvoyVersion  string        // of the proxies: "1.40.0"; "" = not newer than the linked API
-	Unused        bool          // no Envoy uses the server: problems are listed, but not reported
+	Unused bool
 }
 
 func fill(o *Options) {

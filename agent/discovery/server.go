@@ -128,12 +128,12 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 		Program: o.Program})
 }
 
-// Run reads the files, and changed ones again, until the context ends; then it returns nil.
+// Run reads the files, and reads changed files again, until the context ends. It returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { s.certificates.run(ctx, s.options.Logger) })
-	watching.Go(func() { _ = s.keySets.Run(ctx) }) // returns nil
+	watching.Go(func() { _ = s.keySets.Run(ctx) }) // Run of key sets always returns nil
 	started := time.Now()
 	s.read(func(of *store.Store) []object.Change {
 		return append(of.Load(), s.takeAccepted(of)...)
@@ -159,7 +159,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case done := <-rescan:
 			took := s.scan(done)
-			// rescans use at most half of the time
+			// scans use at most half of the time
 			rescan, rested = nil, time.After(took)
 		case <-rested:
 			rescan, rested = s.rescan, nil
@@ -197,18 +197,18 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// read reads files and publishes. Only Run may call it.
+// read reads files by a function and publishes the changes. Only Run may call it.
 func (s *Server) read(read func(*store.Store) []object.Change, paths []string) {
 	s.applyNamespaces()
 	s.push(read(s.config.store), paths)
 }
 
-// wakeRun makes Run apply settings, fill new views and store the state, for callers that must not
-// wait for the disk.
+// wakeRun makes Run apply settings, fill new views and store the state. It is for callers that must
+// not wait for the disk.
 func (s *Server) wakeRun() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // a signal is pending
+	default: // the channel has a signal already
 	}
 }
 
@@ -218,7 +218,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reread(paths) {
-		s.retry() // a listener with one may be valid now
+		s.retry() // a listener that uses a changed certificate may be valid now
 	}
 	c := s.config
 	now := edit{objects: map[object.Key]bool{}}
@@ -247,9 +247,9 @@ func (s *Server) push(changes []object.Change, paths []string) {
 	s.reportProblems()
 }
 
-// Feed returns the feed of a proxy, which proxies of the same kind share. Its first snapshot comes
-// once the files were read. The caller must follow the feed, as the server drops unfollowed feeds
-// after some minutes.
+// Feed returns the feed of a proxy, which proxies of the same kind share. Its first snapshot is
+// published once the files were read. The caller must watch the feed, because the server drops
+// feeds without watchers after some minutes.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	if WantsObjects(node) {
 		return s.objectsFeed()
@@ -261,11 +261,12 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return v.Feed(), nil
 }
 
-// Reload applies new settings, and retries resources that clients refused. After an error, the
-// previous settings stay in force.
+// Reload applies new settings, and sends refused resources to clients again. After an error, the
+// previous settings remain in force.
 func (s *Server) Reload(settings Settings) error { return s.configure(settings, true) }
 
-// Configure is Reload that retries nothing: the agent has started, nobody requested a reload.
+// Configure applies new settings like Reload, but does not send refused resources again. It is for
+// a start of the agent, when nobody has requested a reload.
 func (s *Server) Configure(settings Settings) error { return s.configure(settings, false) }
 
 func (s *Server) configure(settings Settings, retry bool) error {
@@ -278,13 +279,13 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	newer := typedconfig.Newer(settings.EnvoyVersion)
 	again := s.newer.Swap(newer) != newer
 	if retry && s.reverted.Load() != nil && s.served() {
-		s.reverted.Store(nil) // Envoy may accept it now
+		s.reverted.Store(nil) // a reverted version is tried again, because Envoy may accept it now
 		again = true
 	}
 	if again {
 		select {
 		case s.reconsider <- struct{}{}:
-		default: // a signal is pending
+		default: // the channel has a signal already
 		}
 	}
 	read := s.readMesh(settings.MeshConfigFile)
