@@ -139,21 +139,23 @@ func denyScope(spec proto.Message) *security.AuthorizationPolicy {
 	return denies
 }
 
+// scopeFields are the fields of all kinds of policies that say which workloads they select.
+var scopeFields = []string{"selector", "targetRef", "targetRefs"}
+
 // selected returns the spec of a denial for the workloads that a policy's spec selects, all of its
-// namespace if that cannot be read. All kinds of policies have these fields in common.
+// namespace if that cannot be read.
 func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 	if spec == nil || spec.Kind != yaml.MappingNode {
 		return denyEverything()
 	}
-	fields := []string{"selector", "targetRef", "targetRefs"}
-	twice := false // one of fields
+	twice := false // one of scopeFields
 	d := &decoder{problemAt: func(_ int, field string) object.Problem {
-		twice = twice || slices.Contains(fields, field)
+		twice = twice || slices.Contains(scopeFields, field)
 		return object.Problem{}
 	}}
 	scope := &yaml.Node{Kind: yaml.MappingNode, Line: spec.Line}
 	d.pairs(spec, nil, func(key, value *yaml.Node) {
-		if slices.Contains(fields, key.Value) {
+		if slices.Contains(scopeFields, key.Value) {
 			scope.Content = append(scope.Content, key, value)
 		}
 	})

@@ -77,9 +77,8 @@ func TestDenials_OfWhatRestricts(t *testing.T) {
 			"{url: file:///a}"): false,
 		plugin("TrafficExtension",
 			"{phase: AUTHN}"): true,
-		"apiVersion: policy.linkerd.io/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: x}": false,
-		"apiVersion: security.istio.com/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}":      true,
-		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}":      false,
+		"apiVersion: security.istio.com/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}": true,
+		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}": false,
 	} {
 		f := newFiles(t)
 		f.write("x.yaml", text+"\n")
@@ -136,8 +135,9 @@ func TestDenials_OfWhatIsSelected(t *testing.T) {
 		{"no YAML", policy("AuthorizationPolicy", "{"), "all at 1"},
 		{"dry run", strings.Replace(policy("AuthorizationPolicy", "{action: DENIED}"), "name: x",
 			"name: x, annotations: {istio.io/dry-run: \"true\"}", 1), ""},
-		{"of another project", strings.Replace(policy("AuthorizationPolicy", "{action: DENIED}"),
-			"security.istio.io", "policy.linkerd.io", 1), ""},
+		{"of another project", strings.Replace(policy("AuthorizationPolicy",
+			"{targetRef: {group: policy.linkerd.io, kind: Server, name: a}}"), "security.istio.io",
+			"policy.linkerd.io", 1), "shop at 1"},
 	} {
 		f := newFiles(t)
 		f.write("x.yaml", entry("a", "a.test")+"---\n")

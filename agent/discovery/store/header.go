@@ -18,7 +18,7 @@ type header struct {
 	labels, annotations               map[string]string
 	spec, items                       *yaml.Node
 	conditions                        map[string]string
-	restricts                         bool // by another kind or apiVersion that is given, too
+	restricts                         bool // by its spec, or another kind or apiVersion
 }
 
 // header reads the fields around the spec. Which ones are valid depends on the kind, which may come
@@ -73,6 +73,9 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 			other.apiVersion = value
 		}
 		h.restricts = h.restricts || other.mayRestrict()
+	}
+	if !h.isIstios() && h.spec != nil {
+		h.restricts = resemblesPolicy(h.spec)
 	}
 	for _, read := range others {
 		read()

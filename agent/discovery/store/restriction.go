@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	extensions "istio.io/api/extensions/v1alpha1"
 
 	"outrider.org/outrider/agent/condition"
@@ -19,6 +21,11 @@ const (
 	securityGroup   = object.SecurityGroup
 	extensionsGroup = "extensions.istio.io"
 )
+
+// groups maps Istio's API groups to whether a kind that is unknown may restrict access. It may in a
+// group of Istio that is unknown.
+var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
+	"telemetry.istio.io": false, "install.istio.io": false}
 
 // restriction is a kind that can restrict access. It is unsupported if it has a spec.
 type restriction struct {
@@ -57,11 +64,42 @@ func securityKinds() []string {
 	return names
 }
 
-// mayRestrict reports whether an object has a kind that can restrict access, or names the API group
-// of such kinds.
+// mayRestrict reports whether an object has a kind that can restrict access, or is in an API group
+// that may have such kinds.
 func (h *header) mayRestrict() bool {
-	return h.restricts || restrictingKind(h.kind) != "" && !foreign(h.apiVersion) ||
-		group(h.apiVersion) == securityGroup
+	_, known := restrictions[h.kind]
+	return h.restricts || known || restrictingKind(h.kind) != "" && !foreign(h.apiVersion) ||
+		restrictingGroup(group(h.apiVersion))
+}
+
+// restrictingGroup reports whether an unknown kind of an API group may restrict access.
+func restrictingGroup(name string) bool {
+	const typos = 3
+	if near := spelling.NearestWithin(name, slices.Sorted(maps.Keys(groups)), typos); near != "" {
+		return groups[near]
+	}
+	return strings.HasSuffix("."+name, ".istio.io")
+}
+
+// resemblesPolicy reports whether a spec is a valid one of a kind that restricts access, and has
+// more than a selector.
+func resemblesPolicy(spec *yaml.Node) bool {
+	for _, name := range object.Kinds(securityGroup) {
+		m := object.NewSpec(object.Kind(name)).ProtoReflect()
+		d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
+		if d.message(spec, m, nil, 0); d.failed {
+			continue
+		}
+		resembles := false
+		m.Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+			resembles = resembles || !slices.Contains(scopeFields, field.JSONName())
+			return true
+		})
+		if resembles {
+			return true
+		}
+	}
+	return false
 }
 
 // restrictingKind returns the kind that can restrict access and has a name, correct or misspelt; ""
@@ -96,14 +134,14 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		if near := spelling.Nearest(h.kind, securityKinds()); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
-		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", securityGroup, h.kind),
-			fix)
+		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("kind %s of %q is unknown, and may restrict "+
+			"access", h.kind, h.apiVersion), fix)
 		r.deny(node, h, found, neverValid)
 		return
 	case group(h.apiVersion) != kind.group:
 		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
 			h.apiVersion,
-			h.kind), "write "+kind.group+"/v1")
+			h.kind), "write "+kind.group+"/v1, or remove it")
 		r.deny(node, h, found, neverValid)
 		return
 	case kind.spec == nil:
