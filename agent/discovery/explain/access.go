@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// guard evaluates an HTTP filter that decides about access, and reports whether it ends the
+// guard evaluates an HTTP filter that controls access, and reports whether the filter ends the
 // request; known is false for other filters.
 func (e *explanation) guard(f *hcmv3.HttpFilter, d *listener) (ended, known bool) {
 	if config, ok := unpack(f.GetTypedConfig(), &rbacv3.RBAC{}); ok {
@@ -43,7 +43,7 @@ func (e *explanation) guard(f *hcmv3.HttpFilter, d *listener) (ended, known bool
 	return false, false
 }
 
-// guardConnection evaluates a network filter for access, as guard does.
+// guardConnection evaluates a network filter that controls access, as guard does for HTTP filters.
 func (e *explanation) guardConnection(f *listenerv3.Filter, d *listener) (ended, known bool) {
 	if config, ok := unpack(f.GetTypedConfig(), &networkrbacv3.RBAC{}); ok {
 		return e.authorize(config.Rules, config.ShadowRules, config.ShadowRulesStatPrefix, d), true
@@ -87,7 +87,7 @@ func (e *explanation) authorize(rules, shadow *rbacconfigv3.RBAC, prefix string,
 	return false
 }
 
-// deny ends the request, or the connection before HTTP.
+// deny ends the request as denied; without an HTTP connection manager, it ends the connection.
 func (e *explanation) deny(reason string, origins []resource.Origin) {
 	e.step("policy", "", origins, reason)
 	fix := "use a client, request or token that the policy allows, or change it"
@@ -99,8 +99,8 @@ func (e *explanation) deny(reason string, origins []resource.Origin) {
 	e.answer.Body = "RBAC: access denied"
 }
 
-// shadow evaluates rules that only leave metadata: those of a dry run, and those that decide
-// whether an external authorizer is called.
+// shadow evaluates rules that deny nothing and only set metadata: those of a dry run, and those
+// that decide whether an external authorizer is called.
 func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listener) {
 	found := e.effective(rules)
 	if found.matches != never {
@@ -130,13 +130,15 @@ func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listene
 	e.step("policy", "", origins, "dry run: would be "+result+" by "+name)
 }
 
-// effective is the first policy of rules that matches, or else may match.
+// effective is the policy in an RBAC filter's rules that decides: the first one that matches, else
+// the first one that may match.
 type effective struct {
 	policy  string
 	matches truth
 }
 
-// effective returns the policy that decides. Envoy tries policies in the order of their names.
+// effective returns the policy of the rules that decides. Envoy tries policies in the order of
+// their names.
 func (e *explanation) effective(rules *rbacconfigv3.RBAC) (found effective) {
 	e.missing = nil
 	for _, name := range slices.Sorted(maps.Keys(rules.Policies)) {
@@ -153,15 +155,15 @@ func (e *explanation) effective(rules *rbacconfigv3.RBAC) (found effective) {
 	return found
 }
 
-// open records a decision of a policy that depends on what the request leaves open.
+// open records that the decision of a policy depends on facts that the request does not state.
 func (e *explanation) open(decision string, origins []resource.Origin) {
 	facts := list(slices.Sorted(maps.Keys(e.missing)))
 	e.step("policy", "", origins, "depends on "+facts)
 	e.unknown("%s: it depends on %s", decision, facts)
 }
 
-// policy returns the origin and a description of a policy by its name in rules, which is Istio's
-// ns[NAMESPACE]-policy[NAME]-rule[INDEX], after a prefix for CUSTOM.
+// policy returns the origin and a description of a policy. The policy's name in the rules is
+// Istio's ns[NAMESPACE]-policy[NAME]-rule[INDEX], after a prefix for CUSTOM.
 func (e *explanation) policy(name string, d *listener) ([]resource.Origin, string) {
 	namespace, policy, rule, ok := splitPolicy(name)
 	if !ok {
@@ -182,7 +184,7 @@ func splitPolicy(name string) (namespace, object, rule string, ok bool) {
 	return namespace, object, strings.TrimSuffix(rest, "]"), first && second && third
 }
 
-// policies returns the origins and a description of all objects that rules come from.
+// policies returns the origins and a description of all objects from which rules were translated.
 func (e *explanation) policies(rules *rbacconfigv3.RBAC, d *listener) ([]resource.Origin, string) {
 	var origins []resource.Origin
 	var names []string

@@ -12,14 +12,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// redirectCodes maps Envoy's names to HTTP status codes.
+// redirectCodes maps Envoy's redirect codes to HTTP status codes.
 var redirectCodes = map[routev3.RedirectAction_RedirectResponseCode]int{
 	routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302,
 	routev3.RedirectAction_SEE_OTHER:          303,
 	routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
 }
 
-// action performs the action of a route: fault, preflight, redirect, direct response or forwarding.
+// action explains the action of a route: fault, preflight, redirect, direct response or forwarding.
 func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) {
 	if e.fault(host, r, origins) || e.preflight(host, r, origins) {
@@ -55,7 +55,7 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	}
 }
 
-// send forwards as a route says.
+// send explains how a route forwards the request.
 func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []resource.Origin) {
 	var targets []Target
 	switch by := to.ClusterSpecifier.(type) {
@@ -101,7 +101,8 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	}
 }
 
-// forwardFacts describes how a route forwards: rewrites, timeout, retries, headers, mirrors.
+// forwardFacts describes how a route forwards requests: rewrites, time-out, retries, headers,
+// mirrors.
 func (e *explanation) forwardFacts(r *routev3.Route, to *routev3.RouteAction) []string {
 	var facts []string
 	p, query, hasQuery := strings.Cut(e.request.Path, "?")
@@ -163,7 +164,7 @@ func targetFacts(targets []Target) []string {
 	return facts
 }
 
-// percent converts a fraction to percent.
+// percent converts a fraction to a percentage.
 func percent(f *typev3.FractionalPercent) float64 {
 	parts := map[typev3.FractionalPercent_DenominatorType]float64{
 		typev3.FractionalPercent_HUNDRED:      1,
@@ -171,7 +172,8 @@ func percent(f *typev3.FractionalPercent) float64 {
 	return float64(f.GetNumerator()) / parts[f.GetDenominator()]
 }
 
-// replaceAll rewrites every match as Envoy does; \1 stands for the first group.
+// replaceAll replaces every match of a rewrite's regular expression, as Envoy does; \1 in the
+// substitution is the first group.
 func replaceAll(rewrite *matcherv3.RegexMatchAndSubstitute, text string) string {
 	compiled, err := regexp.Compile(rewrite.GetPattern().GetRegex())
 	if err != nil {
@@ -181,5 +183,5 @@ func replaceAll(rewrite *matcherv3.RegexMatchAndSubstitute, text string) string 
 	return compiled.ReplaceAllString(text, group.ReplaceAllString(substitution, "$${$1}"))
 }
 
-// group matches a reference to a group in RE2's syntax.
+// group matches a reference to a group in RE2's syntax, such as \1.
 var group = regexp.MustCompile(`\\(\d)`)

@@ -13,19 +13,19 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Names of the listener filters that detect what filter chains match on.
+// Names of listener filters that detect what filter chains match on.
 const (
 	tlsInspector  = "envoy.filters.listener.tls_inspector"
 	httpInspector = "envoy.filters.listener.http_inspector"
 )
 
-// connection has the properties of a connection on which filter chains match.
+// connection holds the properties of a connection on which filter chains match.
 type connection struct {
 	port      uint32
 	address   netip.Addr
-	name      string // server name (SNI); "" if no filter detects it
+	name      string // server name (SNI); "" if no listener filter detects it
 	transport string
-	protocols []string // application protocols
+	protocols []string // application protocols, by ALPN or as detected
 }
 
 func (e *explanation) inspect(d *listener) connection {
@@ -41,7 +41,7 @@ func (e *explanation) inspect(d *listener) connection {
 	switch {
 	case e.request.TLS && has(tlsInspector):
 		c.transport, c.protocols, c.name = "tls", []string{"h2", "http/1.1"}, e.serverName()
-		if e.request.Identity != "" { // as a workload of the mesh
+		if e.request.Identity != "" { // proxies of the mesh use these protocols
 			c.protocols = append([]string{"istio-http/1.1", "istio"}, c.protocols...)
 		}
 	case !e.request.TLS && has(httpInspector):
@@ -61,9 +61,9 @@ func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) b
 		})
 }
 
-// chooseChain selects a filter chain as Envoy does: each criterion in turn retains the chains that
-// match it most specifically, or else those without the criterion. It does not backtrack, and
-// returns nil if no chain matches.
+// chooseChain returns the filter chain that Envoy selects. Each criterion in turn retains the
+// filter chains that match the connection most specifically, or if none does, those without the
+// criterion. It does not backtrack, and returns nil if no filter chain matches.
 func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.FilterChain {
 	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, constrained bool){
 		func(m *listenerv3.FilterChainMatch) (int, bool) {
@@ -122,8 +122,8 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 			chains = indifferent
 		}
 	}
-	// The remaining chains differ only in matches on the client's address, which is unknown. Prefer
-	// chains without them.
+	// The remaining filter chains differ only in matches on the client's address, which is unknown.
+	// Those without such matches are preferred.
 	slices.SortStableFunc(chains, func(a, b *listenerv3.FilterChain) int {
 		return yes(matchesSource(a)) - yes(matchesSource(b))
 	})
@@ -146,7 +146,7 @@ func yes(b bool) int {
 	return 0
 }
 
-// chain selects the filter chain and evaluates its filters.
+// chain determines the filter chain and evaluates its filters.
 func (e *explanation) chain(d *listener) {
 	c := e.inspect(d)
 	chain := chooseChain(d.FilterChains, c)
@@ -233,7 +233,7 @@ func chainText(m *listenerv3.FilterChainMatch) string {
 	return strings.Join(criteria, " and ")
 }
 
-// filters evaluates the network filters up to the terminal one.
+// filters evaluates the network filters of a filter chain, up to the terminal one.
 func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 	for _, f := range chain.Filters {
 		if manager, ok := unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{}); ok {
@@ -262,7 +262,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")
 }
 
-// pass forwards the connection as a TCP proxy does.
+// pass explains how a TCP proxy forwards the connection.
 func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *listener) {
 	var targets []Target
 	weights := proxy.GetWeightedClusters().GetClusters()

@@ -13,11 +13,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// mostEndpoints bounds the endpoints that are listed; the rest is counted.
+// mostEndpoints bounds the number of endpoints that are listed. Of the rest only the number is
+// shown.
 const mostEndpoints = 20
 
-// forward sends a request to clusters. If none of them is usable, the request ends with the outcome
-// and status.
+// forward explains how a request is sent to clusters. If none of them can be used, the request ends
+// with the outcome nothing and the status.
 func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = Forwarded
@@ -42,8 +43,8 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	}
 }
 
-// cluster adds the steps of a cluster and its endpoints, and returns why nothing can be sent to it;
-// "" if it is usable.
+// cluster adds the steps of a cluster and its endpoints. It returns why requests to the cluster
+// fail, and the fix; "" if they do not.
 func (e *explanation) cluster(name string) (reason, fix string) {
 	key := resource.Key{Type: resource.ClusterType, Name: name}
 	r := e.proxy.Resources.Get(key)
@@ -183,7 +184,7 @@ func addressText(a *corev3.Address) string {
 	return net.JoinHostPort(s.GetAddress(), fmt.Sprint(s.GetPortValue()))
 }
 
-// clusterFix returns how to make a cluster work whose name has Istio's form; "" for other names.
+// clusterFix returns how to correct a cluster whose name has Istio's form; "" for other names.
 func (e *explanation) clusterFix(name string) string {
 	parts := strings.SplitN(name, "|", 4)
 	switch {

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// decode reads a resource into a message of its type.
+// decode decodes a resource into a message of its type.
 func decode[T proto.Message](r *resource.Resource, into T) (T, error) {
 	if err := proto.Unmarshal(r.Value(), into); err != nil {
 		return into, fmt.Errorf("read %s: %w", r.Name, err)
@@ -17,8 +17,8 @@ func decode[T proto.Message](r *resource.Resource, into T) (T, error) {
 	return into, nil
 }
 
-// unpack decodes a packed message into a message of its type; false if it has another type or is
-// invalid.
+// unpack decodes a packed message into a message of its type. It returns false if the type differs
+// or the message is invalid.
 func unpack[T proto.Message](packed *anypb.Any, into T) (T, bool) {
 	return into, packed.MessageIs(into) && packed.UnmarshalTo(into) == nil
 }

@@ -1,5 +1,6 @@
-// Package explain determines how an Envoy with given resources handles a request, and which objects
-// decide that. It selects listener, filter chain, virtual host, route and cluster as Envoy does.
+// Package explain determines how an Envoy with certain resources handles a request, and which
+// objects are the reason. It selects listener, filter chain, virtual host, route and cluster as
+// Envoy does.
 package explain
 
 import (
@@ -16,17 +17,17 @@ import (
 )
 
 type (
-	// Request is the request to explain.
+	// Request is the request to be explained.
 	Request = answer.Request
 	// Header is a header of the request.
 	Header = answer.Header
-	// Answer is how Envoy would handle the request.
+	// Answer says what happens to a request, and why.
 	Answer = answer.Answer
-	// Outcome is what becomes of the request.
+	// Outcome says what happens to a request.
 	Outcome = answer.Outcome
-	// Target is a destination of the request.
+	// Target is a cluster that gets requests.
 	Target = answer.Target
-	// Step is one decision on the way.
+	// Step is one decision in the handling of a request.
 	Step = answer.Step
 )
 
@@ -39,50 +40,53 @@ const (
 	Closed    = answer.Closed
 )
 
-// Proxy has the resources of an Envoy and the properties of its host.
+// Proxy holds the resources of an Envoy and the properties of its host.
 type Proxy struct {
 	Resources *resource.Snapshot
-	Router    bool         // a gateway, without inbound and outbound listeners
-	Captured  bool         // connections are intercepted
-	Own       []netip.Addr // addresses of the host: captured connections to them are inbound
+	Router    bool         // the proxy is a gateway: its listeners are neither inbound nor outbound
+	Captured  bool         // connections of the host are captured
+	Own       []netip.Addr // addresses of the host; captured connections to them are inbound
 
-	// Origins returns the origins of a virtual host, the deciding one first; nil if they are not
-	// known separately. May be nil.
+	// Origins returns the origins of a virtual host, the most important one first; nil if they are
+	// the same as those of the route configuration. The function may be nil.
 	Origins func(routes, domain string) []resource.Origin
-	// Filters returns the EnvoyFilters that added or changed a filter of a listener. May be nil.
+	// Filters returns the EnvoyFilters that added or changed a filter of a listener. The function
+	// may be nil.
 	Filters func(listener, filter string) []resource.Origin
-	// Refused returns why Envoy refused a resource, "" if it did not. May be nil.
+	// Refused returns why Envoy refused a resource, "" if it did not. The function may be nil.
 	Refused func(resource.Key) string
-	// Live has the counters of the running Envoy, by cluster; nil if unknown.
+	// Live has statistics of the running Envoy, by cluster; nil if unknown.
 	Live map[string]Live
 	// Identity is the SPIFFE ID of the proxy's certificate; "" if unknown.
 	Identity string
-	// Peer returns the mode of mutual TLS of an endpoint of a cluster. May be nil.
+	// Peer returns the mode of mutual TLS of an endpoint of a cluster. The function may be nil.
 	Peer func(cluster, endpoint string) Peer
-	// Idle names a Gateway with a server on the request's port that does not apply to this proxy,
-	// with the reason; "" if there is none.
+	// Idle names a Gateway that has a server on the request's port and does not select this proxy,
+	// with the reason; "" if there is none. IdleFix is the fix.
 	Idle, IdleFix string
 }
 
-// State is what only a running agent knows of a proxy.
+// State holds what only a running agent knows of a proxy.
 type State struct {
-	Live     map[string]Live // see Proxy
+	Live     map[string]Live // statistics of the running Envoy; see Proxy.Live
 	Identity string
 }
 
-// explanation is the state of one call of Explain.
+// explanation holds the state of one call of Explain.
 type explanation struct {
 	proxy   Proxy
 	request Request
 	answer  Answer
 
-	hcm         *hcmv3.HttpConnectionManager // nil before HTTP
-	terminated  bool                         // the filter chain ends TLS
-	destination netip.Addr                   // of the connection; the zero value if unknown
-	metadata    map[string]map[string]any    // that filters have left, by filter
-	foreign     bool                         // a filter whose effect is unknown is in the chain
-	missing     map[string]bool              // facts that the last policies depend on
-	custom      effective                    // policy that calls an external authorizer
+	hcm        *hcmv3.HttpConnectionManager // HTTP connection manager; nil before it is reached
+	terminated bool                         // the filter chain terminates TLS
+	// destination address of the connection; zero if unknown
+	destination netip.Addr
+	metadata    map[string]map[string]any // metadata set by filters, by filter
+	foreign     bool                      // there is a filter whose effect is unknown
+	missing     map[string]bool           // facts on which the last evaluated policies depend
+	// policy that decides whether an external authorizer is called
+	custom effective
 }
 
 // Explain returns how a proxy handles a request.
@@ -104,7 +108,7 @@ func (e *explanation) step(what, name string, origins []resource.Origin, facts .
 		Origins: origins})
 }
 
-// unknown records, once, a fact that could change the answer.
+// unknown records a fact that could change the answer, unless it is recorded already.
 func (e *explanation) unknown(format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
 	for _, known := range e.answer.Unknown {
@@ -120,7 +124,7 @@ func (e *explanation) end(outcome Outcome, status int, reason, fix string) {
 		outcome, status, reason, fix
 }
 
-// refusal returns a fact for a step if Envoy refused the resource: the step then describes the
+// refusal returns a sentence for a step if Envoy refused the resource: the step then describes the
 // refused version.
 func (e *explanation) refusal(key resource.Key) []string {
 	if e.proxy.Refused == nil {
@@ -134,7 +138,7 @@ func (e *explanation) refusal(key resource.Key) []string {
 	return nil
 }
 
-// authority returns the request's :authority.
+// authority returns the value of the request's :authority.
 func (e *explanation) authority() string {
 	if e.request.Literal != "" {
 		return e.request.Literal

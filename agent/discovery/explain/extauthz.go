@@ -8,14 +8,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// authorizer is an external authorizer.
+// authorizer is a filter's configuration for an external authorizer.
 type authorizer struct {
-	condition *matcherv3.MetadataMatcher // of the call; nil: every request
+	// condition of the call; nil: it is called for every request
+	condition *matcherv3.MetadataMatcher
 	cluster   string
 	failOpen  bool
 }
 
-// external evaluates whether an external authorizer is called. Its answer is not known.
+// external evaluates whether an external authorizer is called. How the authorizer decides is not
+// known.
 func (e *explanation) external(to authorizer, d *listener) {
 	var origins []resource.Origin
 	by := "every request"

@@ -14,15 +14,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// The supported HTTP filters, in their order in Outrider's listeners.
+// Names of the supported HTTP filters, in the order in which Outrider's listeners have them.
 const (
 	faultFilter  = "envoy.filters.http.fault"
 	corsFilter   = "envoy.filters.http.cors"
 	routerFilter = "envoy.filters.http.router"
 )
 
-// perRoute decodes a filter's configuration of the route, or else of its virtual host. It reports
-// whether there is one.
+// perRoute decodes the configuration of a filter in the route, or else in its virtual host. It
+// reports whether there is one.
 func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *routev3.Route,
 	into T) bool {
 	packed := r.TypedPerFilterConfig[filter]
@@ -33,7 +33,7 @@ func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *rout
 	return ok
 }
 
-// fault adds the step of a route's faults, and reports whether one certainly ends the request.
+// fault adds a step for a route's faults, and reports whether a fault certainly ends the request.
 func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) bool {
 	f := &faultv3.HTTPFault{}
@@ -62,7 +62,7 @@ func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	}
 	e.answer.Outcome, e.answer.Status = Answered, int(abort.GetHttpStatus())
 	if abort.GetGrpcStatus() != 0 {
-		e.answer.Status = 200 // gRPC sends its status in a trailer
+		e.answer.Status = 200 // for gRPC, the error is in a trailer
 	}
 	return true
 }

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// manager evaluates an HTTP connection manager.
+// manager evaluates an HTTP connection manager: its filters and routes.
 func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	if e.hcm = m; strings.Contains(e.request.Path, "#") {
 		e.end(Answered, http.StatusBadRequest, "the path has a fragment (#)", "send the path without")
@@ -80,7 +80,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	e.routes(host, origins)
 }
 
-// managerFacts describes the settings of a connection manager that requests notice.
+// managerFacts describes the settings of a connection manager that affect requests.
 func managerFacts(m *hcmv3.HttpConnectionManager) []string {
 	var facts []string
 	if n := m.XffNumTrustedHops; n > 0 {
@@ -115,7 +115,7 @@ func (e *explanation) hostFix() string {
 		e.request.Host, e.request.Port)
 }
 
-// normalized returns a path as the connection manager passes it to the routes.
+// normalized returns a path in the form in which the connection manager matches it with routes.
 func normalized(m *hcmv3.HttpConnectionManager, target string) string {
 	before, query, hasQuery := strings.Cut(target, "?")
 	p := before
@@ -142,13 +142,14 @@ func normalized(m *hcmv3.HttpConnectionManager, target string) string {
 	return p
 }
 
-// escape is an escaped byte; unreserved matches the characters that need no escape (RFC 3986, 2.3).
+// escape matches an escaped byte; unreserved matches the characters that need no escape (RFC 3986,
+// 2.3).
 var (
 	escape     = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 	unreserved = regexp.MustCompile(`^[A-Za-z0-9._~-]$`)
 )
 
-// dotless removes the segments . and .. and leaves empty ones (RFC 3986, 5.2.4).
+// dotless removes the segments . and .. from a path, and retains empty segments (RFC 3986, 5.2.4).
 func dotless(p string) string {
 	if !strings.Contains(p, "/.") {
 		return p
@@ -172,8 +173,8 @@ func dotless(p string) string {
 	return strings.Join(out, "/")
 }
 
-// findHost finds the virtual host of an authority: the exact domain, the longest that begins with
-// *, the longest that ends with *, then * alone.
+// findHost returns the virtual host for an authority: that with the exact domain, else with the
+// longest domain that begins with *, else with the longest that ends with *, else with *.
 func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.VirtualHost, string) {
 	authority = strings.ToLower(authority)
 	if routes.IgnorePortInHostMatching {
@@ -191,9 +192,9 @@ func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.Vi
 	return best, found
 }
 
-// closeness orders domains by how specifically they match an authority; 0: no match.
+// closeness ranks a domain by how specifically it matches an authority; 0: it does not match.
 func closeness(domain, authority string) int {
-	const exact, suffix, prefix = 1 << 30, 1 << 20, 1 << 10 // more than any length
+	const exact, suffix, prefix = 1 << 30, 1 << 20, 1 << 10 // higher than the length of any domain
 	switch {
 	case domain == authority:
 		return exact
@@ -209,7 +210,7 @@ func closeness(domain, authority string) int {
 	return 0
 }
 
-// withoutPort removes the port of an authority. An IPv6 address retains its brackets.
+// withoutPort removes the port from an authority. The brackets of an IPv6 address remain.
 func withoutPort(authority string) string {
 	if at := strings.LastIndexByte(authority, ':'); at > strings.LastIndexByte(authority, ']') {
 		return authority[:at]

@@ -12,18 +12,18 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// Istio's names of the secret with the proxy's certificate of the mesh, and of the metadata by
+// Istio's names: of the secret with the proxy's certificate of the mesh, and of the metadata by
 // which endpoints get a transport socket.
 const (
 	ownCertificate = "default"
 	socketMatch    = "envoy.transport_socket_match"
 )
 
-// Peer is the mode of mutual TLS of a workload.
+// Peer describes the mode of mutual TLS of a workload.
 type Peer struct {
 	Mode     string // STRICT, PERMISSIVE or DISABLE
-	By       string // the PeerAuthentication with its file and line
-	Identity bool   // the workload takes part in automatic mutual TLS
+	By       string // PeerAuthentication that sets the mode, with its file and line
+	Identity bool   // automatic mutual TLS is used for connections to the workload
 }
 
 // upstream returns how connections to a cluster are encrypted, and with which identities.
@@ -50,7 +50,7 @@ func (e *explanation) socketText(s *corev3.TransportSocket) string {
 	return text + e.identities(context.CommonTlsContext)
 }
 
-// identities returns which certificates a side of a connection presents and expects.
+// identities describes which certificates one side of a TLS connection presents and expects.
 func (e *explanation) identities(common *tlsv3.CommonTlsContext) string {
 	var text strings.Builder
 	for _, secret := range common.GetTlsCertificateSdsSecretConfigs() {
@@ -73,7 +73,8 @@ func (e *explanation) identities(common *tlsv3.CommonTlsContext) string {
 	return text.String()
 }
 
-// acceptedNames returns the subject alternative names that a peer may have; "*" ends prefixes.
+// acceptedNames returns the subject alternative names that a peer may have. A final "*" marks a
+// prefix.
 func acceptedNames(check *tlsv3.CertificateValidationContext) []string {
 	var names []string
 	matchers := check.GetMatchSubjectAltNames() //nolint:staticcheck // istiod sets the deprecated field
@@ -92,7 +93,7 @@ func acceptedNames(check *tlsv3.CertificateValidationContext) []string {
 	return names
 }
 
-// downstream returns which certificates a filter chain that ends TLS presents and expects.
+// downstream describes which certificates a filter chain that terminates TLS presents and expects.
 func (e *explanation) downstream(chain *listenerv3.FilterChain) string {
 	context, _ := unpack(chain.GetTransportSocket().GetTypedConfig(),
 		&tlsv3.DownstreamTlsContext{})
@@ -108,10 +109,11 @@ func mutual(ep *endpointv3.LbEndpoint) bool {
 	return ep.GetMetadata().GetFilterMetadata()[socketMatch] != nil
 }
 
-// mismatch is how connections to an endpoint differ from what its PeerAuthentication requires.
+// mismatch says why connections to an endpoint do not meet the requirement of its
+// PeerAuthentication.
 type mismatch struct {
-	why, fix string // "": they do not
-	certain  bool   // the endpoint is known to be a workload of the mesh
+	why, fix string // reason and fix; "": connections meet the requirement
+	certain  bool   // the endpoint is certainly a workload of the mesh
 }
 
 func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) mismatch {
@@ -140,8 +142,8 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 	return mismatch{}
 }
 
-// identified reports whether the filter chain accepts the client's certificate, or the lack of one.
-// If not, it ends the explanation.
+// identified reports whether the filter chain accepts the client's certificate, or a client without
+// one. If not, the request ends.
 func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
 	context, ok := unpack(chain.GetTransportSocket().GetTypedConfig(), &tlsv3.DownstreamTlsContext{})
 	if !ok || !context.GetRequireClientCertificate().GetValue() {

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Faults that Envoy's filter finds beside those of package jwt.
+// Faults that Envoy's JWT filter detects in addition to those of package jwt.
 const (
 	missingToken        jwt.Fault = "Jwt is missing"
 	unknownIssuer       jwt.Fault = "Jwt issuer is not configured"
@@ -25,7 +25,7 @@ const (
 	requirementExternal jwt.Fault = "?"
 )
 
-// adviceFor says what to change for a fault.
+// adviceFor returns what to change for each fault.
 var adviceFor = map[jwt.Fault]string{
 	expiredToken:           "get a new token",
 	earlyToken:             "use the token later, or correct the clock of its issuer",
@@ -36,7 +36,8 @@ var adviceFor = map[jwt.Fault]string{
 	jwt.VerificationFailed: "look whether the token is from the issuer: another key signed it",
 }
 
-// authenticate evaluates a JWT filter, and reports whether it ends the request.
+// authenticate evaluates the configuration of a JWT filter, and reports whether the filter ends the
+// request.
 func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener) (ended bool) {
 	_, origin := e.header("origin")
 	_, preflight := e.header("access-control-request-method")
@@ -88,16 +89,16 @@ func objectsOf(d *listener, kind string) (found []resource.Origin) {
 	return found
 }
 
-// authentication is the evaluation of a JWT filter's requirements.
+// authentication holds the state of evaluating a JWT filter's requirements.
 type authentication struct {
 	*explanation
 	providers map[string]*jwtv3.JwtProvider
-	payload   map[string]any // metadata of valid tokens
-	issuer    string         // of a valid token
+	payload   map[string]any // metadata from valid tokens
+	issuer    string         // issuer of a valid token
 }
 
-// require evaluates a requirement as Envoy does: all stops at the first failure; any prefers
-// failures of a token over the lack of one.
+// require evaluates a requirement as Envoy does. RequiresAll stops at the first failure.
+// RequiresAny prefers the failure of a token over the lack of one.
 func (a *authentication) require(r *jwtv3.JwtRequirement) jwt.Fault {
 	switch of := r.GetRequiresType().(type) {
 	case nil:
@@ -116,7 +117,7 @@ func (a *authentication) require(r *jwtv3.JwtRequirement) jwt.Fault {
 	case *jwtv3.JwtRequirement_RequiresAny:
 		return a.requireAny(of.RequiresAny.Requirements)
 	}
-	return requirementExternal // nothing that Outrider or istiod writes
+	return requirementExternal // a requirement that neither Outrider nor istiod writes
 }
 
 func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) jwt.Fault {
@@ -140,7 +141,7 @@ func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) jwt.Fault {
 	return final
 }
 
-// verify checks the tokens where a provider looks for them: all have to be valid.
+// verify checks the tokens in all locations of a provider. All of them must be valid.
 func (a *authentication) verify(name string, audiences []string) jwt.Fault {
 	p := a.providers[name]
 	tokens := a.tokens(p)
@@ -168,7 +169,7 @@ func (a *authentication) verify(name string, audiences []string) jwt.Fault {
 	return jwt.Valid
 }
 
-// tokens returns the texts in the locations of a provider: headers, parameters, then cookies.
+// tokens returns the tokens in the locations of a provider: headers, parameters, then cookies.
 func (a *authentication) tokens(p *jwtv3.JwtProvider) (found []string) {
 	headers, parameters := p.GetFromHeaders(), p.GetFromParams()
 	if len(headers)+len(parameters)+len(p.GetFromCookies()) == 0 {
@@ -203,7 +204,7 @@ func (a *authentication) tokens(p *jwtv3.JwtProvider) (found []string) {
 	return found
 }
 
-// afterPrefix returns the token after a prefix anywhere in a header.
+// afterPrefix returns the token that follows a prefix, which may be anywhere in a header.
 func afterPrefix(value, prefix string) (string, bool) {
 	if prefix == "" {
 		return value, true
@@ -223,7 +224,7 @@ func afterPrefix(value, prefix string) (string, bool) {
 	return rest[start:], true
 }
 
-// queryValue returns the first value of a decoded query parameter.
+// queryValue returns the first value of a query parameter, decoded.
 func queryValue(query, name string) (string, bool) {
 	for part := range strings.SplitSeq(query, "&") {
 		key, value, _ := strings.Cut(part, "=")

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// listener is a decoded TCP listener with an IP address.
+// listener is a decoded TCP listener that has an IP address.
 type listener struct {
 	*listenerv3.Listener
 	resource *resource.Resource
@@ -20,7 +20,7 @@ type listener struct {
 	port     uint32
 }
 
-// connect finds the listener that takes the connection.
+// connect determines the listener that accepts the connection.
 func (e *explanation) connect() {
 	listeners, err := e.listeners()
 	if err != nil {
@@ -55,7 +55,8 @@ func (e *explanation) listen(d *listener) {
 	e.chain(d)
 }
 
-// patched adds the step of a filter if an EnvoyFilter added or changed it, or if there are facts.
+// patched adds a step for a filter if an EnvoyFilter added or changed the filter, or if there are
+// facts about it.
 func (e *explanation) patched(what, name string, d *listener, facts ...string) {
 	var origins []resource.Origin
 	if e.proxy.Filters != nil {
@@ -78,7 +79,7 @@ func (e *explanation) listeners() ([]*listener, error) {
 		socket := l.GetAddress().GetSocketAddress()
 		address, err := netip.ParseAddr(socket.GetAddress())
 		if err != nil || socket.Protocol == corev3.SocketAddress_UDP {
-			continue // a Unix socket, internal, or for HTTP/3
+			continue // listens on a Unix socket, internally, or for HTTP/3
 		}
 		listeners = append(listeners, &listener{Listener: l, resource: set[name], address: address,
 			port: socket.GetPortValue()})
@@ -86,9 +87,9 @@ func (e *explanation) listeners() ([]*listener, error) {
 	return listeners, nil
 }
 
-// bound returns the listener that is bound to the request's port. If the request has no address,
-// bound prefers outbound listeners, as applications use them, and for a request that names its
-// client inbound ones.
+// bound returns the listener that is bound to the request's port. If the request states no address,
+// bound prefers outbound listeners, which applications use, or, if the request states its client,
+// inbound listeners.
 func (e *explanation) bound(listeners []*listener) *listener {
 	var matching, elsewhere []*listener
 	for _, d := range listeners {
@@ -101,7 +102,7 @@ func (e *explanation) bound(listeners []*listener) *listener {
 			matching = append(matching, d)
 		}
 	}
-	// A specific address takes precedence over the wildcard address.
+	// A specific address has precedence over the wildcard address.
 	slices.SortStableFunc(matching, func(a, b *listener) int { return e.rank(a) - e.rank(b) })
 	if len(matching) > 1 {
 		e.unknown("%d listeners have port %d: this is about the one on %s", len(matching),
@@ -131,10 +132,10 @@ func (e *explanation) bound(listeners []*listener) *listener {
 	return nil
 }
 
-// mostListening bounds the addresses that a refusal lists.
+// mostListening bounds the number of addresses that are listed if a connection is refused.
 const mostListening = 10
 
-// listening lists the addresses where Envoy listens.
+// listening lists the addresses on which Envoy listens.
 func listening(listeners []*listener) string {
 	var all []string
 	for _, d := range listeners {
@@ -151,7 +152,7 @@ func listening(listeners []*listener) string {
 	return "; listeners: " + list(all)
 }
 
-// rank orders the listeners of one port, the preferred one first.
+// rank returns the order of listeners on the same port, the preferred one first.
 func (e *explanation) rank(d *listener) int {
 	rank := 0
 	if d.address.IsUnspecified() {
@@ -166,15 +167,15 @@ func (e *explanation) rank(d *listener) int {
 	return rank
 }
 
-// captured returns the listener of a captured connection: virtualInbound for inbound connections,
-// else that of the address and port, else that of the port, else the one that receives all captured
-// connections (use_original_dst).
+// captured returns the listener that handles a captured connection: virtualInbound for inbound
+// connections, else the listener of the address and port, else that of the port, else the one that
+// receives all captured connections (use_original_dst).
 func (e *explanation) captured(listeners []*listener) *listener {
 	for _, d := range listeners {
 		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() &&
 			e.request.Address.IsValid() && d.address == e.request.Address &&
 			d.port == e.request.Port {
-			return d // a direct connection
+			return d // the connection is to the listener itself, and not captured
 		}
 	}
 	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address) ||

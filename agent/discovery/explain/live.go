@@ -8,20 +8,20 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Live has a running Envoy's counters of a cluster since its start.
+// Live has statistics of a cluster in a running Envoy since its start.
 type Live struct {
-	Endpoints  uint64 // current number
-	Resolved   bool   // its DNS names were looked up, successfully or not
+	Endpoints  uint64 // current number of endpoints
+	Resolved   bool   // the DNS names were looked up at least once, successfully or not
 	Handshakes uint64 // successful TLS handshakes
-	Untrusted  uint64 // failed handshakes: no trusted authority signed the server's certificate
+	Untrusted  uint64 // failed handshakes: no trusted CA signed the server's certificate
 	OtherName  uint64 // failed handshakes: the certificate is for another name
-	Faulty     uint64 // other failed handshakes: no TLS, or no common parameters
+	Faulty     uint64 // failed handshakes for other reasons: no TLS, or no common parameters
 }
 
-// Finding is a problem of a cluster that a running Envoy's counters show.
+// Finding is a problem of a cluster that a running Envoy's statistics show.
 type Finding struct {
 	Message, Fix string
-	Rule         bool // the fix is in the DestinationRule, not in the ServiceEntry
+	Rule         bool // the fix concerns the DestinationRule, not the ServiceEntry
 }
 
 // Unresolved returns the finding for a cluster whose DNS names have no address; nil if there is
@@ -41,8 +41,8 @@ func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 		Fix: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
 }
 
-// Untrusting returns the finding for a cluster with failed and without successful TLS handshakes;
-// nil if there is none.
+// Untrusting returns the finding for a cluster of whose TLS handshakes some failed and none
+// succeeded; nil for other clusters.
 func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 	found := &Finding{Rule: true}
 	var why string
@@ -67,7 +67,7 @@ func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 	return found
 }
 
-// Findings returns the findings of all clusters, by cluster.
+// Findings returns the findings of all clusters, by the cluster's resource.
 func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.Resource][]Finding {
 	found := map[*resource.Resource][]Finding{}
 	for name, r := range resources.Set(resource.ClusterType) {
@@ -78,7 +78,7 @@ func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.
 		}
 		c, err := decode(r, &clusterv3.Cluster{})
 		if err != nil {
-			continue // our own encoding
+			continue // never happens: this program encoded the cluster
 		}
 		for _, f := range []*Finding{counted.Unresolved(c), counted.Untrusting(c)} {
 			if f != nil {

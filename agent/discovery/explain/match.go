@@ -10,7 +10,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// verdict says whether a match can hold, and lists the conditions that the request leaves open.
+// verdict says whether a match is satisfied, and lists conditions whose result the request does not
+// determine.
 type verdict struct {
 	holds bool
 	open  []string
@@ -18,7 +19,7 @@ type verdict struct {
 
 func (v verdict) certain() bool { return v.holds && len(v.open) == 0 }
 
-// match evaluates a route's match for the request.
+// match evaluates a route's match with the request.
 func (e *explanation) match(m *routev3.RouteMatch) verdict {
 	v := verdict{holds: true}
 	if !e.matchPath(m, &v) {
@@ -83,15 +84,15 @@ func (e *explanation) matchPath(m *routev3.RouteMatch, v *verdict) bool {
 	return true
 }
 
-// fullMatch reports whether an expression matches the whole text, as in Envoy. An invalid
+// fullMatch reports whether a regular expression matches a whole text, as in Envoy. An invalid
 // expression matches nothing; Envoy would have refused it.
 func fullMatch(expression, text string) bool {
 	compiled, err := regexp.Compile(`\A(?:` + expression + `)\z`)
 	return err == nil && compiled.MatchString(text)
 }
 
-// header returns the value of a header and whether there is one. Several values are joined as Envoy
-// does.
+// header returns the value of a header, and whether the request has it. Several values are joined
+// as Envoy does.
 func (e *explanation) header(name string) (string, bool) {
 	switch name = strings.ToLower(name); name {
 	case ":method":
@@ -123,7 +124,7 @@ func (e *explanation) matchHeader(h *routev3.HeaderMatcher, v *verdict) bool {
 		return (there || h.TreatMissingHeaderAsEmpty) == present != h.InvertMatch
 	}
 	if !there && !h.TreatMissingHeaderAsEmpty {
-		return false // even where it is inverted
+		return false // a missing header does not match, even if the match is inverted
 	}
 	var holds bool
 	switch want := h.HeaderMatchSpecifier.(type) {
@@ -144,7 +145,7 @@ func (e *explanation) matchHeader(h *routev3.HeaderMatcher, v *verdict) bool {
 	return holds != h.InvertMatch
 }
 
-// matchString reports whether a text matches; known is false if an extension decides that.
+// matchString reports whether a text matches. known is false if an extension of Envoy decides it.
 func matchString(m *matcherv3.StringMatcher, text string) (holds, known bool) {
 	fold := func(s string) string { return s }
 	if m.GetIgnoreCase() {
@@ -183,7 +184,7 @@ func (e *explanation) matchParameter(q *routev3.QueryParameterMatcher, v *verdic
 	return there
 }
 
-// parameter returns the first value of a query parameter, without decoding it.
+// parameter returns the first value of a query parameter as it is, without decoding.
 func parameter(target, name string) (string, bool) {
 	_, query, _ := strings.Cut(target, "?")
 	for part := range strings.SplitSeq(query, "&") {

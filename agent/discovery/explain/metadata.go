@@ -6,7 +6,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// publish adds metadata of a filter.
+// publish adds metadata that a filter sets.
 func (e *explanation) publish(filter string, values map[string]any) {
 	if e.metadata == nil {
 		e.metadata = map[string]map[string]any{}
@@ -19,7 +19,7 @@ func (e *explanation) publish(filter string, values map[string]any) {
 	}
 }
 
-// hasMetadata returns whether metadata matches, which filters before have left.
+// hasMetadata reports whether the metadata that earlier filters have set matches.
 func (e *explanation) hasMetadata(m *matcherv3.MetadataMatcher) truth {
 	found := e.metadata[m.Filter]
 	if found == nil && e.foreign {
@@ -37,7 +37,7 @@ func (e *explanation) hasMetadata(m *matcherv3.MetadataMatcher) truth {
 	return holds
 }
 
-// hasValue returns whether a value, decoded from JSON, matches. nil is an absent one.
+// hasValue reports whether a JSON value matches; nil is a missing value.
 func (e *explanation) hasValue(m *matcherv3.ValueMatcher, value any) truth {
 	switch want := m.GetMatchPattern().(type) {
 	case *matcherv3.ValueMatcher_NullMatch_:
@@ -71,7 +71,7 @@ func (e *explanation) hasValue(m *matcherv3.ValueMatcher, value any) truth {
 	return e.lacks(missingExtension)
 }
 
-// split replaces claims that are texts by the list of their parts between spaces.
+// split replaces claims that are texts by lists of their words.
 func split(claims map[string]any, names []string) {
 	for _, name := range names {
 		if text, ok := claims[name].(string); ok {

@@ -13,14 +13,14 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// Facts that a request may leave open.
+// Facts that a request may not state.
 const (
 	missingSource      = "the client's address (--from IP)"
 	missingDestination = "the address that the client connects to (--to)"
 	missingExtension   = "a part of the policy that only Envoy evaluates"
 )
 
-// lacks records that the result depends on a fact which the request does not state, and returns
+// lacks records that the result depends on a fact that the request does not state. It returns
 // maybe.
 func (e *explanation) lacks(fact string) truth {
 	if e.missing == nil {
@@ -30,7 +30,7 @@ func (e *explanation) lacks(fact string) truth {
 	return maybe
 }
 
-// permits returns whether a permission matches the request.
+// permits reports whether a permission matches the request.
 func (e *explanation) permits(p *rbacconfigv3.Permission) truth {
 	switch rule := p.Rule.(type) {
 	case *rbacconfigv3.Permission_AndRules:
@@ -72,7 +72,7 @@ func (e *explanation) permits(p *rbacconfigv3.Permission) truth {
 	return e.lacks(missingExtension)
 }
 
-// identifies returns whether a principal matches the client.
+// identifies reports whether a principal matches the client.
 func (e *explanation) identifies(p *rbacconfigv3.Principal) truth {
 	switch id := p.Identifier.(type) {
 	case *rbacconfigv3.Principal_AndIds:
@@ -124,7 +124,7 @@ func (e *explanation) hasHeader(m *routev3.HeaderMatcher) truth {
 
 func (e *explanation) hasPath(m *matcherv3.PathMatcher) truth {
 	if e.hcm == nil {
-		return never // a connection without HTTP
+		return never // connections that are not parsed as HTTP have no such attribute
 	}
 	return e.matchesText(m.GetPath(), e.path())
 }
@@ -145,8 +145,8 @@ func (e *explanation) matchesText(m *matcherv3.StringMatcher, text string) truth
 	return truthOf(holds)
 }
 
-// inBlock returns whether an address is in a block. If the address is not known, it records the
-// fact missing.
+// inBlock reports whether an address is in a CIDR block. If the address is not known, it records
+// the missing fact.
 func (e *explanation) inBlock(block *corev3.CidrRange, address netip.Addr, missing string) truth {
 	from, err := netip.ParseAddr(block.AddressPrefix)
 	if err != nil {
@@ -159,7 +159,7 @@ func (e *explanation) inBlock(block *corev3.CidrRange, address netip.Addr, missi
 	return truthOf(prefix.Contains(address))
 }
 
-// remote returns the client's address after x-forwarded-for, the zero value if it is not known.
+// remote returns the client's address according to x-forwarded-for; zero if unknown.
 func (e *explanation) remote() netip.Addr {
 	m := e.hcm
 	if m == nil {
@@ -184,7 +184,7 @@ func (e *explanation) remote() netip.Addr {
 	return address
 }
 
-// serverName returns the server name (SNI) that Envoy sees, "" for a connection without TLS.
+// serverName returns the server name (SNI) of the connection; "" without TLS.
 func (e *explanation) serverName() string {
 	if !e.request.TLS {
 		return ""
@@ -192,7 +192,8 @@ func (e *explanation) serverName() string {
 	if e.request.ServerName != "" {
 		return strings.ToLower(e.request.ServerName)
 	}
-	if e.request.Identity != "" && !e.proxy.Router { // as sidecars of the mesh do
+	// clients in the mesh are sidecars, which send Istio's server names
+	if e.request.Identity != "" && !e.proxy.Router {
 		return fmt.Sprintf("outbound_.%d_._.%s", e.request.Port, strings.ToLower(e.request.Host))
 	}
 	if _, err := netip.ParseAddr(e.request.Host); err == nil {
@@ -201,7 +202,7 @@ func (e *explanation) serverName() string {
 	return strings.ToLower(e.request.Host)
 }
 
-// matchTemplate reports whether a URI template of Envoy matches a path: * is a segment, ** any
+// matchTemplate reports whether a URI template of Envoy matches a path: * is one segment, ** any
 // number of segments.
 func matchTemplate(template, path string) bool {
 	const literal = `a-zA-Z0-9\-._~%!$&'()+,;:@`

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// routes selects the first route that matches.
+// routes determines the first route of a virtual host that matches.
 func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origin) {
 	if host.RequireTls != routev3.VirtualHost_NONE && !e.request.TLS {
 		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301,
@@ -43,8 +43,8 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 		"add a route without a match to the end of the VirtualService")
 }
 
-// settingFacts lists the filters that have settings of a route or its virtual host, but for those
-// that have a step of their own.
+// settingFacts names the filters that have settings in a route or its virtual host, except filters
+// with steps of their own.
 func settingFacts(host *routev3.VirtualHost, r *routev3.Route) []string {
 	var facts []string
 	for _, by := range []map[string]*anypb.Any{host.TypedPerFilterConfig, r.TypedPerFilterConfig} {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/jwt"
 )
 
-// checkToken verifies a token for a provider, in Envoy's order. audiences replace the provider's if
-// there are some.
+// checkToken verifies a token for a provider, with the checks in Envoy's order. audiences, if any,
+// replace those of the provider.
 func checkToken(t *jwt.Token, p *jwtv3.JwtProvider, audiences []string) jwt.Fault {
 	if p.Issuer != "" && t.Issuer() != p.Issuer {
 		return unknownIssuer
@@ -44,7 +44,8 @@ func checkToken(t *jwt.Token, p *jwtv3.JwtProvider, audiences []string) jwt.Faul
 	return t.Verify(set)
 }
 
-// audience returns an audience without scheme and trailing slash, which Envoy does not compare.
+// audience returns an audience without its scheme and trailing slash, which Envoy ignores in
+// comparisons.
 func audience(text string) string {
 	for _, scheme := range []string{"http://", "https://"} {
 		if rest, ok := strings.CutPrefix(text, scheme); ok {

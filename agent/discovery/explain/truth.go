@@ -1,6 +1,7 @@
 package explain
 
-// truth is whether a condition holds. It is maybe if the request leaves open what decides.
+// truth says whether a condition is satisfied. It is maybe if the request does not state a fact
+// that decides.
 type truth int8
 
 const (
@@ -18,7 +19,7 @@ func truthOf(holds bool) truth {
 	return never
 }
 
-// every returns whether all elements hold. It stops at the first that does not.
+// every reports whether all elements satisfy a condition. It stops at the first one that does not.
 func every[T any](of []T, holds func(T) truth) truth {
 	result := always
 	for _, one := range of {
@@ -29,7 +30,8 @@ func every[T any](of []T, holds func(T) truth) truth {
 	return result
 }
 
-// some returns whether one of the elements holds. It stops at the first that does.
+// some reports whether one of the elements satisfies a condition. It stops at the first one that
+// does.
 func some[T any](of []T, holds func(T) truth) truth {
 	result := never
 	for _, one := range of {

@@ -8,22 +8,22 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Awaits reports whether a path of Options.Await could not be listed, and whether one of them can
-// be now.
+// Awaits reports whether some path of Options.Await could not be listed so far, and whether one of
+// these can be listed now.
 func (s *Store) Awaits() (awaits, appeared bool) {
 	for path := range s.awaited {
 		_, problem := s.roots[path]
 		if _, away := s.away[path]; !problem && !away {
-			continue // not read yet
+			continue // the path was not read yet
 		}
 		awaits, appeared = true, appeared || rootError(path) == nil
 	}
 	return awaits, appeared
 }
 
-// Unlisted returns the problem of a configured path whose policies are unknown, as not all of its
-// files were ever found, or of a required source that has never delivered its complete state; ok is
-// false if there is none.
+// Unlisted returns the problem that policies are unknown: not all files of a configured path were
+// ever found, or a required source has never delivered its complete state. ok is false if there is
+// no such problem.
 func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
@@ -39,7 +39,7 @@ func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	return object.Problem{}, false
 }
 
-// rootError returns why a configured path does not exist or, a directory, cannot be listed.
+// rootError returns why a configured path does not exist, or why the directory cannot be listed.
 func rootError(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -52,7 +52,7 @@ func rootError(path string) error {
 	return directory.Close()
 }
 
-// Proceed ends the wait for paths: those that cannot be listed have no objects.
+// Proceed ends the wait for paths that cannot be listed: they count as empty.
 func (s *Store) Proceed() {
 	for path := range s.awaited {
 		delete(s.awaited, path)

@@ -13,17 +13,17 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// A path is away if its file system is not mounted any more; a configured path, also if it is gone.
-// That deletes nothing: its objects stay in force, in the next store as well.
+// A path is away if its file system is not mounted any more. A configured path is also away if it
+// does not exist any more. Its objects are not deleted: they stay in force, also in the next store.
 
-// Away returns the paths that are away, for Options.Away of the next store.
+// Away returns the paths that are away. They are Options.Away of the next store.
 func (s *Store) Away() []string { return slices.Sorted(maps.Keys(s.away)) }
 
-// restore puts the held objects below directories that were away into force.
+// restore puts the last good objects in force that are below directories that were away.
 func (s *Store) restore(away []string) {
 	s.restored = map[object.Key]*object.Object{}
 	for _, folder := range away {
-		s.devices[folder] = 0 // no file system has it
+		s.devices[folder] = 0 // no file system has the device 0
 		for path, objects := range s.held {
 			if within(folder, path) && s.files[path] == nil {
 				s.replace(path, &file{objects: objects, held: objects}, s.restored)
@@ -32,9 +32,9 @@ func (s *Store) restore(away []string) {
 	}
 }
 
-// vanished reports whether a configured path that held files has disappeared: removed, renamed or
-// unmounted, which leaves an empty directory of another file system. That is hardly meant to delete
-// all objects, which would cut off all traffic.
+// vanished reports whether a configured path that contained files has disappeared: it was removed,
+// renamed or unmounted (which leaves an empty directory of another file system). Users hardly mean
+// to delete all objects in this way, which would stop all traffic.
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
@@ -64,8 +64,9 @@ func holdsNothing(folder string) bool {
 	return err == nil && nothing
 }
 
-// lost returns why a directory has no content although none of it was deleted, "" if that is not
-// so: unmounted, it is an empty directory of another file system, or a link to nothing.
+// lost returns why a directory is empty although its content was not deleted: an unmounted
+// directory is an empty one of another file system, or a link without a target. It returns "" if
+// the directory is not lost.
 func (s *Store) lost(folder string) string {
 	before, known := s.devices[folder]
 	if !known {
@@ -81,12 +82,12 @@ func (s *Store) lost(folder string) string {
 	return ""
 }
 
-// retainAway retains the missing files at and below a path whose directories are away, and returns
-// the others.
+// retainAway retains missing files at and below a path if their directories are away. It returns
+// the other missing files.
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }
-	losses, counts := map[string]loss{}, map[loss]int{} // by directory of files
+	losses, counts := map[string]loss{}, map[loss]int{} // by directory of the missing files
 	for _, file := range missing {
 		directory := filepath.Dir(file)
 		at, known := losses[directory]
@@ -109,7 +110,7 @@ func (s *Store) retainAway(path string, missing []string) (others []string) {
 }
 
 // recordDevices records the file systems of the directories that a scan has found at and below a
-// path, except of those that are away.
+// path, except directories that are away.
 func (s *Store) recordDevices(path string, found map[string]uint64) {
 	maps.DeleteFunc(s.devices, func(folder string, _ uint64) bool {
 		return within(path, folder) && !s.isAway(folder)

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// rank returns the source of a path, and its place in Options.Sources.
+// rank returns the source of a path, and the index of the source in Options.Sources.
 func (s *Store) rank(path string) (source string, rank int) {
 	if source, _, ok := strings.Cut(path, ":"); ok {
 		if rank, ok := s.ranks[source]; ok {
@@ -20,14 +20,14 @@ func (s *Store) rank(path string) (source string, rank int) {
 	return FilesSource, s.ranks[FilesSource]
 }
 
-// compareCandidates orders objects with the same key: the first one is in force.
+// compareCandidates compares objects with the same key by precedence: the first one is in force.
 func (s *Store) compareCandidates(a, b *object.Object) int {
 	_, i := s.rank(a.File)
 	_, j := s.rank(b.File)
 	return cmp.Or(cmp.Compare(i, j), object.Age(a, b))
 }
 
-// reconcile returns the changes of the objects in force since before.
+// reconcile updates the objects in force and returns the changes; before has the earlier ones.
 func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change {
 	var changes []object.Change
 	for key, previous := range before {
@@ -46,7 +46,7 @@ func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change 
 	return changes
 }
 
-// inForce returns the object in force of a key, nil if there is none.
+// inForce returns the object with a key that is in force, nil if there is none.
 func (s *Store) inForce(key object.Key) *object.Object {
 	for _, o := range s.candidates[key] {
 		if s.owner(o) == nil {
@@ -56,8 +56,8 @@ func (s *Store) inForce(key object.Key) *object.Object {
 	return nil
 }
 
-// ineffective returns the problem of an object that is not in force; inForce has its key, or is
-// nil.
+// ineffective returns the problem that an object is not in force, because inForce with the same key
+// is; inForce may be nil.
 func (s *Store) ineffective(o, inForce *object.Object) object.Problem {
 	p := object.Problem{File: o.File, Line: o.Line, Object: o.String(),
 		Severity: condition.Warning}
@@ -73,7 +73,7 @@ func (s *Store) ineffective(o, inForce *object.Object) object.Problem {
 	return p
 }
 
-// precedence says why one of two objects with the same key is in force; see compareCandidates.
+// precedence describes why one of two objects with the same key is in force; see compareCandidates.
 func (s *Store) precedence(inForce, other *object.Object) string {
 	first, _ := s.rank(inForce.File)
 	second, _ := s.rank(other.File)

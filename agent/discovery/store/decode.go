@@ -13,28 +13,30 @@ import (
 )
 
 const (
-	maxDepth = 100 // levels of nesting; Istio's types have less than ten
-	// YAML nodes visited in one document; an alias counts at each use
+	maxDepth = 100 // levels of nesting; types of Istio have less than ten
+	// YAML nodes in one document; an alias counts at each use
 	maxNodes      = 500_000
-	maxProblems   = 20 // reported for one object, and the first error
-	maxMergeDepth = 10 // nested merge keys ("<<")
+	maxProblems   = 20 // problems that are reported for one object, in addition to the first error
+	maxMergeDepth = 10 // levels of nested merge keys ("<<")
 )
 
 // decoder decodes the YAML nodes of one document into protobuf messages and collects all errors.
 type decoder struct {
-	nodes     int // visited so far
+	nodes     int // number of nodes visited so far
 	problems  []object.Problem
-	failed    bool // an error was found since it was last cleared
+	failed    bool // an error was found since the field was last cleared
 	problemAt func(line int, field string) object.Problem
-	tooMuch   bool // reported that the document is too large
-	// accepts quoted numbers and numeric names, like protobuf's JSON; an API server refuses both
+	tooMuch   bool // the problem that the document is too large was reported
+	// accepts quoted numbers and numeric names of enum values, like protobuf's JSON; an API server
+	// refuses both
 	protobuf bool
-	wide     bool // accepts numbers of 64 bits as text, as protobuf writes them: other xDS servers
-	envoy    bool // see Envoy
-	seconds  bool // see EnvoyStrictly
+	// accepts 64-bit numbers as text, as other xDS servers send them in protobuf's JSON
+	wide     bool
+	envoy    bool // decodes messages of Envoy's API; see Envoy
+	seconds  bool // accepts only durations in seconds; see EnvoyStrictly
 	unlinked []Unlinked
-	unknowns []bool // with envoy: for each of problems, Finding.Unknown
-	// someUnknown means that one of problems is Unknown.
+	unknowns []bool // with envoy: Finding.Unknown of each of problems
+	// someUnknown reports whether one of problems is Unknown.
 	someUnknown bool
 }
 
@@ -47,7 +49,7 @@ func (d *decoder) report(severity condition.Severity, line int, at *path, messag
 	d.add(severity, line, at, message, fix)
 }
 
-// unknown reports what the API that is linked does not have.
+// unknown reports a field or value that the linked version of Envoy's API does not have.
 func (d *decoder) unknown(line int, at *path, message, fix string) {
 	if d.someUnknown && len(d.problems) >= maxProblems {
 		return
@@ -70,7 +72,7 @@ func (d *decoder) refuse(node *yaml.Node, at *path, message, fix string) {
 	d.report(condition.Error, node.Line, at, message, fix)
 }
 
-// visit resolves an alias and counts the node; false means that the document is too large.
+// visit resolves an alias and counts the node. It returns false if the document is too large.
 func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool) {
 	node = resolveAlias(node)
 	d.nodes++
@@ -85,8 +87,8 @@ func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool)
 	return node, false
 }
 
-// pairs calls do for every key and value of a mapping, including merge keys ("<<"). Explicit keys
-// precede merged ones.
+// pairs calls do for every key and value of a mapping, including those of merge keys ("<<").
+// Explicit keys have precedence over merged ones.
 func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node)) {
 	const fewKeys = 12
 	var seen map[string]bool
@@ -125,7 +127,7 @@ func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node
 	}
 }
 
-// merge calls do for the merged keys that have no closer definition.
+// merge calls do for merged keys that are not defined in a nearer mapping.
 func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node),
 	seen map[string]bool, depth int) {
 	var sources []*yaml.Node
@@ -163,7 +165,7 @@ func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node
 	}
 }
 
-// message fills m from a mapping.
+// message decodes a mapping into m.
 func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, depth int) {
 	node, ok := d.visit(node, at, depth)
 	if !ok || d.wellKnown(node, m, at) || d.envoy && d.wellKnownEnvoy(node, m, at, depth) {
@@ -218,7 +220,7 @@ func (d *decoder) unknownField(key *yaml.Node, of protoreflect.MessageDescriptor
 	child := &path{parent: at, name: key.Value, key: key.Value == ""}
 	var known []string
 	for i := range of.Fields().Len() {
-		if d.envoy { // as Envoy's documentation writes them
+		if d.envoy { // Envoy's documentation writes the names with underscores
 			known = append(known, of.Fields().Get(i).TextName())
 		} else {
 			known = append(known, of.Fields().Get(i).JSONName())
@@ -252,7 +254,7 @@ func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protorefl
 			}
 			name, ok := protoreflect.ValueOfString(key.Value), true
 			if field.MapKey().Kind() != protoreflect.StringKind {
-				// keys of JSON are text, also if they are numbers
+				// a key in JSON is text, even if it is a number
 				name, ok = d.scalar(&yaml.Node{Kind: yaml.ScalarNode, Value: key.Value,
 					Line: key.Line, Column: key.Column}, field.MapKey(), &child)
 			}

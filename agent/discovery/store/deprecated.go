@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// warnDeprecated warns of a field, a value or a message that Envoy's API deprecates.
+// warnDeprecated reports a field, value or message that is deprecated in Envoy's API.
 func (d *decoder) warnDeprecated(node *yaml.Node, of protoreflect.Descriptor, at *path) {
 	deprecated, refused, since := deprecation(of)
 	message := fmt.Sprintf("%s is deprecated", of.Name())
@@ -30,8 +30,8 @@ func (d *decoder) warnDeprecated(node *yaml.Node, of protoreflect.Descriptor, at
 	}
 }
 
-// deprecation reports whether a descriptor is deprecated, whether Envoy refuses it by default, and
-// since which version of the API, "" if that is not known.
+// deprecation returns whether a descriptor is deprecated, whether Envoy refuses it by default, and
+// since which version of the API it is deprecated; "" if unknown.
 func deprecation(of protoreflect.Descriptor) (deprecated, refused bool, since string) {
 	switch options := of.Options().(type) {
 	case *descriptorpb.FieldOptions:

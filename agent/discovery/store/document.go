@@ -20,22 +20,24 @@ import (
 
 const apiGroup = object.NetworkingGroup
 
-// document is the content of one YAML document.
+// document holds the objects and problems of one YAML document.
 type document struct {
 	objects      []*object.Object
-	bad          []object.Key // invalid objects, whose last good version stays
+	bad          []object.Key // keys of invalid objects, whose last good versions stay in force
 	problems     []object.Problem
-	broken       bool         // an object could not be identified
-	bare         []object.Key // of objects, policies without a spec
+	broken       bool         // an object has no readable key
+	bare         []object.Key // those of objects that are policies without a spec
 	denials      []denial
-	unidentified bool         // broken, and the object may be a policy
-	isPolicy     bool         // unidentified, and surely one
-	mentioned    []object.Key // with unidentified: see reader.mentioned
+	unidentified bool // broken, and the object may be a policy
+	isPolicy     bool // unidentified, and the object is certainly a policy
+	// if unidentified: policies that the text mentions; see reader.mentioned
+	mentioned []object.Key
 
-	filters   []*validated     // EnvoyFilters, until validateAll has checked them
-	tolerable []*object.Object // of bad, those whose only errors are Unknown, see Verdict
-	unknown   bool             // something in an object is Unknown
-	again     time.Time        // see Verdict
+	filters []*validated // EnvoyFilters that validateAll has not checked yet
+	// invalid objects whose only errors are Unknown; see Options.Tolerate
+	tolerable []*object.Object
+	unknown   bool      // an object has a field or value that is Unknown
+	again     time.Time // when to validate again; see Verdict
 }
 
 // reader reads the documents of one file.
@@ -43,11 +45,11 @@ type reader struct {
 	file      string
 	namespace string
 	validate  func(*object.Object) []object.Finding
-	text      []byte // of the current document
-	input     bool   // see Input
+	text      []byte // text of the current document
+	input     bool   // the text is not a file; see Input
 }
 
-// read parses one document. first is its first line in the file.
+// read parses one document. first is the document's first line in the file.
 func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	r.text = content
@@ -83,8 +85,8 @@ func (r *reader) read(content []byte, first int) (found document) {
 	}
 }
 
-// shift moves the line numbers of a tree. It does not follow aliases, which point into the same
-// tree.
+// shift adds a number to the lines of all nodes in a tree. It does not resolve aliases, which point
+// into the same tree.
 func shift(node *yaml.Node, by int) {
 	if by == 0 {
 		return
@@ -133,7 +135,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case d.failed && h.mayRestrict():
 		r.deny(node, h, found, neverValid)
 	case d.failed:
-		if _, ok := r.namespaceOf(node); !ok { // perhaps the line between two documents is missing
+		if _, ok := r.namespaceOf(node); !ok { // the line between two documents may be missing
 			r.unidentified(found)
 		}
 		r.refused(h, found)
@@ -141,7 +143,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 		r.unidentified(found)
 		d.refuse(node, &path{name: "kind"}, "the object has no kind", "")
 	case h.kind == "List" || h.items != nil && (strings.HasSuffix(h.kind, "List") ||
-		!h.isIstios() && mayRestrict(r.text)): // with a misspelt kind
+		!h.isIstios() && mayRestrict(r.text)): // the kind may be misspelt
 		r.list(d, node, h, found, depth)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
@@ -160,7 +162,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	}
 }
 
-// list reads the items of a list.
+// list reads the items of a list of objects.
 func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	at := &path{name: "items"}
 	switch {
@@ -180,11 +182,11 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 	}
 }
 
-// versions lists the versions of each API group.
+// versions lists the supported versions of each API group.
 var versions = map[string][]string{apiGroup: {"v1", "v1beta1", "v1alpha3"},
 	securityGroup: {"v1", "v1beta1"}}
 
-// supported reads an object of an API group with supported kinds.
+// supported reads an object of an API group that has supported kinds.
 func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	apiGroup, version, _ := strings.Cut(h.apiVersion, "/")
 	kind := object.Kind(h.kind)
@@ -213,7 +215,8 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		d.refuse(node, &path{name: "metadata"}, "the object has no metadata.name", "")
 		found.broken = true
 		return
-	case h.spec == nil && !kind.Restricts(): // to Istio, an empty policy is one too
+	// as in Istio, a policy without a spec is one with an empty spec
+	case h.spec == nil && !kind.Restricts():
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
 	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name},
@@ -238,7 +241,8 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 			o.Routes = append(o.Routes, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
 		}
 	}
-	v := &validated{object: o, spec: cmp.Or(h.spec, node)} // findings without a spec are the object's
+	// without a spec, findings are reported at the object's line
+	v := &validated{object: o, spec: cmp.Or(h.spec, node)}
 	if r.validate != nil {
 		v.add(r.validate(o), len(d.problems))
 	}
@@ -255,14 +259,14 @@ func oneOf(alternatives []string) string {
 	return strings.Join(alternatives[:last], ", ") + " or " + alternatives[last]
 }
 
-// unidentified records that an object is invalid and may be any, so that the last good versions of
-// all stay.
+// unidentified records an invalid object that may have any key. The last good versions of all
+// objects stay in force.
 func (r *reader) unidentified(found *document) {
 	found.broken, found.unidentified = true, true
 }
 
-// refused records that an object is invalid, so that its last good version stays. If its kind or
-// name is unknown, the whole document counts as broken.
+// refused records an invalid object, whose last good version stays in force. If its kind or name is
+// unknown, the whole document counts as broken.
 func (r *reader) refused(h *header, found *document) {
 	switch {
 	case h.kind == "":
@@ -277,7 +281,7 @@ func (r *reader) refused(h *header, found *document) {
 }
 
 // foreign reports whether an apiVersion belongs to another project, which may have kinds of the
-// same name: its domain is not Istio's, nor similar to it.
+// same name: its domain is neither Istio's nor similar.
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") && g != "istio.io" && !strings.HasSuffix(g, ".istio.io") &&

@@ -24,22 +24,24 @@ import (
 
 const wellKnownPackage = "google.protobuf"
 
-// Unlinked is a packed message of a type that is not linked into this program.
+// Unlinked is a packed message whose type is not linked into this program.
 type Unlinked struct {
-	Field string // its path
-	Type  string // the name of the message
+	Field string // path of the message
+	Type  string // name of the message's type
 	Value *structpb.Struct
 }
 
-// Envoy decodes a JSON value, as EnvoyFilters have it, into a message of Envoy's. at is the path of
-// the value. Go's durations are valid. A packed message of a type that is not linked travels as a
-// TypedStruct, which Envoy decodes, and a TypedStruct of a linked type as that type. After an
-// error, except for those with Unknown, the message must not be used; what is unknown is left out.
+// Envoy decodes a JSON value in an EnvoyFilter into a message of Envoy's API. at is the path of the
+// value. Durations in Go's syntax are valid. A packed message whose type is not linked is passed on
+// as a TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as that type.
+// After an error other than Unknown, the message must not be used. It does not contain fields that
+// are Unknown.
 func Envoy(value any, into proto.Message, at string) ([]object.Finding, []Unlinked) {
 	return decodeEnvoy(&decoder{}, value, into, at)
 }
 
-// EnvoyStrictly is Envoy with the durations of protobuf's JSON alone: those that Envoy decodes.
+// EnvoyStrictly does what Envoy does, but accepts only durations in protobuf's JSON form, as Envoy
+// itself does.
 func EnvoyStrictly(value any, into proto.Message, at string) ([]object.Finding, []Unlinked) {
 	return decodeEnvoy(&decoder{seconds: true}, value, into, at)
 }
@@ -87,7 +89,7 @@ func nodeOf(value any) *yaml.Node {
 	return node
 }
 
-// wellKnownEnvoy decodes messages of google.protobuf that wellKnown does not.
+// wellKnownEnvoy decodes those messages of google.protobuf that wellKnown does not decode.
 func (d *decoder) wellKnownEnvoy(node *yaml.Node, m protoreflect.Message, at *path,
 	depth int) bool {
 	name := m.Descriptor().FullName()
@@ -102,7 +104,8 @@ func (d *decoder) wellKnownEnvoy(node *yaml.Node, m protoreflect.Message, at *pa
 		err = protojson.Unmarshal(text, m.Interface())
 	}
 	if err != nil {
-		_, reason, _ := strings.Cut(err.Error(), "): ") // after the position in text
+		// the reason follows the position in the text
+		_, reason, _ := strings.Cut(err.Error(), "): ")
 		d.refuse(node, at, fmt.Sprintf("is no %s: %s", name, reason),
 			"write the JSON form of this type that protobuf's documentation has")
 	}
@@ -114,16 +117,18 @@ const (
 	oldStruct   = "udpa.type.v1.TypedStruct"
 )
 
-// oldType matches types of Envoy's API before version 3.
+// oldType matches names of types in Envoy's API before version 3.
 var oldType = regexp.MustCompile(`^envoy\.(api\.v2\.|.*\.v[12](alpha\d*|beta\d*)?\.[^.]+$)`)
 
-// packed decodes a message with @type and packs it; false if its type has a JSON form of its own.
+// packed decodes a message with @type and packs it. It returns false if the type has a JSON form of
+// its own.
 func (d *decoder) packed(node *yaml.Node, into *anypb.Any, at *path, depth int) bool {
 	fields, url := withoutType(node)
 	name := typeName(url)
 	switch {
 	case at.name == "config" && node.Kind == yaml.MappingNode && len(node.Content) == 0:
-		return true // a FilterConfig that only disables a filter, as Envoy's documentation has it
+		// a FilterConfig that only disables a filter, as in Envoy's documentation, has no config
+		return true
 	case member(node, "@type").Kind == 0:
 		d.refuse(node, at, "has no @type", "write type.googleapis.com/ and the name of a message")
 		return true
@@ -171,7 +176,7 @@ func (d *decoder) pack(node *yaml.Node, into *anypb.Any, message proto.Message, 
 		value
 }
 
-// typedStruct returns the value of a TypedStruct and the type that it is of.
+// typedStruct returns the value of a TypedStruct, and the type URL of that value.
 func (d *decoder) typedStruct(node *yaml.Node, at *path, depth int) (value *yaml.Node, url string,
 	ok bool) {
 	written := &xdstypev3.TypedStruct{}
@@ -182,13 +187,13 @@ func (d *decoder) typedStruct(node *yaml.Node, at *path, depth int) (value *yaml
 		return nil, "", false
 	}
 	value = member(node, "value")
-	if value.Kind != yaml.MappingNode { // none, or reported
+	if value.Kind != yaml.MappingNode { // the value is missing, or was reported
 		value = &yaml.Node{Kind: yaml.MappingNode, Line: node.Line}
 	}
 	return value, written.TypeUrl, true
 }
 
-// withoutType returns a mapping without @type, and its value.
+// withoutType returns a mapping without its key @type, and the value of that key.
 func withoutType(node *yaml.Node) (fields *yaml.Node, url string) {
 	fields = &yaml.Node{Kind: yaml.MappingNode, Line: node.Line}
 	for pair := range slices.Chunk(node.Content, 2) {
@@ -201,7 +206,7 @@ func withoutType(node *yaml.Node) (fields *yaml.Node, url string) {
 	return fields, url
 }
 
-// typeName returns the message name in a type URL, or "".
+// typeName returns the name of the message in a type URL, or "".
 func typeName(url string) string {
 	at := strings.LastIndexByte(url, '/')
 	name := url[at+1:]
@@ -211,7 +216,7 @@ func typeName(url string) string {
 	return name
 }
 
-// warnWithoutConfig warns of an extension without configuration.
+// warnWithoutConfig warns of an extension that has no configuration.
 func (d *decoder) warnWithoutConfig(node *yaml.Node, m protoreflect.Message, at *path) {
 	field := m.Descriptor().Fields().ByName("typed_config")
 	if field == nil || m.Has(field) ||

@@ -18,39 +18,40 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// maxFile is the maximum size of a file in bytes. 5,000 services take about 6 MB.
+// maxFile is the maximum size of a file in bytes; 5,000 services take about 6 MB.
 const maxFile = 64 << 20
 
-// file is the content of a file as last read.
+// file holds the objects and problems of a file as last read.
 type file struct {
 	print     fingerprint
 	read      time.Time
 	documents []readDocument
-	// of all documents, with the last good versions of invalid objects
+	// objects of all documents, including the last good versions of invalid objects
 	objects []*object.Object
-	// last good versions among objects; all of them if the file is unreadable
+	// those of objects that are last good versions; all of them if the file cannot be read
 	held     []*object.Object
 	problems []object.Problem
 
-	broken bool // document.broken of any document, or the file is unreadable
-	parsed bool // documents are to be collected
+	broken bool // a document is broken, or the file cannot be read
+	parsed bool // collect must be called to set objects from documents
 
 	unreadable bool
-	lastRead   *file // with unreadable: the content as last read, nil if it never was
+	lastRead   *file // if the file cannot be read: its content as last read; nil if it never was
 
-	input bool   // see Input
-	text  []byte // of an input that may have to be validated again
+	input bool   // the file is an input of another source; see Input
+	text  []byte // text of an input that may have to be validated again
 }
 
-// readDocument caches the result of a document, so that only changed documents are parsed.
+// readDocument caches the result of reading a document, so that only changed documents are parsed
+// again.
 type readDocument struct {
 	sum   [sha256.Size]byte
-	first int // first line, from 1
+	first int // number of its first line, from 1
 	document
 }
 
-// readFile reads a file. previous is its former content, or nil. It returns nil if the file does
-// not exist.
+// readFile reads a file, or returns nil if it does not exist. previous is its earlier content, or
+// nil.
 func readFile(path string, previous *file, options Options) *file {
 	next := &file{read: time.Now()}
 	content, err := readAll(path, next)
@@ -65,8 +66,8 @@ func readFile(path string, previous *file, options Options) *file {
 	return next
 }
 
-// retain sets the content of an unreadable file to what was last read. previous is its former
-// content, or nil.
+// retain sets the content of a file that cannot be read to its earlier content previous, which may
+// be nil.
 func (f *file) retain(path string, previous *file, err error) {
 	f.broken, f.problems = true, []object.Problem{unreadable(path, err)}
 	if f.lastRead = previous; previous != nil && previous.unreadable {
@@ -82,8 +83,8 @@ func (f *file) retain(path string, previous *file, err error) {
 	}
 }
 
-// parse sets the documents of a file to those of its content; collect sets its objects. previous is
-// its former content, or nil.
+// parse sets the documents of a file; collect then sets its objects. previous is its earlier
+// content, or nil.
 func (f *file) parse(path string, content []byte, previous *file, options Options) {
 	known := map[[sha256.Size]byte]readDocument{}
 	if previous != nil {
@@ -134,14 +135,14 @@ func readAll(path string, into *file) ([]byte, error) {
 	return inUTF8(content[:n]), nil
 }
 
-// isLink reports whether a path is a symbolic link, whose target may be on a file system that is
-// not mounted.
+// isLink reports whether a path is a symbolic link. Its target may be on a file system that is not
+// mounted.
 func isLink(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// moved returns the document at another line of its file.
+// moved returns the document with another first line in its file.
 func (d readDocument) moved(first int) readDocument {
 	by := first - d.first
 	if by == 0 {
@@ -166,7 +167,7 @@ func (d readDocument) moved(first int) readDocument {
 	return d
 }
 
-// stays returns the problem of a policy that is in force without being in the file any more.
+// stays returns the problem that a policy is in force which the file does not contain any more.
 func (f *file) stays(o *object.Object) object.Problem {
 	p := object.Problem{File: o.File, Line: 1, Object: o.String(), Severity: condition.Warning,
 		Message: "stays in force although the file does not have it any more, because the file has " +
@@ -177,9 +178,9 @@ func (f *file) stays(o *object.Object) object.Problem {
 	return p
 }
 
-// collect gathers the objects of all documents. An invalid object keeps its last good version, as
-// does one that may be in an unreadable document, and each policy that is missing from a file with an
-// invalid object. tolerate is Options.Tolerate.
+// collect sets the objects of a file to those of all its documents. Last good versions stay in
+// force for invalid objects, for objects that may be in a document that cannot be read, and for
+// policies that are missing from a file with an invalid object. tolerate is Options.Tolerate.
 func (f *file) collect(path string, previous *file, tolerate bool) {
 	if f == nil || !f.parsed {
 		return
@@ -196,7 +197,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	var cut []denial
 	for _, d := range f.documents {
 		for _, o := range d.objects {
-			if f.broken && slices.Contains(d.bare, o.Key) { // a line --- may have cut off its spec
+			// an additional line "---" may have cut off the policy's spec
+			if f.broken && slices.Contains(d.bare, o.Key) {
 				bad[o.Key] = true
 				cut = append(cut, denialOf(o))
 				continue
@@ -215,7 +217,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			case present[o.Key] || isDenial(o):
 			case f.broken || bad[o.Key]:
 				f.held = append(f.held, o)
-			case len(bad) > 0 && o.Kind.Restricts(): // it may have become the invalid object
+			// the policy may have become the invalid object
+			case len(bad) > 0 && o.Kind.Restricts():
 				f.held = append(f.held, o)
 				f.problems = append(f.problems, f.stays(o))
 			}
@@ -238,14 +241,14 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}) {
 		f.text = nil
 	}
-	// a held object that an invalid document names is not one of an unidentified document
+	// a last good version that an invalid document names is not one of an unidentified object
 	unnamed := slices.DeleteFunc(slices.Clone(f.held), func(o *object.Object) bool {
 		return !o.Kind.Restricts() || bad[o.Key]
 	})
 	f.addDenials(path, denials, unnamed)
 }
 
-// unreadable returns the problem of a file that exists but cannot be read.
+// unreadable returns the problem that a file exists but cannot be read.
 func unreadable(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Error,
 		Message: "cannot be read: " + err.Error()}
@@ -262,7 +265,7 @@ func unreadable(path string, err error) object.Problem {
 	return p
 }
 
-// closedFolder returns the directory on a path that this process may not enter, "" if there is
+// closedFolder returns the directory in a path that this process may not enter, "" if there is
 // none.
 func closedFolder(path string) string {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrPermission) {
@@ -275,7 +278,7 @@ func closedFolder(path string) string {
 	}
 }
 
-// opening returns the commands that let this process's user list and enter a directory.
+// opening returns commands that let this process's user list and enter a directory.
 func opening(folder string) string {
 	_, group := currentUser()
 	return fmt.Sprintf("chgrp %s %s; chmod g+rx %s", group, folder, folder)

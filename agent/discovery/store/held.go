@@ -7,13 +7,15 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Held returns the objects in force whose text is invalid, unreadable or not found, by file. It is
-// meant for LastGood of the next store. The slices are stable while their objects are held.
+// Held returns the objects that are in force although their text is invalid, cannot be read or was
+// not found, sorted by file. They are Options.LastGood of the next store. A slice does not change
+// while its objects are held.
 func (s *Store) Held() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
 		all = append(all, s.held[path]...)
-		if known := s.files[path]; known != nil { // its policies must be complete, see addDenials
+		// all policies of such a file must be known, see addDenials
+		if known := s.files[path]; known != nil {
 			for _, o := range known.objects {
 				if o.Kind.Restricts() && !isDenial(o) && !slices.Contains(s.held[path], o) {
 					all = append(all, o)
@@ -24,7 +26,7 @@ func (s *Store) Held() []*object.Object {
 	return all
 }
 
-// Waiting returns how many held objects are not in force because no scan has found their file.
+// Waiting returns how many held objects are not in force, because no scan has found their file yet.
 func (s *Store) Waiting() int {
 	waiting := 0
 	for path, objects := range s.held {
@@ -35,7 +37,7 @@ func (s *Store) Waiting() int {
 	return waiting
 }
 
-// before returns the former content of a file, in this store or the one before it; nil if there was
+// before returns the earlier content of a file, in this store or the previous one; nil if there is
 // none.
 func (s *Store) before(path string) *file {
 	if known := s.files[path]; known != nil {
@@ -48,7 +50,7 @@ func (s *Store) before(path string) *file {
 }
 
 // hold records the objects of a file that stay in force although its current content (nil: deleted)
-// lacks them.
+// does not contain them.
 func (s *Store) hold(path string, next *file) {
 	if next == nil || len(next.held) == 0 {
 		delete(s.held, path)
@@ -57,8 +59,8 @@ func (s *Store) hold(path string, next *file) {
 	s.held[path] = next.held
 }
 
-// holdUnseen holds all objects of files that the scan of their directory did not reach, since the
-// next store would not know of them. They are read again once a scan finds them.
+// holdUnseen records as held all objects of files that a scan did not reach, because the next store
+// would not know of them. The files are read again once a scan finds them.
 func (s *Store) holdUnseen(paths []string) {
 	for _, path := range paths {
 		if known := s.files[path]; known != nil {
@@ -68,7 +70,8 @@ func (s *Store) holdUnseen(paths []string) {
 	}
 }
 
-// forget drops held objects of files that do not exist, except below unreadable configured paths.
+// forget drops held objects whose files do not exist, unless they are below a configured path that
+// cannot be read.
 func (s *Store) forget() {
 	for path := range s.held {
 		if _, wrong := s.roots[s.rootOf(path)]; !wrong && s.files[path] == nil && !s.expected(path) {

@@ -8,31 +8,33 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// FilesSource is the name of Options.Paths in Options.Sources.
+// FilesSource is the name in Options.Sources for the files in Options.Paths.
 const FilesSource = "files"
 
-// Input is what a source other than the files has under one path: a text with objects, or decoded
-// objects. With neither, the path is gone. The caller must not modify it afterwards.
+// Input is what a source other than the files delivers under one path: a text with objects, or
+// decoded objects. An Input without either removes the path. The caller must not modify an Input
+// after passing it.
 type Input struct {
-	// Path begins with the name of the source and a colon, and stands for FILE in messages:
+	// Path begins with the source's name and a colon, and takes the position of FILE in messages:
 	// "kubernetes:VirtualService/default/web".
 	Path string
-	// Text is YAML or JSON, as in a file. Its objects and problems have no line.
+	// Text is YAML or JSON, as in a file. Its objects and problems have line 0.
 	Text []byte
-	// Objects have File = Path, Line = 0, and names with a colon, so that they have the key of no
-	// object in a text. Invalid ones are reported and keep their last good version.
+	// Objects must have File = Path, Line = 0, and a colon in their names, so that no object of a
+	// text can have the same key. Invalid objects are reported, and their last good versions stay
+	// in force.
 	Objects []*object.Object
 }
 
-// Batch changes what one source has.
+// Batch is a change of the inputs of one source.
 type Batch struct {
-	Source string // one of Options.Sources
+	Source string // name of the source, in Options.Sources
 	Inputs []Input
-	All    bool // what the source had before and is not among Inputs is gone
+	All    bool // Inputs are complete: all other inputs of the source are removed
 }
 
-// Take applies batches. The inputs of a path replace each other in order. As with files, an invalid
-// object keeps its last good version, and a policy without one denies what it selects.
+// Take applies batches in order. As with files, the last good version of an invalid object stays in
+// force, and an invalid policy without one is replaced by a denial.
 func (s *Store) Take(batches []Batch) []object.Change {
 	inputs := map[string]Input{}
 	for _, b := range batches {
@@ -65,7 +67,7 @@ func (s *Store) take(inputs map[string]Input) []object.Change {
 	})
 }
 
-// takeDue validates inputs again in which something was unknown or invalid, once they are due.
+// takeDue validates inputs again that were invalid or Unknown, once this is due.
 func (s *Store) takeDue() []object.Change {
 	inputs := map[string]Input{}
 	for path, known := range s.files {
@@ -79,8 +81,8 @@ func (s *Store) takeDue() []object.Change {
 	return s.take(inputs)
 }
 
-// pathsOf returns the paths of a source's inputs, also of those from which an earlier store held
-// objects.
+// pathsOf returns the paths of a source's inputs, including those of objects that an earlier store
+// held.
 func (s *Store) pathsOf(source string) (paths []string) {
 	for path := range s.files {
 		if of, _ := s.rank(path); of == source {
@@ -95,13 +97,14 @@ func (s *Store) pathsOf(source string) (paths []string) {
 	return paths
 }
 
-// expected reports whether a path belongs to a source that has not delivered its complete state.
+// expected reports whether a path belongs to a source that has not delivered its complete state
+// yet.
 func (s *Store) expected(path string) bool {
 	source, _ := s.rank(path)
 	return source != FilesSource && !s.complete[source]
 }
 
-// read returns the content of an input. previous is its former content, or nil.
+// read returns the content of an input. previous is its earlier content, or nil.
 func (in Input) read(previous *file, options Options) *file {
 	f := &file{read: time.Now(), input: true, text: in.Text, parsed: true}
 	if in.Text != nil {
@@ -115,7 +118,7 @@ func (in Input) read(previous *file, options Options) *file {
 	return f
 }
 
-// validateDecoded returns a document with decoded objects.
+// validateDecoded returns a document with decoded objects, validated.
 func validateDecoded(objects []*object.Object, options Options) (found document) {
 	for _, o := range objects {
 		v := &validated{object: o}
@@ -128,8 +131,8 @@ func validateDecoded(objects []*object.Object, options Options) (found document)
 	return found
 }
 
-// reuse replaces objects by equal ones of before, so that they do not count as changed: a source
-// may deliver objects again of which only what the mesh does not use has changed.
+// reuse replaces objects by equal ones in before, so that they do not count as changed. A source
+// may deliver an object again because of a field that the mesh does not use.
 func (f *file) reuse(before []*object.Object) {
 	known := make(map[object.Key]*object.Object, len(before))
 	for _, o := range before {
@@ -146,7 +149,7 @@ func (f *file) reuse(before []*object.Object) {
 	}
 }
 
-// withoutLines removes the lines of a text that no person wrote.
+// withoutLines sets the lines in a document to 0, because no person wrote its text.
 func (d *document) withoutLines() {
 	for _, o := range d.objects {
 		o.Line, o.Routes = 0, nil

@@ -8,24 +8,24 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// A text that is not understood may have policies. Each of them has to be one whose last good
-// version is in force; otherwise everything is denied.
+// Text that cannot be read may contain policies. Unless the last good version of every policy that
+// it may contain is in force, everything is denied.
 
 var (
 	commentLine = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$`)
-	// headerKey matches the keys around a spec, in any style of YAML and JSON, with a value in the
-	// same line.
+	// headerKey matches a key beside the spec of an object, in any style of YAML and JSON, with a
+	// value on the same line.
 	headerKey = regexp.MustCompile(`(?:^|[\s{,"'])(apiVersion|kind|metadata|spec|name|namespace)["']?` +
 		`[ \t]*:[ \t]*["']?([\w.-]*)`)
 )
 
-// mentioned returns the policies that the text seems to have: one for each part of it that mentions
-// a kind that can restrict access, or its API group. A part that does not clearly name one policy is
-// an empty key; one whose namespace is not valid has none.
+// mentioned returns the policies that the text may contain: one for each part that mentions a kind
+// that can restrict access, or the API group of such kinds. The key is empty for a part that does
+// not clearly name one policy, and has no namespace if that is not valid.
 func (r *reader) mentioned() (all []object.Key) {
-	text := bytes.ReplaceAll(r.text, []byte{0}, nil) // UTF-16 without a mark
+	text := bytes.ReplaceAll(r.text, []byte{0}, nil) // for UTF-16 without a byte order mark
 	text = commentLine.ReplaceAll(text, nil)
-	var starts []int // of objects; a line between documents may be missing
+	var starts []int // starts of objects, because a line between documents may be missing
 	for _, at := range headerKey.FindAllSubmatchIndex(text, -1) {
 		if string(text[at[2]:at[3]]) == "apiVersion" {
 			starts = append(starts, at[2])
@@ -39,7 +39,7 @@ func (r *reader) mentioned() (all []object.Key) {
 	return append(all, r.mentionedIn(text)...)
 }
 
-// mentionedIn returns the policy that the text of at most one object mentions, if any.
+// mentionedIn returns the policy that a text mentions, if any. The text has at most one object.
 func (r *reader) mentionedIn(text []byte) []object.Key {
 	key, kinds, metadata, inMetadata := object.Key{}, 0, 0, false
 	for _, match := range headerKey.FindAllSubmatch(text, -1) {
@@ -80,9 +80,9 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 	return []object.Key{key}
 }
 
-// withoutMentioned removes from last good versions those that documents mention which are not
-// understood. ok is false if a document mentions any other policy, except its own that are
-// understood.
+// withoutMentioned removes from last good versions those that unreadable documents mention. ok is
+// false if such a document mentions any other policy, except policies of the same document that
+// were read.
 func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
 	rest = slices.Clone(lastGood)
 	for _, d := range f.documents {

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// metadataKeys lists the valid keys of metadata. Most of them matter to a cluster only.
+// metadataKeys lists the valid keys of metadata. Most of them have a meaning only in a cluster.
 var metadataKeys = []string{"name", "namespace", "labels", "annotations", "creationTimestamp",
 	"generateName", "uid", "resourceVersion", "generation",
 	"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences",
@@ -20,16 +20,16 @@ var metadataKeys = []string{"name", "namespace", "labels", "annotations", "creat
 const (
 	longestLabel     = 63
 	longestSubdomain = 253
-	mostAnnotations  = 256 << 10 // bytes of keys and values
+	mostAnnotations  = 256 << 10 // total size of keys and values in bytes
 )
 
-// isLabel reports whether text is a DNS label as in Kubernetes: lower-case letters, digits and
+// isLabel reports whether a text is a DNS label as in Kubernetes: lower-case letters, digits and
 // hyphens.
 func isLabel(text string) bool {
 	return object.IsWord(text, "-", longestLabel) && text == strings.ToLower(text)
 }
 
-// isSubdomain reports whether text is a valid object name: DNS labels of any length, separated by
+// isSubdomain reports whether a text is a valid object name: DNS labels of any length, separated by
 // dots.
 func isSubdomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
@@ -40,8 +40,8 @@ func isSubdomain(text string) bool {
 	return len(text) <= longestSubdomain
 }
 
-// isQualified reports whether text is a valid label or annotation key: a name with an optional
-// domain and slash before it.
+// isQualified reports whether a text is a valid key of a label or annotation: a name, optionally
+// after a domain and a slash.
 func isQualified(text string) bool {
 	domain, name, found := strings.Cut(text, "/")
 	if !found {

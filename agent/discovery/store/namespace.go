@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// SetNamespace changes the default namespace. The next Load reads all files again. The problems of
-// inputs name the former namespace until their source delivers them again.
+// SetNamespace changes the default namespace. The next Load reads all files again. Problems of
+// inputs contain the earlier namespace until their source delivers the inputs again.
 func (s *Store) SetNamespace(namespace string) {
 	s.options.Namespace = namespace
 	moved := map[*object.Object]*object.Object{}
@@ -23,7 +23,7 @@ func (s *Store) SetNamespace(namespace string) {
 		return all
 	}
 	for path, objects := range s.held {
-		if s.files[path] == nil { // held until its file is found
+		if s.files[path] == nil { // the object is held until a scan finds its file
 			s.held[path] = move(objects)
 		}
 	}
@@ -36,8 +36,8 @@ func (s *Store) SetNamespace(namespace string) {
 	s.reconcile(before)
 }
 
-// Objects returns the objects in force, one for each key, oldest first. Those that name no
-// namespace are in the specified one.
+// Objects returns the objects in force, one for each key, oldest first. Objects that name no
+// namespace are in the given one.
 func (s *Store) Objects(namespace string) []*object.Object {
 	oldest := make(map[object.Key]*object.Object, len(s.candidates))
 	for _, candidates := range s.candidates {

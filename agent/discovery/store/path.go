@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// path is a position in an object. It is a linked list, which costs nothing unless there is an
-// error.
+// path is a position in an object. It is a linked list, so that it costs nothing unless an error
+// needs its text.
 type path struct {
 	parent *path
-	name   string // "" for a list element
+	name   string // name of the field or key; "" for an element of a list
 	index  int
-	key    bool // name is the key of a map, not a field
+	key    bool // name is the key of a map, not the name of a field
 }
 
 func (p *path) String() string {
@@ -35,8 +35,8 @@ func (p *path) String() string {
 	return strings.Join(parts, "")
 }
 
-// locate returns the line of a field, written as by path.String. For a missing field it is the line
-// of the closest parent.
+// locate returns the line of a field, whose path is written as by path.String. If the field is
+// missing, it returns the line of the closest parent.
 func locate(node *yaml.Node, field string) int {
 	line := node.Line
 	for field != "" {
@@ -90,8 +90,8 @@ func locate(node *yaml.Node, field string) int {
 	return line
 }
 
-// sameName reports whether a written key is the field: protobuf's JSON accepts trafficPolicy and
-// traffic_policy.
+// sameName reports whether a key in a file names a field. As in protobuf's JSON, trafficPolicy and
+// traffic_policy are the same.
 func sameName(written, name string) bool {
 	return written == name || strings.EqualFold(strings.ReplaceAll(written, "_", ""), name) &&
 		strings.Contains(written, "_")

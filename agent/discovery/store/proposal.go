@@ -10,14 +10,14 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Text is the content of a file.
+// Text is the content of a file with its path.
 type Text struct {
 	Path    string
 	Content []byte
 }
 
-// ReadTexts reads files, and the files of directories that a store would read. It returns an error
-// if they have more than limit bytes.
+// ReadTexts reads files, and those files in directories that a store would read. It returns an
+// error if they have more than limit bytes in total.
 func ReadTexts(paths []string, limit int) ([]Text, error) {
 	var texts []Text
 	left := int64(limit)
@@ -47,7 +47,7 @@ func ReadTexts(paths []string, limit int) ([]Text, error) {
 	return texts, nil
 }
 
-// Proposal holds files that may replace those of a store.
+// Proposal holds files that might replace those of a store.
 type Proposal struct {
 	namespace string
 	files     map[string]*file
@@ -55,8 +55,8 @@ type Proposal struct {
 	objects   map[object.Key]bool
 }
 
-// Propose parses files. A folder is one whose files are all among them; paths are absolute. Only
-// Namespace, Validate and ValidateAll of the options count.
+// Propose parses files. folders are those directories all of whose files are in texts. Paths are
+// absolute. It uses only Namespace, Validate and ValidateAll of the options.
 func Propose(texts []Text, folders []string, options Options) Proposal {
 	p := Proposal{namespace: options.Namespace, files: map[string]*file{},
 		objects: map[object.Key]bool{}}
@@ -85,9 +85,9 @@ func (p Proposal) Namespace() string { return p.namespace }
 // Has reports whether a file is among those of the proposal.
 func (p Proposal) Has(path string) bool { return p.files[path] != nil }
 
-// With returns a store with the files of a proposal and its default namespace. A folder at or below
-// one of Options.Paths, or a file there, replaces what s has of it. Any other folder replaces all
-// files. The objects of any other file replace those with the same key.
+// With returns a store with the files and the default namespace of a proposal. A file or folder at
+// or below one of Options.Paths replaces what s has there. Any other folder replaces all files, and
+// objects of any other file replace those with the same key.
 func (s *Store) With(p Proposal) *Store {
 	options := s.options
 	options.Namespace, options.LastGood, options.Await = p.namespace, nil, false

@@ -9,11 +9,12 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// If two service registries have a service of the same host, that of the earlier source is in
-// force. The ServiceEntries of one source, and those that people write, merge with all others.
+// If two service registries have a service for the same host, that of the earlier source in
+// Options.Sources is in force. ServiceEntries within one source, and those that people write, are
+// merged with all others.
 
-// registeredHosts returns the hosts of a service of a registry, see Input.Objects; nil for other
-// objects.
+// registeredHosts returns the hosts of an object that is a service of a registry (see
+// Input.Objects); nil for other objects.
 func registeredHosts(o *object.Object) []string {
 	if spec, ok := o.Spec.(*networking.ServiceEntry); ok && strings.Contains(o.Name, ":") {
 		return spec.Hosts
@@ -38,7 +39,7 @@ func (s *Store) removeHosts(o *object.Object) {
 	}
 }
 
-// affected returns the keys of the objects in force that may change with an object.
+// affected returns the keys of objects that a change of an object may put in force or not.
 func (s *Store) affected(o *object.Object) []object.Key {
 	keys := []object.Key{o.Key}
 	for _, host := range registeredHosts(o) {
@@ -49,8 +50,8 @@ func (s *Store) affected(o *object.Object) []object.Key {
 	return keys
 }
 
-// owner returns the service of an earlier registry that has a host of a registry's service, nil if
-// there is none.
+// owner returns the service of an earlier registry that has one of the hosts of a registry's
+// service, nil if there is none.
 func (s *Store) owner(o *object.Object) *object.Object {
 	for _, host := range registeredHosts(o) {
 		if all := s.registered[host]; len(all) > 0 {

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// scalarKind is the YAML 1.1 type of a scalar.
+// scalarKind is the type of a scalar in YAML 1.1.
 type scalarKind int
 
 const (
@@ -24,18 +24,19 @@ func (k scalarKind) String() string {
 	return [...]string{"null", "a boolean", "a number", "a number", "text"}[k]
 }
 
-// scalar is a resolved YAML scalar. text is the scalar as written.
+// scalar is a YAML scalar with its type. text is the scalar as written.
 type scalar struct {
 	kind     scalarKind
 	text     string
 	boolean  bool
-	float    float64 // also set for intScalar
+	float    float64 // set for intScalar, too
 	integer  int64
-	unsigned uint64 // equal to integer unless that would overflow
+	unsigned uint64 // value of an integer scalar that may exceed int64
 }
 
-// resolve resolves a scalar like kubectl (sigs.k8s.io/yaml over yaml.v2, which is YAML 1.1): yes,
-// no, on, off, y and n are booleans, 0777 is octal, 1_000 is a number, a timestamp is text.
+// resolve determines the type and value of a scalar as kubectl does (sigs.k8s.io/yaml over yaml.v2,
+// which is YAML 1.1): yes, no, on, off, y and n are booleans, 0777 is octal, 1_000 is a number, a
+// timestamp is text.
 func resolve(node *yaml.Node) scalar {
 	s := scalar{kind: stringScalar, text: node.Value}
 	const quoted = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle |

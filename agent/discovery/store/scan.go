@@ -21,7 +21,8 @@ type fingerprint struct {
 	device, inode uint64
 	size          int64
 	modified      time.Time
-	changed       time.Time // ctime, which also detects a reset modification time
+	// ctime, by which a change is noticed even if the modification time was reset
+	changed time.Time
 }
 
 func fingerprintOf(info fs.FileInfo) fingerprint {
@@ -32,18 +33,18 @@ func fingerprintOf(info fs.FileInfo) fingerprint {
 	return f
 }
 
-// recent is the age below which another change may have the same time stamps (a kernel tick is at
-// most 10 ms).
+// recent is the age of a change below which another change may get the same time stamps: a kernel
+// tick is at most 10 ms.
 const recent = 50 * time.Millisecond
 
-// fresh reports whether a file read at the given time may have changed since without a new
+// fresh reports whether a file that was read at a time may have changed since without a new
 // fingerprint.
 func (f fingerprint) fresh(read time.Time) bool {
 	return f.modified.After(read.Add(-recent)) || f.changed.After(read.Add(-recent))
 }
 
-// isMesh reports whether a file in a directory is read: YAML and JSON, except hidden files (editor
-// files, links of a ConfigMap).
+// isMesh reports whether a file in a directory is read: YAML and JSON files are, hidden ones (files
+// of editors, links of a ConfigMap) are not.
 func isMesh(name string) bool {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".yaml", ".yml", ".json":
@@ -52,15 +53,15 @@ func isMesh(name string) bool {
 	return false
 }
 
-// maxEntries bounds the entries of directories that one scan looks at, ignored ones included.
+// maxEntries bounds the number of directory entries in one scan, including ignored ones.
 const maxEntries = 100_000
 
-// errTooMany is the error of a scan that ended at maxEntries.
+// errTooMany is the error of a scan that has ended at maxEntries.
 var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
 
-// scan calls found for root and for every file and directory below it, following symbolic links. It
-// visits each directory once, those without a link on their path first. A root that does not exist
-// is an error; files that vanish during the scan are not.
+// scan calls found for root and for every file and directory below it. It resolves symbolic links,
+// and visits each directory once: those without a link in their path first. A root that does not
+// exist is an error; files that vanish during the scan are not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -92,11 +93,13 @@ type directory struct {
 }
 
 type scanner struct {
-	found               func(path string, info fs.FileInfo)
-	left                int                // entries until maxEntries; negative: there are more
-	visited             map[[2]uint64]bool // devices and inodes of directories
-	directories, linked []directory        // to be visited, in this order
-	failed              error              // the first error; the scan continues
+	found func(path string, info fs.FileInfo)
+	// number of further entries up to maxEntries; negative: there are more
+	left    int
+	visited map[[2]uint64]bool // directories by device and inode
+	// directories to be visited: linked ones after all others
+	directories, linked []directory
+	failed              error // first error; the scan continues after it
 }
 
 func (s *scanner) visit(d directory) {
@@ -122,11 +125,12 @@ func (s *scanner) visit(d directory) {
 		switch {
 		case isHidden(err):
 			s.failed = cmp.Or(s.failed, err)
-		case err != nil && isMesh(entry.Name()): // unless it vanished, its target may return
+		// unless the entry vanished, the target of the link may return
+		case err != nil && isMesh(entry.Name()):
 			if info, err := os.Lstat(path); err == nil && !info.IsDir() {
 				s.found(path, info)
 			}
-		case err != nil: // vanished, or a dangling link
+		case err != nil: // the entry vanished, or is a dangling link
 		case info.IsDir() && entry.IsDir():
 			s.directories = append(s.directories, directory{path, info})
 		case info.IsDir():
@@ -137,15 +141,15 @@ func (s *scanner) visit(d directory) {
 	}
 }
 
-// isHidden reports whether an error of stat hides what exists, as that of a directory that may not
-// be entered or of a network file system whose server is away. Otherwise the entry vanished, or is
-// a dangling link.
+// isHidden reports whether an entry may exist in spite of an error of stat, such as that of a
+// directory that may not be entered or of a network file system whose server does not respond.
+// Otherwise the entry has vanished, or is a dangling link.
 func isHidden(err error) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) &&
 		!errors.Is(err, syscall.ELOOP)
 }
 
-// unreadableRoot returns the problem of a configured path whose files were not all found.
+// unreadableRoot returns the problem that not all files of a configured path were found.
 func (s *Store) unreadableRoot(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("cannot be read: %v", err),

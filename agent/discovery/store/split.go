@@ -10,8 +10,8 @@ import (
 	"unicode/utf16"
 )
 
-// split splits a file at lines that begin with "---", like kubectl; that line begins the next
-// document. first holds the first line of each document, from 1.
+// split splits the content of a file into documents, as kubectl does: each line that begins with
+// "---" begins the next document. first holds the number of each document's first line, from 1.
 func split(content []byte) (documents [][]byte, first []int) {
 	cut := func(document []byte, line int) {
 		for _, part := range jsonObjects(document) {
@@ -36,7 +36,8 @@ func split(content []byte) (documents [][]byte, first []int) {
 	return documents, first
 }
 
-// jsonObjects splits a document of concatenated JSON objects, which kubectl accepts.
+// jsonObjects splits a document of concatenated JSON objects, which kubectl accepts, into its
+// objects.
 func jsonObjects(document []byte) [][]byte {
 	if !bytes.HasPrefix(bytes.TrimLeft(document, " \t\r\n"), []byte("{")) {
 		return [][]byte{document}
@@ -50,7 +51,8 @@ func jsonObjects(document []byte) [][]byte {
 			return parts
 		}
 		if err != nil {
-			return [][]byte{document} // YAML, or an error for its parser
+			// the document is YAML, or has an error that its parser will report
+			return [][]byte{document}
 		}
 		end := int(parser.InputOffset())
 		parts, start = append(parts, document[start:end]), end
@@ -62,7 +64,7 @@ func isSeparator(line []byte) bool {
 		(len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
 }
 
-// inUTF8 converts a file with a UTF-16 byte order mark (as written by > of PowerShell) to UTF-8 so
+// inUTF8 converts a file with a UTF-16 byte order mark, as PowerShell's > writes it, to UTF-8 so
 // that it can be split into documents. It returns other content unchanged.
 func inUTF8(content []byte) []byte {
 	var order binary.ByteOrder

@@ -2,8 +2,8 @@ package store
 
 import "go.yaml.in/yaml/v3"
 
-// conditions returns the conditions of an object's status by type. It ignores malformed ones, since
-// people do not write a status.
+// conditions returns the conditions in an object's status, by type. It ignores malformed
+// conditions, because people do not write a status.
 func conditions(status *yaml.Node) map[string]string {
 	found := map[string]string{}
 	for _, condition := range member(status, "conditions").Content {
@@ -17,7 +17,7 @@ func conditions(status *yaml.Node) map[string]string {
 	return found
 }
 
-// member returns the value of a key in a mapping, an empty node if it is missing.
+// member returns the value of a key in a mapping, or an empty node if the key is missing.
 func member(node *yaml.Node, key string) *yaml.Node {
 	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {

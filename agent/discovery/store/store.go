@@ -1,6 +1,6 @@
-// Package store reads files with Istio's YAML, and inputs of other sources, and holds their
-// objects: the last good version of each, and the problems of the newest one. It reads only what
-// has changed.
+// Package store reads files with Istio's YAML, and inputs of other sources. It holds their objects,
+// each in its last good version, and the problems of the newest versions. It reads only files that
+// have changed.
 package store
 
 import (
@@ -21,69 +21,74 @@ type Options struct {
 	Paths     []string // files, and directories whose YAML and JSON files are read recursively
 	Namespace string   // default namespace
 
-	// Validate returns the problems of an object's spec; an error refuses the object. nil: no
-	// validation
+	// Validate returns the problems of an object's spec; if one is an error, the object is invalid.
+	// nil: no validation
 	Validate func(*object.Object) []object.Finding
 
-	// ValidateAll checks EnvoyFilters that were read at the same time, each of which Validate found
-	// valid or Unknown. nil: no check
+	// ValidateAll checks the EnvoyFilters that were read at the same time, except those in which
+	// Validate found an error that is not Unknown. nil: no check
 	ValidateAll func([]*object.Object) []Verdict
 
-	// Tolerate puts objects of the first Load (with Await, until each path exists) into force in
-	// which only something Unknown is an error, as last good versions, unless there are some.
+	// Tolerate makes objects valid in the first Load (with Await, until each path exists) whose
+	// only errors are Unknown. They count as last good versions, unless they have others.
 	Tolerate bool
 
-	// Await makes each path that does not exist, or cannot be listed, an error, see Unlisted, until it
-	// can be or Proceed is called: it may be on a file system that is not mounted yet.
+	// Await makes a path that does not exist, or cannot be listed, an error (see Unlisted): it may
+	// be on a file system that is not mounted yet. The error ends when the path can be listed, or
+	// Proceed is called.
 	Await bool
 
-	// LastGood holds the objects that an earlier store held (Held). Those without a namespace have
-	// this store's default namespace.
+	// LastGood holds the objects that an earlier store returned from Held. Those that name no
+	// namespace are in this store's default namespace.
 	LastGood []*object.Object
 
-	// Sources are the names of the sources of Take, and FilesSource, in order of precedence: of two
-	// objects with the same key, that of the earlier source is in force. nil: files only
+	// Sources are the names of sources whose batches Take accepts, and FilesSource, in order of
+	// precedence: of two objects with the same key, that of the earlier source is in force. nil:
+	// only files
 	Sources []string
 
-	// Required are those of Sources whose policies are unknown until they have delivered their
-	// complete state once, see Unlisted.
+	// Required are those of Sources whose policies count as unknown until they have delivered their
+	// complete state once; see Unlisted.
 	Required []string
 
-	// Away are the paths whose objects an earlier store had although they were away (Store.Away).
+	// Away are paths that were away in an earlier store (Store.Away) and whose objects stay in
+	// force.
 	Away []string
 
 	Program Program // zero: outriderd
 }
 
-// Program is how people operate the program of a store, for the fixes of problems.
+// Program describes how people operate the program that uses a store. The fixes of problems contain
+// it.
 type Program struct {
-	Files  string // where its configuration names Paths: [discovery] files
-	Reload string // the command for a reload: outrider reload
-	Name   string // what they restart: the agent
+	Files  string // key in its configuration for Paths: [discovery] files
+	Reload string // command that reloads its configuration: outrider reload
+	Name   string // name of what people restart: the agent
 }
 
-// Store holds the objects of the files. It is not safe for concurrent use.
+// Store holds the objects of files and inputs. It is not safe for concurrent use.
 type Store struct {
 	options Options
 	files   map[string]*file
-	// by file: last good versions of invalid objects, and of files that were not found yet
+	// by file: last good versions of invalid objects, and objects of files that were not found yet
 	held map[string][]*object.Object
-	// objects with the same key, see compareCandidates; the first one is in force
+	// all objects with the same key, the one in force first; see compareCandidates
 	candidates map[object.Key][]*object.Object
-	ranks      map[string]int  // index in Options.Sources
-	complete   map[string]bool // sources that have delivered all of their inputs
+	ranks      map[string]int  // index of each source in Options.Sources
+	complete   map[string]bool // sources that have delivered their complete state
 	// services of registries by host, those of the earliest source first
 	registered map[string][]*object.Object
-	roots      map[string]object.Problem // unreadable Options.Paths
-	awaited    map[string]bool           // Options.Paths that could not be listed yet, with Await
-	listed     map[string]bool           // Options.Paths whose files have all been found once
-	// file systems of directories at their last scan, and of those of away before
+	roots      map[string]object.Problem // problems of those Options.Paths that cannot be read
+	// with Await: those Options.Paths that could not be listed yet
+	awaited map[string]bool
+	listed  map[string]bool // those Options.Paths whose files have all been found once
+	// devices of directories at their last scan; for a directory that is away, before it was
 	devices map[string]uint64
-	// paths that lost their content because their file system is not mounted any more
+	// problems of paths that are away
 	away       map[string]object.Problem
-	restored   map[object.Key]*object.Object // keys of Options.Away, until Load
+	restored   map[object.Key]*object.Object // keys of objects below Options.Away, until Load
 	duplicates map[object.Key][]object.Problem
-	// problems of all files, sorted; nil: must be rebuilt
+	// problems of all files, sorted; nil: must be collected again
 	ofFiles []object.Problem
 }
 
@@ -119,14 +124,15 @@ func New(options Options) *Store {
 	return s
 }
 
-// Load reads all files that changed since they were last read.
+// Load reads all files that changed since they were last read, and returns the changes of objects.
 func (s *Store) Load() []object.Change {
 	return append(s.Reload(s.options.Paths), s.takeDue()...)
 }
 
-// Reload reads the given files, regardless of their time stamps, and the files below the given
-// directories whose time stamps changed. A trailing "/..." is ignored. Objects of deleted files are
-// removed. If a configured path itself disappears, its objects stay and a problem is reported.
+// Reload reads certain files again whatever their time stamps, and the files below certain
+// directories whose time stamps have changed. A trailing "/..." of a path is ignored. Objects of
+// deleted files are removed. If a configured path itself disappears, its objects stay in force and
+// a problem is reported.
 func (s *Store) Reload(paths []string) []object.Change {
 	var read, gone, unseen []string
 	vanished := map[string]bool{}
@@ -144,11 +150,11 @@ func (s *Store) Reload(paths []string) []object.Change {
 			continue
 		}
 		if _, wrong := s.roots[root]; wrong {
-			path = root // it may exist again
+			path = root // the configured path may exist again
 		}
 		for folder := range s.away {
 			if within(folder, path) {
-				path = folder // it may be mounted again
+				path = folder // the directory may be mounted again
 			}
 		}
 		if _, err := os.Lstat(path); err == nil && s.files[path] != nil {
@@ -167,7 +173,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 	return changes
 }
 
-// rootOf returns the configured path that contains path, or "".
+// rootOf returns the configured path that contains a path, or "".
 func (s *Store) rootOf(path string) string {
 	for _, root := range s.options.Paths {
 		if within(root, path) {
@@ -177,9 +183,9 @@ func (s *Store) rootOf(path string) string {
 	return ""
 }
 
-// compare returns the changed and the deleted files at and below a path. If the scan is incomplete,
-// unseen holds the files that may be either: a file in an unreadable directory is not deleted, and
-// reading it reports the error.
+// compare returns which files at and below a path have changed, and which are gone. If the scan is
+// incomplete, unseen has the files that may have either state: a file in an unreadable directory is
+// not deleted, and reading it reports the error.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
 	present, devices := map[string]bool{}, map[string]uint64{}
 	err := scan(path, func(found string, info fs.FileInfo) {
@@ -216,12 +222,12 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 	return changed, gone, nil
 }
 
-// within reports whether path is folder or below it.
+// within reports whether a path is a folder or below it.
 func within(folder, path string) bool {
 	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
 }
 
-// apply reads files or inputs in parallel with a function, and updates the store.
+// apply reads files or inputs in parallel by a function, and updates the store.
 func (s *Store) apply(read, gone []string,
 	readOne func(path string, previous *file, options Options) *file) []object.Change {
 	results := make([]*file, len(read))
@@ -258,7 +264,8 @@ func (s *Store) apply(read, gone []string,
 	return s.reconcile(before)
 }
 
-// replace sets the content of a file (nil: deleted). before records the objects that were in force.
+// replace sets the content of a file (nil: deleted). It adds to before the objects that were in
+// force, by key.
 func (s *Store) replace(path string, next *file, before map[object.Key]*object.Object) {
 	touch := func(o *object.Object) {
 		for _, key := range s.affected(o) {

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// structure fills a Struct from any mapping.
+// structure decodes any mapping into a Struct.
 func (d *decoder) structure(node *yaml.Node, into *structpb.Struct, at *path, depth int) {
 	if node.Kind != yaml.MappingNode {
 		d.refuse(node, at, "must be a mapping, is "+describe(node), "")

@@ -13,12 +13,12 @@ import (
 
 var yamlLine = regexp.MustCompile(`^yaml: (line \d+: )?`)
 
-// yamlError returns a parser's error without its line; see errorLine.
+// yamlError returns the text of a parser's error without its line; see errorLine.
 func yamlError(err error) string {
 	return yamlLine.ReplaceAllString(strings.ReplaceAll(err.Error(), "\n", " "), "")
 }
 
-// notYAML returns the message for a syntax error at a line, from 1.
+// notYAML returns the message for a syntax error at a line, counted from 1.
 func notYAML(content []byte, line int, message string) string {
 	lines := bytes.Split(content, []byte("\n"))
 	if at := line - 1; at >= 0 && at < len(lines) {
@@ -30,8 +30,9 @@ func notYAML(content []byte, line int, message string) string {
 	return "not valid YAML: " + message
 }
 
-// errorLine returns the line, from 1, of a parser's error: the last line that the parser must read
-// to find it. The line in the error itself is often where the surrounding block begins, or missing.
+// errorLine returns the line, from 1, of a parser's error. It is the last line that the parser must
+// read to find the error. The line in the error's text is often where the surrounding block begins,
+// or missing.
 func errorLine(content []byte, message string) int {
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	ends := make([]int, len(lines)+1)
@@ -44,7 +45,7 @@ func errorLine(content []byte, message string) int {
 	return min(at, len(lines))
 }
 
-// errNone means no error.
+// errNone stands for "no error".
 var errNone = errors.New("")
 
 func syntaxError(content []byte) error {
@@ -60,11 +61,12 @@ func syntaxError(content []byte) error {
 	}
 }
 
-// byteOrderMark precedes files of some editors, and so documents of concatenated files.
+// byteOrderMark is written by some editors at the beginning of a file. In concatenated files it is
+// at the beginning of a document.
 var byteOrderMark = []byte("\ufeff")
 
-// withoutMark removes the byte order mark at the beginning of a document or after its separator
-// line.
+// withoutMark removes a byte order mark at the beginning of a document or after the line that
+// separates it.
 func withoutMark(content []byte) []byte {
 	content = bytes.TrimPrefix(content, byteOrderMark)
 	if end := bytes.IndexByte(content, '\n') + 1; isSeparator(content) &&

@@ -51,10 +51,10 @@ func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) b
 	return true
 }
 
-// jsonDuration matches the durations of protobuf's JSON.
+// jsonDuration matches durations in protobuf's JSON.
 var jsonDuration = regexp.MustCompile(`^-?\d+(\.\d{1,9})?s$`)
 
-// jsonNumber matches the quoted numbers of protobuf's JSON.
+// jsonNumber matches quoted numbers in protobuf's JSON.
 var jsonNumber = regexp.MustCompile(`^(-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|NaN|-?Infinity)$`)
 
 func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
@@ -111,7 +111,7 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
 	return d.number(node, s, field, at)
 }
 
-// is64 reports whether a kind has numbers of 64 bits.
+// is64 reports whether a kind of field has 64-bit integers.
 func is64(kind protoreflect.Kind) bool {
 	return kind == protoreflect.Uint64Kind || kind == protoreflect.Int64Kind
 }
@@ -155,14 +155,14 @@ func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDesc
 	return outside()
 }
 
-// maxNames is how many values of an enumeration an error lists.
+// maxNames bounds how many values of an enum an error lists.
 const maxNames = 12
 
 func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor,
 	at *path) (protoreflect.Value, bool) {
 	values := field.Enum().Values()
 	switch s.kind {
-	case stringScalar, boolScalar: // a value may be named ON or NO
+	case stringScalar, boolScalar: // YAML 1.1 reads the names ON and NO as booleans
 		if v := values.ByName(protoreflect.Name(s.text)); v != nil {
 			if d.envoy {
 				d.warnDeprecated(node, v, at)
@@ -173,7 +173,8 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 		if !d.protobuf {
 			break
 		}
-		number := protoreflect.EnumNumber(s.integer) // a later Envoy may have one without a name
+		// a later version of Envoy may have a value for the number, which has no name in this one
+		number := protoreflect.EnumNumber(s.integer)
 		if int64(number) == s.integer && (d.envoy || values.ByNumber(number) != nil) {
 			return protoreflect.ValueOfEnum(number), true
 		}

@@ -10,24 +10,24 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Verdict is what Options.ValidateAll finds in an object.
+// Verdict is the result of Options.ValidateAll for one object.
 type Verdict struct {
 	Findings []object.Finding
-	Again    time.Time // when a Load validates the object again; zero: when its text changes
+	Again    time.Time // when Load must validate the object again; zero: when its text changes
 }
 
-// validated is a decoded object with the problems that validation found.
+// validated is a decoded object with the problems that validation has found.
 type validated struct {
 	object   *object.Object
 	spec     *yaml.Node
 	problems []object.Problem
-	failed   bool // an error
-	fatal    bool // an error that is not Unknown
-	unknown  bool // something Unknown
+	failed   bool // there is an error
+	fatal    bool // there is an error that is not Unknown
+	unknown  bool // there is a finding that is Unknown
 }
 
-// add adds findings, with the line of each. others is how many problems the object has already;
-// beyond maxProblems only errors are added, up to twice as many.
+// add adds the problems of findings, each with its line. others is the number of problems that the
+// object already has. Beyond maxProblems only errors are added, up to twice as many.
 func (v *validated) add(findings []object.Finding, others int) {
 	for _, f := range findings {
 		p := v.object.Problem(f)
@@ -43,7 +43,7 @@ func (v *validated) add(findings []object.Finding, others int) {
 	}
 }
 
-// add adds a validated object to the objects in force or to the invalid ones.
+// add adds a validated object to the document's objects, or to its invalid ones.
 func (d *document) add(v *validated) {
 	d.unknown = d.unknown || v.unknown
 	switch {
@@ -56,14 +56,15 @@ func (d *document) add(v *validated) {
 	d.bad = append(d.bad, v.object.Key)
 }
 
-// due reports whether the document is to be validated again.
+// due reports whether the document must be validated again now.
 func (d *document) due() bool { return !d.again.IsZero() && !d.again.After(time.Now()) }
 
 func (f *file) due() bool {
 	return slices.ContainsFunc(f.documents, func(d readDocument) bool { return d.due() })
 }
 
-// validateAll has ValidateAll check the EnvoyFilters that were read, and judges them.
+// validateAll passes the EnvoyFilters that were read to ValidateAll, and adds them to their
+// documents.
 func (o Options) validateAll(files []*file) {
 	var filters []*validated
 	var objects []*object.Object
@@ -97,7 +98,7 @@ func (o Options) validateAll(files []*file) {
 	}
 }
 
-// Has reports whether the files have an object of a kind, valid or not.
+// Has reports whether the files contain an object of a kind, valid or not.
 func (s *Store) Has(kind object.Kind) bool {
 	for _, f := range s.files {
 		for _, d := range f.documents {
@@ -110,8 +111,8 @@ func (s *Store) Has(kind object.Kind) bool {
 	return false
 }
 
-// Reconsider has the next Load validate objects again that are invalid, or in which something is
-// Unknown.
+// Reconsider makes the next Load validate objects again that are invalid, or have an Unknown field
+// or value.
 func (s *Store) Reconsider() {
 	for _, f := range s.files {
 		for i := range f.documents {
@@ -122,5 +123,5 @@ func (s *Store) Reconsider() {
 	}
 }
 
-// doubtful reports whether another validation of the same text may have another result.
+// doubtful reports whether validating the same text again may have another result.
 func (d *document) doubtful() bool { return d.unknown || len(d.bad) > 0 }
