@@ -15,32 +15,34 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// A policy that cannot be understood must not admit what it forbids. Unless its last good version
-// is in force, an AuthorizationPolicy is in force in its place that denies everything to the
-// workloads that it selects, to all of its namespace if its selector cannot be read, and to all
-// workloads if nothing of it can be.
+// A policy that cannot be read must not admit what it may forbid. Unless its last good version is
+// in force, it is replaced by an AuthorizationPolicy, called its denial, that denies everything to
+// the workloads that the policy selects: to all workloads in its namespace if the selector cannot
+// be read, and to all workloads of the mesh if nothing can be read.
 
 // neverValid is the usual reason of a denial.
 const neverValid = "no valid version of it is known"
 
-// denial is what replaces a policy that has no last good version.
+// denial replaces a policy that cannot be read and has no last good version.
 type denial struct {
-	policy  object.Key     // of what it replaces; Kind and Name may be unknown
-	object  *object.Object // its Name is set once the file is known
+	policy object.Key // key of the policy; Kind and Name may be unknown
+	// AuthorizationPolicy that denies; its Name is set once the whole file was read
+	object  *object.Object
 	because string
 }
 
-// denyEverything returns the spec of a denial of all workloads.
+// denyEverything returns the spec of an AuthorizationPolicy that denies everything to all
+// workloads.
 func denyEverything() *security.AuthorizationPolicy {
 	return &security.AuthorizationPolicy{Action: security.AuthorizationPolicy_DENY,
 		Rules: []*security.Rule{{}}}
 }
 
-// deny adds the denial of an object. Its last good version stays, of whichever kind that was if its
-// kind is unknown now.
+// deny adds the denial of an object that cannot be read. The object's last good version stays in
+// force, whatever its kind was if the kind cannot be read.
 func (r *reader) deny(node *yaml.Node, h *header, found *document, because string) {
 	namespace, ok := r.namespaceOf(node)
-	if !ok { // perhaps as the line between two documents is missing
+	if !ok { // the line between two documents may be missing, so that the policy is not known
 		r.unidentified(found)
 		found.isPolicy = true
 		return
@@ -57,7 +59,8 @@ func (r *reader) deny(node *yaml.Node, h *header, found *document, because strin
 		n.object.Spec = denyEverything()
 	}
 	dry, _ := strconv.ParseBool(h.annotations[object.DryRunAnnotation])
-	if !dry || n.policy.Kind != object.AuthorizationPolicy { // else it admits everything
+	// a policy in dry run is not enforced, so it needs no denial
+	if !dry || n.policy.Kind != object.AuthorizationPolicy {
 		found.denials = append(found.denials, n)
 	}
 	found.broken = found.broken || h.name == ""
@@ -67,7 +70,7 @@ func (r *reader) deny(node *yaml.Node, h *header, found *document, because strin
 	}
 }
 
-// kinds returns the kinds that the policy may have.
+// kinds returns the kinds that the replaced policy may have.
 func (n denial) kinds() []object.Kind {
 	if _, known := restrictions[string(n.policy.Kind)]; known {
 		return []object.Kind{n.policy.Kind}
@@ -79,13 +82,13 @@ func (n denial) kinds() []object.Kind {
 	return all
 }
 
-// isDenial reports whether an object is a denial: no other one has such a name.
+// isDenial reports whether an object is a denial. Only denials have names of that form.
 func isDenial(o *object.Object) bool {
 	return o.Kind == object.AuthorizationPolicy && !isSubdomain(o.Name)
 }
 
-// isReplacedBy reports whether a last good version is one of the policy; without a name, one of the
-// same kind and scope.
+// isReplacedBy reports whether a last good version is one of the denial's policy. If the policy's
+// name is unknown, kind and scope must agree.
 func (n denial) isReplacedBy(o *object.Object) bool {
 	if n.policy.Name == "" {
 		return slices.Contains(n.kinds(), o.Kind) && o.Namespace == n.policy.Namespace &&
@@ -94,14 +97,14 @@ func (n denial) isReplacedBy(o *object.Object) bool {
 	return n.isOf(o.Key)
 }
 
-// isOf reports whether a policy is the one that the denial replaces.
+// isOf reports whether a denial is that of a policy.
 func (n denial) isOf(policy object.Key) bool {
 	return slices.Contains(n.kinds(), policy.Kind) && policy.Namespace == n.policy.Namespace &&
 		policy.Name == n.policy.Name
 }
 
 // namespaceOf returns the namespace that an object names, "" if it names none. ok is false if that
-// is not clear.
+// cannot be determined.
 func (r *reader) namespaceOf(node *yaml.Node) (namespace string, ok bool) {
 	d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
 	d.pairs(node, nil, func(key, value *yaml.Node) {
@@ -169,8 +172,8 @@ func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 }
 
 // addDenials adds the denials of all documents, except those of policies whose last good version is
-// in force, and one of everything if other policies may be in what is not understood. unnamed are
-// the last good versions that no invalid object names.
+// in force. If text that cannot be read may contain other policies, it also denies everything.
+// unnamed are the last good versions of policies that no invalid object names.
 func (f *file) addDenials(path string, denials []denial, unnamed []*object.Object) {
 	unnamed, ok := f.withoutMentioned(unnamed)
 	if !ok {
@@ -189,8 +192,8 @@ func (f *file) addDenials(path string, denials []denial, unnamed []*object.Objec
 	}
 }
 
-// denyAll denies everything, as the file may have policies of which nothing is known, and says so in
-// its first error.
+// denyAll adds a denial for all workloads, because the file may contain policies of which nothing
+// is known. The file's first error says so.
 func (f *file) denyAll(path string) {
 	o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
 		Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
@@ -208,8 +211,8 @@ func (f *file) denyAll(path string) {
 	}
 }
 
-// denials returns more denials and those of all documents. Their names are unique, and no name of
-// an object.
+// denials returns the denials of all documents, and more. It gives each a unique name that no
+// object can have.
 func (f *file) denials(path string, more []denial) (all []denial) {
 	for _, d := range f.documents {
 		more = append(more, d.denials...)
@@ -228,7 +231,7 @@ func (f *file) denials(path string, more []denial) (all []denial) {
 	return all
 }
 
-// denialOf returns the denial of a policy without its spec, and so without its selector.
+// denialOf returns the denial of a policy whose spec may be missing, and so its selector.
 func denialOf(o *object.Object) denial {
 	denied := *o
 	denied.Kind, denied.Name, denied.APIVersion = object.AuthorizationPolicy, "", securityGroup+"/v1"
@@ -236,7 +239,7 @@ func denialOf(o *object.Object) denial {
 	return denial{o.Key, &denied, "its spec may be in a document of the file that is invalid"}
 }
 
-// problem returns the problem of a policy whose denial is in force.
+// problem returns the problem that the denial of a policy is in force.
 func (n denial) problem() object.Problem {
 	spec := n.object.Spec.(*security.AuthorizationPolicy)
 	whom := "the workloads that it selects"

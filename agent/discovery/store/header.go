@@ -10,19 +10,20 @@ import (
 	"outrider.org/outrider/agent/spelling"
 )
 
-// header holds the fields around an object's spec.
+// header holds the fields of an object beside its spec.
 type header struct {
 	apiVersion, kind, name, namespace string
-	defaulted                         bool // namespace is the default
-	created                           time.Time
-	labels, annotations               map[string]string
-	spec, items                       *yaml.Node
-	conditions                        map[string]string
-	restricts                         bool // by its spec, or another kind or apiVersion
+	// namespace is the default, because the object names none
+	defaulted           bool
+	created             time.Time
+	labels, annotations map[string]string
+	spec, items         *yaml.Node
+	conditions          map[string]string
+	restricts           bool // by its spec, or another kind or apiVersion
 }
 
-// header reads the fields around the spec. Which ones are valid depends on the kind, which may come
-// last.
+// header reads the fields of an object beside its spec. Which ones are valid depends on the kind,
+// which may come last.
 func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	h := &header{namespace: r.namespace, defaulted: true}
 	var others []func()
@@ -83,8 +84,8 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	return h
 }
 
-// isIstios reports whether an API server would validate the object as one of the Istio kinds that
-// are read.
+// isIstios reports whether an API server would validate the object as one of the kinds of Istio
+// that are supported.
 func (h *header) isIstios() bool { return group(h.apiVersion) == apiGroup || h.mayRestrict() }
 
 func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
@@ -92,7 +93,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	value, ok := d.visit(value, at, depth)
 	if !h.isIstios() {
 		if key.Value == "name" && ok && value.Kind == yaml.ScalarNode {
-			h.name = value.Value // for later messages
+			h.name = value.Value // messages about later fields contain the name
 		}
 		return
 	}
@@ -140,7 +141,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	}
 }
 
-// text reads a string. Anything else is an error and yields "".
+// text reads a string. Any other value is an error, and text returns "".
 func (d *decoder) text(node *yaml.Node, at *path) string {
 	if node.Kind == yaml.ScalarNode {
 		if s := resolve(node); s.kind == stringScalar {

@@ -27,15 +27,16 @@ const (
 var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
 	"telemetry.istio.io": false, "install.istio.io": false}
 
-// restriction is a kind that can restrict access. It is unsupported if it has a spec.
+// restriction describes a kind that can restrict access. An unsupported kind has a spec.
 type restriction struct {
-	group     string
-	spec      func() proto.Message
-	restricts func(spec proto.Message) bool // also called with an empty spec
+	group string
+	spec  func() proto.Message
+	// reports whether an object with the spec restricts access; also called with an empty spec
+	restricts func(spec proto.Message) bool
 }
 
-// restrictions maps Istio's kinds that can restrict access: those that are not supported, and
-// those of package object.
+// restrictions has Istio's kinds that can restrict access, by name: those that are not supported,
+// and those that package object supports.
 var restrictions = withSupported(map[string]restriction{
 	"WasmPlugin": {extensionsGroup,
 		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
@@ -43,7 +44,7 @@ var restrictions = withSupported(map[string]restriction{
 		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
 })
 
-// withSupported adds the supported kinds that restrict access, without a spec.
+// withSupported adds the supported kinds that restrict access, which have no spec.
 func withSupported(all map[string]restriction) map[string]restriction {
 	for _, name := range object.Kinds(securityGroup) {
 		if object.Kind(name).Restricts() {
@@ -53,7 +54,7 @@ func withSupported(all map[string]restriction) map[string]restriction {
 	return all
 }
 
-// securityKinds returns the kinds of security.istio.io, for suggestions.
+// securityKinds returns the kinds of security.istio.io, from which misspelt kinds are corrected.
 func securityKinds() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(restrictions)) {
@@ -102,8 +103,8 @@ func resemblesPolicy(spec *yaml.Node) bool {
 	return false
 }
 
-// restrictingKind returns the kind that can restrict access and has a name, correct or misspelt; ""
-// if there is none.
+// restrictingKind returns the kind that can restrict access and has a name, which may be misspelt;
+// "" if there is none.
 func restrictingKind(name string) string {
 	if _, known := restrictions[name]; known {
 		return name
@@ -114,7 +115,8 @@ func restrictingKind(name string) string {
 	return spelling.Nearest(name, slices.Sorted(maps.Keys(restrictions)))
 }
 
-// mayRestrict reports whether a text mentions a kind that can restrict access, or its API group.
+// mayRestrict reports whether a text mentions a kind that can restrict access, or the API group of
+// such kinds.
 func mayRestrict(text []byte) bool {
 	for kind, of := range restrictions {
 		if bytes.Contains(text, []byte(kind)) || bytes.Contains(text, []byte(of.group)) {
@@ -125,7 +127,7 @@ func mayRestrict(text []byte) bool {
 }
 
 // restriction reads an object of a kind that can restrict access. It adds a denial if the object
-// does so and is not supported, or cannot be understood.
+// restricts access and either is not supported or cannot be read.
 func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	kind, known := restrictions[h.kind]
 	switch {
