@@ -148,7 +148,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
 	case group(h.apiVersion) != apiGroup:
-		if slices.Contains(object.Kinds(apiGroup), h.kind) && !foreign(h.apiVersion) {
+		if slices.Contains(networkingKinds, h.kind) && !foreign(h.apiVersion) {
 			found.broken = true
 			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
 				h.apiVersion, h.kind), "write networking.istio.io/v1")
@@ -197,7 +197,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 			fmt.Sprintf("unknown version %q of %s", version, apiGroup),
 			"write "+oneOf(versions[apiGroup]))
 	case spec == nil:
-		if near := spelling.Nearest(h.kind, object.Kinds(object.NetworkingGroup)); near != h.kind {
+		if near := spelling.Nearest(h.kind, networkingKinds); near != h.kind {
 			fix := ""
 			if near != "" {
 				fix = fmt.Sprintf("did you mean %s?", near)

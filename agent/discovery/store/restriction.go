@@ -35,6 +35,8 @@ type restriction struct {
 	restricts func(spec proto.Message) bool
 }
 
+var networkingKinds = object.Kinds(apiGroup)
+
 // restrictions has Istio's kinds that can restrict access, by name: those that are not supported,
 // and those that package object supports.
 var restrictions = withSupported(map[string]restriction{
@@ -75,6 +77,9 @@ func (h *header) mayRestrict() bool {
 
 // restrictingGroup reports whether an unknown kind of an API group may restrict access.
 func restrictingGroup(name string) bool {
+	if restricting, known := groups[name]; known {
+		return restricting
+	}
 	const typos = 3
 	if near := spelling.NearestWithin(name, slices.Sorted(maps.Keys(groups)), typos); near != "" {
 		return groups[near]
@@ -109,7 +114,7 @@ func restrictingKind(name string) string {
 	if _, known := restrictions[name]; known {
 		return name
 	}
-	if slices.Contains(object.Kinds(apiGroup), name) {
+	if slices.Contains(networkingKinds, name) {
 		return ""
 	}
 	return spelling.Nearest(name, slices.Sorted(maps.Keys(restrictions)))

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 const (
@@ -47,6 +49,7 @@ type collection struct {
 
 	err       error
 	forbidden bool // with optional
+	missing   bool // the API server does not have the kind; no objects are known
 	since     time.Time
 	deadline  time.Time // of the current watch
 	broken    bool      // since the last list
@@ -78,19 +81,30 @@ func (c *collection) Watch(options metav1.ListOptions) (watch.Interface, error) 
 	return c.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext returns a page of the newest list. It does not request one that is at least as
-// new as the previous one: the API server may have been restored from a backup.
+// ListWithContext returns a page of a list. The first list is what the API server's cache has, as
+// that of each informer of Kubernetes; the watch adds what the cache lacked. Kinds that restrict
+// access, and later lists, are the newest. A list need not be at least as new as the previous one:
+// the API server may have been restored from a backup.
 func (c *collection) ListWithContext(ctx context.Context,
 	options metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
 	defer cancel()
 	options.ResourceVersion, options.ResourceVersionMatch = "", ""
+	if options.Continue == "" && c.takesCached() {
+		options.ResourceVersion = "0"
+	}
 	list, err := c.page(ctx, options)
 	if err == nil && c.trim != nil {
 		err = meta.EachListItem(list, func(o runtime.Object) error { c.trim(o); return nil })
 	}
 	c.contact(err)
 	return list, err
+}
+
+func (c *collection) takesCached() bool {
+	c.feed.mu.Lock()
+	defer c.feed.mu.Unlock()
+	return !c.listed && !object.Kind(c.kind).Restricts()
 }
 
 // request returns a request for the objects of the resource.
@@ -180,11 +194,12 @@ func (c *collection) contact(err error) {
 	defer c.feed.signal()
 	c.forbidden = c.optional && apierrors.IsForbidden(err)
 	missing := c.istio && apierrors.IsNotFound(err)
+	c.missing = missing && len(c.known) == 0
 	switch {
 	case err == nil:
 		c.err, c.since = nil, time.Now()
 	case apierrors.IsResourceExpired(err): // a new list is next
-	case (c.forbidden || missing) && len(c.known) == 0:
+	case c.missing, c.forbidden && len(c.known) == 0:
 		c.err, c.since, c.listed = nil, time.Now(), true
 	default:
 		c.err, c.broken = fmt.Errorf("%s: %w", c.kind, err), true

@@ -187,7 +187,8 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 	r.await(t, "kubernetes:ServiceEntry/older/next", "next.example")
 }
 
-// testEmpty shows that the state remains when an API server lost its data, until that is accepted.
+// testEmpty shows that the state remains when an API server lost its data, until that is accepted,
+// and that a source which starts without definitions of the kinds reports them.
 func testEmpty(t *testing.T, c *cluster.Cluster) {
 	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
 	s, objects := startSource(t, Options{Kubeconfig: kubeconfig})
@@ -208,6 +209,12 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 		err := s.Status().Err
 		return err != nil && strings.Contains(err.Error(), "ServiceEntry")
 	})
+	early, found := startSource(t, Options{Kubeconfig: kubeconfig})
+	awaitSynced(t, early)
+	if problem := early.Status().Problem; !strings.Contains(problem, "no definition of ") ||
+		!strings.Contains(problem, "ServiceEntry") || len(found.paths()) > 0 {
+		t.Errorf("a start without definitions: %q", problem)
+	}
 	c.Define()
 	parts.Eventually(t, limit, "the empty list is reported", func() bool {
 		status := s.Status()
@@ -222,6 +229,10 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	namespace(c, "after")
 	c.Create(networkingPath+"after/serviceentries", serviceEntry("new", "new.example"))
 	objects.await(t, "kubernetes:ServiceEntry/after/new", "new.example")
+	found.await(t, "kubernetes:ServiceEntry/after/new", "new.example")
+	parts.Eventually(t, limit, "all kinds are defined", func() bool {
+		return early.Status().Problem == ""
+	})
 	if got := objects.paths(); len(got) != len(before)+1 {
 		t.Errorf("after an empty list: %q, want %q and the new one", got, before)
 	}

@@ -115,13 +115,16 @@ func (f *feed) Status() source.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	status := source.Status{Synced: f.synced, Inputs: f.handler.count()}
-	var problems []string
+	var problems, missing []string
 	for _, c := range f.collections {
 		if c.since.After(status.Since) {
 			status.Since = c.since
 		}
 		if status.Err == nil {
 			status.Err = c.err
+		}
+		if c.missing && !slices.Contains(missing, c.kind) {
+			missing = append(missing, c.kind)
 		}
 		if c.forbidden {
 			problems = append(problems, fmt.Sprintf("%s must not be listed, and count as absent",
@@ -135,6 +138,10 @@ func (f *feed) Status() source.Status {
 			problems = append(problems, fmt.Sprintf("the list of kind %s%s is empty: "+
 				"%d of before remain in force", c.kind, where, n))
 		}
+	}
+	if len(missing) > 0 {
+		problems = append(problems, "the API server has no definition of "+
+			strings.Join(missing, ", ")+": they count as absent")
 	}
 	status.Problem = strings.Join(problems, "; ")
 	return status

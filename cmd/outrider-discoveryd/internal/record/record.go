@@ -33,7 +33,8 @@ import (
 const (
 	startWait  = 10 * time.Second // for all sources to synchronise
 	poll       = 50 * time.Millisecond
-	writeDelay = 5 * time.Second // after a change
+	writeDelay = 5 * time.Second // after a change, at least
+	writeShare = 100             // a write lasts at most this part of the time
 )
 
 var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", Most: 512 << 20}
@@ -142,6 +143,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}
 	}
 	r.MarkReady()
+	pause := writeDelay
 	for {
 		select {
 		case <-ctx.Done():
@@ -151,9 +153,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(writeDelay):
+		case <-time.After(pause):
 		}
+		begun := time.Now()
 		r.write()
+		pause = max(writeDelay, time.Since(begun)*writeShare)
 	}
 }
 
@@ -227,31 +231,34 @@ func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 
 // write stores the states that have changed.
 func (r *Recorder) write() {
-	r.mu.Lock()
-	all := map[string][]recordfile.Record{}
-	for name, s := range r.states {
-		if !s.dirty || !s.complete {
-			continue
-		}
-		s.dirty = false
-		for _, path := range slices.Sorted(maps.Keys(s.inputs)) {
-			one, err := encode(s.inputs[path])
-			if err != nil {
-				r.log.Warn("cannot store an input of a source", "source", name, "error", err)
-				continue
+	for name, inputs := range r.takeDirty() {
+		records := func(yield func(recordfile.Record) bool) {
+			for _, path := range slices.Sorted(maps.Keys(inputs)) {
+				one, err := encode(inputs[path])
+				if err != nil {
+					r.log.Warn("cannot store an input of a source", "source", name, "error", err)
+				} else if !yield(one) {
+					return
+				}
 			}
-			all[name] = append(all[name], one)
 		}
-		if len(s.inputs) == 0 {
-			all[name] = nil
-		}
-	}
-	r.mu.Unlock()
-	for name, records := range all {
-		if err := format.Write(r.path(name), slices.Values(records)); err != nil {
+		if err := format.Write(r.path(name), records); err != nil {
 			r.log.Warn("cannot store the last state of a source", "source", name, "error", err)
 		}
 	}
+}
+
+// takeDirty returns the inputs of the states that have changed since the last call.
+func (r *Recorder) takeDirty() map[string]map[string]store.Input {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := map[string]map[string]store.Input{}
+	for name, s := range r.states {
+		if s.dirty && s.complete {
+			s.dirty, all[name] = false, maps.Clone(s.inputs) // encoding them takes long
+		}
+	}
+	return all
 }
 
 func encode(in store.Input) (recordfile.Record, error) {
