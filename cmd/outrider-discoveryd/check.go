@@ -18,14 +18,15 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 )
 
-// errProblems is the error of a check that found an error, which it has written.
+// errProblems is the error of a check that has found an error in a source and written it to the
+// output.
 var errProblems = errors.New("the sources have errors")
 
 // checkWait bounds how long a check waits for the sources.
 const checkWait = 10 * time.Second
 
-// checkSources writes the problems of all sources, or of the one with a name. It connects to
-// sources other than the files.
+// checkSources writes the problems of all sources, or of the source with a name. It connects to all
+// sources that are not files.
 func checkSources(ctx context.Context, options config.Options, name string, out io.Writer) error {
 	loaded, err := config.LoadDiscoveryd(options)
 	if err != nil {
@@ -69,7 +70,8 @@ func checkSources(ctx context.Context, options config.Options, name string, out 
 }
 
 // synchronise runs the sources until they have delivered their state, and then the server until it
-// has read it. It writes the sources that cannot be reached, and reports whether there are any.
+// has read it. It writes the names of sources that cannot be reached, and reports whether there are
+// any.
 func synchronise(ctx context.Context, all []source.Source, server *discovery.Server,
 	out io.Writer) (failed bool) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -95,8 +97,8 @@ func synchronise(ctx context.Context, all []source.Source, server *discovery.Ser
 	}
 	group := part.NewGroup(ctx)
 	group.Start(server)
-	_ = group.Await(server) // fails only with ctx
+	_ = group.Await(server) // returns an error only if ctx ends
 	cancel()
-	_ = group.Wait() // the server returns nil
+	_ = group.Wait() // Run of the server always returns nil
 	return failed
 }

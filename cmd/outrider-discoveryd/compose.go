@@ -28,7 +28,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 )
 
-// base is what the constructors of all parts get.
+// base holds what the constructors of all parts need.
 type base struct {
 	options config.Options
 	log     *slog.Logger
@@ -39,7 +39,7 @@ type base struct {
 
 func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
 
-// program has all parts, in the order in which they start.
+// program holds all parts, in the order in which they start.
 type program struct {
 	notifier     *systemd.Notifier
 	reloader     *reloader
@@ -55,7 +55,7 @@ type program struct {
 	listeners    []part.Part
 }
 
-// fileDelay merges the events of one written file; the discovery server debounces further.
+// fileDelay merges the events of one written file; the discovery server debounces changes further.
 const fileDelay = time.Millisecond
 
 // compose creates all parts, each from those before it; none of them runs yet:
@@ -78,7 +78,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		Pushed: func() {
 			select {
 			case pushed <- struct{}{}:
-			default: // a signal is pending
+			default: // the channel has a signal already
 			}
 		},
 		Settings: settingsOf(c), Sources: names(c), Required: required(c),
@@ -160,7 +160,7 @@ func filesOf(c *config.Discoveryd) []string {
 	return nil
 }
 
-// watched returns the paths to watch for the discovery server.
+// watched returns the paths of which the discovery server is notified.
 func watched(c *config.Discoveryd, paths []string) []string {
 	all := make([]string, 0, len(paths)+1)
 	for _, path := range paths {
@@ -172,7 +172,7 @@ func watched(c *config.Discoveryd, paths []string) []string {
 	return all
 }
 
-// names returns the names of the sources and registries in order of precedence.
+// names returns the names of all sources and registries, in order of precedence.
 func names(c *config.Discoveryd) (all []string) {
 	for _, s := range slices.Concat(c.Sources, c.Registries) {
 		all = append(all, s.Name)
@@ -180,7 +180,7 @@ func names(c *config.Discoveryd) (all []string) {
 	return all
 }
 
-// authOf returns the settings that identify clients.
+// authOf returns the settings of the authentication of clients.
 func authOf(c *config.Discoveryd) auth.Settings {
 	s := auth.Settings{Require: c.Auth.Require, DebugIdentities: c.Auth.DebugIdentities}
 	for _, i := range c.Auth.JWTIssuers {
@@ -196,8 +196,8 @@ func authOf(c *config.Discoveryd) auth.Settings {
 	return s
 }
 
-// required returns the names of the sources that may have access policies. The files have
-// discovery.Options.Await.
+// required returns the names of the sources that may contain policies, except the files, for which
+// discovery.Options.Await exists.
 func required(c *config.Discoveryd) (all []string) {
 	for _, s := range c.Sources {
 		if s.Type != store.FilesSource {
@@ -207,11 +207,12 @@ func required(c *config.Discoveryd) (all []string) {
 	return all
 }
 
-// tokenAudience is that of the tokens that Kubernetes issues for istiod and the agents' servers.
+// tokenAudience is the audience of the tokens that Kubernetes issues for istiod and the agents'
+// servers.
 const tokenAudience = "istio-ca"
 
-// reviewer returns the kubeconfig of the API server that reviews tokens: that of the first source,
-// or else registry, of type kubernetes; "" (in-cluster) without.
+// reviewer returns the kubeconfig of the API server that reviews tokens. It is that of the first
+// source of type kubernetes, else of the first such registry, else "" (in-cluster).
 func reviewer(c *config.Discoveryd) string {
 	for _, s := range slices.Concat(c.Sources, c.Registries) {
 		if s.Type == "kubernetes" {
@@ -221,7 +222,7 @@ func reviewer(c *config.Discoveryd) string {
 	return ""
 }
 
-// settingsOf returns the settings of the discovery server that a reload applies.
+// settingsOf returns the settings of the discovery server that a reload can change.
 func settingsOf(c *config.Discoveryd) discovery.Settings {
 	return discovery.Settings{MeshConfigFile: c.MeshConfigFile,
 		DebounceAfter: c.Push.DebounceAfter, DebounceMax: c.Push.DebounceMax}

@@ -13,12 +13,12 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// listener serves xDS on an address.
+// listener serves xDS on one address.
 type listener struct {
 	part.Readiness
 	address  string
 	server   *xds.Server
-	identity *serverIdentity // nil: without TLS
+	identity *serverIdentity // nil: the listener does not use TLS
 }
 
 func newListener(address string, server *xds.Server, identity *serverIdentity) *listener {
@@ -28,7 +28,7 @@ func newListener(address string, server *xds.Server, identity *serverIdentity) *
 // Name returns the name of the part.
 func (l *listener) Name() string { return "xDS on " + l.address }
 
-// Run serves until ctx ends.
+// Run serves xDS until ctx ends.
 func (l *listener) Run(ctx context.Context) error {
 	var listen net.ListenConfig
 	socket, err := listen.Listen(ctx, "tcp", l.address)
@@ -43,13 +43,13 @@ func (l *listener) Run(ctx context.Context) error {
 	return l.server.Serve(ctx, xds.LimitTCP(socket), options...)
 }
 
-// runningSource is a source as a part, which is ready at once.
+// runningSource runs a source as a part of the program. It is ready at once.
 type runningSource struct {
 	source.Source
 	part.Readiness
 }
 
-// Run delivers until ctx ends.
+// Run runs the source until ctx ends.
 func (s *runningSource) Run(ctx context.Context) error {
 	s.MarkReady()
 	return s.Source.Run(ctx)

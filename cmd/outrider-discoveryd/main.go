@@ -1,5 +1,5 @@
-// Command outrider-discoveryd serves the discovery server that outriderd embeds to a fleet, from
-// files, Kubernetes, Consul, another xDS server or memory.
+// Command outrider-discoveryd serves a fleet with the discovery server that outriderd embeds. It
+// reads configuration from files, Kubernetes, Consul, another xDS server or memory.
 package main
 
 import (
@@ -12,10 +12,10 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// version is set by the build.
+// version is the program's version, which the build sets.
 var version = "development"
 
-// Exit codes, as those of outriderd.
+// Exit codes, equal to those of outriderd.
 const (
 	exitOK       = 0
 	exitProblems = 1
@@ -57,7 +57,7 @@ func run(arguments []string) int {
 	return exitCode(serve(context.Background(), options))
 }
 
-// exitCode reports an error on standard error and returns the exit code for it.
+// exitCode writes an error to standard error, and returns the exit code for it.
 func exitCode(err error) int {
 	if err == nil {
 		return exitOK

@@ -15,10 +15,10 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// monitor is the server of [listen] monitoring as a part.
+// monitor runs the server of [listen] monitoring as a part of the program.
 type monitor struct {
 	part.Readiness
-	address string // "": off
+	address string // address to listen on; "": the server is off
 	options monitoring.Options
 }
 
@@ -26,7 +26,7 @@ func newMonitor(address string, options monitoring.Options) *monitor {
 	return &monitor{address: address, options: options}
 }
 
-// newMetrics returns what /metrics has.
+// newMetrics returns the collectors for /metrics.
 func newMetrics(server *discovery.Server, streams *xds.Server,
 	states *sourceStates) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
@@ -47,7 +47,7 @@ func (m *monitor) Run(ctx context.Context) error {
 		return nil
 	}
 	listener, err := admission.Bind(ctx, m.address, func(err error) {
-		m.options.Logger.Warn("cannot listen", "address", m.address, "error", err)
+		m.options.Logger.Warn("cannot listen on monitoring address", "address", m.address, "error", err)
 	})
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound
@@ -55,7 +55,7 @@ func (m *monitor) Run(ctx context.Context) error {
 	return monitoring.Serve(ctx, listener, m.options)
 }
 
-// sourceStatus is a source.Status as JSON.
+// sourceStatus is the JSON form of a source.Status.
 type sourceStatus struct {
 	Name    string `json:"name"`
 	Synced  bool   `json:"synced"`
@@ -65,7 +65,7 @@ type sourceStatus struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// statuses returns the states of sources.
+// statuses returns the states of all sources.
 func statuses(all []source.Source) []sourceStatus {
 	states := make([]sourceStatus, 0, len(all))
 	for _, s := range all {

@@ -25,24 +25,24 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Conditions of the configuration, with the codes of outriderd's.
+// Codes of the conditions of the configuration, equal to those of outriderd.
 const (
 	conditionRefused = "configuration-refused"
 	conditionPending = "restart-pending"
 )
 
-// configDelay merges the events of one change of the configuration.
+// configDelay merges the file events of one change of the configuration.
 const configDelay = 500 * time.Millisecond
 
-// statusInterval is how often STATUS= and the conditions of sources are renewed.
+// statusInterval is how often STATUS= and the conditions of sources are updated.
 const statusInterval = time.Second
 
-// reloader applies changes of the configuration, on SIGHUP and when its files change. It is the
-// control loop that feeds the watchdog, too.
+// reloader applies changes of the configuration, after SIGHUP and when its files change. It also
+// answers the pings of the watchdog.
 type reloader struct {
 	part.Readiness
 	base      *base
-	running   *config.DiscoverydLoaded // with the values in force
+	running   *config.DiscoverydLoaded // configuration in force
 	server    *discovery.Server
 	identity  *serverIdentity
 	notifier  *systemd.Notifier
@@ -54,8 +54,8 @@ type reloader struct {
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool
-	stopping  atomic.Bool   // clients move to other servers
-	announced chan struct{} // see ready
+	stopping  atomic.Bool   // the server drains: its clients move to other servers
+	announced chan struct{} // receives a call of ready
 }
 
 func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Server,
@@ -69,7 +69,7 @@ func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Ser
 // Name returns the name of the part.
 func (r *reloader) Name() string { return "reloader" }
 
-// Run applies changes until ctx ends.
+// Run applies changes of the configuration until ctx ends.
 func (r *reloader) Run(ctx context.Context) error {
 	requests := make(chan os.Signal, 1)
 	signal.Notify(requests, syscall.SIGHUP)
@@ -91,7 +91,7 @@ func (r *reloader) Run(ctx context.Context) error {
 		case <-r.announced:
 			r.serving.Store(true)
 			r.report()
-			r.base.log.Info("serving", "version", version)
+			r.base.log.Info("serving xDS to clients", "version", version)
 		case <-tick.C:
 			r.report()
 		case <-r.pings:
@@ -101,8 +101,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// report sends the state to the service manager: how many clients there are, and which sources are
-// down.
+// report sends the state to the service manager: the number of clients, and the sources that cannot
+// be contacted.
 func (r *reloader) report() {
 	problems := r.states.observe(time.Now())
 	if r.stopping.Load() {
@@ -119,10 +119,10 @@ func (r *reloader) report() {
 	r.notifier.Set(systemd.Running, strings.TrimSuffix(sentence+"; "+problems, "; "))
 }
 
-// ready notifies the service manager that all listeners serve.
+// ready records that all listeners serve, so that the service manager is notified.
 func (r *reloader) ready() { r.announced <- struct{}{} }
 
-// readiness returns why the server is not ready.
+// readiness returns why the server is not ready, nil if it is.
 func (r *reloader) readiness() error {
 	if r.stopping.Load() {
 		return errors.New("stopping: clients move to other servers")
@@ -136,7 +136,7 @@ func (r *reloader) readiness() error {
 	return nil
 }
 
-// ping returns once the loops of the program respond.
+// ping returns once the main loops of the program respond.
 func (r *reloader) ping(ctx context.Context) error {
 	select {
 	case r.pings <- struct{}{}:
@@ -144,13 +144,13 @@ func (r *reloader) ping(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if !r.serving.Load() {
-		return nil // the discovery server may not run yet
+		return nil // the discovery server may not run yet, so it is not asked
 	}
 	return r.server.Ping(ctx)
 }
 
-// reload reads the configuration and applies what can be applied in place. A requested one also
-// retries what clients refused, and serves without files that do not exist.
+// reload reads the configuration, and applies the changes that need no restart. A requested reload
+// also sends refused resources to clients again, and serves without files that do not exist.
 func (r *reloader) reload(requested bool) {
 	if r.serving.Load() && !r.stopping.Load() {
 		r.notifier.Set(systemd.Reloading, "reloading")
@@ -166,7 +166,7 @@ func (r *reloader) reload(requested bool) {
 	}
 	r.base.board.Clear(conditionRefused)
 	if err := r.watcher.Set(slices.Concat(next.Files, next.Dirs)); err != nil {
-		log.Warn("cannot watch the configuration", "error", err)
+		log.Warn("cannot watch configuration files", "error", err)
 	}
 	applied := config.KeepDiscoveryd(r.running.Config, next.Config)
 	r.log(config.CompareDiscoveryd(r.running.Config, next.Config))
@@ -182,18 +182,19 @@ func (r *reloader) reload(requested bool) {
 		r.recorder.Reload()
 		for _, s := range r.sources {
 			if cautious, ok := s.(interface{ Reload() }); ok {
-				cautious.Reload() // accepts an empty list
+				cautious.Reload() // the source accepts that a list is empty
 			}
 		}
 	}
 	if err := apply(settingsOf(applied)); err != nil {
-		log.Error("cannot apply settings", "error", err)
+		log.Error("cannot apply reloaded settings to discovery server", "error", err)
 	}
 	r.running = &config.DiscoverydLoaded{Config: applied, Files: next.Files, Dirs: next.Dirs,
 		Sources: next.Sources, Hash: next.Hash}
 }
 
-// log logs the changes of a reload, and raises or clears the condition of those that wait.
+// log logs the changes of a reload. It raises a condition if changes wait for the next start, else
+// clears it.
 func (r *reloader) log(changes []config.Change) {
 	var pending []string
 	for _, change := range changes {

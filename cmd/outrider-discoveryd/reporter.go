@@ -8,10 +8,10 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// problemReceiver is a source that writes back whether its objects are valid.
+// problemReceiver is a source that writes the validity of objects back to their origin.
 type problemReceiver interface{ Report([]discovery.Problem) }
 
-// reporter passes the problems of the mesh to sources after each push.
+// reporter passes the problems of objects to sources after each push.
 type reporter struct {
 	part.Readiness
 	server    *discovery.Server
@@ -32,7 +32,7 @@ func newReporter(server *discovery.Server, pushed <-chan struct{}, all []source.
 // Name returns the name of the part.
 func (r *reporter) Name() string { return "reporter" }
 
-// Run passes problems until ctx ends.
+// Run passes problems to the sources until ctx ends.
 func (r *reporter) Run(ctx context.Context) error {
 	r.MarkReady()
 	for {

@@ -35,7 +35,7 @@ func serve(ctx context.Context, options config.Options) error {
 		return err
 	}
 	defer logs.Close()
-	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes")) // of client-go
+	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes")) // client-go logs by klog
 	b := &base{options: options, level: level, log: logs.Agent, logs: logs,
 		board: condition.NewBoard()}
 	p, err := compose(b, loaded)
@@ -48,7 +48,7 @@ func serve(ctx context.Context, options config.Options) error {
 	return err
 }
 
-// setLevel sets the level of the log to a valid value of [log] level.
+// setLevel sets the log level to a valid value of [log] level.
 func setLevel(level *slog.LevelVar, text string) {
 	var l slog.Level
 	if l.UnmarshalText([]byte(text)) == nil {
@@ -56,12 +56,13 @@ func setLevel(level *slog.LevelVar, text string) {
 	}
 }
 
-// drainTime is over how long a stop spreads the end of streams, so that a fleet does not move to
-// the other servers at once. The unit's TimeoutStopSec is longer.
+// drainTime is the time over which a stop distributes the ends of streams, so that the clients of a
+// fleet do not move to other servers all at once. The unit's TimeoutStopSec is longer.
 const drainTime = 10 * time.Second
 
-// run starts the parts: first the sources, then the discovery server once their state is complete
-// or the wait for them has ended, then the listeners. When ctx ends, streams end before the parts.
+// run starts the parts: first the sources, then the discovery server once the sources' states are
+// complete or startWait has ended, then the listeners. After ctx has ended, streams are drained
+// before the parts end.
 func (p *program) run(ctx context.Context) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

@@ -12,20 +12,20 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// downFor is how long a source must be without contact until a condition says so.
+// downFor is how long a source must be without contact before a condition is raised.
 const downFor = 5 * time.Second
 
-// sourceStates follows the states of the sources, for STATUS=, conditions and metrics.
+// sourceStates observes the states of all sources, for STATUS=, conditions and metrics.
 type sourceStates struct {
 	all   []source.Source
 	board *condition.Board
 
 	mu      sync.Mutex
-	failing map[string]failure // by source
-	errors  map[string]uint64  // failures since the start, by source
+	failing map[string]failure // sources without contact, by name
+	errors  map[string]uint64  // number of failures since the start, by name
 }
 
-// failure is why a source has no contact.
+// failure describes why and since when a source has no contact.
 type failure struct {
 	since  time.Time
 	reason string
@@ -36,8 +36,8 @@ func newSourceStates(all []source.Source, board *condition.Board) *sourceStates 
 		errors: map[string]uint64{}}
 }
 
-// observe reads the states, and raises or clears conditions. It returns what is not as it should
-// be, "" if all is.
+// observe reads the states of all sources, and raises or clears their conditions. It returns a
+// sentence about all that have a problem, "" if none has.
 func (s *sourceStates) observe(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,8 @@ func (s *sourceStates) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A source without any contact yet has no time of it.
+// Collect implements prometheus.Collector. For a source without any contact so far, it sends no
+// time of the last contact.
 func (s *sourceStates) Collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

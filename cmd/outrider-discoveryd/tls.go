@@ -17,11 +17,12 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// conditionCertificate is raised while files of [tls] are not usable: those in force stay.
+// conditionCertificate is active while the files of [tls] cannot be used. The certificate that was
+// read before stays in use.
 const conditionCertificate = "certificate-refused"
 
-// serverIdentity is the certificate of the server, and the roots of its clients. Changed files
-// apply to new connections.
+// serverIdentity holds the certificate of the server, and the CA certificates for those of clients.
+// Changed files apply to new connections.
 type serverIdentity struct {
 	watcher *watch.Notifier
 	board   *condition.Board
@@ -30,7 +31,7 @@ type serverIdentity struct {
 
 	mu    sync.Mutex
 	files config.DiscoverydTLS
-	stop  func() // ends watching files
+	stop  func() // ends the watch of the files
 }
 
 func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, board *condition.Board,
@@ -38,7 +39,7 @@ func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, boar
 	return &serverIdentity{watcher: watcher, board: board, log: log, files: files, stop: func() {}}
 }
 
-// load reads the files and watches them. The error is that of the first reading.
+// load reads the files and starts to watch them. It returns the error of the first read.
 func (s *serverIdentity) load() error {
 	s.mu.Lock()
 	files := s.files
@@ -52,7 +53,7 @@ func (s *serverIdentity) load() error {
 	return nil
 }
 
-// use changes the files, and watches them.
+// use replaces the files and watches the new ones.
 func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +66,7 @@ func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.stop = s.watcher.Watch(paths, s.reread)
 }
 
-// reread applies changed files, if they are valid.
+// reread puts changed files in use if they are valid.
 func (s *serverIdentity) reread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +79,7 @@ func (s *serverIdentity) reread() {
 	s.board.Clear(conditionCertificate)
 	if before := s.current.Swap(c); before != nil &&
 		!before.Certificates[0].Leaf.Equal(c.Certificates[0].Leaf) {
-		s.log.Info("certificate changed", "serial", c.Certificates[0].Leaf.SerialNumber.String(),
+		s.log.Info("replaced server certificate", "serial", c.Certificates[0].Leaf.SerialNumber.String(),
 			"not_after", c.Certificates[0].Leaf.NotAfter)
 	}
 }
@@ -91,7 +92,8 @@ func (s *serverIdentity) config() *tls.Config {
 		}}
 }
 
-// readIdentity reads the files of [tls]. A client's certificate is verified if it has one.
+// readIdentity reads the files of [tls]. A client may connect without a certificate; if it has one,
+// the certificate is verified.
 func readIdentity(files config.DiscoverydTLS) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 	if err != nil {
@@ -113,7 +115,7 @@ func readIdentity(files config.DiscoverydTLS) (*tls.Config, error) {
 	return c, nil
 }
 
-// certificateWatch is the notifier of certificate files as a part.
+// certificateWatch runs the notifier of certificate files as a part of the program.
 type certificateWatch struct {
 	part.Readiness
 	*watch.Notifier
@@ -122,7 +124,7 @@ type certificateWatch struct {
 // Name returns the name of the part.
 func (*certificateWatch) Name() string { return "certificate watch" }
 
-// Run watches until ctx ends.
+// Run watches the certificate files until ctx ends.
 func (w *certificateWatch) Run(ctx context.Context) error {
 	w.MarkReady()
 	return w.Notifier.Run(ctx)

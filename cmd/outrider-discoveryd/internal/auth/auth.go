@@ -1,12 +1,12 @@
-// Package auth decides who the clients of the discovery server are.
+// Package auth authenticates the clients of the discovery server.
 //
 // On TLS connections the namespace and the service account in a client's node must be those of its
 // certificate or token (Authenticator.Admit). A client without identity, which [auth] require may
 // allow, and each client without TLS gets the configuration of the node that it sends, but no
 // secrets and no debug information.
 //
-// A client is identified when its stream begins. A certificate or token that expires later does not
-// end the stream, as with istiod: the maximum age of connections bounds it.
+// A client is authenticated when its stream begins. As in istiod, a certificate or token that
+// expires later does not end the stream; the maximum age of connections bounds that time.
 package auth
 
 import (
@@ -27,25 +27,26 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// The values of [auth] require.
+// Values of [auth] require.
 const (
-	Any   = "any"   // a certificate or a token
-	MTLS  = "mtls"  // a certificate
-	Token = "token" // a token
-	None  = "none"  // neither is needed
+	Any   = "any"   // a certificate or a token is required
+	MTLS  = "mtls"  // a certificate is required
+	Token = "token" // a token is required
+	None  = "none"  // neither is required
 )
 
-// Settings can change while the server runs.
+// Settings are the part of the configuration that can change while the server runs.
 type Settings struct {
-	Require         string // of clients with TLS: Any, MTLS, Token or None
-	Issuers         []Issuer
-	Review          Review   // decides about tokens of other issuers; nil: they are refused
-	DebugIdentities []string // SPIFFE IDs that may request debug information
+	Require string // what clients with TLS must present: Any, MTLS, Token or None
+	Issuers []Issuer
+	// verifies tokens of issuers other than the configured ones; nil: these are refused
+	Review          Review
+	DebugIdentities []string // SPIFFE IDs of clients that may request debug information
 
-	reviews *reviews // results of Review
+	reviews *reviews // cached results of Review
 }
 
-// Authenticator identifies clients. It is safe for concurrent use.
+// Authenticator determines the identities of clients. It is safe for concurrent use.
 type Authenticator struct {
 	domains  func() []string
 	log      *slog.Logger
@@ -54,24 +55,24 @@ type Authenticator struct {
 	refused  atomic.Uint64
 }
 
-// New returns an Authenticator. trustDomains returns those of identities that are accepted, the one
-// of tokens first.
+// New returns an Authenticator. trustDomains returns the trust domains of accepted identities; the
+// first one is that of tokens.
 func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Authenticator {
 	a := &Authenticator{domains: trustDomains, log: log}
 	a.Configure(settings)
 	return a
 }
 
-// Configure changes the settings for streams that begin from now on.
+// Configure sets the settings for streams that begin from now on.
 func (a *Authenticator) Configure(settings Settings) {
 	settings.reviews = newReviews()
 	a.settings.Store(&settings)
 }
 
-// Refused returns how many streams were refused.
+// Refused returns the number of streams that were refused so far.
 func (a *Authenticator) Refused() uint64 { return a.refused.Load() }
 
-// Admit implements xds.Options.Admit.
+// Admit authenticates a client. It implements xds.Options.Admit.
 func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 	id, err := a.identify(client)
 	if err != nil {
@@ -88,10 +89,10 @@ func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node
 	return confined, nil
 }
 
-// Secrets implements xds.Options.Secrets.
+// Secrets reports whether a client may get secrets. It implements xds.Options.Secrets.
 func (a *Authenticator) Secrets(client xds.Peer) bool { return client.Identity != "" }
 
-// MayDebug returns an error, a gRPC status, if a client may not request debug information.
+// MayDebug returns a gRPC status if a client may not request debug information.
 func (a *Authenticator) MayDebug(client xds.Peer) error {
 	if client.Identity == "" {
 		return status.Error(codes.Unauthenticated,
@@ -104,7 +105,7 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 	return nil
 }
 
-// identify returns the identity of a client, the zero one if it needs none.
+// identify returns the identity of a client, or the zero identity if the client needs none.
 func (a *Authenticator) identify(client *xds.Peer) (Identity, error) {
 	if !client.TLS {
 		return Identity{}, nil
@@ -136,10 +137,10 @@ func (a *Authenticator) identify(client *xds.Peer) (Identity, error) {
 	return Identity{}, nil
 }
 
-// reportLimits bound the lines about refused clients.
+// reportLimits bounds the number of log lines about refused clients.
 var reportLimits = repeat.Limits{Class: 3, All: 10}
 
-// refuse logs and counts that a client is refused, and returns the gRPC status.
+// refuse counts and logs a refused client, and returns the gRPC status.
 func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.Node,
 	err error) error {
 	a.refused.Add(1)
@@ -155,12 +156,12 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 		if cause != nil {
 			fields = append(fields, "cause", cause.error)
 		}
-		a.log.Warn("refused a client", fields...)
+		a.log.Warn("refused xDS client", fields...)
 	}
 	return status.Error(code, reason)
 }
 
-// shorten bounds what a client sends that is logged.
+// shorten returns a text of a client, shortened so that it may be logged.
 func shorten(text string) string {
 	const most = 256
 	if len(text) > most {
@@ -169,11 +170,11 @@ func shorten(text string) string {
 	return text
 }
 
-// Review returns the subject of a token that this program cannot verify.
+// Review is a function that returns the subject of a token which this program itself cannot verify.
 type Review func(ctx context.Context, token string) (subject string, err error)
 
-// unavailable is why a token cannot be verified now, which clients do not learn.
+// unavailable wraps the reason why a token cannot be verified now. Clients do not learn the reason.
 type unavailable struct{ error }
 
-// Error implements error.
+// Error implements error, without the reason.
 func (*unavailable) Error() string { return "it cannot be verified now" }

@@ -18,7 +18,7 @@ type Identity struct{ Domain, Namespace, Account string }
 
 const scheme = "spiffe://"
 
-// String returns the SPIFFE ID.
+// String returns the identity as a SPIFFE ID.
 func (id Identity) String() string {
 	return scheme + id.Domain + "/ns/" + id.Namespace + "/sa/" + id.Account
 }
@@ -34,15 +34,15 @@ func parseIdentity(text string) (Identity, bool) {
 	return Identity{parts[0], parts[2], parts[4]}, true
 }
 
-// isName reports whether a text may be a segment of a SPIFFE ID.
+// isName reports whether a text may be a part of a SPIFFE ID between slashes.
 func isName(text string) bool {
 	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz"+
 		"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == ""
 }
 
-// ofCertificate returns the identity of a verified certificate.
+// ofCertificate returns the identity in a verified certificate.
 func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identity, error) {
-	if now.After(c.NotAfter) { // the connection is older
+	if now.After(c.NotAfter) { // the certificate has expired after the connection was made
 		return Identity{}, fmt.Errorf("it expired on %s UTC", c.NotAfter.UTC().Format(time.DateTime))
 	}
 	if len(c.URIs) != 1 {
@@ -60,7 +60,8 @@ func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identi
 	return id, nil
 }
 
-// ofSubject returns the identity of a token's subject, a service account in Kubernetes' form.
+// ofSubject returns the identity for the subject of a token, which must be a service account in
+// Kubernetes' form.
 func ofSubject(subject string, domains []string) (Identity, error) {
 	parts := strings.Split(subject, ":")
 	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" {
@@ -75,8 +76,8 @@ func ofSubject(subject string, domains []string) (Identity, error) {
 	return id, nil
 }
 
-// confine returns the node with the namespace of the identity. A node of another namespace or
-// service account is an error.
+// confine returns the node with the namespace of the identity. It returns an error if the node has
+// another namespace or service account.
 func (id Identity) confine(node *corev3.Node) (*corev3.Node, error) {
 	fields := node.GetMetadata().GetFields()
 	namespace := fields["NAMESPACE"].GetStringValue()
@@ -102,8 +103,8 @@ func (id Identity) confine(node *corev3.Node) (*corev3.Node, error) {
 	return confined, nil
 }
 
-// domainNamespace returns the namespace in the domain of a proxy's ID, type~address~name~domain,
-// where the domain has Istio's form NAMESPACE.svc.DOMAIN; "" otherwise.
+// domainNamespace returns the namespace in the domain of a proxy's ID, type~address~name~domain, if
+// the domain has Istio's form NAMESPACE.svc.DOMAIN; else "".
 func domainNamespace(id string) string {
 	parts := strings.Split(id, "~")
 	namespace, rest, _ := strings.Cut(parts[len(parts)-1], ".")

@@ -13,7 +13,7 @@ import (
 
 const maxReviewBytes = 1 << 20
 
-// tokenReview is a TokenReview of authentication.k8s.io/v1.
+// tokenReview is the JSON form of a TokenReview of authentication.k8s.io/v1.
 type tokenReview struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -31,10 +31,11 @@ type tokenReview struct {
 	} `json:"status,omitzero"`
 }
 
-// Connect returns the URL of an API server, and a client that authenticates this program there.
+// Connect is a function that returns the URL of an API server, and an HTTP client that
+// authenticates this program there.
 type Connect func() (client *http.Client, url string, err error)
 
-// Kubernetes returns a Review by an API server, which connect returns for each. Tokens must be for
+// Kubernetes returns a Review by an API server. It calls connect for each review. Tokens must have
 // the audience.
 func Kubernetes(connect Connect, audience string) Review {
 	return func(ctx context.Context, token string) (subject string, err error) {

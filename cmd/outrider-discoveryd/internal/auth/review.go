@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	reviewTime    = 5 * time.Second // for one review, and to wait for its turn
-	reviewedFor   = time.Minute     // how long a result counts, within the token's expiry
-	maxReviewed   = 4096            // results
-	maxConcurrent = 16              // reviews
+	reviewTime    = 5 * time.Second // time-out of one review, and of the wait for a slot
+	reviewedFor   = time.Minute     // how long a result is cached, at most until the token expires
+	maxReviewed   = 4096            // number of cached results
+	maxConcurrent = 16              // number of concurrent reviews
 )
 
-// reviews caches the results of a Review. Refusals and failures are not cached.
+// reviews caches the successful results of a Review.
 type reviews struct {
 	turns chan struct{}
 
 	mu     sync.Mutex
 	cached map[[sha256.Size]byte]reviewed
-	swept  time.Time // last removal of results that do not count any more
+	swept  time.Time // time of the last removal of results that have expired
 }
 
 type reviewed struct {
@@ -35,7 +35,8 @@ func newReviews() *reviews {
 		cached: map[[sha256.Size]byte]reviewed{}}
 }
 
-// review returns the subject of a token that expires at expiry.
+// review returns the subject of a token, from the cache or by a Review. expiry is the time at which
+// the token expires.
 func (r *reviews) review(review Review, token string, expiry time.Time) (string, error) {
 	key := sha256.Sum256([]byte(token))
 	r.mu.Lock()

@@ -10,19 +10,21 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Issuer issues tokens. The subject of a token is a service account in Kubernetes' form.
+// Issuer describes an issuer of tokens. The subject of its tokens is a service account in
+// Kubernetes' form.
 type Issuer struct {
-	Name     string // claim iss
-	Audience string // that the claim aud must have
-	KeyFile  string // key set (JWKS), read for each token: it may be replaced at any time
+	Name     string // required value of the claim iss
+	Audience string // required value in the claim aud
+	// file with the key set (JWKS). It is read for each token, so it may be replaced at any time
+	KeyFile string
 }
 
 const (
 	maxKeySetBytes = 128 << 10
-	maxEarly       = time.Minute // clocks of issuers may be ahead
+	maxEarly       = time.Minute // tolerance for clocks of issuers that are ahead
 )
 
-// ofToken returns the identity of a token.
+// ofToken returns the identity for a token.
 func (a *Authenticator) ofToken(settings *Settings, text string) (Identity, error) {
 	token, fault := jwt.Parse(text, jwt.Asymmetric)
 	if fault != jwt.Valid {
@@ -56,7 +58,7 @@ func (a *Authenticator) ofToken(settings *Settings, text string) (Identity, erro
 	return Identity{}, err
 }
 
-// verify returns why a token of the issuer is refused, or nil.
+// verify returns why a token of the issuer is refused, nil if it is valid.
 func (i Issuer) verify(token *jwt.Token) error {
 	if !slices.Contains(token.Audiences(), i.Audience) {
 		return fmt.Errorf("it is not for audience %q", i.Audience)
@@ -71,7 +73,8 @@ func (i Issuer) verify(token *jwt.Token) error {
 	return nil
 }
 
-// checkTime returns the expiry of a token that is valid at now. One without expiry is not.
+// checkTime returns the expiry of a token that is valid at the time now. A token without expiry is
+// not valid.
 func checkTime(token *jwt.Token, now time.Time) (expiry time.Time, err error) {
 	at, ok := token.Claims["exp"].(float64)
 	if !ok {

@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	// blockTime is how long Consul holds a query that has nothing new. It adds up to a sixteenth.
+	// blockTime is how long Consul delays the answer to a blocking query while nothing changes.
+	// Consul adds up to a sixteenth.
 	blockTime = time.Minute
-	// queryTimeout bounds a query beyond blockTime.
+	// queryTimeout bounds a query, in addition to blockTime.
 	queryTimeout = 20 * time.Second
-	// readers is the number of services that are read at the same time, of all datacentres. With
-	// three blocking queries per datacentre, 60 datacentres are below the 200 connections that
-	// Consul accepts from one client.
+	// readers is the number of services that are read concurrently, in all datacentres together.
+	// With three blocking queries per datacentre, 60 datacentres need fewer connections than the
+	// 200 that Consul accepts from one client.
 	readers = 8
 
-	maxAnswer = 64 << 20 // bytes
-	maxFile   = 1 << 20  // of a token or of authorities
+	maxAnswer = 64 << 20 // bytes of an answer
+	maxFile   = 1 << 20  // bytes of a token or of CA certificates
 )
 
-// client queries Consul. It is safe for concurrent use.
+// client sends queries to Consul. It is safe for concurrent use.
 type client struct {
 	api       *api.Client
 	transport *http.Transport
@@ -73,8 +74,8 @@ func newClient(o Options) (*client, error) {
 
 func (c *client) close() { c.transport.CloseIdleConnections() }
 
-// dialTLS returns a function that reads the authorities for each connection, so that a replaced
-// file takes effect.
+// dialTLS returns a function that opens TLS connections. It reads the CA certificates for each
+// connection, so that a replaced file takes effect.
 func dialTLS(dialer *net.Dialer, caFile string) func(context.Context, string, string) (net.Conn,
 	error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -94,7 +95,7 @@ func dialTLS(dialer *net.Dialer, caFile string) func(context.Context, string, st
 	}
 }
 
-// bounded bounds the bodies of answers.
+// bounded is a RoundTripper that bounds the size of responses.
 type bounded struct{ http.RoundTripper }
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -105,7 +106,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// options returns those of a query; index 0 does not block.
+// options returns the options of a query. With index 0 the query does not block.
 func (c *client) options(ctx context.Context, datacenter string,
 	index uint64) (*api.QueryOptions, error) {
 	o := &api.QueryOptions{Datacenter: datacenter, WaitIndex: index, WaitTime: blockTime}
@@ -121,7 +122,7 @@ func (c *client) options(ctx context.Context, datacenter string,
 	return o.WithContext(ctx), nil
 }
 
-// explain shortens an error of the client and says what a refused token means.
+// explain returns a shortened error of the client. For a refused token, it adds what that means.
 func explain(err error) error {
 	var refused api.StatusError
 	switch {

@@ -15,22 +15,22 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Metadata of an instance that has a meaning of its own. Everything else is a label only.
+// Keys of an instance's metadata that have a meaning. All other keys are only labels.
 const (
-	metaProtocol = "protocol"        // of the port: http, http2, grpc, tcp, …
-	metaPort     = "service-port"    // of the service, where its instances have several
-	metaAccount  = "service-account" // of the instance's identity
+	metaProtocol = "protocol"        // protocol of the port: http, http2, grpc, tcp, …
+	metaPort     = "service-port"    // port of the service, if its instances have several
+	metaAccount  = "service-account" // service account of the instance's identity
 )
 
 const (
-	maxLabels  = 64    // of one instance from its tags
-	maxWeight  = 65535 // Consul's own bound
-	maxWord    = 63    // bytes of a label of a host name, and of the value of a label
-	maxHost    = 253   // bytes
+	maxLabels  = 64    // labels of one instance that come from its tags
+	maxWeight  = 65535 // Consul's own limit
+	maxWord    = 63    // bytes of a part of a host name, and of the value of a label
+	maxHost    = 253   // bytes of a host name
 	ownService = "consul"
 )
 
-// isHost reports whether a text is a host name, or the beginning of one.
+// isHost reports whether a text is a host name, or the first part of one.
 func isHost(text string) bool {
 	for word := range strings.SplitSeq(text, ".") {
 		if !object.IsWord(word, "-", maxWord) {
@@ -40,8 +40,8 @@ func isHost(text string) bool {
 	return len(text) <= maxHost
 }
 
-// isLabel reports whether a key and a value are a label as Kubernetes has it. Tags of load
-// balancers and metadata with sentences are none.
+// isLabel reports whether key and value are a label as in Kubernetes. Tags for load balancers and
+// metadata with sentences are not.
 func isLabel(key, value string) bool {
 	prefix, name, ok := strings.Cut(key, "/")
 	if !ok {
@@ -51,9 +51,9 @@ func isLabel(key, value string) bool {
 		(value == "" || object.IsWord(value, "-_.", maxWord))
 }
 
-// convert returns the ServiceEntry of a service, of which entries are all registered instances. An
+// convert returns a service with its ServiceEntry, made from all registered instances in found. An
 // instance that is critical or in maintenance is no endpoint. A service without a port, and one
-// that is a proxy of Consul's mesh, has no object.
+// that is a proxy of Consul's mesh, has no ServiceEntry.
 func (w *watcher) convert(name string, found read) *service {
 	s := &service{name: name, index: found.meta.LastIndex, nodes: map[string]bool{}}
 	var instances []*api.ServiceEntry
@@ -88,7 +88,7 @@ func (w *watcher) convert(name string, found read) *service {
 			Name: protocol}},
 	}
 	byDatacenter := name + ".service." + strings.ToLower(instances[0].Node.Datacenter) + ".consul"
-	// Connections of TCP do not say which of several hosts they are for.
+	// A TCP connection does not contain the host, so there must be only one.
 	kind, _ := model.ParseProtocol(protocol, "")
 	if kind != model.TCP && !slices.Contains(entry.Hosts, byDatacenter) {
 		entry.Hosts = append(entry.Hosts, byDatacenter)
@@ -104,8 +104,8 @@ func (w *watcher) convert(name string, found read) *service {
 
 func isForeign(name string) bool { return name != "" && name != "default" }
 
-// endpoints returns the endpoints of healthy instances. A service whose instances all have host
-// names resolves them; otherwise instances with host names are left out.
+// endpoints returns the endpoints for healthy instances. If all instances have host names, the
+// service is resolved with DNS; otherwise instances with host names are left out.
 func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.WorkloadEntry,
 	networking.ServiceEntry_Resolution) {
 	resolution := networking.ServiceEntry_DNS
@@ -135,7 +135,7 @@ func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.Wo
 		found = append(found, endpoint)
 	}
 	if len(found) == 0 {
-		// With DNS, an entry without endpoints would resolve its own host.
+		// With DNS, a ServiceEntry without endpoints would resolve its own host.
 		resolution = networking.ServiceEntry_STATIC
 	}
 	return found, resolution
@@ -143,7 +143,7 @@ func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.Wo
 
 func addressOf(e *api.ServiceEntry) string { return cmp.Or(e.Service.Address, e.Node.Address) }
 
-// weightOf returns the weight for the state of an instance: 0 takes no requests.
+// weightOf returns the weight of an instance in its state; 0 means that it receives no requests.
 func weightOf(e *api.ServiceEntry) uint32 {
 	weight := 0
 	switch e.Checks.AggregatedStatus() {
@@ -155,7 +155,7 @@ func weightOf(e *api.ServiceEntry) uint32 {
 	return uint32(min(max(weight, 0), maxWeight)) //nolint:gosec // within bounds
 }
 
-// localityOf returns region/zone of the instance, else of its node, else the datacentre.
+// localityOf returns region/zone of an instance, else of its node, else the datacentre.
 func localityOf(e *api.ServiceEntry) string {
 	for _, l := range []*api.Locality{e.Service.Locality, e.Node.Locality} {
 		switch {
@@ -169,8 +169,8 @@ func localityOf(e *api.ServiceEntry) string {
 	return e.Node.Datacenter
 }
 
-// labelsOf returns the tags, KEY=VALUE or a word, and the metadata of an instance, those that are
-// labels. The metadata has precedence.
+// labelsOf returns those tags (KEY=VALUE or a word) and metadata of an instance that are labels.
+// Metadata has precedence.
 func labelsOf(s *api.AgentService) map[string]string {
 	labels := make(map[string]string, len(s.Tags)+len(s.Meta))
 	for _, tag := range s.Tags[:min(len(s.Tags), maxLabels)] {
@@ -190,8 +190,8 @@ func labelsOf(s *api.AgentService) map[string]string {
 	return labels
 }
 
-// portOf returns the number of the service's port: that of the metadata, else that of most
-// instances, of those the lowest. Requests reach each instance at its own port.
+// portOf returns the number of a service's port: that in the metadata, else the port of most
+// instances, and of several such ports the lowest. Each instance receives requests on its own port.
 func portOf(instances []*api.ServiceEntry) uint32 {
 	count := map[uint32]int{}
 	var best uint32
@@ -213,9 +213,9 @@ func portOf(instances []*api.ServiceEntry) uint32 {
 	return best
 }
 
-// protocolOf returns the protocol of the port in lower case: of the metadata or of a tag
-// protocol=NAME of the first instance that has a known one, else the one that the service's name
-// begins with, as the name of a port does in Istio, else tcp.
+// protocolOf returns the protocol of a service's port in lower case. It is that in the metadata or
+// a tag protocol=NAME of the first instance with a known one, else the prefix of the service's name
+// (as Istio uses that of a port's name), else tcp.
 func protocolOf(name string, instances []*api.ServiceEntry) string {
 	for _, e := range instances {
 		protocol := strings.ToLower(labelsOf(e.Service)[metaProtocol])

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// health is the state of the contact with one datacentre. It is safe for concurrent use.
+// health records the results of queries to one datacentre. It is safe for concurrent use.
 type health struct {
 	logger *slog.Logger
 
 	mu       sync.Mutex
-	since    time.Time         // of the last answer
-	errors   map[string]error  // by query
-	problems map[string]string // by subject
+	since    time.Time         // time of the last successful query
+	errors   map[string]error  // current error by query
+	problems map[string]string // problem by subject
 }
 
-// Queries of a watcher, and subjects of problems.
+// Names of a watcher's queries, and subjects of problems.
 const (
 	ofNames    = "catalog/services"
 	ofCritical = "health/state/critical"
@@ -34,7 +34,8 @@ func (h *health) open(o Options, datacenter string) {
 	h.errors, h.problems = map[string]error{}, map[string]string{}
 }
 
-// record notes the result of a query, and logs if Consul answers no more, or again.
+// record records the result of a query. It logs when queries begin to fail, and when all succeed
+// again.
 func (h *health) record(query string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,21 +50,22 @@ func (h *health) record(query string, err error) {
 	case err != nil && !failed:
 		h.logger.Warn("cannot query Consul", "query", query, "error", err)
 	case failed && len(h.errors) == 0:
-		h.logger.Info("Consul answers again")
+		h.logger.Info("Consul responds again")
 	}
 }
 
-// note sets a problem and logs it; "" clears it.
+// note sets the problem of a subject and logs it; "" clears the problem.
 func (h *health) note(subject, problem string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if problem != "" && h.problems[subject] != problem {
-		h.logger.Warn("problem of the registry", "problem", problem)
+		h.logger.Warn("Consul registry has a problem", "problem", problem)
 	}
 	h.problems[subject] = problem
 }
 
-// current returns the time of the last answer, a problem, and an error if there is no answer now.
+// current returns the time of the last successful query, a problem, and an error if queries fail
+// now.
 func (h *health) current() (since time.Time, problem string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

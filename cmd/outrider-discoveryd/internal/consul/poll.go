@@ -10,23 +10,23 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// pollInterval is the time between two answers of a blocking query at least.
+// pollInterval is the least time between two answers of a blocking query.
 const pollInterval = 50 * time.Millisecond
 
-// answer is a changed answer of a blocking query.
+// answer is an answer of a blocking query that differs from the last one.
 type answer[T any] struct {
 	value    T
-	again    bool // the first one, or the first one after an error
-	lost     bool // Consul has older data than before: it was restarted or restored
-	filtered bool // the token may not read all of it
+	again    bool // the first answer, also after an error
+	lost     bool // Consul's data is older than before, because Consul was restarted or restored
+	filtered bool // the token may not read all data
 }
 
-// poll repeats a blocking query until the context ends and sends changed answers. what names the
-// query in health.
+// poll repeats a blocking query until the context ends, and sends changed answers to a channel.
+// what is the name of the query in health.
 func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- answer[T],
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
-	var index, newest uint64 // index 0 does not block
+	var index, newest uint64 // a query with index 0 does not block
 	for ctx.Err() == nil {
 		begun := time.Now()
 		value, meta, err := send(ctx, w, index, query)
@@ -35,7 +35,7 @@ func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- an
 		}
 		if w.health.record(what, err); err != nil {
 			index = 0
-			_ = pause.Wait(ctx) // the loop looks at ctx
+			_ = pause.Wait(ctx) // the loop checks ctx
 			continue
 		}
 		pause.Reset()
@@ -49,12 +49,12 @@ func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- an
 			}
 		}
 		index, newest = next, next
-		_ = backoff.Sleep(ctx, pollInterval-time.Since(begun)) // the loop looks at ctx
+		_ = backoff.Sleep(ctx, pollInterval-time.Since(begun)) // the loop checks ctx
 	}
 }
 
-// send sends one query. An answer of a server that knows no leader, which may be outdated, is an
-// error.
+// send sends one query. An answer of a server without a leader is an error, because it may be
+// outdated.
 func send[T any](ctx context.Context, w *watcher, index uint64,
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, blockTime*17/16+queryTimeout)

@@ -13,15 +13,15 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// read is the answer for one service.
+// read is the result of reading one service.
 type read struct {
 	entries []*api.ServiceEntry
 	meta    *api.QueryMeta
 	err     error
 }
 
-// refresh reads services and delivers those that changed. Those that cannot be read are
-// read again after a pause.
+// refresh reads services and delivers those that have changed. It schedules services that cannot be
+// read to be read again after a pause.
 func (w *watcher) refresh(ctx context.Context, names []string) {
 	results := make([]read, len(names))
 	var reading sync.WaitGroup
@@ -55,7 +55,7 @@ func (w *watcher) refresh(ctx context.Context, names []string) {
 			w.later[name] = true
 		case len(result.entries) == 0 && result.meta.ResultsFilteredByACLs:
 			w.later[name] = false
-		case len(result.entries) == 0: // the list of the names is about to say so
+		case len(result.entries) == 0: // the service was removed: the list of names will show that
 		case urgent || known.index != result.meta.LastIndex:
 			if known.update(w.convert(name, result)) {
 				changed = append(changed, known.input(w.path(name)))
@@ -74,7 +74,7 @@ func (w *watcher) refresh(ctx context.Context, names []string) {
 	w.finish(now, changed)
 }
 
-// reportHidden notes a service whose instances the token may not read.
+// reportHidden notes a problem if there are services whose instances the token may not read.
 func (w *watcher) reportHidden() {
 	problem := ""
 	for _, name := range slices.Sorted(maps.Keys(w.later)) {
@@ -85,7 +85,7 @@ func (w *watcher) reportHidden() {
 	w.health.note(ofService, problem)
 }
 
-// finish delivers changed inputs. The datacentre is complete once all services were read.
+// finish delivers changed inputs. The datacentre is complete once all of its services were read.
 func (w *watcher) finish(now time.Time, changed []store.Input) {
 	var completed *watcher
 	if !w.complete && w.listed && len(w.urgent) == 0 && !w.failed() {
@@ -100,7 +100,8 @@ func (w *watcher) finish(now time.Time, changed []store.Input) {
 	}
 }
 
-// input returns the input with the service's object; without one, the path is gone.
+// input returns the input with the service's ServiceEntry. If there is none, the input removes the
+// path.
 func (s *service) input(path string) store.Input {
 	input := store.Input{Path: path}
 	if s.object != nil {
@@ -109,7 +110,8 @@ func (s *service) input(path string) store.Input {
 	return input
 }
 
-// update sets what was read and reports whether the object changed.
+// update replaces the service by the one that was read, and reports whether its ServiceEntry has
+// changed.
 func (s *service) update(next *service) bool {
 	s.index, s.nodes = next.index, next.nodes
 	if object.Equal(s.object, next.object) {

@@ -33,37 +33,37 @@ import (
 )
 
 // partialWait is how long the first batch waits for a datacentre that does not answer, before the
-// changes of the others are delivered.
+// services of the others are delivered.
 const partialWait = 10 * time.Second
 
-// Options of a Registry.
+// Options configures a Registry.
 type Options struct {
-	Name        string   // of the source
+	Name        string   // name of the source
 	Address     string   // http://HOST:PORT, https://HOST:PORT or unix:///PATH
-	CAFile      string   // authorities of https; "" is the system's
-	TokenFile   string   // read for each query; "" is no token
-	Datacenters []string // none: that of the agent at Address
-	Namespace   string   // of the ServiceEntries; "" is consul
-	Domain      string   // of the hosts NAME.DOMAIN; "" is service.consul
+	CAFile      string   // file with CA certificates for https; "": the system's
+	TokenFile   string   // file with a token, read for each query; "": no token
+	Datacenters []string // datacentres to read; none: that of the agent at Address
+	Namespace   string   // namespace of the ServiceEntries; "": consul
+	Domain      string   // domain of the hosts NAME.DOMAIN; "": service.consul
 	Sink        source.Sink
 	Logger      *slog.Logger
 }
 
-// Registry brings the services of Consul. It implements source.Source.
+// Registry delivers the services of Consul. It implements source.Source.
 type Registry struct {
 	options  Options
 	client   *client
 	watchers []*watcher
-	late     time.Duration // partialWait, but in tests
+	late     time.Duration // partialWait, except in tests
 
-	mu         sync.Mutex // guards the following fields
+	mu         sync.Mutex // guards the fields below
 	inputs     map[string]store.Input
-	incomplete map[*watcher]bool // not all of their services are in inputs
+	incomplete map[*watcher]bool // watchers whose services are not all in inputs yet
 	synced     bool
-	partial    bool // the first batch is late: changes are delivered before it
+	partial    bool // the first batch is late, so changes are delivered before it
 }
 
-// New returns a registry. Run connects it.
+// New returns a registry. Run connects to Consul.
 func New(options Options) (*Registry, error) {
 	for _, variable := range []string{"CONSUL_NAMESPACE", "CONSUL_PARTITION"} {
 		if value := os.Getenv(variable); value != "" {
@@ -94,10 +94,10 @@ func New(options Options) (*Registry, error) {
 	return r, nil
 }
 
-// Name returns the name of the source.
+// Name returns the name of the registry as a source.
 func (r *Registry) Name() string { return r.options.Name }
 
-// Run watches all datacentres until the context ends; then it returns nil.
+// Run watches all datacentres until the context ends. It returns nil.
 func (r *Registry) Run(ctx context.Context) error {
 	late := time.AfterFunc(r.late, r.deliverPart)
 	defer late.Stop()
@@ -110,18 +110,19 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reload accepts the present list of services as complete: those that Consul lost are removed.
+// Reload accepts the current list of services as complete, and so removes services that Consul has
+// lost.
 func (r *Registry) Reload() {
 	for _, w := range r.watchers {
 		select {
 		case w.accept <- struct{}{}:
-		default: // one is pending
+		default: // the channel has a signal already
 		}
 	}
 }
 
-// deliver passes changed inputs on. With them, the datacentre of the watcher completed (nil: none)
-// is complete. The first batch waits until all are.
+// deliver passes changed inputs to the sink. It records that the datacentre of the watcher
+// completed is complete; nil: none. The first batch is delivered when all datacentres are complete.
 func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +143,7 @@ func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	}
 }
 
-// deliverPart delivers what is known when the first batch is late.
+// deliverPart delivers the inputs that are known when the first batch is late.
 func (r *Registry) deliverPart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +152,7 @@ func (r *Registry) deliverPart() {
 	}
 }
 
-// all returns all inputs, sorted. Callers hold mu.
+// all returns all inputs, sorted by path. Callers hold mu.
 func (r *Registry) all() []store.Input {
 	return slices.SortedFunc(maps.Values(r.inputs), func(a, b store.Input) int {
 		return strings.Compare(a.Path, b.Path)
@@ -162,7 +163,8 @@ func (r *Registry) send(inputs []store.Input, all bool) {
 	r.options.Sink(discovery.Batch{Source: r.options.Name, Inputs: inputs, All: all})
 }
 
-// Status returns the state of the registry: the errors of all datacentres, and the oldest contact.
+// Status returns the state of the registry: the errors of all datacentres, and the oldest of their
+// last contacts.
 func (r *Registry) Status() source.Status {
 	r.mu.Lock()
 	status := source.Status{Synced: r.synced, Inputs: len(r.inputs)}

@@ -17,44 +17,48 @@ import (
 )
 
 const (
-	// chunk is the number of services that are read before the next look at changes of health.
+	// chunk is the number of services that are read before changes of health are checked again.
 	chunk = 64
-	// sweepShare bounds sweeps to a share of the time: the next one begins after the duration of
-	// the last one times sweepShare, and after sweepPause.
+	// sweepShare bounds the share of time in which all services are read. Such a sweep begins at
+	// the earliest sweepPause, and sweepShare times the duration of the last one, after the last
+	// one.
 	sweepShare = 10
 	sweepPause = time.Second
 )
 
-// watcher reads one datacentre. The goroutine of run owns its fields, but health.
+// watcher reads one datacentre. The goroutine of run owns its fields except health.
 type watcher struct {
 	registry   *Registry
-	datacenter string // "": that of the agent
+	datacenter string // name of the datacentre; "": that of the agent
 	health     health
 	names      chan answer[map[string][]string]
-	checks     [2]chan answer[api.HealthChecks] // by state: critical, warning
-	accept     chan struct{}                    // see Registry.Reload
+	checks     [2]chan answer[api.HealthChecks] // answers for the states critical and warning
+	accept     chan struct{}                    // receives calls of Registry.Reload
 
-	listed   bool                // the names of the services were read
-	complete bool                // all services were read
-	services map[string]*service // by name, those that were read
-	missing  map[string]bool     // of services: Consul lost them, their last state stays
-	filtered bool                // the last list of names was filtered
-	failing  [2]map[check]bool   // by state
-	urgent   map[string]bool     // services to read now
-	sweep    []string            // services to read after those, sorted
-	sweepDue bool                // the catalogue changed after the sweep began
-	begun    time.Time           // of the last sweep
-	rest     time.Time           // no sweep begins before
-	later    map[string]bool     // services to read again at retry; true: the read failed
-	retry    time.Time
-	pause    backoff.Backoff
+	listed   bool                // the names of the services were read once
+	complete bool                // all services were read once
+	services map[string]*service // services that were read, by name
+	// services that Consul has lost; their last state is still delivered
+	missing map[string]bool
+	// the last list of names was filtered, because the token may not read all
+	filtered bool
+	failing  [2]map[check]bool // failing checks by state
+	urgent   map[string]bool   // services to be read first
+	sweep    []string          // services to be read after urgent, sorted
+	sweepDue bool              // the catalogue has changed since the sweep began
+	begun    time.Time         // begin of the last sweep
+	rest     time.Time         // earliest time of the next sweep
+	// services to be read again at the time retry; true: reading failed
+	later map[string]bool
+	retry time.Time
+	pause backoff.Backoff
 }
 
-// service is what was read last of a service.
+// service is the state of a service when it was last read.
 type service struct {
 	name   string
-	tags   []string // of all instances, as listed
-	index  uint64   // of the answer
+	tags   []string // tags of all instances, from the list of names
+	index  uint64   // index of the answer
 	nodes  map[string]bool
 	object *object.Object
 }
@@ -75,7 +79,7 @@ func newWatcher(r *Registry, datacenter string) *watcher {
 	return w
 }
 
-// run watches until the context ends.
+// run watches the datacentre until the context ends.
 func (w *watcher) run(ctx context.Context) {
 	var polls sync.WaitGroup
 	defer polls.Wait()
@@ -98,8 +102,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// listNames queries the names of the services and their tags. An empty list for a token that may
-// not read all is an error.
+// listNames queries the names of all services with their tags. An empty list is an error if the
+// token may not read all services.
 func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.QueryMeta, error) {
 	names, meta, err := w.registry.client.api.Catalog().Services(o)
 	if err == nil && meta.ResultsFilteredByACLs && len(names) == 0 {
@@ -108,7 +112,8 @@ func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.Quer
 	return names, meta, err
 }
 
-// await takes one event, or none after a time; 0 does not wait, less than 0 waits for an event.
+// await processes one event. It returns after the time wait at the latest; 0: at once, negative:
+// only after an event.
 func (w *watcher) await(ctx context.Context, wait time.Duration) {
 	var due <-chan time.Time
 	if wait >= 0 {
@@ -131,7 +136,8 @@ func (w *watcher) await(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// next returns the services to read now, and otherwise how long to wait for an event.
+// next returns the services to be read now. If there are none, it returns how long to wait for an
+// event.
 func (w *watcher) next(now time.Time) (names []string, wait time.Duration) {
 	if len(w.later) > 0 && !now.Before(w.retry) {
 		for name := range w.later {
@@ -165,7 +171,7 @@ func (w *watcher) failed() bool {
 	return slices.Contains(slices.Collect(maps.Values(w.later)), true)
 }
 
-// list applies a list of the services and their tags.
+// list processes a list of the services with their tags.
 func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 	usable := maps.Clone(found.value)
 	delete(usable, ownService)
@@ -191,7 +197,8 @@ func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 			gone[name] = true
 		}
 	}
-	// A list after an interruption, or with a token that may read less, is no sequence of changes.
+	// After an interruption, or if the token may read less than before, services that are missing
+	// in the list may not have been removed.
 	doubtful := found.again || found.filtered && !w.filtered
 	w.filtered = found.filtered
 	if found.lost || doubtful && w.listed && 2*len(gone) > len(w.services) {
@@ -205,7 +212,7 @@ func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 	w.finish(now, nil)
 }
 
-// reportUnusable notes the services whose names cannot be part of a host name.
+// reportUnusable notes a problem if there are services whose names cannot be part of a host name.
 func (w *watcher) reportUnusable(all map[string][]string, usable int) {
 	count, problem := len(all)-usable, ""
 	if _, ok := all[ownService]; ok {
@@ -220,7 +227,7 @@ func (w *watcher) reportUnusable(all map[string][]string, usable int) {
 	w.health.note(ofNames, problem)
 }
 
-// reportMissing notes the services that Consul lost.
+// reportMissing notes a problem if there are services that Consul has lost.
 func (w *watcher) reportMissing() {
 	problem := ""
 	if count := len(w.missing); count > 0 {
@@ -230,7 +237,7 @@ func (w *watcher) reportMissing() {
 	w.health.note(ofMissing, problem)
 }
 
-// removeAll removes services.
+// removeAll removes services from the registry.
 func (w *watcher) removeAll(names map[string]bool) {
 	var changed []store.Input
 	for name := range names {
@@ -247,8 +254,8 @@ func (w *watcher) removeAll(names map[string]bool) {
 	}
 }
 
-// check applies a list of the checks in a state: a service with a check that entered or left the
-// state is read.
+// check processes a list of the checks in a state. It schedules services to be read that have a
+// check which entered or left the state.
 func (w *watcher) check(state int, found api.HealthChecks) {
 	now := make(map[check]bool, len(found))
 	for _, c := range found {
@@ -285,7 +292,7 @@ func (w *watcher) path(name string) string {
 	return w.registry.options.Name + ":" + w.qualified(name)
 }
 
-// qualified returns a service's name with the datacentre, if the configuration names it.
+// qualified returns a service's name, with the datacentre if the configuration names datacentres.
 func (w *watcher) qualified(name string) string {
 	if w.datacenter == "" {
 		return name

@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// synced is what one proxy was sent and has accepted, with istiod's names. Versions stand where
-// istiod has nonces: they are equal where a proxy has accepted everything.
+// synced has the versions that were sent to one proxy and accepted, in fields with istiod's names.
+// istiod has nonces in place of versions; both are equal if the proxy has accepted everything.
 type synced struct {
 	ClusterID     string                  `json:"cluster_id,omitempty"`
 	ProxyID       string                  `json:"proxy"`
@@ -45,10 +45,10 @@ type syncedByType struct {
 	Refused   []string  `json:"refused,omitempty"`
 }
 
-// maxRefused bounds the names of refused resources of a type in an answer.
+// maxRefused bounds the number of refused resources of a type that an answer names.
 const maxRefused = 10
 
-// proxies returns the streams of proxies, by ID.
+// proxies returns the states of streams of proxies, by ID.
 func (d *Debugger) proxies(ctx context.Context) []xds.StreamStatus {
 	all := slices.DeleteFunc(d.options.XDS.Status(ctx), func(s xds.StreamStatus) bool {
 		return len(s.Types) == 0
@@ -96,7 +96,7 @@ func (d *Debugger) syncz(ctx context.Context, query url.Values) (any, error) {
 	return all, nil
 }
 
-// clientConfigs returns what syncz has as messages for istioctl.
+// clientConfigs returns the information of syncz as messages for istioctl.
 func (d *Debugger) clientConfigs(ctx context.Context) ([]*resource.Resource, error) {
 	var all []*resource.Resource
 	for _, stream := range d.proxies(ctx) {

@@ -1,6 +1,7 @@
-// Package debug answers questions about the discovery server: istiod's debug types over xDS
-// (Debugger.Answer) and the same as pages over HTTP (Debugger.Page). Credentials are redacted, and
-// one answer is made at a time, since those about 10,000 clients have megabytes.
+// Package debug answers requests for information about the discovery server: for istiod's debug
+// types over xDS (Debugger.Answer), and for the same information as pages over HTTP
+// (Debugger.Page). Credentials are redacted. Only one answer is made at a time, because an answer
+// about 10,000 clients has megabytes.
 package debug
 
 import (
@@ -24,30 +25,30 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Options configure a Debugger.
+// Options configures a Debugger.
 type Options struct {
 	XDS       *xds.Server
 	Discovery *discovery.Server
-	May       func(client xds.Peer) error // returns a gRPC status if a client gets no answers
-	// Sources returns the state of the sources and registries, as JSON encodes it; nil: none.
+	May       func(client xds.Peer) error // returns a gRPC status if a client may not get answers
+	// Sources returns the state of the sources and registries as a value for JSON; nil: none.
 	Sources func() any
 }
 
-// Debugger answers questions. It is safe for concurrent use.
+// Debugger answers requests for debug information. It is safe for concurrent use.
 type Debugger struct {
 	options Options
-	turn    chan struct{} // has a place for the one that answers
+	turn    chan struct{} // holds the slot of the answer that is being made
 }
 
-// answerTime bounds the time of an answer, and the wait for the one before it.
+// answerTime bounds the time for one answer, and the wait for the answer before it.
 const answerTime = 30 * time.Second
 
-// New returns a Debugger.
+// New returns a Debugger with the given options.
 func New(options Options) *Debugger {
 	return &Debugger{options: options, turn: make(chan struct{}, 1)}
 }
 
-// topics are the names of answers. Each is a path below /debug/.
+// topics maps the names of answers, which are paths below /debug/, to the functions that make them.
 var topics = map[string]struct {
 	help   string
 	answer func(d *Debugger, ctx context.Context, query url.Values) (any, error)
@@ -94,7 +95,7 @@ func (d *Debugger) Answer(ctx context.Context, client xds.Peer, typeURL string, 
 	return []*resource.Resource{resource.FromEncoded(xds.DebugType, names[0], text)}, nil
 }
 
-// Page serves an answer at a path below /debug/. The caller decides who may read it.
+// Page serves the answer at a path below /debug/ over HTTP. The caller checks who may read it.
 func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 	done, err := d.begin(r.Context())
 	if err == nil {
@@ -105,7 +106,7 @@ func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.URL.Path, "/debug/")
 		if text, err = d.text(ctx, name+"?"+r.URL.RawQuery); err == nil {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(text) // the client is gone
+			_, _ = w.Write(text) // fails only if the client has disconnected
 			return
 		}
 	}
@@ -119,7 +120,7 @@ func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, status.Convert(err).Message(), code)
 }
 
-// begin waits for the turn of an answer. done ends it.
+// begin waits until no other answer is being made. The caller must call done after its answer.
 func (d *Debugger) begin(ctx context.Context) (done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -131,7 +132,7 @@ func (d *Debugger) begin(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// text returns the answer for a path and a query, as JSON.
+// text returns the answer for a path and a query as JSON.
 func (d *Debugger) text(ctx context.Context, name string) ([]byte, error) {
 	path, query, _ := strings.Cut(name, "?")
 	values, err := url.ParseQuery(query)
@@ -153,7 +154,7 @@ func (d *Debugger) text(ctx context.Context, name string) ([]byte, error) {
 	return encode(answer)
 }
 
-// encode returns JSON without credentials.
+// encode returns a value as JSON in which credentials are redacted.
 func encode(answer any) ([]byte, error) {
 	text, err := json.Marshal(answer)
 	if err != nil {
@@ -161,7 +162,7 @@ func encode(answer any) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	r := redact.New(&out)
-	// writing into memory does not fail
+	// writing to memory cannot fail
 	_, _ = r.Write(text)
 	_ = r.Flush()
 	return out.Bytes(), nil

@@ -18,10 +18,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// snapshot returns the resources that the server has for a connected proxy.
+// snapshot returns the resources that the server serves to a connected proxy.
 func (d *Debugger) snapshot(ctx context.Context, proxy string) (*resource.Snapshot, error) {
 	for _, stream := range d.proxies(ctx) {
-		// istioctl sends NAME.NAMESPACE, the third part of an ID
+		// istioctl identifies a proxy by NAME.NAMESPACE, the third part of its ID
 		if parts := strings.Split(stream.Node.GetId(), "~"); proxy == stream.Node.GetId() ||
 			len(parts) == 4 && proxy == parts[2] {
 			feed, err := d.options.Discovery.Feed(stream.Node)
@@ -36,7 +36,7 @@ func (d *Debugger) snapshot(ctx context.Context, proxy string) (*resource.Snapsh
 		proxy)
 }
 
-// sorted returns the resources of a type, by name.
+// sorted returns the resources of a type, sorted by name.
 func sorted(snapshot *resource.Snapshot, typeURL string) (all []*resource.Resource) {
 	set := snapshot.Set(typeURL)
 	for _, name := range slices.Sorted(maps.Keys(set)) {
@@ -49,7 +49,7 @@ func encoded(r *resource.Resource) *anypb.Any {
 	return &anypb.Any{TypeUrl: r.Type, Value: r.Value()}
 }
 
-// dump returns the parts of Envoy's configuration dump. Secrets are left out.
+// dump returns the parts of a configuration dump as Envoy makes them. It leaves out secrets.
 func dump(snapshot *resource.Snapshot, endpoints bool) []proto.Message {
 	clusters, listeners, routes := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{},
 		&adminv3.RoutesConfigDump{}
@@ -81,7 +81,7 @@ func dump(snapshot *resource.Snapshot, endpoints bool) []proto.Message {
 	return all
 }
 
-// dumpParts returns the parts of a proxy's dump as resources for istioctl.
+// dumpParts returns the parts of a proxy's configuration dump as resources for istioctl.
 func (d *Debugger) dumpParts(ctx context.Context, proxy string) ([]*resource.Resource, error) {
 	snapshot, err := d.snapshot(ctx, proxy)
 	if err != nil {
@@ -130,7 +130,7 @@ func (d *Debugger) endpoints(ctx context.Context, query url.Values) (any, error)
 	return all, nil
 }
 
-// toJSON encodes a message as Envoy's admin interface does, with its type.
+// toJSON encodes a message with its type, as Envoy's admin interface does.
 func toJSON(message proto.Message) (json.RawMessage, error) {
 	wrapped, ok := message.(*anypb.Any)
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"net/url"
 )
 
-// maxProblems bounds the problems in an answer.
+// maxProblems bounds the number of problems in an answer.
 const maxProblems = 1000
 
 func (d *Debugger) pushes(context.Context, url.Values) (any, error) {
@@ -24,7 +24,7 @@ func (d *Debugger) config(context.Context, url.Values) (any, error) {
 	return answer, nil
 }
 
-// host is a service.
+// host is the JSON form of a service.
 type host struct {
 	Host      string   `json:"host"`
 	Addresses []string `json:"addresses"`

@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// servedFor is how long it is known which kinds an API server has.
+// servedFor is how long the list of kinds that an API server has is cached.
 const servedFor = 5 * time.Second
 
-// connection creates clients of an API server. After an error the kubeconfig is read again, so that
-// a new address, certificate or token in it is used.
+// connection creates clients for an API server. After an error it reads the kubeconfig again, so
+// that a new address, certificate or token takes effect.
 type connection struct {
 	kubeconfig string
 	scheme     *runtime.Scheme
@@ -44,7 +44,7 @@ func newConnection(kubeconfig string) (*connection, error) {
 		clients: map[schema.GroupVersion]rest.Interface{}}, nil
 }
 
-// client returns the client for an API group.
+// client returns the REST client for an API group and version.
 func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,14 +59,15 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	if gv.Group == "" {
 		config.APIPath = "/api"
 	}
-	if !isIstio(gv.Group) { // custom resources have no other encoding than JSON
+	if !isIstio(gv.Group) { // custom resources have no encoding other than JSON
 		config.ContentType = runtime.ContentTypeProtobuf
 		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{
 		CodecFactory: serializer.NewCodecFactory(c.scheme)}
-	config.QPS = -1                  // requests are few; feeds and the status writer space them
-	config.DisableCompression = true // it takes longer than the network
+	// no limit: there are few requests, because feeds and the status writer space them
+	config.QPS = -1
+	config.DisableCompression = true // compression takes longer than the transfer
 	config.WarningHandler = rest.NoWarnings{}
 	config.UserAgent = "outrider-discoveryd"
 	client, err := rest.RESTClientFor(config)
@@ -77,7 +78,7 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	return client, nil
 }
 
-// configOf reads a kubeconfig; "": that of a pod in the cluster.
+// configOf reads a kubeconfig; "" means that of a pod in the cluster.
 func configOf(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		return rest.InClusterConfig()
@@ -85,8 +86,9 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// HTTPClient reads a kubeconfig ("": that of a pod in the cluster), and returns a client that
-// authenticates with it, and the API server's URL. Clients of one kubeconfig share connections.
+// HTTPClient reads a kubeconfig ("": that of a pod in the cluster). It returns an HTTP client that
+// authenticates with it, and the API server's URL. Clients with the same kubeconfig share
+// connections.
 func HTTPClient(kubeconfig string) (client *http.Client, url string, err error) {
 	config, err := configOf(kubeconfig)
 	if err != nil {
@@ -100,7 +102,7 @@ func HTTPClient(kubeconfig string) (client *http.Client, url string, err error) 
 	return client, base.String(), err
 }
 
-// failed has the kubeconfig read again.
+// failed makes the next call of client read the kubeconfig again.
 func (c *connection) failed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +111,7 @@ func (c *connection) failed() {
 
 func isIstio(group string) bool { return strings.HasSuffix(group, ".istio.io") }
 
-// served returns the newest version that the API server has of a kind of Istio. ok is false if it
+// served returns the newest version of a kind of Istio that the API server has. ok is false if it
 // has none.
 func (c *connection) served(ctx context.Context, kind string) (found schema.GroupVersionResource,
 	ok bool, err error) {
@@ -130,7 +132,8 @@ func (c *connection) served(ctx context.Context, kind string) (found schema.Grou
 	return found, ok, nil
 }
 
-// addServed adds the kinds that the API server has in an API version and that are not in kinds.
+// addServed adds to kinds those that the API server has in an API version, unless they are there
+// already.
 func (c *connection) addServed(ctx context.Context, gv schema.GroupVersion,
 	kinds map[string]schema.GroupVersionResource) error {
 	client, err := c.client(gv)

@@ -12,17 +12,17 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// slice has what counts of an EndpointSlice.
+// slice holds the part of an EndpointSlice that the registry uses.
 type slice struct {
-	family    string            // IPv4 or IPv6
-	ports     map[string]uint32 // of TCP; shared, never modified
-	endpoints []endpoint        // those that receive requests
+	family    string            // address family, IPv4 or IPv6
+	ports     map[string]uint32 // TCP ports by name; shared and never modified
+	endpoints []endpoint        // endpoints that receive requests
 }
 
-// endpoint is an address, perhaps of a pod.
+// endpoint is an address, with its pod if it has one.
 type endpoint struct {
 	address string
-	pod     string // "namespace/name", or ""
+	pod     string // "namespace/name" of the pod, or ""
 	node    string
 }
 
@@ -41,7 +41,8 @@ func newSlice(o *discoveryv1.EndpointSlice) *slice {
 	}
 	for i := range o.Endpoints {
 		in := &o.Endpoints[i]
-		// With publishNotReadyAddresses all are ready. One that terminates is not.
+		// With publishNotReadyAddresses, Kubernetes sets ready for all endpoints, except those that
+		// terminate.
 		if ready := in.Conditions.Ready; ready != nil && !*ready {
 			continue
 		}
@@ -64,12 +65,12 @@ func newSlice(o *discoveryv1.EndpointSlice) *slice {
 	return s
 }
 
-// pod has what counts of a Pod.
+// pod holds the part of a Pod that the registry uses.
 type pod struct {
-	labels  map[string]string // never modified
+	labels  map[string]string // labels; never modified
 	account string
 	node    string
-	where   string // locality by its labels; "": that of the node
+	where   string // locality from the labels; "": that of the node
 }
 
 func newPod(o *corev1.Pod) pod {
@@ -84,7 +85,8 @@ func newPod(o *corev1.Pod) pod {
 		}
 	}
 	if _, ok := o.Labels[model.TLSModeLabel]; !ok {
-		// A Pod without a sidecar takes no mutual TLS; a WorkloadEntry with an account would.
+		// A Pod without a sidecar does not accept mutual TLS. Without this label, the WorkloadEntry
+		// would, because it has a service account.
 		p.labels = make(map[string]string, len(o.Labels)+1)
 		maps.Copy(p.labels, o.Labels)
 		p.labels[model.TLSModeLabel] = "disabled"
@@ -97,7 +99,8 @@ func (p pod) equal(q pod) bool {
 		maps.Equal(p.labels, q.labels)
 }
 
-// nodeLocality returns the locality of a Node: region/zone/subzone, without empty parts at the end.
+// nodeLocality returns the locality of a Node as region/zone/subzone, without empty parts at the
+// end.
 func nodeLocality(labels map[string]string) string {
 	first := func(names ...string) string {
 		for _, name := range names {
@@ -112,7 +115,8 @@ func nodeLocality(labels map[string]string) string {
 	return strings.TrimRight(region+"/"+zone+"/"+labels[model.TopologyLabels[2]], "/")
 }
 
-// trimPod removes what is not used from a Pod, so that a list of many takes little memory.
+// trimPod removes the fields of a Pod that the registry does not use, so that a list of many takes
+// little memory.
 func trimPod(o runtime.Object) {
 	if p, ok := o.(*corev1.Pod); ok {
 		p.ObjectMeta = metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,
@@ -123,7 +127,7 @@ func trimPod(o runtime.Object) {
 	}
 }
 
-// trimNode removes what is not used from a Node.
+// trimNode removes the fields of a Node that the registry does not use.
 func trimNode(o runtime.Object) {
 	if n, ok := o.(*corev1.Node); ok {
 		n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID,

@@ -17,20 +17,20 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// handler makes inputs of objects. The feed's lock is locked in all calls.
+// handler converts objects to inputs. The feed's lock is held in all calls.
 type handler interface {
-	// set takes over a new or changed object of a collection. key is "namespace/name".
+	// set processes a new or changed object of a collection. key is "namespace/name".
 	set(c *collection, key string, o runtime.Object)
-	// remove removes an object.
+	// remove processes the removal of an object.
 	remove(c *collection, key string)
-	// input returns the input of a path that was changed with feed.change. ok is false if it is the
-	// same as before.
+	// input returns the input of a path that was passed to feed.change. ok is false if the input
+	// has not changed.
 	input(path string) (in store.Input, ok bool)
 	// count returns the number of inputs.
 	count() int
 }
 
-// feed watches collections and sends what their handler makes of the changes.
+// feed watches collections, and sends the inputs to which their handler converts the changes.
 type feed struct {
 	name        string
 	connection  *connection
@@ -40,9 +40,9 @@ type feed struct {
 	wake        chan struct{}
 
 	mu       sync.Mutex
-	changed  map[string]struct{} // paths
-	complete bool                // all collections are listed, and the first batch has them
-	synced   bool                // the sink has the first batch
+	changed  map[string]struct{} // paths of changed inputs
+	complete bool                // all collections were listed, and the first batch contains them
+	synced   bool                // the sink has received the first batch
 }
 
 func newFeed(name string, at *connection, h handler, sink source.Sink) feed {
@@ -50,12 +50,12 @@ func newFeed(name string, at *connection, h handler, sink source.Sink) feed {
 		changed: map[string]struct{}{}}
 }
 
-// Name returns the feed's name.
+// Name returns the name of the feed as a source.
 func (f *feed) Name() string { return f.name }
 
-// Run watches until ctx ends.
+// Run watches the collections until ctx ends.
 func (f *feed) Run(ctx context.Context) error {
-	ctx = klog.NewContext(ctx, logr.Discard()) // Status reports what fails
+	ctx = klog.NewContext(ctx, logr.Discard()) // errors are in Status
 	var running sync.WaitGroup
 	for _, c := range f.collections {
 		running.Go(func() { c.run(ctx) })
@@ -71,10 +71,10 @@ func (f *feed) Run(ctx context.Context) error {
 	}
 }
 
-// change marks a path. The lock must be locked.
+// change marks a path as changed. Callers hold the lock.
 func (f *feed) change(path string) { f.changed[path] = struct{}{} }
 
-// signal has changed paths sent.
+// signal makes run send the inputs of changed paths.
 func (f *feed) signal() {
 	select {
 	case f.wake <- struct{}{}:
@@ -82,7 +82,7 @@ func (f *feed) signal() {
 	}
 }
 
-// send sends the inputs of changed paths, once all collections are listed.
+// send sends the inputs of changed paths, once all collections were listed.
 func (f *feed) send() {
 	f.mu.Lock()
 	if slices.ContainsFunc(f.collections, func(c *collection) bool { return !c.listed }) {
@@ -110,7 +110,7 @@ func (f *feed) send() {
 	f.mu.Unlock()
 }
 
-// Status returns the state of the connection.
+// Status returns the state of the connection to the API server.
 func (f *feed) Status() source.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -147,7 +147,7 @@ func (f *feed) Status() source.Status {
 	return status
 }
 
-// Reload removes the objects that empty lists do not have.
+// Reload removes the objects that were retained although they are missing in empty lists.
 func (f *feed) Reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,18 +20,19 @@ import (
 
 // Options configures a Source or a Registry.
 type Options struct {
-	Name       string   // in paths, messages and metrics: "kubernetes"
-	Kubeconfig string   // file; "": that of a pod in the cluster
-	Namespaces []string // those to read; empty: all
+	Name       string   // name of the source in paths, messages and metrics: "kubernetes"
+	Kubeconfig string   // path of a kubeconfig; "": that of a pod in the cluster
+	Namespaces []string // namespaces to read; empty: all
 
-	// Domain is appended to the names of Services: cluster.local. Of a Registry only.
+	// Domain is appended to the names of Services: cluster.local. Only a Registry uses it.
 	Domain string
 
-	// WriteStatus writes to the status of each object whether it is valid. Of a Source only.
+	// WriteStatus makes a Source write the validity of each object to the object's status. A
+	// Registry does not use it.
 	WriteStatus bool
 }
 
-// versions lists the API versions of Istio's groups, the preferred one first.
+// versions lists the API versions of Istio's groups, preferred ones first.
 func versions() []schema.GroupVersion {
 	return []schema.GroupVersion{
 		{Group: object.NetworkingGroup, Version: "v1"},
@@ -42,7 +43,7 @@ func versions() []schema.GroupVersion {
 	}
 }
 
-// istioKinds returns the kinds of Istio that have an effect.
+// istioKinds returns the kinds of Istio that have an effect in this program.
 func istioKinds() []object.Kind {
 	var kinds []object.Kind
 	for _, group := range []string{object.NetworkingGroup, object.SecurityGroup} {

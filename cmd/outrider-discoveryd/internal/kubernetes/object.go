@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// istioObject is an object of one of Istio's kinds, whose spec stays text.
+// istioObject is an object of one of Istio's kinds. Its spec is not decoded.
 type istioObject struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta `json:"metadata"`
@@ -44,7 +44,7 @@ func (l *istioList) DeepCopyObject() runtime.Object {
 	return copied
 }
 
-// newScheme returns the types of all objects that are read.
+// newScheme returns a Scheme with the types of all objects that are read.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, gv := range versions() {
@@ -59,8 +59,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// text returns the part of an object that has a meaning, as JSON. It does not change with the
-// object's version, nor with a status that has no effect.
+// text returns the part of an object that has an effect, as JSON. A change of the object's version,
+// or of a status without effect, does not change the text.
 func (o *istioObject) text() ([]byte, error) {
 	type metadata struct {
 		Name        string            `json:"name"`
@@ -79,7 +79,8 @@ func (o *istioObject) text() ([]byte, error) {
 	}{APIVersion: o.APIVersion, Kind: o.Kind, Spec: o.Spec,
 		Metadata: metadata{Name: o.Name, Namespace: o.Namespace, Labels: o.Labels,
 			Annotations: o.Annotations, Created: o.CreationTimestamp}}
-	if object.Kind(o.Kind) == object.WorkloadEntry { // its health is a condition
+	// the status of a WorkloadEntry contains its health
+	if object.Kind(o.Kind) == object.WorkloadEntry {
 		if all, _ := o.splitConditions(); len(all) > 0 {
 			document.Status = map[string]any{"conditions": all}
 		}
@@ -87,7 +88,7 @@ func (o *istioObject) text() ([]byte, error) {
 	return json.Marshal(document)
 }
 
-// istioCondition is a condition of an object's status.
+// istioCondition is a condition in an object's status.
 type istioCondition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`
@@ -99,7 +100,7 @@ type istioCondition struct {
 	ObservedGeneration json.RawMessage `json:"observedGeneration,omitempty"`
 }
 
-// splitConditions returns the conditions that others write, and the own one.
+// splitConditions returns the conditions of other programs, and that of this program.
 func (o *istioObject) splitConditions() (others []istioCondition, own istioCondition) {
 	var status struct{ Conditions []istioCondition }
 	if len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {

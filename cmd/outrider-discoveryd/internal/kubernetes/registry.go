@@ -13,24 +13,26 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Registry brings each Service with its endpoints as ServiceEntries. A change of an EndpointSlice
-// makes those of its Service again, and nothing else.
+// Registry delivers each Service with its endpoints as ServiceEntries. A change of an EndpointSlice
+// changes only those of its own Service.
 type Registry struct {
 	feed
-	domain   string
-	services map[string]*service            // by "namespace/name", also without a Service
-	slices   map[string]string              // service of each EndpointSlice
-	pods     map[string]pod                 // by "namespace/name"
-	users    map[string]map[string]struct{} // services with an endpoint in a pod; may have former ones
-	nodes    map[string]string              // localities
-	sent     int
+	domain string
+	// services by "namespace/name"; some have no Service yet
+	services map[string]*service
+	slices   map[string]string // key of the Service of each EndpointSlice
+	pods     map[string]pod    // pods by "namespace/name"
+	// services with an endpoint in a pod, and perhaps some that had one before
+	users map[string]map[string]struct{}
+	nodes map[string]string // localities of nodes by name
+	sent  int
 }
 
 // service is a Service with its endpoints.
 type service struct {
-	spec    *spec // nil: there are only EndpointSlices
+	spec    *spec // nil: there are EndpointSlices but no Service
 	slices  map[string]*slice
-	objects []*object.Object // as sent
+	objects []*object.Object // ServiceEntries that were sent last
 }
 
 // NewRegistry returns a registry. It fails only if the types of Kubernetes cannot be registered.
@@ -92,7 +94,7 @@ func (r *Registry) remove(c *collection, key string) {
 		delete(r.pods, key)
 		r.changeUsers(key)
 	case "Node":
-		name := key[1:] // without namespace
+		name := key[1:] // keys of objects without a namespace begin with a slash
 		delete(r.nodes, name)
 		r.changeNode(name)
 	}
@@ -107,7 +109,7 @@ func (r *Registry) service(key string) *service {
 	return s
 }
 
-// setSlice takes over an EndpointSlice, whose Service a label names.
+// setSlice processes an EndpointSlice. A label names its Service.
 func (r *Registry) setSlice(key string, o *discoveryv1.EndpointSlice) {
 	name := o.Labels[discoveryv1.LabelServiceName]
 	owner := o.Namespace + "/" + name
@@ -140,7 +142,7 @@ func (r *Registry) removeSlice(key string) {
 	}
 }
 
-// changeUsers marks the services that have an endpoint in a pod.
+// changeUsers marks the services as changed that have an endpoint in a pod.
 func (r *Registry) changeUsers(pod string) {
 	for owner := range r.users[pod] {
 		if s := r.services[owner]; s != nil && s.has(func(e *endpoint) bool {
@@ -156,10 +158,11 @@ func (r *Registry) changeUsers(pod string) {
 	}
 }
 
-// changeNode marks the services that have an endpoint on a node. Localities of nodes hardly change.
+// changeNode marks the services as changed that have an endpoint on a node. It searches all
+// services, because localities of nodes hardly ever change.
 func (r *Registry) changeNode(name string) {
 	if !r.complete {
-		return // all services are new
+		return // before the first batch all services are marked anyway
 	}
 	for key, s := range r.services {
 		if s.has(func(e *endpoint) bool { return e.node == name }) {
@@ -168,7 +171,7 @@ func (r *Registry) changeNode(name string) {
 	}
 }
 
-// has reports whether an endpoint meets a condition.
+// has reports whether an endpoint of the service satisfies a condition.
 func (s *service) has(meets func(*endpoint) bool) bool {
 	for _, slice := range s.slices {
 		for i := range slice.endpoints {
@@ -201,7 +204,7 @@ func (r *Registry) input(key string) (store.Input, bool) {
 
 func (r *Registry) count() int { return r.sent }
 
-// sortedSlices returns the slices with addresses of a family first, then by name.
+// sortedSlices returns the slices sorted by name, those with addresses of a family first.
 func (s *service) sortedSlices() []*slice {
 	var first, others []*slice
 	for _, name := range slices.Sorted(maps.Keys(s.slices)) {

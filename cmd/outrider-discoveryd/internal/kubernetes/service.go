@@ -15,20 +15,20 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// exportAnnotation lists the namespaces that see a Service.
+// exportAnnotation lists the namespaces in which a Service is visible.
 const exportAnnotation = "networking.istio.io/exportTo"
 
-// spec has what counts of a Service.
+// spec holds the part of a Service that the registry uses.
 type spec struct {
 	namespace, name, host string
 	created               time.Time
 	labels, annotations   map[string]string
 	exportTo              []string
 	addresses             []string
-	family                string // of its first address
+	family                string // address family of the first address
 	ports                 []*networking.ServicePort
-	selector              map[string]string // of Pods, and of WorkloadEntries; nil: none
-	// with selector: ports, as a WorkloadEntry has them
+	selector              map[string]string // selects Pods and WorkloadEntries; nil: none
+	// if there is a selector: the ports, with target ports for WorkloadEntries
 	workloadPorts []*networking.ServicePort
 	externalName  string
 }
@@ -83,13 +83,13 @@ func (s *spec) addPort(in *corev1.ServicePort) {
 	case in.TargetPort.Type == intstr.Int:
 		own.TargetPort = uint32(in.TargetPort.IntVal)
 	case in.TargetPort.StrVal != in.Name:
-		return // a WorkloadEntry has it under another name
+		return // WorkloadEntries may have the port under another name
 	}
 	s.workloadPorts = append(s.workloadPorts, own)
 }
 
-// protocolOf returns the protocol of a port as Istio chooses it: by appProtocol, else by the prefix
-// of its name, else TCP for ports whose servers send first.
+// protocolOf returns the protocol of a port as in Istio: by appProtocol, else by the prefix of the
+// port's name, else TCP for well-known ports whose servers send first.
 func protocolOf(port *corev1.ServicePort) string {
 	name := port.Name
 	if port.AppProtocol != nil {
@@ -117,7 +117,7 @@ func protocolOf(port *corev1.ServicePort) string {
 	return ""
 }
 
-// entry returns a ServiceEntry of the service. index orders those of one service.
+// entry returns a ServiceEntry of the service. index is its position among those of the service.
 func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry) *object.Object {
 	in.Hosts, in.ExportTo = []string{s.host}, s.exportTo
 	return &object.Object{
@@ -128,8 +128,8 @@ func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry
 }
 
 // entries returns the ServiceEntries of a service: one with its addresses and the endpoints that
-// serve all its ports, one for each set of endpoints that serve fewer, and one that selects
-// WorkloadEntries. Only TCP ports count; without any there is no entry.
+// serve all its ports, one for each group of endpoints that serve the same part of its ports, and
+// one that selects WorkloadEntries. Only TCP ports are used; without any there is no ServiceEntry.
 func (r *Registry) entries(path string, in *service) []*object.Object {
 	s := in.spec
 	switch {
@@ -166,8 +166,8 @@ func (r *Registry) entries(path string, in *service) []*object.Object {
 	return found
 }
 
-// portNames returns the names of the service's ports that are in only (nil: all), joined by commas.
-// ok is false if there is none.
+// portNames returns the names of those of the service's ports that are in only (nil: all), joined
+// by commas. ok is false if there is none.
 func (s *spec) portNames(only map[string]uint32) string {
 	names := make([]string, 0, len(s.ports))
 	for _, port := range s.ports {
@@ -179,10 +179,10 @@ func (s *spec) portNames(only map[string]uint32) string {
 }
 
 // endpoints returns the endpoints of a service, sorted by address, by the names of the ports that
-// they serve. A pod with addresses of two families counts once.
+// they serve. A pod with addresses of two families is one endpoint.
 func (r *Registry) endpoints(in *service) map[string][]*networking.WorkloadEntry {
 	groups := map[string][]*networking.WorkloadEntry{}
-	families := map[string]string{} // of pods
+	families := map[string]string{} // chosen address family of each pod
 	for _, slice := range in.sortedSlices() {
 		ports := maps.Clone(slice.ports)
 		maps.DeleteFunc(ports, func(name string, _ uint32) bool {
@@ -215,7 +215,8 @@ func (r *Registry) endpoints(in *service) map[string][]*networking.WorkloadEntry
 	return groups
 }
 
-// workload returns an endpoint; nil while its pod, which says who it is, is unknown.
+// workload returns an endpoint as a WorkloadEntry; nil while the endpoint's pod is unknown, because
+// the pod has its identity.
 func (r *Registry) workload(e *endpoint, ports map[string]uint32) *networking.WorkloadEntry {
 	w := &networking.WorkloadEntry{Address: e.address, Ports: ports, Locality: r.nodes[e.node]}
 	if e.pod == "" {

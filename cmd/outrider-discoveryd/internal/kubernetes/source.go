@@ -13,12 +13,12 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Source brings the objects of Istio's kinds as text.
+// Source delivers the objects of Istio's kinds as text.
 type Source struct {
 	feed
-	status  *statusWriter // nil: not wanted
+	status  *statusWriter // writes the validity of objects to their status; nil: not configured
 	pending map[string][]byte
-	sums    map[string][sha256.Size]byte // of the texts that were sent
+	sums    map[string][sha256.Size]byte // sums of the texts that were sent last
 }
 
 // NewSource returns a source. It fails only if the types of Kubernetes cannot be registered.
@@ -49,7 +49,7 @@ func orAll(namespaces []string) []string {
 	return namespaces
 }
 
-// Run watches until ctx ends.
+// Run watches the API server until ctx ends.
 func (s *Source) Run(ctx context.Context) error {
 	if s.status == nil {
 		return s.feed.Run(ctx)
@@ -64,14 +64,15 @@ func (s *Source) path(kind, key string) string { return s.name + ":" + kind + "/
 
 func (s *Source) set(c *collection, key string, o runtime.Object) {
 	in := o.(*istioObject)
-	in.APIVersion, in.Kind = c.resource.GroupVersion().String(), c.kind // a watch leaves them out
+	// objects in a watch lack apiVersion and kind
+	in.APIVersion, in.Kind = c.resource.GroupVersion().String(), c.kind
 	path := s.path(c.kind, key)
 	if s.status != nil {
 		s.status.set(path, in)
 	}
 	text, err := in.text()
 	if err != nil {
-		return // a spec that is no JSON, which no API server sends
+		return // the spec is not JSON, which no API server sends
 	}
 	s.pending[path] = text
 	s.change(path)
@@ -101,15 +102,15 @@ func (s *Source) input(path string) (store.Input, bool) {
 
 func (s *Source) count() int { return len(s.sums) }
 
-// Report takes over the problems of the objects in force, after each push. Their files are the
-// paths of the inputs.
+// Report passes the problems of all objects in force to the source, after each push. The problems'
+// files are the paths of inputs.
 func (s *Source) Report(problems []object.Problem) {
 	if s.status != nil {
 		s.status.report(problems)
 	}
 }
 
-// Status returns the state of the connection, and whether statuses can be written.
+// Status returns the state of the connection, and why statuses cannot be written.
 func (s *Source) Status() source.Status {
 	status := s.feed.Status()
 	if s.status == nil {

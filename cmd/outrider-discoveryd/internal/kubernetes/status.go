@@ -8,19 +8,20 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// conditionType is the type of the condition that says whether an object is valid.
+// conditionType is the type of the condition in an object's status that says whether the object is
+// valid.
 const conditionType = "PassedAnalysis"
 
-// maxMessage bounds the message of a condition, in bytes.
+// maxMessage bounds the message of a condition in bytes.
 const maxMessage = 2048
 
-// verdict is the content of a condition. It is comparable.
+// verdict is the content of the condition in an object's status. It is comparable.
 type verdict struct {
 	status, reason, message string
 	generation              int64
 }
 
-// verdictOf returns what a condition says.
+// verdictOf returns the verdict in a condition.
 func verdictOf(c istioCondition) verdict {
 	generation, err := strconv.ParseInt(strings.Trim(string(c.ObservedGeneration), `"`), 10, 64)
 	if err != nil {
@@ -29,7 +30,7 @@ func verdictOf(c istioCondition) verdict {
 	return verdict{c.Status, c.Reason, c.Message, generation}
 }
 
-// newVerdict returns what the condition of an object with these problems is to say.
+// newVerdict returns the verdict for an object with problems.
 func newVerdict(problems []object.Problem, generation int64) verdict {
 	v := verdict{status: "True", reason: "Valid", generation: generation}
 	var lines []string
@@ -56,15 +57,15 @@ func newVerdict(problems []object.Problem, generation int64) verdict {
 	return v
 }
 
-// objectStatus is the validity of an object, and what its status says about it.
+// objectStatus is the verdict for an object, and what the object's status contains.
 type objectStatus struct {
 	kind, namespace, name string
 	generation            int64
-	has                   verdict // as last read
-	want                  verdict // as last reported; zero: not yet
+	has                   verdict // verdict in the object's status as last read
+	want                  verdict // verdict that was reported last; zero: none yet
 }
 
-// set takes over an object as read.
+// set processes an object that was read.
 func (w *statusWriter) set(path string, o *istioObject) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +85,8 @@ func (w *statusWriter) remove(path string) {
 	delete(w.due, path)
 }
 
-// report takes over the problems of all objects, with the paths as their files.
+// report sets the verdicts for all objects from their problems. The problems' files are the paths
+// of inputs.
 func (w *statusWriter) report(problems []object.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -24,18 +24,18 @@ const (
 	pauseAtMost     = time.Minute
 )
 
-// statusWriter writes to objects whether they are valid. It writes a condition once for each
-// generation and verdict. If another program then changes it, it stays changed: two servers that
-// disagree do not write in turn.
+// statusWriter writes the verdict for an object to the object's status, once for each generation
+// and verdict. If another program then changes the condition, it is not written again: two servers
+// that disagree do not overwrite each other in turn.
 type statusWriter struct {
 	connection *connection
 	limit      flowcontrol.RateLimiter
 	wake       chan struct{}
 
 	mu      sync.Mutex
-	objects map[string]*objectStatus // by path
+	objects map[string]*objectStatus // statuses of objects by path
 	due     map[string]struct{}
-	err     error // why the last write failed
+	err     error // error of the last write
 }
 
 func newStatusWriter(at *connection) *statusWriter {
@@ -51,7 +51,7 @@ func (w *statusWriter) signal() {
 	}
 }
 
-// run writes until ctx ends.
+// run writes statuses until ctx ends.
 func (w *statusWriter) run(ctx context.Context) {
 	pauses := backoff.Backoff{Min: pauseAfterError, Max: pauseAtMost, Jitter: 0.5}
 	for {
@@ -77,7 +77,7 @@ func (w *statusWriter) run(ctx context.Context) {
 	}
 }
 
-// next returns an object whose condition is to be written.
+// next returns an object whose status must be written.
 func (w *statusWriter) next() (path string, s objectStatus, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,12 +85,12 @@ func (w *statusWriter) next() (path string, s objectStatus, ok bool) {
 		if s := w.objects[path]; s.want != s.has && s.want.generation == s.generation {
 			return path, *s, true
 		}
-		delete(w.due, path) // written by another server, or changed since
+		delete(w.due, path) // another server has written it, or it has changed since
 	}
 	return "", objectStatus{}, false
 }
 
-// done notes the result of writing what an object wanted, which may have changed meanwhile.
+// done records the result of writing a status. The object's verdict may have changed meanwhile.
 func (w *statusWriter) done(path string, written objectStatus, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *statusWriter) done(path string, written objectStatus, err error) {
 	}
 }
 
-// problem returns why statuses are not written, "" if they are.
+// problem returns why statuses cannot be written, "" if they can.
 func (w *statusWriter) problem() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,8 +110,8 @@ func (w *statusWriter) problem() string {
 	return fmt.Sprintf("cannot write the status of %d objects: %v", len(w.due), w.err)
 }
 
-// write writes a condition. It leaves an object alone that is gone or has another generation, and
-// one whose condition is as wanted.
+// write writes the condition into an object's status. It does nothing if the object was removed or
+// has another generation, or if the condition is already right.
 func (w *statusWriter) write(ctx context.Context, s objectStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
@@ -151,7 +151,7 @@ func (w *statusWriter) write(ctx context.Context, s objectStatus) error {
 	return ignoreGone(err)
 }
 
-// ignoreGone leaves out an error that says that the object was removed.
+// ignoreGone returns err, or nil if it says that the object was removed.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -16,21 +16,21 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// synthetic begins the names of ServiceEntries that istiod makes of the services of its registries.
+// synthetic is the prefix of ServiceEntries that istiod makes from the services in its registries.
 // They have no endpoints.
 const synthetic = "synthetic-"
 
-// decoded is a decoded resource.
+// decoded is a decoded resource of an xDS server, with its object.
 type decoded struct {
 	apiVersion      string
 	kind            object.Kind
 	namespace, name string
 	metadata        *mcpv1.Metadata
 	spec            proto.Message
-	broken          error // why spec is not the whole object
+	broken          error // why spec does not contain the whole object
 }
 
-// decode decodes a resource. An error means that it does not say which object it is.
+// decode decodes a resource. It returns an error if the resource does not identify its object.
 func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
 	var r mcpv1.Resource
 	if err := resource.UnmarshalTo(&r); err != nil {
@@ -54,23 +54,24 @@ func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
 
 func (d *decoded) qualified() string { return d.namespace + "/" + d.name }
 
-// created returns the time of creation; zero if the server does not say.
+// created returns the time of creation; zero if the server does not send it.
 func (d *decoded) created() time.Time {
 	if at := d.metadata.GetCreateTime(); at.GetSeconds() > 0 {
-		return at.AsTime().Truncate(time.Second) // as Kubernetes has it
+		return at.AsTime().Truncate(time.Second) // Kubernetes has times in whole seconds
 	}
 	return time.Time{}
 }
 
-// object returns the decoded object.
+// object returns the decoded object with the path of its input.
 func (d *decoded) object(path string) *object.Object {
 	return &object.Object{Key: object.Key{Kind: d.kind, Namespace: d.namespace, Name: d.name},
 		APIVersion: d.apiVersion, Labels: d.metadata.Labels, Annotations: d.metadata.Annotations,
 		Created: d.created(), File: path, Spec: d.spec}
 }
 
-// text returns the object as JSON. One that is not readable as a whole has a spec that no kind has:
-// it is refused, so that its last good version stays, and what a policy selects is denied.
+// text returns the object as JSON. If the object cannot be read completely, the text has a spec
+// that is valid for no kind: the object is then refused, its last good version stays in force, and
+// what an invalid policy selects is denied.
 func (d *decoded) text() []byte {
 	metadata := map[string]any{"name": d.name, "namespace": d.namespace}
 	if len(d.metadata.Labels) > 0 {
@@ -87,17 +88,18 @@ func (d *decoded) text() []byte {
 		err = d.broken
 	}
 	if err != nil {
-		spec, _ = json.Marshal(map[string]string{"unreadable": err.Error()}) // cannot fail
+		// encoding a map of texts cannot fail
+		spec, _ = json.Marshal(map[string]string{"unreadable": err.Error()})
 	}
 	text, err := json.Marshal(map[string]any{"apiVersion": d.apiVersion, "kind": string(d.kind),
 		"metadata": metadata, "spec": json.RawMessage(spec)})
 	if err != nil {
-		return []byte(err.Error()) // invalid UTF-8, which protobuf excludes
+		return []byte(err.Error()) // fails only for invalid UTF-8, which protobuf excludes
 	}
 	return text
 }
 
-// hasUnknown reports whether a message, or one inside it, has fields that it does not know.
+// hasUnknown reports whether a message, or a message within it, contains unknown fields.
 func hasUnknown(m protoreflect.Message) bool {
 	if len(m.GetUnknown()) > 0 {
 		return true

@@ -11,12 +11,11 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Admit decides about a client, see xds.Options.
+// Admit is a function that authenticates a client; see xds.Options.Admit.
 type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
-// Guard returns admit with one more condition: the objects of the configuration, see
-// discovery.WantsObjects, are for clients with an identity, and for those on the loopback
-// interface.
+// Guard returns admit with an additional condition: only clients with an identity, and those on the
+// loopback interface, may get the objects of the configuration (see discovery.WantsObjects).
 func Guard(admit Admit) Admit {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)

@@ -9,11 +9,11 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// rootNamespace is that of a client whose certificate or token does not say one.
+// rootNamespace is the namespace of a client whose certificate or token does not contain one.
 const rootNamespace = "istio-system"
 
-// namespaceOf returns the namespace of the service account of a client's certificate or, without
-// one, token: a server accepts no other one in the node.
+// namespaceOf returns the namespace of the service account in a client's certificate or, without
+// one, token. A server accepts only this namespace in the node.
 func namespaceOf(o Options) string {
 	switch {
 	case o.CertFile != "":
@@ -24,7 +24,8 @@ func namespaceOf(o Options) string {
 	return rootNamespace
 }
 
-// namespaceOfCertificate reads it from the SPIFFE ID: spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.
+// namespaceOfCertificate returns the namespace in the SPIFFE ID of the client's certificate:
+// spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.
 func namespaceOfCertificate(o Options) string {
 	pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 	if err != nil || len(pair.Leaf.URIs) != 1 {

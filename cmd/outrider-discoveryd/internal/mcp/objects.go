@@ -14,18 +14,19 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// objects is what the server has, by type URL and name (NAMESPACE/NAME).
+// objects holds the inputs for the objects of the server, by type URL and name (NAMESPACE/NAME).
 type objects struct {
 	options Options
 	known   map[string]map[string]store.Input
-	empty   map[string]bool // types whose list was empty, unlike before: what is known stays
+	// types whose list is empty although objects were known, which are retained
+	empty map[string]bool
 }
 
 // lists collects the first list of each type on one stream.
 type lists struct {
 	*objects
-	missing map[string]bool                   // types without a list
-	pending map[string]map[string]store.Input // until none is missing
+	missing map[string]bool                   // types whose list has not arrived yet
+	pending map[string]map[string]store.Input // lists that have arrived; used until none is missing
 }
 
 func newObjects(o Options) *objects {
@@ -49,7 +50,8 @@ func (o *objects) types() []string {
 	return found
 }
 
-// typeURL returns the type URL of a kind: GROUP/VERSION/KIND with the version that istiod stores.
+// typeURL returns the type URL of a kind: GROUP/VERSION/KIND, with the version in which istiod
+// stores the kind.
 func typeURL(group string, kind object.Kind) string {
 	if kind == object.EnvoyFilter {
 		return group + "/v1alpha3/" + string(kind)
@@ -57,7 +59,7 @@ func typeURL(group string, kind object.Kind) string {
 	return group + "/v1/" + string(kind)
 }
 
-// begin returns the lists of a new stream.
+// begin returns the lists for a new stream.
 func (o *objects) begin() *lists {
 	l := &lists{objects: o, missing: map[string]bool{}, pending: map[string]map[string]store.Input{}}
 	for _, of := range o.types() {
@@ -72,7 +74,8 @@ func (l *lists) outstanding() string {
 	return strings.Join(slices.Sorted(maps.Keys(l.missing)), ", ")
 }
 
-// take applies a response. It returns a batch once all lists are complete, and then what changes.
+// take processes a response. It returns a batch of everything once all lists are complete, and
+// afterwards one with the changes of each response.
 func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 	if !slices.Contains(l.types(), r.typeURL) {
 		return batch, false
@@ -90,7 +93,7 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 		return batch, false
 	}
 	base := before
-	if l.empty[r.typeURL] { // a change of the empty list
+	if l.empty[r.typeURL] { // only removals of objects that are not in the empty list
 		delete(l.empty, r.typeURL)
 		base = nil
 	}
@@ -99,7 +102,7 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 	return batch, len(batch.Inputs) > 0
 }
 
-// apply returns the objects of a type after a response.
+// apply returns the inputs of a type after a response.
 func (l *lists) apply(before map[string]store.Input, r response) map[string]store.Input {
 	after := maps.Clone(before)
 	if after == nil || r.full {
@@ -116,8 +119,8 @@ func (l *lists) apply(before map[string]store.Input, r response) map[string]stor
 	return after
 }
 
-// reconcile replaces what is known by complete lists. An empty list, where there were objects,
-// changes nothing.
+// reconcile replaces the known objects by the complete lists. If a list is empty but objects were
+// known, it retains these.
 func (l *lists) reconcile() discovery.Batch {
 	for of, list := range l.pending {
 		if l.empty[of] = len(list) == 0 && len(l.known[of]) > 0; !l.empty[of] {
@@ -144,7 +147,8 @@ func (l *lists) acceptEmpty() (batch discovery.Batch, changed bool) {
 	return batch, len(batch.Inputs) > 0
 }
 
-// difference returns the inputs that differ, and those that are gone without content.
+// difference returns the inputs that differ. Inputs that are missing in after are returned without
+// content, which removes them.
 func difference(before, after map[string]store.Input) []store.Input {
 	var found []store.Input
 	for _, name := range slices.Sorted(maps.Keys(after)) {
@@ -173,7 +177,7 @@ func (o *objects) count() int {
 	return count
 }
 
-// problem returns what a person must know, "" if nothing.
+// problem returns the problem of the source for people, "" if there is none.
 func (o *objects) problem() string {
 	var found []string
 	for _, of := range slices.Sorted(maps.Keys(o.empty)) {
@@ -183,11 +187,12 @@ func (o *objects) problem() string {
 	return strings.Join(found, "; ")
 }
 
-// input returns the input for a resource, if it is one of those that the source brings.
+// input returns the name and the input for a resource. ok is false if the source does not deliver
+// such resources.
 func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ store.Input, ok bool) {
 	d, err := decode(typeURL, resource)
 	if err != nil {
-		return "", store.Input{}, false // without a name it is nothing that could be reported
+		return "", store.Input{}, false // a resource without a name cannot be reported
 	}
 	entry := d.kind == object.ServiceEntry
 	if (entry && strings.Contains(d.name, ":")) != o.options.Services ||

@@ -23,35 +23,37 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Options of a Source.
+// Options configures a Source.
 type Options struct {
-	Name      string // of the source
-	Address   string // HOST:PORT
-	CAFile    string // authorities of the server; "": those of the system
-	TokenFile string // of a service account; "": none
-	CertFile  string // of the client, with KeyFile; "": none
+	Name    string // name of the source
+	Address string // address of the server, HOST:PORT
+	// file with CA certificates that the server's certificate is verified with; "": the system's
+	CAFile    string
+	TokenFile string // file with the token of a service account; "": none
+	CertFile  string // file with the client certificate for KeyFile; "": none
 	KeyFile   string
-	// Plaintext connects without TLS: it is for servers on the loopback interface.
+	// Plaintext makes the source connect without TLS, to servers on the loopback interface.
 	Plaintext bool
-	// Services brings the services of the server's registries, and no configuration.
+	// Services makes the source deliver the services of the server's registries, and no
+	// configuration.
 	Services bool
 	Sink     source.Sink
 	Logger   *slog.Logger
 }
 
-// Source is a configuration source or a service registry. It implements source.Source.
+// Source is a source of configuration, or a service registry. It implements source.Source.
 type Source struct {
 	options Options
-	accept  chan struct{} // see Reload
+	accept  chan struct{} // receives calls of Reload
 
-	mu     sync.Mutex // guards the following fields
+	mu     sync.Mutex // guards the fields below
 	status source.Status
-	failed bool // the last failure was logged
+	failed bool // the last failure was logged, and no stream has synchronised since
 
-	objects *objects // owned by Run
+	objects *objects // only Run uses it
 }
 
-// New returns a source. Run connects it.
+// New returns a source. Run connects to the server.
 func New(options Options) (*Source, error) {
 	if options.Address == "" {
 		return nil, errors.New("mcp: no address of an xDS server")
@@ -73,16 +75,16 @@ func (s *Source) Status() source.Status {
 	return s.status
 }
 
-// Reload accepts that kinds have no objects any more.
+// Reload accepts that kinds have no objects any more: those that were retained are removed.
 func (s *Source) Reload() {
 	select {
 	case s.accept <- struct{}{}:
-	default: // one is pending
+	default: // the channel has a signal already
 	}
 }
 
-// Run connects until the context ends; then it returns nil. It uses the incremental protocol, and
-// state of the world if the server has nothing else.
+// Run connects again and again until the context ends, and returns nil. It uses incremental xDS, or
+// the state of the world if the server does not support that.
 func (s *Source) Run(ctx context.Context) error {
 	pause := backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.2}
 	for delta := true; ctx.Err() == nil; {
@@ -91,7 +93,8 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-// attempt runs one stream and pauses after it. It returns whether the next one is incremental.
+// attempt runs one stream and waits a pause after it. It reports whether the next stream should be
+// incremental.
 func (s *Source) attempt(ctx context.Context, delta bool, pause *backoff.Backoff) bool {
 	synced, err := s.serve(ctx, delta)
 	switch {
@@ -103,11 +106,11 @@ func (s *Source) attempt(ctx context.Context, delta bool, pause *backoff.Backoff
 		pause.Reset()
 	}
 	s.disconnected(err)
-	_ = pause.Wait(ctx) // Run looks at ctx
+	_ = pause.Wait(ctx) // Run checks ctx
 	return delta
 }
 
-// serve runs one stream. synced reports whether all lists arrived.
+// serve runs one stream. synced reports whether all lists have arrived.
 func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -160,13 +163,13 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 // listTime bounds the wait for the lists of all kinds.
 const listTime = time.Minute
 
-// connected notes a response.
+// connected updates the status after a response.
 func (s *Source) connected(synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if synced {
 		if s.failed {
-			s.options.Logger.Info("connected to xDS server again", "source", s.options.Name)
+			s.options.Logger.Info("reconnected to xDS server that configuration is read from", "source", s.options.Name)
 			s.failed = false
 		}
 		s.status.Synced, s.status.Err = true, nil
@@ -175,13 +178,13 @@ func (s *Source) connected(synced bool) {
 	s.status.Inputs = s.objects.count()
 	if problem := s.objects.problem(); problem != s.status.Problem {
 		if s.status.Problem = problem; problem != "" {
-			s.options.Logger.Warn("problem of the source", "source", s.options.Name, "problem",
+			s.options.Logger.Warn("xDS configuration source has a problem", "source", s.options.Name, "problem",
 				problem)
 		}
 	}
 }
 
-// disconnected notes why there is no stream.
+// disconnected updates the status after the end of a stream, and logs the first failure.
 func (s *Source) disconnected(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

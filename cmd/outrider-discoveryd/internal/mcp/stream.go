@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// response is what the server sends for one kind.
+// response is a response of the server for one kind.
 type response struct {
 	typeURL, version, nonce string
-	full                    bool // all objects of the kind
+	full                    bool // set has all objects of the kind
 	set                     []*anypb.Any
-	removed                 []string // NAMESPACE/NAME
+	removed                 []string // removed objects as NAMESPACE/NAME
 }
 
-// stream is a stream of ADS, incremental or state of the world.
+// stream is an ADS stream, incremental or state of the world.
 type stream struct {
 	delta discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	state discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
@@ -45,7 +45,7 @@ func open(ctx context.Context, connection *grpc.ClientConn, delta bool, o Option
 		return st, err
 	}
 	for _, typeURL := range types {
-		// The cause of an error comes from receive.
+		// receive returns the cause of an error.
 		if delta {
 			_ = st.delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL})
 		} else {
@@ -55,8 +55,9 @@ func open(ctx context.Context, connection *grpc.ClientConn, delta bool, o Option
 	return st, nil
 }
 
-// node returns the node of a client that wants configuration. istiod notifies a router of changes
-// of every kind but Sidecar, and a sidecar only of those that it sees as a proxy.
+// node returns the node of a client that requests configuration. It is a router, because istiod
+// notifies routers of changes of every kind but Sidecar, and sidecars only of changes that affect
+// them.
 func node(o Options) (*corev3.Node, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -72,7 +73,7 @@ func node(o Options) (*corev3.Node, error) {
 			namespace)}, nil
 }
 
-// receive sends the responses to a channel until the stream or the context ends.
+// receive sends the server's responses to a channel until the stream or the context ends.
 func (st stream) receive(ctx context.Context, to chan<- response) error {
 	for {
 		r, err := st.next()
@@ -107,8 +108,8 @@ func (st stream) next() (response, error) {
 	return found, nil
 }
 
-// acknowledge accepts a response. An invalid object is a problem of that object, which its last
-// good version replaces: the response as a whole is not refused.
+// acknowledge sends an ACK. A response is never refused as a whole: an invalid object is a problem
+// of that object, whose last good version stays in force.
 func (st stream) acknowledge(r response) error {
 	if st.state != nil {
 		return st.state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: r.typeURL,

@@ -23,17 +23,17 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Bounds of the API.
+// Limits of the write API.
 const (
-	maxBody    = 1 << 20 // bytes of an object
+	maxBody    = 1 << 20 // bytes of one object
 	maxObjects = 100_000
-	maxBytes   = 256 << 20 // of all objects
+	maxBytes   = 256 << 20 // bytes of all objects
 	maxTime    = 30 * time.Second
 )
 
 var limits = admission.Limits{Total: 64, PerKey: 32}
 
-// Memory is a source, or a registry whose objects are ServiceEntries.
+// Memory is a source, or a service registry whose objects are ServiceEntries.
 type Memory struct {
 	config   *config.Source
 	registry bool
@@ -41,11 +41,11 @@ type Memory struct {
 	log      *slog.Logger
 
 	mu     sync.Mutex
-	texts  map[string][]byte // by path of the input
+	texts  map[string][]byte // texts of objects by path of the input
 	bytes  int
 	synced bool
 	since  time.Time
-	err    error // the address cannot be bound
+	err    error // error of binding the address, if that failed last
 }
 
 // New returns a source that delivers to sink.
@@ -63,7 +63,8 @@ func (m *Memory) Status() source.Status {
 	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// Run serves the API until ctx ends. While the address cannot be bound, it retries every second.
+// Run serves the write API until ctx ends. While the address cannot be bound, it retries every
+// second.
 func (m *Memory) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.sink(discovery.Batch{Source: m.Name(), All: true})
@@ -87,7 +88,7 @@ func (m *Memory) bound(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil && m.err == nil {
-		m.log.Warn("cannot listen", "address", m.config.Listen, "error", err)
+		m.log.Warn("cannot listen on write API address", "address", m.config.Listen, "error", err)
 	}
 	m.err = err
 }
@@ -108,12 +109,13 @@ func (m *Memory) handler() http.Handler {
 	})
 }
 
-// unauthorized returns why a request may not use the API, "" if it may.
+// unauthorized returns why a request may not use the write API, "" if it may.
 func (m *Memory) unauthorized(r *http.Request) string {
-	text, err := os.ReadFile(m.config.TokenFile) // its size is up to the administrator
+	// the administrator is responsible for the file's size
+	text, err := os.ReadFile(m.config.TokenFile)
 	token := strings.TrimSpace(string(text))
 	if err != nil || token == "" {
-		m.log.Warn("cannot read the token of the write API", "file", m.config.TokenFile,
+		m.log.Warn("cannot read token of write API", "file", m.config.TokenFile,
 			"error", err)
 		return "the server has no token: see its log"
 	}
@@ -124,7 +126,7 @@ func (m *Memory) unauthorized(r *http.Request) string {
 	return ""
 }
 
-// path returns the path of the input of the object that a request names.
+// path returns the path of the input for the object that a request names.
 func (m *Memory) path(r *http.Request) string {
 	return fmt.Sprintf("%s:%s/%s/%s", m.Name(), r.PathValue("kind"), r.PathValue("namespace"),
 		r.PathValue("name"))
@@ -157,7 +159,8 @@ func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// deliver passes an input on. Callers hold mu, so that inputs of one path stay in order.
+// deliver passes an input to the sink. Callers hold mu, so that inputs of the same path stay in
+// order.
 func (m *Memory) deliver(in store.Input) {
 	m.since = time.Now()
 	m.sink(discovery.Batch{Source: m.Name(), Inputs: []store.Input{in}})

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// put takes one object. One that is invalid is refused with its problems, one to a line.
+// put processes a request with one object. An invalid object is refused; the response has one
+// problem in each line.
 func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -56,7 +57,7 @@ func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// parse returns the object of a text, nil if there is none, and its errors.
+// parse returns the object in a text, nil if there is none, and its errors.
 func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []string) {
 	scratch := store.New(store.Options{Namespace: "default", Validate: validate.Object,
 		Sources: []string{m.Name()}})
@@ -76,7 +77,8 @@ func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []s
 	return o, problems
 }
 
-// service returns the ServiceEntry of a registry, whose name is that of no object of a person.
+// service returns a registry's ServiceEntry for an object. Its name can not be that of an object
+// written by a person.
 func service(o *object.Object, path string) *object.Object {
 	made := *o
 	made.Name, made.File = "service:"+o.Name, path

@@ -1,5 +1,5 @@
-// Package monitoring serves [listen] monitoring: /metrics and /ready for everybody who can connect,
-// and the pages below /debug/ for users of this host.
+// Package monitoring serves [listen] monitoring: /metrics and /ready for every client that can
+// connect, and the pages below /debug/ for users of this host.
 package monitoring
 
 import (
@@ -15,15 +15,15 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Options configure a server.
+// Options configures the monitoring server.
 type Options struct {
-	Ready   func() error // returns why clients are not served yet
+	Ready   func() error // returns why clients are not served yet, nil if they are
 	Metrics prometheus.Gatherer
-	Debug   http.HandlerFunc // pages below /debug/
+	Debug   http.HandlerFunc // serves the pages below /debug/
 	Logger  *slog.Logger
 }
 
-// Limits of connections, apart for users of this host and for others.
+// Limits of connections, separate for users of this host and for others.
 var (
 	localLimits  = admission.Limits{Total: 128, PerKey: 32}
 	remoteLimits = admission.Limits{Total: 256, PerKey: 32}
@@ -31,10 +31,10 @@ var (
 
 const (
 	metricsAtOnce = 4
-	writeTime     = time.Minute // of an answer: that of a debug page takes 30 s
+	writeTime     = time.Minute // for an answer: a debug page may take 30 s
 )
 
-// Serve serves until ctx ends (nil) or the listener fails. It closes the listener.
+// Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
 func Serve(ctx context.Context, listener net.Listener, o Options) error {
 	local, remote := admission.NewPool(localLimits), admission.NewPool(remoteLimits)
 	bounded := admission.Listen(listener, admission.Options{

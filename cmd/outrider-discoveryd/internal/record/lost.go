@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// cautious is a source whose empty lists are accepted by a reload only.
+// cautious is a source that accepts empty lists only in a reload.
 type cautious interface{ Reload() }
 
 func (r *Recorder) isCautious(name string) bool {
@@ -22,9 +22,10 @@ func (r *Recorder) isCautious(name string) bool {
 	})
 }
 
-// withLost adds to a complete list the inputs of kinds of which it has nothing, although the source
-// had some before this program started: it may have lost its data since. They stay until the source
-// has their kind again in a complete list, changes them, or Reload is called. Callers hold mu.
+// withLost adds stored inputs to a source's complete list: those of kinds that the list lacks
+// completely, although the source had some before this program started. The source may have lost
+// its data since. Such inputs remain until a complete list contains their kind again, the source
+// changes them, or Reload is called. Callers hold mu.
 func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
 	present := map[string]bool{}
 	for _, in := range b.Inputs {
@@ -44,8 +45,8 @@ func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
 	return b
 }
 
-// kindOf returns the part of a path before its first slash: the source and, if it has several, the
-// kind of objects or the datacentre.
+// kindOf returns the part of a path before its first slash. It contains the source and, if the
+// source has several, the kind of objects or the datacentre.
 func kindOf(path string) string {
 	if kind, _, ok := strings.Cut(path, "/"); ok {
 		return kind
@@ -54,7 +55,7 @@ func kindOf(path string) string {
 	return source
 }
 
-// Reload accepts that sources do not have inputs any more that they had before the start.
+// Reload removes the inputs that only withLost has retained.
 func (r *Recorder) Reload() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package sources creates the sources and registries of a configuration.
+// Package sources creates the sources and registries that a configuration lists.
 package sources
 
 import (
@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// New returns the sources and registries that deliver to sink: all but the files, which the
+// New returns the sources and registries, which deliver to sink. It leaves out the files, which the
 // discovery server reads itself.
 func New(c *config.Discoveryd, sink source.Sink,
 	logOf func(part string) *slog.Logger) (all []source.Source, err error) {
@@ -74,11 +74,12 @@ func New(c *config.Discoveryd, sink source.Sink,
 	return all, nil
 }
 
-// overXDS returns the options of a source of type mcp. As in [discovery] auth of outriderd, port
-// 15010 is without TLS. So is the loopback interface, unless there is a ca_file or cert_file.
+// overXDS returns the options of a source of type mcp. As for [discovery] auth of outriderd, port
+// 15010 is used without TLS. So is any server on the loopback interface, unless there is a ca_file
+// or cert_file.
 func overXDS(s *config.Source, services bool, sink source.Sink, log *slog.Logger) mcp.Options {
-	host, port, _ := net.SplitHostPort(s.Address) // the server's address is checked by New
-	ip, _ := netip.ParseAddr(host)                // a name is none
+	host, port, _ := net.SplitHostPort(s.Address) // mcp.New checks the address
+	ip, _ := netip.ParseAddr(host)                // ip is not valid if the host is a name
 	return mcp.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile, TokenFile: s.TokenFile,
 		CertFile: s.CertFile, KeyFile: s.KeyFile, Services: services, Sink: sink, Logger: log,
 		Plaintext: port == "15010" || ip.IsLoopback() && s.CAFile+s.CertFile == ""}
