@@ -47,7 +47,8 @@ func (m *monitor) Run(ctx context.Context) error {
 		return nil
 	}
 	listener, err := admission.Bind(ctx, m.address, func(err error) {
-		m.options.Logger.Warn("cannot listen on monitoring address", "address", m.address, "error", err)
+		m.options.Logger.Warn("cannot listen on monitoring address", "address", m.address,
+			"error", err)
 	})
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound

@@ -79,7 +79,8 @@ func (s *serverIdentity) reread() {
 	s.board.Clear(conditionCertificate)
 	if before := s.current.Swap(c); before != nil &&
 		!before.Certificates[0].Leaf.Equal(c.Certificates[0].Leaf) {
-		s.log.Info("replaced server certificate", "serial", c.Certificates[0].Leaf.SerialNumber.String(),
+		s.log.Info("replaced server certificate",
+			"serial", c.Certificates[0].Leaf.SerialNumber.String(),
 			"not_after", c.Certificates[0].Leaf.NotAfter)
 	}
 }

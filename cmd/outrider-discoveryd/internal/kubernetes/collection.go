@@ -20,39 +20,40 @@ import (
 )
 
 const (
-	pageSize = 500             // objects per response of a list
-	pageTime = time.Minute     // for one response
-	early    = 5 * time.Second // a watch that ends by itself ends within this time of its deadline
+	pageSize = 500             // objects in one page of a list
+	pageTime = time.Minute     // time-out of one page
+	early    = 5 * time.Second // a watch that ends by its deadline ends at most this time before it
 )
 
-// retries is the pause before a list is tried again. A kind that the API server does not have is
-// looked for at the longest.
+// retries returns the back-off of lists. For a kind that the API server does not have, it reaches
+// its longest pause.
 func retries() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10,
 		Cap: 20 * time.Second}
 }
 
-// collection holds the versions of one resource's objects, of one namespace or of all. A
-// cache.Reflector lists and watches it. Its fields are guarded by the lock of its feed.
+// collection reads the objects of one resource, in one namespace or in all, and records their
+// versions. A cache.Reflector lists and watches them. Its fields are guarded by the lock of its
+// feed.
 type collection struct {
 	feed      *feed
 	kind      string
-	namespace string // "": all
+	namespace string // namespace that is read; "": all
 	resource  schema.GroupVersionResource
-	istio     bool // resource is what the API server has
-	optional  bool // a list that is not permitted counts as empty
+	istio     bool // a kind of Istio: resource is the version that the API server has
+	optional  bool // without permission the collection counts as empty
 	trim      func(runtime.Object)
 
-	known  map[string]string   // by namespace/name: which version of the object
-	stale  map[string]struct{} // of known: those that an empty list does not have
+	known  map[string]string   // by namespace/name: UID and version of each object
+	stale  map[string]struct{} // objects of known that are missing in an empty list
 	listed bool                // the first list is complete, or there is nothing to list
 
 	err       error
-	forbidden bool // with optional
+	forbidden bool // the list is not permitted, but optional
 	missing   bool // the API server does not have the kind; no objects are known
 	since     time.Time
-	deadline  time.Time // of the current watch
-	broken    bool      // since the last list
+	deadline  time.Time // deadline of the current watch
+	broken    bool      // a watch has failed since the last list
 }
 
 func newCollection(f *feed, kind, namespace string) *collection {
@@ -67,8 +68,8 @@ func (c *collection) run(ctx context.Context) {
 	r.RunWithContext(ctx)
 }
 
-// IsWatchListSemanticsUnSupported says that lists are requested as lists, page by page: a list is
-// complete, or an error.
+// IsWatchListSemanticsUnSupported makes the Reflector request lists page by page, so that a list is
+// either complete or an error.
 func (c *collection) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements cache.Lister.
@@ -107,7 +108,7 @@ func (c *collection) takesCached() bool {
 	return !c.listed && !object.Kind(c.kind).Restricts()
 }
 
-// request returns a request for the objects of the resource.
+// request returns a request for the objects of the collection.
 func (c *collection) request(ctx context.Context,
 	options metav1.ListOptions) (*rest.Request, error) {
 	resource, err := c.find(ctx)
@@ -132,7 +133,7 @@ func (c *collection) page(ctx context.Context,
 	return request.Do(ctx).Get()
 }
 
-// find returns the resource. The error is NotFound if the API server does not have it.
+// find returns the resource to list. The error is NotFound if the API server does not have it.
 func (c *collection) find(ctx context.Context) (schema.GroupVersionResource, error) {
 	if !c.istio {
 		return c.resource, nil
@@ -150,8 +151,8 @@ func (c *collection) find(ctx context.Context) (schema.GroupVersionResource, err
 }
 
 // WatchWithContext watches from the version of the list. If the previous watch ended before its
-// time, it requires a new list: the API server may have been restarted with other data, which no
-// watch shows.
+// deadline, it requires a new list: the API server may have been restarted with other data, which a
+// watch does not show.
 func (c *collection) WatchWithContext(ctx context.Context,
 	options metav1.ListOptions) (watch.Interface, error) {
 	if c.lost() {
@@ -183,7 +184,7 @@ func (c *collection) lost() bool {
 	return c.broken || time.Now().Before(c.deadline.Add(-early))
 }
 
-// contact records the outcome of a request.
+// contact records the result of a request.
 func (c *collection) contact(err error) {
 	if status := apierrors.APIStatus(nil); err != nil && (!errors.As(err, &status) ||
 		apierrors.IsUnauthorized(err)) {
@@ -198,7 +199,7 @@ func (c *collection) contact(err error) {
 	switch {
 	case err == nil:
 		c.err, c.since = nil, time.Now()
-	case apierrors.IsResourceExpired(err): // a new list is next
+	case apierrors.IsResourceExpired(err): // the Reflector requests a new list next
 	case c.missing, c.forbidden && len(c.known) == 0:
 		c.err, c.since, c.listed = nil, time.Now(), true
 	default:
@@ -206,7 +207,7 @@ func (c *collection) contact(err error) {
 	}
 }
 
-// Replace implements cache.ReflectorStore: it takes over a complete list.
+// Replace implements cache.ReflectorStore: it processes a complete list.
 func (c *collection) Replace(list []any, _ string) error {
 	c.feed.mu.Lock()
 	defer c.feed.mu.Unlock()
@@ -233,7 +234,7 @@ func (c *collection) Replace(list []any, _ string) error {
 	return nil
 }
 
-// set passes an object on if it is new or changed.
+// set passes an object to the handler if it is new or changed.
 func (c *collection) set(item any) (key string, err error) {
 	o, ok := item.(runtime.Object)
 	if !ok {
@@ -245,7 +246,7 @@ func (c *collection) set(item any) (key string, err error) {
 	}
 	key = m.GetNamespace() + "/" + m.GetName()
 	delete(c.stale, key)
-	// of two clusters, objects with one version may differ
+	// the UID is included, because objects of different clusters may have the same version
 	version := string(m.GetUID()) + " " + m.GetResourceVersion()
 	if c.known[key] != version {
 		c.known[key] = version

@@ -169,7 +169,8 @@ func (s *Source) connected(synced bool) {
 	defer s.mu.Unlock()
 	if synced {
 		if s.failed {
-			s.options.Logger.Info("reconnected to xDS server that configuration is read from", "source", s.options.Name)
+			s.options.Logger.Info("reconnected to xDS configuration source",
+				"source", s.options.Name)
 			s.failed = false
 		}
 		s.status.Synced, s.status.Err = true, nil
@@ -178,8 +179,8 @@ func (s *Source) connected(synced bool) {
 	s.status.Inputs = s.objects.count()
 	if problem := s.objects.problem(); problem != s.status.Problem {
 		if s.status.Problem = problem; problem != "" {
-			s.options.Logger.Warn("xDS configuration source has a problem", "source", s.options.Name, "problem",
-				problem)
+			s.options.Logger.Warn("xDS configuration source has a problem",
+				"source", s.options.Name, "problem", problem)
 		}
 	}
 }

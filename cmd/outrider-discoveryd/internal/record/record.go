@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	startWait  = 10 * time.Second // for all sources to synchronise
+	startWait  = 10 * time.Second // longest wait for all sources to synchronise
 	poll       = 50 * time.Millisecond
 	writeDelay = 5 * time.Second // after a change, at least
 	writeShare = 100             // a write lasts at most this part of the time
@@ -39,15 +39,16 @@ const (
 
 var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", Most: 512 << 20}
 
-// Kinds of records: an input with a text, or with decoded objects as JSON. The path precedes, with
-// a zero byte.
+// Kinds of records: an input with a text, or with decoded objects as JSON. Each record begins with
+// the input's path and a zero byte.
 const (
 	textRecord    = 't'
 	objectsRecord = 'o'
 )
 
-// Recorder passes the batches of sources on and stores what they add up to. It is ready once each
-// source has synchronised, or the wait for them has ended and the stored states were delivered.
+// Recorder passes the batches of sources on, and stores the state that results from them. It is
+// ready once every source has synchronised, or startWait has ended and the stored states were
+// delivered.
 type Recorder struct {
 	part.Readiness
 	directory string
@@ -55,18 +56,19 @@ type Recorder struct {
 	board     *condition.Board
 	log       *slog.Logger
 	sources   []source.Source
-	changed   chan struct{} // a state has changed
+	changed   chan struct{} // receives after a change of a state
 
 	mu     sync.Mutex
 	states map[string]*state
 }
 
-// state is what a source has.
+// state holds all inputs of one source.
 type state struct {
-	complete bool // a batch with All arrived
+	complete bool // the source has delivered its complete state
 	dirty    bool
 	inputs   map[string]store.Input
-	lost     map[string]store.Input // those of inputs that the source does not have, see withLost
+	// those of inputs that the source itself does not have any more; see withLost
+	lost map[string]store.Input
 }
 
 // New returns a recorder that stores states below a directory and passes batches to next.
@@ -75,10 +77,10 @@ func New(directory string, next source.Sink, board *condition.Board, log *slog.L
 		changed: make(chan struct{}, 1), states: map[string]*state{}}
 }
 
-// Watch sets the sources. It must precede Run.
+// Watch sets the sources. It must be called before Run.
 func (r *Recorder) Watch(sources []source.Source) { r.sources = sources }
 
-// Sink receives a batch of a source.
+// Sink processes a batch of a source.
 func (r *Recorder) Sink(b discovery.Batch) {
 	var stored []store.Input
 	if b.All && r.isCautious(b.Source) && !r.has(b.Source) {
@@ -116,25 +118,26 @@ func (r *Recorder) Sink(b discovery.Batch) {
 		}
 	}
 	r.changes(s)
-	r.next(b) // with mu, so that batches of one source stay in order
+	r.next(b) // called with mu held, so that batches of one source stay in order
 }
 
-// changes notes that a state must be stored. Callers hold mu.
+// changes records that a state must be stored. Callers hold mu.
 func (r *Recorder) changes(s *state) {
 	s.dirty = true
 	select {
 	case r.changed <- struct{}{}:
-	default: // a signal is pending
+	default: // the channel has a signal already
 	}
 }
 
-// conditionOf returns the code of the condition of a source whose stored inputs are served.
+// conditionOf returns the code of the condition that is active while stored inputs of a source are
+// served.
 func conditionOf(name string) string { return "source-" + name }
 
 // Name returns the name of the part.
 func (r *Recorder) Name() string { return "source recorder" }
 
-// Run waits for the sources and stores their states until ctx ends.
+// Run waits for the sources, and then stores their states until ctx ends.
 func (r *Recorder) Run(ctx context.Context) error {
 	r.await(ctx)
 	for _, s := range r.sources {
@@ -161,7 +164,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// await waits until all sources have delivered their complete state, at most for startWait.
+// await waits until all sources have delivered their complete states, at most for startWait.
 func (r *Recorder) await(ctx context.Context) {
 	end := time.After(startWait)
 	for slices.ContainsFunc(r.sources, func(s source.Source) bool { return !r.has(s.Name()) }) {
@@ -188,7 +191,8 @@ func (r *Recorder) path(name string) string { return filepath.Join(r.directory, 
 // restore delivers the stored state of a source that has not synchronised.
 func (r *Recorder) restore(s source.Source) {
 	inputs, known := r.stored(s.Name())
-	// Sources deliver with a lock of their own that their status needs, so mu comes after it.
+	// A source holds its own lock when it calls Sink, and Status needs that lock, so mu must be
+	// locked after Status was called.
 	err := cmp.Or(s.Status().Err, errors.New("no answer yet"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +200,7 @@ func (r *Recorder) restore(s source.Source) {
 	if now != nil && now.complete {
 		return
 	}
-	if now != nil { // from a part of the source, newer than what is stored
+	if now != nil { // inputs that the source has delivered already are newer than stored ones
 		inputs = append(inputs, slices.Collect(maps.Values(now.inputs))...)
 	}
 	served := "and no state of it is stored"
@@ -208,20 +212,21 @@ func (r *Recorder) restore(s source.Source) {
 		"source %s has not synchronised since the start (%v): %s", s.Name(), err, served))
 }
 
-// stored returns the stored state of a source; known is false if there is none that is whole.
+// stored returns the stored state of a source. known is false unless the complete state can be
+// read.
 func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	if _, err := os.Lstat(r.path(name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, false
 	}
 	records, err := format.Read(r.path(name))
 	if err != nil {
-		r.log.Warn("cannot read the last state of a source", "source", name, "error", err)
+		r.log.Warn("cannot read stored state of source", "source", name, "error", err)
 		return nil, false
 	}
 	for _, one := range records {
 		in, err := decode(one)
-		if err != nil { // without it, an access policy may be missing
-			r.log.Warn("cannot use the last state of a source", "source", name, "error", err)
+		if err != nil { // without this input, a policy may be missing
+			r.log.Warn("cannot use stored state of source", "source", name, "error", err)
 			return nil, false
 		}
 		inputs = append(inputs, in)
@@ -229,21 +234,21 @@ func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	return inputs, true
 }
 
-// write stores the states that have changed.
+// write stores all states that have changed.
 func (r *Recorder) write() {
 	for name, inputs := range r.takeDirty() {
 		records := func(yield func(recordfile.Record) bool) {
 			for _, path := range slices.Sorted(maps.Keys(inputs)) {
 				one, err := encode(inputs[path])
 				if err != nil {
-					r.log.Warn("cannot store an input of a source", "source", name, "error", err)
+					r.log.Warn("cannot store input of source", "source", name, "error", err)
 				} else if !yield(one) {
 					return
 				}
 			}
 		}
 		if err := format.Write(r.path(name), records); err != nil {
-			r.log.Warn("cannot store the last state of a source", "source", name, "error", err)
+			r.log.Warn("cannot store state of source", "source", name, "error", err)
 		}
 	}
 }
@@ -274,7 +279,7 @@ func encode(in store.Input) (recordfile.Record, error) {
 	return one, nil
 }
 
-// decode is the inverse of encode.
+// decode decodes a record made by encode.
 func decode(one recordfile.Record) (store.Input, error) {
 	path, text, ok := bytes.Cut(one.Text, []byte{0})
 	in := store.Input{Path: string(path)}
