@@ -26,8 +26,8 @@ func batch(all bool, addresses ...string) discovery.Batch {
 	return b
 }
 
-// TestAccept_DebouncesAndMerges delivers batches before and during Run: the first push has what
-// precedes it, and batches in quick succession cause one more.
+// TestAccept_DebouncesAndMerges delivers batches before and during Run: the first push includes
+// those before, and batches in quick succession cause a single push.
 func TestAccept_DebouncesAndMerges(t *testing.T) {
 	directory := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,7 +77,8 @@ func TestAccept_DebouncesAndMerges(t *testing.T) {
 	})
 }
 
-// TestAccept_SameResourcesAsFiles serves the same objects from files and from a source.
+// TestAccept_SameResourcesAsFiles: the same objects result in the same resources, from files and
+// from another source.
 func TestAccept_SameResourcesAsFiles(t *testing.T) {
 	directory := t.TempDir()
 	texts := []string{fmt.Sprintf(webEntry, "web", "10.0.0.1"), fmt.Sprintf(webRule, "web", "RANDOM"),

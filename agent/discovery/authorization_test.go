@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	firstAccessPort = 7501 // of accessCases; the others follow
+	// port of the first of accessCases; the other cases have the ports after it
+	firstAccessPort = 7501
 	accessMarker    = 7490
 )
 
-// accessPolicies are policies beside those of the cases. None of them denies anything.
+// accessPolicies are policies in addition to those of the cases. None of them denies anything.
 const accessPolicies = `---
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -42,7 +43,8 @@ metadata: {name: gateway, namespace: shop}
 spec: {action: DENY, targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: edge}], rules: [{}]}
 `
 
-// accessObjects returns the objects of the cases for a kind of proxy whose requests go to a port.
+// accessObjects returns the objects of all cases for a kind of proxy, whose requests are forwarded
+// to the port backend.
 func accessObjects(kind string, backend int) string {
 	var allow, deny, listeners []string
 	for i, c := range accessCases {
@@ -85,7 +87,7 @@ func accessObjects(kind string, backend int) string {
 		strings.Join(listeners, "") + policies
 }
 
-// accessRouter sends the requests and connections of a gateway's ports to a backend.
+// accessRouter forwards the requests and connections on a gateway's ports to a backend.
 const accessRouter = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: shop}
@@ -111,12 +113,13 @@ metadata: {name: backend, namespace: shop}
 spec: {hosts: [backend.test], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]}
 `
 
-// accessRequest is one request of a case.
+// accessRequest is one request in a case.
 type accessRequest struct {
 	want, client, text string
 }
 
-// parseAccess reads "STATUS [CLIENT@]METHOD PATH [NAME=VALUE]…"; NAME host is the authority.
+// parseAccess parses "STATUS [CLIENT@]METHOD PATH [NAME=VALUE]…". The name host stands for the
+// authority.
 func parseAccess(text string) accessRequest {
 	words := strings.Fields(text)
 	client, method, ok := strings.Cut(words[1], "@")
@@ -192,7 +195,8 @@ func TestAuthorizationPolicy_AnswersAsWithIstiod(t *testing.T) {
 	}
 }
 
-// expect makes the requests of a case. A gateway has no clients with an identity.
+// expect sends the requests of a case and compares the statuses. It skips clients with an identity
+// for a gateway.
 func (c accessCase) expect(t *testing.T, clients map[string]peerClient, kind, address string) {
 	t.Helper()
 	for _, text := range c.requests {

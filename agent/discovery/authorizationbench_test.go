@@ -22,8 +22,8 @@ func benchPolicy(i, version int) string {
 		"  selector: {matchLabels: {workload: w-%d}}\n  rules:\n%s", i, i, rules.String())
 }
 
-// BenchmarkPolicyChange changes one of 1,000 policies with ten rules, each for a workload of its
-// own, while 100 workloads are connected; and, to compare, a route that all of them have.
+// BenchmarkPolicyChange changes one of 1,000 policies with ten rules, each for another workload,
+// while 100 workloads are connected. For comparison it changes a route that all of them have.
 func BenchmarkPolicyChange(b *testing.B) {
 	const policies, clients = 1000, 100
 	directory := b.TempDir()
@@ -56,7 +56,7 @@ func BenchmarkPolicyChange(b *testing.B) {
 	for _, bench := range []struct {
 		name, file string
 		text       func(i int) string
-		feed       *resource.Feed // whose resources change
+		feed       *resource.Feed // feed of the workloads whose resources change
 	}{
 		{"policy", "p-7.yaml", func(i int) string { return benchPolicy(7, 1+i) }, feeds[7]},
 		{"route", "route.yaml", route, feeds[clients-1]},

@@ -2,17 +2,17 @@ package discovery_test
 
 // accessCase is a rule for requests to a port of its own, and the expected answers.
 type accessCase struct {
-	action string // of the rule: ALLOW or DENY
-	rule   string // PORT is the port of the case, ANY an operation for it alone
-	// "STATUS [CLIENT@]METHOD PATH [NAME=VALUE]…", see accessRequest
+	action string // action of the rule, ALLOW or DENY
+	rule   string // PORT is replaced by the port of the case, ANY by an operation for that port
+	// requests as "STATUS [CLIENT@]METHOD PATH [NAME=VALUE]…", see accessRequest
 	requests []string
-	tcp      bool // the port has no HTTP; "refused" is a closed connection
+	tcp      bool // the port does not use HTTP; status "refused" means a closed connection
 }
 
-// accessCases are the rules of one workload. What no ALLOW rule matches is denied; for each DENY
-// rule another one allows everything of its port.
+// accessCases are the rules of one workload. Requests that no ALLOW rule matches are denied. For
+// each DENY rule, another rule allows everything on its port.
 var accessCases = []accessCase{
-	// to
+	// field "to"
 	{action: "DENY", rule: `{to: [{operation: {ports: [PORT], methods: [POST, "P*", "*E"]}}]}`,
 		requests: []string{"200 GET /", "403 POST /", "403 PUT /", "403 DELETE /", "200 HEAD /"}},
 	{action: "ALLOW", rule: `{to: [{operation: {ports: [PORT], notMethods: [POST]}}]}`,
@@ -36,7 +36,7 @@ var accessCases = []accessCase{
 	{action: "DENY", rule: `{to: [{operation: {notPorts: ["1"], ports: [PORT], paths: [/x]}}, ` +
 		`{operation: {ports: [PORT], paths: [/y], methods: [GET]}}]}`,
 		requests: []string{"403 GET /x", "403 GET /y", "200 PUT /y", "200 GET /z"}},
-	// from
+	// field "from"
 	{action: "ALLOW", rule: `{ANY, from: [{source: {principals: [cluster.local/ns/bank/sa/client]}}]}`,
 		requests: []string{"403 GET /", "200 bank@GET /", "200 alias@GET /", "403 shop@GET /"}},
 	{action: "ALLOW",
@@ -75,7 +75,7 @@ var accessCases = []accessCase{
 	{action: "ALLOW", rule: `{ANY, from: [{source: {namespaces: [bank], ipBlocks: [1.2.3.4]}}, ` +
 		`{source: {principals: ["*/sa/web"]}}]}`,
 		requests: []string{"403 bank@GET /", "200 shop@GET /"}},
-	// when
+	// field "when"
 	{action: "ALLOW", rule: `{ANY, when: [{key: "request.headers[x-who]", values: [me, "a*"], ` +
 		`notValues: [ab]}]}`,
 		requests: []string{"403 GET /", "200 GET / x-who=me", "200 GET / X-Who=aa",
@@ -102,12 +102,12 @@ var accessCases = []accessCase{
 		`{key: "request.auth.claims[a][b]", notValues: [c]}]}`, requests: []string{"403 GET /"}},
 	{action: "ALLOW", rule: `{ANY, when: [{key: request.auth.principal, values: [a/b]}]}`,
 		requests: []string{"403 GET /"}},
-	// what the policy that is not enforced found (see dryRun) is in the metadata of its filter
+	// the result of the policy in dry run (see dryRun) is in the metadata of its filter
 	{action: "ALLOW", rule: `{ANY, when: [{key: "experimental.envoy.filters.http.rbac` +
 		`[istio_dry_run_deny_shadow_effective_policy_id]", values: ["ns[shop]*"]}]}`,
 		requests: []string{"403 GET /", "200 GET /dry"}},
 	{action: "ALLOW", rule: `{ANY}`, requests: []string{"200 GET /", "200 GET /dry"}},
-	// connections
+	// rules for connections
 	{tcp: true, action: "ALLOW", rule: `{ANY}`, requests: []string{"200 GET /", "200 bank@GET /"}},
 	{tcp: true, action: "ALLOW", rule: `{to: [{operation: {ports: [PORT], methods: [GET]}}]}`,
 		requests: []string{"refused GET /"}},

@@ -14,21 +14,22 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// changingPolicy denies one path.
+// changingPolicy is a policy that denies one path.
 const changingPolicy = `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: changing, namespace: shop}
 spec: {action: DENY, rules: [{to: [{operation: {paths: [/denied-%d]}}]}]}
 `
 
-// TestAuthorizationPolicy_ChangesLoseNoRequest changes a policy while clients make requests that it
-// does not concern, on connections that they keep. Each version takes effect.
+// TestAuthorizationPolicy_ChangesLoseNoRequest changes a policy while clients send requests to
+// other paths over persistent connections. No request is lost, and each version of the policy takes
+// effect.
 func TestAuthorizationPolicy_ChangesLoseNoRequest(t *testing.T) {
 	directory, port := t.TempDir(), parts.FreePort(t)
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	startEnvoy(t, "router", server)
-	// a body that cannot be read again, since the client would repeat the request
+	// the body cannot be read twice, because the client would otherwise repeat the request
 	post := func(client *http.Client, path string) (int, error) {
 		response, err := client.Post(fmt.Sprintf("http://127.0.0.1:%d%s", port, path), "text/plain",
 			io.NopCloser(strings.NewReader("body")))

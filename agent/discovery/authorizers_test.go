@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// authorizer admits requests with the header "x-who: me", and no connections. It reports what it
-// saw in the header x-note of the answer, over HTTP.
+// authorizer is an external authorizer. It allows requests with the header "x-who: me", and no
+// connections. Over HTTP, the header x-note of its answer contains what it received.
 type authorizer struct{}
 
 func (authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func (authorizer) Check(_ context.Context, r *authv3.CheckRequest) (*authv3.Chec
 				Code: typev3.StatusCode_Unauthorized}, Headers: header("x-why", "who?")}}}, nil
 }
 
-// serve runs the authorizer over gRPC until the test ends, and returns its port.
+// serve serves the authorizer over gRPC until the test ends, and returns the port.
 func (a authorizer) serve(t *testing.T) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,7 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: %d, http-gone: 9, grpc: %d, grpc-gone: 9}}]
 `
 
-// authorizerSteps are providers of policies for paths below /admin, and requests.
+// authorizerSteps are providers of CUSTOM policies for paths below /admin, with requests.
 var authorizerSteps = []struct {
 	providers []string
 	requests  string
@@ -173,8 +173,8 @@ var authorizerSteps = []struct {
 `},
 }
 
-// TestAuthorizationPolicy_AsksAuthorizersAsWithIstiod makes requests to a proxy whose policies name
-// external authorizers, and to one that a real istiod configures. Both must answer as expected.
+// TestAuthorizationPolicy_AsksAuthorizersAsWithIstiod sends requests to a proxy whose policies name
+// external authorizers, and to a proxy that a real istiod configures. Both must answer as expected.
 func TestAuthorizationPolicy_AsksAuthorizersAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -211,7 +211,8 @@ func TestAuthorizationPolicy_AsksAuthorizersAsWithIstiod(t *testing.T) {
 	}
 }
 
-// TestAuthorizer_NotImported has a Sidecar that does not import the host of an external authorizer.
+// TestAuthorizer_NotImported: a policy is reported if the Sidecar does not import the host of its
+// external authorizer.
 func TestAuthorizer_NotImported(t *testing.T) {
 	directory := t.TempDir()
 	config, file := directory+"/config", directory+"/mesh.yaml"

@@ -12,8 +12,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// A path that does not exist at the start may have a PeerAuthentication, on a file system that is
-// not mounted yet: nothing is served until it exists, or a person decides to serve without it.
+// TestAwait_ServesNothingWithoutAPath: a path that does not exist at the start may contain a
+// PeerAuthentication, on a file system that is not mounted yet. Nothing is served until the path
+// exists, or a person decides to serve without it.
 func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 	for _, end := range []string{"appears", "appears empty", "proceed", "becomes readable"} {
 		t.Run(end, func(t *testing.T) {
@@ -21,7 +22,8 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 			missing, file := filepath.Join(folder, "mount"), filepath.Join(folder, "mesh.yaml")
 			write(t, file, fmt.Sprintf(nodePorts, "PERMISSIVE", "10.0.0.1"))
 			wrong := "does not exist"
-			if end == "becomes readable" { // root may list all folders, but follows no circle of links
+			// root can list all folders, but a circle of links cannot be resolved
+			if end == "becomes readable" {
 				must(t, os.Symlink(missing, missing))
 				wrong = "cannot be read"
 			}
@@ -63,7 +65,8 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 	}
 }
 
-// Without an identity a missing path is no reason to close.
+// TestAwait_NotWithoutIdentity: for a proxy without an identity, a missing path does not delay
+// serving.
 func TestAwait_NotWithoutIdentity(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
 	if why := server.Closed(); why != "" {
@@ -71,7 +74,8 @@ func TestAwait_NotWithoutIdentity(t *testing.T) {
 	}
 }
 
-// TestAwait_NamesTheCommandsOfTheProgram has a server of another program than outriderd.
+// TestAwait_NamesTheCommandsOfTheProgram: the fixes of a server in a program other than outriderd
+// contain that program's commands.
 func TestAwait_NamesTheCommandsOfTheProgram(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{t.TempDir() + "/missing"}, Await: true,
 		Program: store.Program{Files: "its [[source]]", Name: "outrider-discoveryd",

@@ -21,7 +21,7 @@ import (
 // connectionKey is the context key of a connection's request counter.
 type connectionKey struct{}
 
-// server returns an HTTP server that counts the requests of each connection.
+// server returns an HTTP server for the backend that counts the requests of each connection.
 func (b *backend) server() *http.Server {
 	return &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
@@ -29,7 +29,8 @@ func (b *backend) server() *http.Server {
 		}}
 }
 
-// annotate adds properties of the request and its connection to the request's headers.
+// annotate adds properties of the request and its connection to the request's headers, so that the
+// response contains them.
 func (b *backend) annotate(r *http.Request) {
 	if count, ok := r.Context().Value(connectionKey{}).(*atomic.Int64); ok {
 		r.Header.Set("x-connection-request", strconv.FormatInt(count.Add(1), 10))
@@ -42,7 +43,7 @@ func (b *backend) annotate(r *http.Request) {
 	}
 }
 
-// connectProxy runs a proxy that opens tunnels (CONNECT) until the test ends, and returns its port.
+// connectProxy runs an HTTP proxy for tunnels (CONNECT) until the test ends, and returns its port.
 func connectProxy(t testing.TB) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +51,7 @@ func connectProxy(t testing.TB) int {
 		t.Fatal(err)
 	}
 	var tunnels sync.WaitGroup
-	t.Cleanup(tunnels.Wait) // after the connections are closed
+	t.Cleanup(tunnels.Wait) // runs after the connections were closed
 	return run(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
 		far, err := net.Dial("tcp", r.Host)
@@ -70,7 +71,7 @@ func connectProxy(t testing.TB) int {
 	})}, listener)
 }
 
-// serveUnix runs a backend on a Unix socket until the test ends and returns its path.
+// serveUnix serves the backend on a Unix socket until the test ends, and returns the socket's path.
 func (b *backend) serveUnix(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(parts.ShortDir(t), "backend.sock")
@@ -82,7 +83,7 @@ func (b *backend) serveUnix(t testing.TB) string {
 	return path
 }
 
-// mute accepts connections until the test ends, never answers, and returns its port.
+// mute returns a port that accepts connections until the test ends and never answers.
 func mute(t testing.TB) int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -90,12 +91,12 @@ func mute(t testing.TB) int {
 		defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
 		_, _ = io.Copy(io.Discard, connection)
 	})
-	t.Cleanup(cancel) // before the connections are waited for
+	t.Cleanup(cancel) // runs before the wait for the connections
 	return port
 }
 
-// serveTCP calls serve for each connection until the test ends, closes the connection after it, and
-// returns the port.
+// serveTCP calls serve for each accepted connection until the test ends, and closes the connection
+// afterwards. It returns the port.
 func serveTCP(t testing.TB, serve func(net.Conn)) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,8 +120,8 @@ func serveTCP(t testing.TB, serve func(net.Conn)) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// full listens until the test ends with a full accept queue, so that no further connection
-// succeeds. It returns its port.
+// full listens until the test ends with a full accept queue, so that no connection succeeds. It
+// returns the port.
 func full(t testing.TB) int {
 	t.Helper()
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -145,7 +146,7 @@ func full(t testing.TB) int {
 	return port
 }
 
-// greeter writes its name to each connection until the test ends, and returns its port.
+// greeter writes its name to each accepted connection until the test ends. It returns the port.
 func greeter(t testing.TB, name string) int {
 	t.Helper()
 	return serveTCP(t, func(connection net.Conn) { _, _ = io.WriteString(connection, name+"\n") })

@@ -25,8 +25,8 @@ func node(kind, namespace string, labels map[string]any) *corev3.Node {
 		".svc.cluster.local", Metadata: metadata}
 }
 
-// service returns a ServiceEntry with an address of its own and five endpoints, as in istiod's
-// measurements.
+// service returns a ServiceEntry with a unique address and five endpoints, as in measurements of
+// istiod.
 func service(i, last int) string {
 	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -109,8 +109,8 @@ func runServer(tb testing.TB, server *discovery.Server) {
 	<-server.Ready()
 }
 
-// processorTime returns the CPU time of this process. Benchmarks report it besides the elapsed
-// time, which on a shared machine depends on other processes.
+// processorTime returns the CPU time of this process. Benchmarks report it beside the elapsed time,
+// which depends on other processes on a shared machine.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -120,14 +120,14 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// reportProcessor reports the CPU time per operation since before.
+// reportProcessor reports the CPU time per operation since the time before.
 func reportProcessor(b *testing.B, before time.Duration) {
 	b.Helper()
 	b.ReportMetric(float64(processorTime(b)-before)/float64(time.Millisecond)/float64(b.N),
 		"cpu-ms/op")
 }
 
-// BenchmarkLoad measures a start, from reading the files to the first snapshot of a sidecar.
+// BenchmarkLoad measures a start, from reading the files to a sidecar's first snapshot.
 func BenchmarkLoad(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -161,8 +161,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkEndpointChange changes one endpoint in one file; Changes delivers the file's path or its
-// directory.
+// BenchmarkEndpointChange changes one endpoint in one file. Changes delivers either the file's path
+// or its directory.
 func BenchmarkEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		for _, reported := range []string{"file", "directory"} {
@@ -193,7 +193,7 @@ func BenchmarkEndpointChange(b *testing.B) {
 	}
 }
 
-// BenchmarkRouteChange changes one VirtualService among thousands of hosts of one port.
+// BenchmarkRouteChange changes one VirtualService of a port with thousands of hosts.
 func BenchmarkRouteChange(b *testing.B) {
 	const n = 5000
 	directory := writeServices(b, n)

@@ -13,11 +13,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// beside are the expectations that do not concern a response.
+// beside are the keywords of expectations that are not about a response.
 var beside = []string{"also", "never", "counted", "logged"}
 
-// aside waits for the expectations that do not concern responses: requests to other backends,
-// Envoy's counters and logs.
+// aside waits until the expectations that are not about responses are met: requests to other
+// backends, Envoy's counters and logs.
 func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
 	t.Helper()
 	for _, want := range x.expect {
@@ -29,7 +29,7 @@ func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
 	}
 }
 
-// lacks reports whether such an expectation does not become true within limit.
+// lacks reports whether an expectation that is not about responses is not met within limit.
 func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Duration) bool {
 	for _, want := range x.expect {
 		what, value, _ := strings.Cut(want, " ")
@@ -46,7 +46,8 @@ func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Dura
 	return false
 }
 
-// holds reports whether such an expectation is true now, and what was observed.
+// holds reports whether an expectation that is not about responses is met now, and what was
+// observed.
 func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value string) (
 	bool, string) {
 	switch name, rest, _ := strings.Cut(value, " "); what {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestRefusal_BlamesVirtualHostThatEnvoyQuotes refuses a route configuration that several objects
-// contribute to.
+// TestRefusal_BlamesVirtualHostThatEnvoyQuotes refuses a route configuration of several objects.
+// The problem names the objects of the virtual host that Envoy's message quotes.
 func TestRefusal_BlamesVirtualHostThatEnvoyQuotes(t *testing.T) {
 	service := func(name string) string {
 		return "ServiceEntry shop/" + name + ": {hosts: [" + name + ".test], addresses: [10.3.0." +

@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAddressesAndBlocks distinguishes captured connections by addresses and by CIDR blocks at the
-// same time.
+// TestAddressesAndBlocks distinguishes captured connections by addresses and by CIDR blocks on the
+// same port.
 func TestAddressesAndBlocks(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.0.0.1, 10.5.0.0/16, 10.0.0.1], "+

@@ -17,8 +17,8 @@ import (
 )
 
 // TestCaptured runs the cases in testdata/conformance/captured with a sidecar with interception. It
-// runs itself again in a network namespace that redirects connections to 10.9.0.0/16 and fd09::/16
-// as outbound, and those to 10.8.0.1 and fd08::1 as inbound.
+// runs itself again in a network namespace in which connections to 10.9.0.0/16 and fd09::/16 are
+// captured as outbound, and those to 10.8.0.1 and fd08::1 as inbound.
 func TestCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -31,8 +31,8 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// onMachine runs the backends of captured cases: $HERE and $UNKNOWN on the host's address, $FAR on
-// another one.
+// onMachine runs the backends of captured cases: $HERE and $UNKNOWN on the host's own address, $FAR
+// on another address.
 func (s *suite) onMachine(t *testing.T) {
 	t.Helper()
 	for name, address := range map[string]string{"here": capturedAddress,
@@ -49,7 +49,7 @@ func (s *suite) onMachine(t *testing.T) {
 	}
 }
 
-// inNetwork is parts.InNetwork, beside other tests, with the addresses of redirect.
+// inNetwork calls parts.InNetwork, in parallel with other tests, with the addresses of redirect.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()
@@ -67,8 +67,7 @@ func inNetwork(t *testing.T) bool {
 	return true
 }
 
-// redirect sets up interception for all connections except those that the proxy makes from
-// 127.0.0.6 and ::1.
+// redirect captures all connections except those that the proxy opens from 127.0.0.6 and ::1.
 func redirect(t *testing.T) {
 	t.Helper()
 	c := &nftables.Conn{}
@@ -78,7 +77,7 @@ func redirect(t *testing.T) {
 	}
 	for _, f := range []struct {
 		family                      nftables.TableFamily
-		source, destination, length uint32 // of addresses in the header
+		source, destination, length uint32 // position of the addresses in an IP header
 		envoy, here, others         string
 	}{
 		{nftables.TableFamilyIPv4, 12, 16, 4, "127.0.0.6", capturedAddress, "10.9.0.0"},

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestDenials_OfCapturedPassthrough sends intercepted requests and connections to a port that no
-// object names: policies of the workload count there, too.
+// TestDenials_OfCapturedPassthrough sends captured requests and connections to a port that no
+// object names. Policies of the workload apply to that port, too.
 func TestDenials_OfCapturedPassthrough(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -48,7 +48,7 @@ func TestDenials_OfCapturedPassthrough(t *testing.T) {
 		_ = response.Body.Close()
 		return response.Status[:3]
 	}
-	connection := func() string { // of a protocol that is not HTTP
+	connection := func() string { // sends bytes of a protocol other than HTTP
 		c, err := net.Dial("tcp", address)
 		if err != nil {
 			return err.Error()
@@ -59,7 +59,7 @@ func TestDenials_OfCapturedPassthrough(t *testing.T) {
 		answer, _ := io.ReadAll(c)
 		return fmt.Sprintf("%.12s", answer)
 	}
-	const served = "HTTP/1.1 400" // by net/http, of the application
+	const served = "HTTP/1.1 400" // response of the application, by net/http
 	for _, step := range []struct{ what, text, request, badToken, connection string }{
 		{"a denied workload", invalid, "403", "403", ""},
 		{"another workload", strings.Replace(invalid, "app: edge", "app: other", 1), "200", "200", served},

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestCertificates_RenewalDrainsNoListener renames a new certificate over the old one: new
-// connections get it, old ones stay open, and no listener is replaced.
+// TestCertificates_RenewalDrainsNoListener replaces a certificate by renaming a new one over it.
+// New connections get the new certificate, open connections stay open, and no listener is replaced.
 func TestCertificates_RenewalDrainsNoListener(t *testing.T) {
 	authority, authorityKey := certificate(t)
 	signer, err := tls.LoadX509KeyPair(authority, authorityKey)

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestCertificates_CostNoGoroutineEach has a Gateway with 100 certificates and their keys. Each is
-// renewed at once, without a goroutine or an inotify instance of its own.
+// TestCertificates_CostNoGoroutineEach serves a Gateway with 100 certificates and their keys. All
+// are renewed at once, and none of them needs a goroutine or an inotify instance of its own.
 func TestCertificates_CostNoGoroutineEach(t *testing.T) {
 	const pairs = 100
 	a, mesh, folder := newAuthority(t), t.TempDir(), t.TempDir()
@@ -53,12 +53,12 @@ func TestCertificates_CostNoGoroutineEach(t *testing.T) {
 	before := runtime.NumGoroutine()
 	gateway(pairs)
 	await(pairs)
-	const few = 5 // of the test itself, or about to end
+	const few = 5 // goroutines of the test itself, and those that are about to end
 	parts.Eventually(t, 20*time.Second, "no goroutine per file", func() bool {
 		return runtime.NumGoroutine() <= before+few
 	})
 	t.Logf("%d goroutines with 2 files, %d with %d", before, runtime.NumGoroutine(), 2*pairs)
-	if n := inotifyInstances(t); n > 2 { // mesh files, certificates
+	if n := inotifyInstances(t); n > 2 { // one for mesh files and one for certificates
 		t.Errorf("%d inotify instances", n)
 	}
 	earlier := versions()
@@ -75,7 +75,7 @@ func TestCertificates_CostNoGoroutineEach(t *testing.T) {
 	})
 }
 
-// inotifyInstances returns the number of this process.
+// inotifyInstances returns the number of inotify instances of this process.
 func inotifyInstances(t *testing.T) (count int) {
 	t.Helper()
 	descriptors, err := filepath.Glob("/proc/self/fd/*")

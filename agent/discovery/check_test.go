@@ -74,7 +74,7 @@ func TestCheck_ReadsMeshConfig(t *testing.T) {
 		problems[0].Field != "connectTimeout" {
 		t.Errorf("%v %v", problems, err)
 	}
-	// MeshConfig applies to the objects: the entry is not visible in another namespace.
+	// With this MeshConfig, the entry is not visible in another namespace.
 	write(t, file, "defaultServiceExportTo: [.]\n")
 	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank",
 		MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
@@ -114,7 +114,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 		"action":  "route.yaml ",
 		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
 	delete(deciding, "listener")
-	// The oldest of the port's is reported by TestConformance's problems.
+	// Among the problems of TestConformance, the oldest service on the port is reported.
 	delete(deciding, "filter chain")
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
 		t.Errorf("%s %s", said.Outcome, diff)
@@ -251,6 +251,7 @@ func TestCheck_TabsInYAML(t *testing.T) {
 }
 
 // TestRescan_IsDoneWhenItReturns changes files without file events, and calls Rescan concurrently.
+// Each call returns after its change has taken effect.
 func TestRescan_IsDoneWhenItReturns(t *testing.T) {
 	directory := t.TempDir()
 	server, _ := start(t, discovery.Options{Files: []string{directory}})

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestClosed_WithoutMeshConfig starts servers with an invalid MeshConfig. Its root namespace is
-// unknown, so nothing is served if there are policies, until it is corrected.
+// TestClosed_WithoutMeshConfig starts servers with an invalid MeshConfig, so that the root
+// namespace is unknown. If there are policies, nothing is served until MeshConfig is corrected.
 func TestClosed_WithoutMeshConfig(t *testing.T) {
 	const policy = `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -90,8 +90,8 @@ spec: {}
 	}
 }
 
-// TestClosed_ByNewPolicy adds a policy while no valid MeshConfig is known, and corrects it later:
-// proxies retain what they have, until everything takes effect.
+// TestClosed_ByNewPolicy adds a policy while no valid MeshConfig is known, and corrects MeshConfig
+// later. Meanwhile proxies retain their resources; afterwards all changes take effect.
 func TestClosed_ByNewPolicy(t *testing.T) {
 	directory := t.TempDir()
 	config, routes := filepath.Join(t.TempDir(), "mesh.yaml"), filepath.Join(directory, "a.yaml")
@@ -130,7 +130,7 @@ func TestClosed_ByNewPolicy(t *testing.T) {
 	}
 }
 
-// TestClosed_WithoutRequiredSource serves nothing until a source that may have policies has
+// TestClosed_WithoutRequiredSource: nothing is served until a source that may contain policies has
 // delivered its complete state, which may be empty.
 func TestClosed_WithoutRequiredSource(t *testing.T) {
 	server, err := discovery.New(discovery.Options{Files: []string{t.TempDir()},

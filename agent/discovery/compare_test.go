@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// compared returns the changes that paths would make for a proxy, and the problems, a line each.
+// compared returns the changes that files would cause for a proxy, and the problems, each as one
+// line.
 func compared(t *testing.T, server *discovery.Server, proxy *corev3.Node,
 	paths ...string) (changes, problems []string) {
 	t.Helper()
@@ -111,7 +112,7 @@ func TestCompare_NamesResourcesAndCauses(t *testing.T) {
 		}
 	})
 	t.Run("a file without an object that the folder's file has", func(t *testing.T) {
-		// Nobody has told the server yet that the file has changed.
+		// The server has no event yet for this change of the file.
 		write(t, web, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 		got, _ := compared(t, server, proxy, web)
 		if all := strings.Join(got, "\n"); !strings.Contains(all,
@@ -129,7 +130,7 @@ func TestCompare_NamesResourcesAndCauses(t *testing.T) {
 	})
 }
 
-// without returns the lines that contain none of some texts.
+// without returns the lines that contain none of the texts.
 func without(lines []string, texts ...string) []string {
 	var rest []string
 	for _, line := range lines {
@@ -144,7 +145,8 @@ func without(lines []string, texts ...string) []string {
 	return rest
 }
 
-// A file is judged together with the files that it is added to.
+// TestCompare_ProblemsAreThoseOfTheWholeMesh: a file is validated together with the files to which
+// it is added.
 func TestCompare_ProblemsAreThoseOfTheWholeMesh(t *testing.T) {
 	mesh, elsewhere := t.TempDir(), t.TempDir()
 	gateway := filepath.Join(mesh, "gateway.yaml")

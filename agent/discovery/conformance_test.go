@@ -11,7 +11,7 @@ import (
 )
 
 // TestConformance configures one real Envoy of each kind with the YAML of all cases in
-// testdata/conformance and makes their requests. testdata/conformance/README describes the format
+// testdata/conformance, and sends their requests. testdata/conformance/README describes the format
 // of a case.
 func TestConformance(t *testing.T) {
 	if !inNetwork(t) {

@@ -13,11 +13,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// corpusKinds matches corpora of supported kinds.
+// corpusKinds matches names of corpora with supported kinds.
 var corpusKinds = regexp.MustCompile(`(?i)(DestinationRule|EnvoyFilter|Gateway|ServiceEntry|Sidecar|VirtualService|WorkloadEntry|WorkloadGroup)(-valid|-invalid)?\.yaml$`)
 
-// TestCorpora compares validation with Istio's examples of valid and invalid objects, and with our
-// own (testdata/corpora), whose invalid ones begin with the expected problem.
+// TestCorpora compares validation with Istio's examples of valid and invalid objects, and with
+// Outrider's own (testdata/corpora), in which each invalid object begins with the expected problem.
 func TestCorpora(t *testing.T) {
 	istio, err := parts.IstioSource()
 	if err != nil {
@@ -52,7 +52,8 @@ func TestCorpora(t *testing.T) {
 
 var expectation = regexp.MustCompile(`(?m)^(_err|# want): ?(.*)\n`)
 
-// corpus checks one document. An invalid one of ours must have the expected problem.
+// corpus checks one document. An invalid document of Outrider's own corpora (ours) must have the
+// expected problem.
 func corpus(t *testing.T, document string, invalid, ours bool) {
 	t.Helper()
 	wanted := ""

@@ -11,17 +11,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDelegates_AreBounded combines the matches of a VirtualService with those of its delegate, up
-// to the bound and above.
+// TestDelegates_AreBounded combines the matches of a VirtualService with those of its delegate,
+// with as many as the limit allows and with more.
 func TestDelegates_AreBounded(t *testing.T) {
 	for _, test := range []struct {
-		name             string
-		roots            int // routes that delegate
-		outer, its       int // matches of each, and of the delegate's routes
-		routes           int // of the delegate
+		name  string
+		roots int // number of routes that delegate
+		// number of matches of each such route, and of each route of the delegate
+		outer, its       int
+		routes           int // number of routes of the delegate
 		nothing          bool
 		tooMany          bool
-		leastBytes, most int // of the routes, as Envoy is reported them
+		leastBytes, most int // size of the routes as Envoy reports them
 	}{
 		{name: "many", roots: 1, outer: 100, its: 100, routes: 1, leastBytes: 300_000,
 			most: 1_000_000},
@@ -33,7 +34,7 @@ func TestDelegates_AreBounded(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			written := 0
-			// all matches differ
+			// all of the matches differ
 			routes := func(count, matches int, then string) string {
 				var text strings.Builder
 				for range count {

@@ -34,7 +34,7 @@ metadata: {name: %[1]s, namespace: shop}
 spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
 `
 
-// deniedGateway is a Gateway for one workload whose paths answer 200.
+// deniedGateway is a Gateway for one workload; requests for its paths get 200.
 const deniedGateway = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: shop}
@@ -46,7 +46,8 @@ metadata: {name: %[1]s, namespace: shop}
 spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200, body: {string: "%[3]s"}}}]}
 `
 
-// Policies of workload edge. The first one admits nothing but /open.
+// deniedPolicies are policies of the workload edge, by name. The first one denies all paths but
+// /open.
 var deniedPolicies = map[string]string{
 	"AuthorizationPolicy": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -65,7 +66,8 @@ spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}}
 `,
 }
 
-// brokenEdits are edits of a policy. whole means that nobody knows whom the policy selects.
+// brokenEdits are edits that make a policy invalid. whole reports whether the edit leaves unknown
+// which workloads the policy selects.
 var brokenEdits = []struct {
 	name, old, broken string
 	whole             bool
@@ -80,7 +82,7 @@ var brokenEdits = []struct {
 	{"invalid namespace", "namespace: shop", "namespace: SHOP", true},
 }
 
-// deniedAnswer returns status and body of a response on a port, "" if there is none.
+// deniedAnswer returns status and body of the response to a request on a port, "" if there is none.
 func deniedAnswer(port int, path string) string {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
@@ -95,7 +97,7 @@ func deniedAnswer(port int, path string) string {
 	return string(body)
 }
 
-// answers waits until requests on a port are answered as expected.
+// answers waits until requests on a port get the expected response.
 func answers(t *testing.T, what string, port int, path, want string) {
 	t.Helper()
 	eventually(t, what, func() (bool, string) {
@@ -107,14 +109,14 @@ func answers(t *testing.T, what string, port int, path, want string) {
 // deniedProxy returns the node of a gateway.
 func deniedProxy(app string) *corev3.Node { return node("router", "shop", map[string]any{"app": app}) }
 
-// startDenied runs the Envoy of a gateway.
+// startDenied runs the Envoy of a gateway proxy.
 func startDenied(t *testing.T, app string, server *discovery.Server) *envoy {
 	return startEnvoyWith(t, "router", server, func(bootstrap string) string {
 		return strings.Replace(bootstrap, `"app": "edge"`, `"app": "`+app+`"`, 1)
 	})
 }
 
-// resourcesOf returns the versions of all resources of a proxy, except for routes.
+// resourcesOf returns the versions of a proxy's resources, except those of routes.
 func resourcesOf(t *testing.T, server *discovery.Server, node *corev3.Node) map[resource.Key]string {
 	t.Helper()
 	feed, err := server.Feed(node)
@@ -161,7 +163,7 @@ func deniedRun(t *testing.T, options discovery.Options) (*discovery.Server, func
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
-	changes <- nil // taken once all is read
+	changes <- nil // the server receives this once it has read all files
 	return server, func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -170,10 +172,10 @@ func deniedRun(t *testing.T, options discovery.Options) (*discovery.Server, func
 	}
 }
 
-// TestDenials_AreNeverWeakerThanBefore breaks policies of one workload while a server runs, over a
-// reload, for a new epoch, and for the next agent after a kill. Each must leave everything as it
-// was, and changes of other objects must take effect. An agent that starts with the broken edit and
-// knows nothing else must deny every request to the workload.
+// TestDenials_AreNeverWeakerThanBefore makes policies of one workload invalid: while a server runs,
+// over a reload, for a new epoch, and for the next agent after a kill. Each time the policies must
+// stay in force, and changes of other objects must take effect. An agent that starts with an
+// invalid policy and knows no earlier version must deny every request to the workload.
 func TestDenials_AreNeverWeakerThanBefore(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(deniedPolicies)) {
 		t.Run(kind, func(t *testing.T) { breakPolicy(t, kind) })
@@ -206,7 +208,8 @@ func breakPolicy(t *testing.T, kind string) {
 		write(t, policy, text)
 		put(edit.name)
 		changes <- []string{policy, routes}
-		changes <- nil // taken once the one before is done and stored
+		// the server receives this once it has processed and stored the change before
+		changes <- nil
 		answers(t, edit.name+": a change of another object", edge, "/open", edit.name)
 		answers(t, edit.name+": a change of another workload", other, "/", edit.name)
 		if closed != "first" {
@@ -223,7 +226,7 @@ func breakPolicy(t *testing.T, kind string) {
 			t.Fatal(err)
 		}
 		unchanged("after a reload", server)
-		next, end := deniedRun(t, options) // the first one has not been stopped
+		next, end := deniedRun(t, options) // the first server was not stopped
 		unchanged("the next agent", next)
 		end()
 
@@ -242,8 +245,8 @@ func breakPolicy(t *testing.T, kind string) {
 	}
 }
 
-// TestDenials_DenyEverything starts Envoys with a policy that was never valid: requests to a
-// gateway, and requests and connections to an application, until the policy is removed.
+// TestDenials_DenyEverything starts Envoys with a policy that was never valid. Requests to a
+// gateway, and requests and connections to an application, are denied until the policy is removed.
 func TestDenials_DenyEverything(t *testing.T) {
 	directory, edge, web, tcp := t.TempDir(), parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)
 	application, echo := (&backend{name: "a"}).serve(t, false), echoTCP(t, "step")

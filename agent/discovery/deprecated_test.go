@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestDeprecated_AsEnvoyJudges compares what a warning says of deprecated fields with Envoy.
+// TestDeprecated_AsEnvoyJudges: Envoy accepts or refuses deprecated fields as the warnings say.
 func TestDeprecated_AsEnvoyJudges(t *testing.T) {
 	const key = "envoy.deprecated_features:envoy.config.route.v3.RateLimit.Action.dynamic_metadata"
 	for _, test := range []struct{ cluster, route, runtime, warning, envoy string }{

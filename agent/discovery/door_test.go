@@ -18,7 +18,7 @@ type door struct {
 	port int
 }
 
-// ask makes a request on a new connection and returns the serial number of the server's
+// ask sends a request on a new connection, and returns the serial number of the server's
 // certificate.
 func (d door) ask() (string, error) {
 	var serial string
@@ -56,7 +56,7 @@ func (d door) serves(t *testing.T, serial int64) {
 	})
 }
 
-// keepAsking makes requests to the servers in turn until stop is called; none may fail.
+// keepAsking sends requests to the servers in turn until stop is called. None may fail.
 func keepAsking(t *testing.T, doors []door) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

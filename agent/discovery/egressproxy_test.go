@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestEgressProxy_IgnoresCaseOfHost writes the egress proxy's host in another case than its
-// service.
+// TestEgressProxy_IgnoresCaseOfHost: the host of the egress proxy and of its service may differ in
+// upper and lower case.
 func TestEgressProxy_IgnoresCaseOfHost(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: "+

@@ -22,18 +22,18 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// exchange is a request, or several equal ones, with the expectations.
+// exchange is a request of a case, or several equal ones, with the expected response.
 type exchange struct {
 	where    string
-	ask      []string // lines after >
-	expect   []string // lines after <
+	ask      []string // lines of the case that begin with >
+	expect   []string // lines of the case that begin with <
 	times    int
-	parallel int  // how many at once; 0 is one
-	later    bool // the objects of later.yaml are there from here on
+	parallel int  // number of concurrent requests; 0 means one
+	later    bool // from this request on, the objects of later.yaml are in force
 	replies  []reply
 }
 
-// options are the lines of a request that are not headers.
+// options are the names in lines of a request that are not headers.
 var options = []string{"times", "parallel", "to", "http", "certificate", "tls", "cipher"}
 
 func readExchanges(t *testing.T, path, text string) []*exchange {
@@ -62,7 +62,7 @@ func readExchanges(t *testing.T, path, text string) []*exchange {
 	return all
 }
 
-// reply is the response or error of a request.
+// reply is the response to a request, or its error.
 type reply struct {
 	status  int
 	header  http.Header
@@ -72,7 +72,7 @@ type reply struct {
 	err     error
 }
 
-// must makes the requests and fails the test unless the replies are as expected.
+// must sends the requests, and fails the test unless the responses are as expected.
 func (x *exchange) must(t *testing.T, port int) {
 	t.Helper()
 	for _, difference := range x.run(port) {
@@ -80,7 +80,7 @@ func (x *exchange) must(t *testing.T, port int) {
 	}
 }
 
-// run makes the requests and returns how the replies differ from the expectations.
+// run sends the requests, and returns the differences between responses and expectations.
 func (x *exchange) run(port int) (differences []string) {
 	to := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	method, target, _ := strings.Cut(x.ask[0], " ")
@@ -192,9 +192,9 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	return r
 }
 
-// hungUp returns the reason why a server closes the connection after the handshake of TLS 1.3, in
-// which it verifies the client's certificate last. A client that writes may see the closed
-// connection before it reads the alert; a client that only reads gets the alert.
+// hungUp returns why a server closed the connection after the handshake of TLS 1.3, in which it
+// verifies the client's certificate last. A client that writes may notice the closed connection
+// before it reads the alert, so hungUp only reads.
 func hungUp(to string, config *tls.Config) error {
 	connection, err := tls.Dial("tcp", to, config)
 	if err != nil {
@@ -206,7 +206,7 @@ func hungUp(to string, config *tls.Config) error {
 	return err
 }
 
-// check returns how the replies differ from an expectation, "" if they do not.
+// check compares the responses with one expectation. It returns the difference, or "".
 func (x *exchange) check(want string) string {
 	what, value, _ := strings.Cut(want, " ")
 	switch what {
@@ -231,7 +231,7 @@ func (x *exchange) check(want string) string {
 	return ""
 }
 
-// get returns the part of a reply that an expectation is about, in the form of expectations.
+// get returns the part of a response that an expectation is about, in the form of expectations.
 func (r reply) get(what, value string) string {
 	header := func(h http.Header) string {
 		name, _, _ := strings.Cut(value, ":")
@@ -275,7 +275,8 @@ func (r reply) get(what, value string) string {
 	return "unknown expectation " + what
 }
 
-// matches compares with a text, or with a regular expression after a ~.
+// matches reports whether a text equals the wanted one, or matches the regular expression in it
+// after a ~.
 func matches(got, want string) bool {
 	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name,
 		": ")) {
@@ -285,7 +286,8 @@ func matches(got, want string) bool {
 	return got == want
 }
 
-// share checks the percentage of replies with a value: "a 60-80".
+// share compares the percentage of responses that have a value with an expectation such as "a
+// 60-80".
 func (x *exchange) share(value string, of func(reply) string) string {
 	var name string
 	var low, high int

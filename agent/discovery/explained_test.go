@@ -17,11 +17,11 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// explainer compares explanations of requests with the behaviour of a real Envoy.
+// explainer compares explanations of requests with the responses of a real Envoy.
 type explainer struct {
 	server *discovery.Server
 	node   *corev3.Node
-	ports  map[string]string // of backends, by their name in capitals
+	ports  map[string]string // ports of backends by name, in capitals
 }
 
 // newExplainer returns an explainer for an Envoy of a kind (see bootstrapOf).
@@ -42,7 +42,8 @@ func nodeOf(t *testing.T, kind string) *corev3.Node {
 	return started.Node
 }
 
-// compare explains a request that was made and compares the replies. port is the port of its case.
+// compare explains a request that was sent, and compares the response with the explanation. port is
+// the port of the case.
 func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	t.Helper()
 	request, ok := asked(x, port)
@@ -62,8 +63,8 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	}
 }
 
-// asked returns the request of an exchange; false for connections without HTTP, which are not
-// explained.
+// asked returns the request of an exchange. It returns false for connections without HTTP, which
+// are not explained.
 func asked(x *exchange, port int) (explain.Request, bool) {
 	method, target, _ := strings.Cut(x.ask[0], " ")
 	if method == "TCP" {
@@ -94,12 +95,12 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 	return request, true
 }
 
-// differs returns how a reply differs from its explanation, "" if it does not.
+// differs returns the difference between a response and its explanation, or "".
 func (e explainer) differs(said discovery.Explanation, r reply) string {
 	answered := r.seen.Backend != ""
 	switch {
 	case len(said.Unknown) > 0 && said.Outcome != explain.Forwarded:
-		return "" // an unknown fact may be the reason
+		return "" // the reason may be a fact that the explanation does not know
 	case answered && said.Outcome != explain.Forwarded:
 		return "backend " + r.seen.Backend + " answered"
 	case answered:
@@ -109,8 +110,8 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 			return fmt.Sprintf("there was an answer of status %d", r.status)
 		}
 	case said.Outcome == explain.Forwarded:
-		// The explanation does not predict a backend's response. Without a backend, the proxy only
-		// answers for a reported reason.
+		// The explanation does not predict the response of a backend. If no backend has responded,
+		// the explanation must have a reason for the proxy's own response.
 		if r.err == nil && r.status < 500 && r.status != 0 && len(said.Unknown) == 0 &&
 			!slices.ContainsFunc(said.Steps,
 				func(s explain.Step) bool { return s.What == "fault" }) {
@@ -128,11 +129,11 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 	return ""
 }
 
-// elsewhere returns how the answering backend, or the path it got, differs from the explanation; ""
-// if it does not.
+// elsewhere returns the difference between the explanation and the backend that responded, or the
+// path that it got; "" if there is none.
 func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	if r.seen.Backend == "socket" || r.seen.Backend == "unknown" {
-		return "" // no address that the text tells
+		return "" // the text does not contain the address
 	}
 	var endpoints []string
 	for _, s := range said.Steps {

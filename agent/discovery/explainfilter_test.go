@@ -57,7 +57,7 @@ const inListener = `  - applyTo: LISTENER_FILTER
           "@type": type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol
 `
 
-// besides is a listener of the same port that takes no TCP connections.
+// besides adds a listener on the same port that does not accept TCP connections.
 const besides = `  - applyTo: LISTENER
     match: {context: GATEWAY}
     patch:
@@ -87,7 +87,8 @@ const inRequests = `  - applyTo: HTTP_FILTER
             disabled: true
 `
 
-// Each filter of an EnvoyFilter is a step, with the EnvoyFilter as its origin.
+// TestExplain_FiltersOfEnvoyFilters: each filter that an EnvoyFilter adds is a step, and the
+// EnvoyFilter is its origin.
 func TestExplain_FiltersOfEnvoyFilters(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"edge": filtered,

@@ -22,7 +22,8 @@ func (p peer) explain(t *testing.T, request explain.Request) discovery.Explanati
 	return said
 }
 
-// explainPlain requires that mesh explain lets a plain text client in if the mode does.
+// explainPlain checks that an explanation of a plain text request says that it is accepted exactly
+// if the mode accepts plain text.
 func (p peer) explainPlain(t *testing.T, address string, port int, mode string) {
 	t.Helper()
 	if p.server == nil {
@@ -38,8 +39,9 @@ func (p peer) explainPlain(t *testing.T, address string, port int, mode string) 
 	t.Errorf("port %d with %s is explained as %s", port, mode, described(said))
 }
 
-// explainConnection requires that mesh explain shows how a request was sent to a service. That the
-// PeerAuthentication of the backend, which accepts all, would refuse it may be the reported reason.
+// explainConnection checks that an explanation says how a request was sent to a service. A possible
+// reason is that the PeerAuthentication of the backend would refuse it, although this backend
+// accepts all.
 func (p peer) explainConnection(t *testing.T, port int, host, got string) {
 	t.Helper()
 	if p.server == nil || got == failure {
@@ -56,14 +58,14 @@ func (p peer) explainConnection(t *testing.T, port int, host, got string) {
 }
 
 // TestExplain_NamesMutualTLSThatDoesNotFit explains requests to endpoints whose PeerAuthentication
-// does not accept how the proxy connects.
+// does not accept the proxy's connections.
 func TestExplain_NamesMutualTLSThatDoesNotFit(t *testing.T) {
 	disable := "tls: {mode: DISABLE}"
 	for name, c := range map[string]struct {
 		mutualCase
 		identity                bool
 		outcome                 explain.Outcome
-		reason, unknown, effect string // parts of the answer
+		reason, unknown, effect string // parts of the expected answer
 	}{
 		"fits": {mutualCase{endpoint: withAccount, more: peerPolicy("p", "bank", "", "STRICT", "")},
 			true, explain.Forwarded, "", "", "presents its certificate of the mesh, expects a " +

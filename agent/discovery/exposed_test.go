@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// TestStrict_ReportsApplicationsPastEnvoy has applications that listen on loopback or on all
-// addresses.
+// TestStrict_ReportsApplicationsPastEnvoy: an application that listens on all addresses, and not
+// only on the loopback, is reported if Envoy requires mutual TLS.
 func TestStrict_ReportsApplicationsPastEnvoy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestStrict_ReportsApplicationsPastEnvoy(t *testing.T) {
 	}
 }
 
-// nodePorts are ports of a host by ServiceEntry and WorkloadEntry, of which 9000 is not STRICT.
+// nodePorts has ports of a host, by ServiceEntry and WorkloadEntry. All except 9000 are STRICT.
 const nodePorts = `apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: default}
@@ -83,7 +83,7 @@ metadata: {name: here}
 spec: {address: %[2]s, labels: {app: selected}}
 `
 
-// TestStrict_OfPorts has proxies with and without interception.
+// TestStrict_OfPorts checks for which ports mutual TLS is required, with and without interception.
 func TestStrict_OfPorts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, file, fmt.Sprintf(nodePorts, "STRICT", "10.0.0.1"))

@@ -18,13 +18,13 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestConformance_EveryFieldHasACase compares the cases of the suite with Istio's API: each field,
-// enum value and member of a oneof must be in a case that makes requests, or in
-// testdata/conformance/unshown with the reason.
+// TestConformance_EveryFieldHasACase compares the cases of the suite with Istio's API. Each field,
+// enum value and member of a oneof must be in a case with requests, or in
+// testdata/conformance/unshown with the reason why it is not.
 func TestConformance_EveryFieldHasACase(t *testing.T) {
 	api := readAPI()
 	s := newSuite(t)
-	// no request is made
+	// no requests are sent, so any ports do
 	s.variables["HERE"], s.variables["UNKNOWN"], s.variables["FAR"] = "8001", "8002", "8003"
 	shown := map[string]bool{}
 	cases := s.cases(t, "*")
@@ -50,16 +50,16 @@ func TestConformance_EveryFieldHasACase(t *testing.T) {
 	}
 }
 
-// istioAPI has the objects by kind, and the supported part of MeshConfig.
+// istioAPI describes the objects by kind, and the supported part of MeshConfig.
 type istioAPI struct {
 	kinds map[string]proto.Message
 	// paths has the first path of a message in a kind: for "VirtualService" and
-	// istio.networking.v1alpha3.HTTPRetry it is VirtualService.http.retries. A message that a kind
-	// uses several times counts once.
+	// istio.networking.v1alpha3.HTTPRetry it is VirtualService.http.retries. Further paths of the
+	// message in the kind are ignored.
 	paths map[string]map[protoreflect.FullName]string
-	// keys are fields by path, KIND.FIELD.FIELD, and values of enumerations, KIND.FIELD=VALUE.
+	// keys are the paths of fields, KIND.FIELD.FIELD, and of enum values, KIND.FIELD=VALUE.
 	keys []string
-	// wordless has the default values of enumerations, which cannot be removed.
+	// wordless has the default values of enums, which cannot be removed.
 	wordless map[string]bool
 }
 
@@ -83,7 +83,7 @@ func readAPI() *istioAPI {
 	return a
 }
 
-// walk visits the messages of a kind, breadth first.
+// walk visits the messages of a kind in breadth-first order.
 func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 	paths := map[protoreflect.FullName]string{root.FullName(): kind}
 	a.paths[kind] = paths
@@ -114,7 +114,7 @@ func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 	}
 }
 
-// valueOf returns the field itself, or the values of a map.
+// valueOf returns the field itself, or for a map the field of its values.
 func valueOf(field protoreflect.FieldDescriptor) protoreflect.FieldDescriptor {
 	if field.IsMap() {
 		return field.MapValue()
@@ -126,7 +126,7 @@ func isIstios(m protoreflect.MessageDescriptor) bool {
 	return strings.HasPrefix(string(m.FullName()), "istio.")
 }
 
-// collect reads YAML as the server does, and adds the keys of its valid objects.
+// collect reads YAML as the server does, and adds the keys of fields in valid objects.
 func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[string]bool) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -146,8 +146,8 @@ func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[strin
 	}
 }
 
-// fields adds the keys of a message's fields. Every message has the default values of its
-// enumerations.
+// fields adds the keys of a message's fields. Default values of enums count as present in every
+// message.
 func (a *istioAPI) fields(kind string, m protoreflect.Message, into map[string]bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

@@ -18,15 +18,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// agentSecrets serves the secrets that istiod leaves to the agent: certificates from files, named
-// file-cert:CERT~KEY and file-root:CA, and those of an identity.
+// agentSecrets serves the secrets that istiod expects an agent to serve: certificates from files,
+// named file-cert:CERT~KEY and file-root:CA, and those of an identity.
 type agentSecrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	own   map[string]*tlsv3.Secret
-	ready <-chan struct{} // closed when there are secrets; nil: from the start
+	ready <-chan struct{} // closed when there are secrets; nil: there are secrets from the start
 }
 
-// startSecrets serves them until the test ends, and returns the address in the form of a bootstrap.
+// startSecrets serves the secrets until the test ends, and returns the address as a bootstrap has
+// it.
 func startSecrets(t *testing.T, secrets agentSecrets) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "sds.sock")
@@ -47,7 +48,7 @@ func startSecrets(t *testing.T, secrets agentSecrets) string {
 	return fmt.Sprintf(`{"pipe": {"path": %q}}`, socket)
 }
 
-// StreamSecrets answers each request for new names.
+// StreamSecrets implements SDS: it answers each request for new names.
 func (s agentSecrets) StreamSecrets(
 	stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	var had []string

@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// mutualGateway has servers that require certificates of the mesh, one of which accepts only farID.
+// mutualGateway has servers that require certificates of the mesh. One of them accepts only the
+// certificate with farID.
 const mutualGateway = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: shop}
@@ -38,7 +39,7 @@ spec: {hosts: [a.test], resolution: STATIC, ports: [{number: 80, name: http, pro
 `
 
 // TestGatewayMutualTLS_AnswersAsWithIstiod connects to servers with ISTIO_MUTUAL of a gateway, and
-// of one that a real istiod configures.
+// of a gateway that a real istiod configures.
 func TestGatewayMutualTLS_AnswersAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -73,7 +74,8 @@ func TestGatewayMutualTLS_AnswersAsWithIstiod(t *testing.T) {
 	}
 }
 
-// TestGatewayMutualTLS_AcceptsNothingWithoutIdentity checks a gateway without a certificate.
+// TestGatewayMutualTLS_AcceptsNothingWithoutIdentity: a gateway without a certificate of the mesh
+// accepts no connection to a server with ISTIO_MUTUAL.
 func TestGatewayMutualTLS_AcceptsNothingWithoutIdentity(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, file, fmt.Sprintf(mutualGateway, 8080)+fmt.Sprintf(stepService, 7400, 9))

@@ -16,9 +16,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestCertificates_HangingFileSystemDelaysItsSecretOnly has two Gateways, one with a certificate on
-// a file system that does not answer. The server serves everything else, and that certificate
-// once the file system answers.
+// TestCertificates_HangingFileSystemDelaysItsSecretOnly serves two Gateways, one of them with a
+// certificate on a file system that does not answer. The server serves everything else, and that
+// certificate once the file system answers.
 func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	a, mesh, hanging, other := newAuthority(t), t.TempDir(), t.TempDir(), t.TempDir()
 	for serial, folder := range []string{hanging, other} {
@@ -33,7 +33,7 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	gateway("second", other)
 	release := parts.HangingMount(t, hanging)
 	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
-	// each may wait for the file system once, for 100 ms
+	// each call may wait 100 ms for the file system, once
 	timed := func(what string, call func()) { t.Helper(); inTime(t, what, call) }
 	var feed *resource.Feed
 	timed("a new proxy", func() { feed = feedOf(t, server, "router") })
@@ -109,8 +109,8 @@ func inTime(t *testing.T, what string, call func()) {
 	}
 }
 
-// TestMeshConfig_HangingFileSystemDelaysNoOtherCall has a reload, and then the server after a
-// change, wait for the file system of MeshConfig.
+// TestMeshConfig_HangingFileSystemDelaysNoOtherCall makes a reload, and then the server after a
+// change, wait for the file system of MeshConfig. Other calls do not wait.
 func TestMeshConfig_HangingFileSystemDelaysNoOtherCall(t *testing.T) {
 	objects, hanging := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(objects, "a.yaml"), fmt.Sprintf(webEntry, "a", "10.0.0.1"))
@@ -125,7 +125,7 @@ func TestMeshConfig_HangingFileSystemDelaysNoOtherCall(t *testing.T) {
 		},
 		"a change": func(_ *discovery.Server, changes chan<- []string) {
 			changes <- []string{file}
-			changes <- nil // taken once the one before is done
+			changes <- nil // the server receives this once it has processed the change before
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestIdle_ReportsServiceFieldsWithoutEffect has fields whose effect depends on other objects.
+// TestIdle_ReportsServiceFieldsWithoutEffect: fields that have no effect because of other objects
+// are reported.
 func TestIdle_ReportsServiceFieldsWithoutEffect(t *testing.T) {
 	const (
 		both = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, " +
@@ -20,7 +21,7 @@ func TestIdle_ReportsServiceFieldsWithoutEffect(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name    string
-		field   string // of the expected problem; "": none
+		field   string // field of the expected problem; "": no problem
 		objects []string
 	}{
 		{"a port that is not there", "spec.trafficPolicy.portLevelSettings[0].port.number",

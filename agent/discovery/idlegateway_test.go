@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// TestExplain_NamesGatewayOfOtherProxies explains requests to the port of a Gateway that
-// does not apply to the proxy.
+// TestExplain_NamesGatewayOfOtherProxies: the explanation of a request to a port names the Gateway
+// that has the port but does not select the proxy.
 func TestExplain_NamesGatewayOfOtherProxies(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "edge.yaml")
 	write(t, file, fmt.Sprintf(edgeGateway, "edge", "")+fmt.Sprintf(webEntry, "web", "10.0.0.1"))

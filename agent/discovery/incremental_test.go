@@ -30,7 +30,7 @@ func versions(feed *resource.Feed) map[string]string {
 	return all
 }
 
-// feedOf returns the feed of a sidecar or a router; for REDIRECT or TPROXY, that of a sidecar at
+// feedOf returns the feed of a sidecar or a router. The kinds REDIRECT and TPROXY are a sidecar at
 // 10.0.0.1 with interception.
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
@@ -51,8 +51,8 @@ func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed 
 	return feed
 }
 
-// randomObject returns valid YAML with few different hosts, ports and names, so that objects
-// interact.
+// randomObject returns a valid object in YAML. There are few different hosts, ports and names, so
+// that objects affect each other.
 func randomObject(r *rand.Rand) string {
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	host := func() string { return pick("a.test", "b.test", "c.test", "*.test", "d.other") }
@@ -127,7 +127,7 @@ func randomObject(r *rand.Rand) string {
 				pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3),
 				destination, pick("", "  - directResponse: {status: 404}\n"))
 	case 7:
-		if r.IntN(2) == 0 { // a delegate, and who delegates to it
+		if r.IntN(2) == 0 { // a delegate, and a VirtualService that delegates to it
 			if r.IntN(2) == 0 {
 				return head("VirtualService") + export +
 					fmt.Sprintf("  http: [{match: [{uri: {prefix: /%d}}], route: [{destination: "+
@@ -171,7 +171,7 @@ func randomObject(r *rand.Rand) string {
 	}
 }
 
-// randomPatch returns a patch of an EnvoyFilter that may match resources of randomObject, and may
+// randomPatch returns a patch of an EnvoyFilter that may match resources of randomObject, or
 // conflict with them.
 func randomPatch(pick func(...string) string, host string) string {
 	return pick(
@@ -203,8 +203,8 @@ func randomPatch(pick func(...string) string, host string) string {
 			"{'@type': type.googleapis.com/not.linked.Here}}}}")
 }
 
-// TestIncremental_EqualsFreshStart changes files at random and compares every view, and
-// the problems, with those of a new server.
+// TestIncremental_EqualsFreshStart changes files at random. After each change, every view and the
+// problems must equal those of a new server.
 func TestIncremental_EqualsFreshStart(t *testing.T) {
 	const seeds, steps = 5, 25
 	for seed := range uint64(seeds) {
@@ -237,7 +237,7 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 					write(t, path, current[path])
 				}
 				changes <- reported
-				changes <- nil // taken once the one before is done
+				changes <- nil // the server receives this once it has processed the change before
 				fresh, _ := start(t, discovery.Options{Files: []string{directory},
 					Namespace: "shop"})
 				for _, kind := range kinds {

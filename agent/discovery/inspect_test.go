@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// doorFiles writes a Gateway with a certificate, and returns the folders of both.
+// doorFiles writes a Gateway and its certificate, and returns the folders of both.
 func doorFiles(t *testing.T) (mesh, certificates string) {
 	t.Helper()
 	mesh, certificates = t.TempDir(), t.TempDir()
@@ -23,7 +23,8 @@ func doorFiles(t *testing.T) (mesh, certificates string) {
 	return mesh, certificates
 }
 
-// TestCertificates_ConcurrentInspectionsAllEnd has reloads check the same files at once.
+// TestCertificates_ConcurrentInspectionsAllEnd: concurrent reloads inspect the same files, and all
+// of them return.
 func TestCertificates_ConcurrentInspectionsAllEnd(t *testing.T) {
 	mesh, _ := doorFiles(t)
 	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
@@ -42,8 +43,8 @@ func TestCertificates_ConcurrentInspectionsAllEnd(t *testing.T) {
 	callers.Wait()
 }
 
-// TestRescan_TriesRefusedVersionsOnlyAfterAChange has a check of the mesh configuration, which
-// scans all files, send Envoy no version that it has refused, unless a certificate changed
+// TestRescan_TriesRefusedVersionsOnlyAfterAChange: a check of the mesh configuration, which scans
+// all files, does not send Envoy a version that it has refused, unless a certificate changed
 // meanwhile.
 func TestRescan_TriesRefusedVersionsOnlyAfterAChange(t *testing.T) {
 	mesh, certificates := doorFiles(t)

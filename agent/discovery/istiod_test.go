@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// secretsCluster is the cluster of the agent that istiod expects next to Envoy.
+// secretsCluster is the agent's cluster that istiod expects in the bootstrap.
 const secretsCluster = `{
     "name": "sds-grpc", "type": "STATIC", "connect_timeout": "1s",
     "load_assignment": {"cluster_name": "sds-grpc", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %s}}]}]},
@@ -26,15 +26,15 @@ const secretsCluster = `{
   }, `
 
 // TestIstiod_GivesTheSameAnswers runs the cases of TestConformance with a real istiod and an Envoy.
-// The replies must be the same, except for the differences that testdata/conformance/istiod lists
-// with reasons; a listed difference that does not occur fails the test.
+// The responses must be the same, except for the differences that testdata/conformance/istiod lists
+// with reasons. A listed difference that does not occur fails the test.
 func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
 	s := newSuite(t)
 	differences := readDifferences(t)
-	for _, kind := range []string{"sidecar", "router"} { // without an identity
+	for _, kind := range []string{"sidecar", "router"} { // these proxies have no identity
 		directory := t.TempDir()
 		var cases []*conformanceCase
 		for _, c := range s.cases(t, kind) {
@@ -45,8 +45,8 @@ func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 			cases = append(cases, c)
 			write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.mesh, "shop"))
 		}
-		// Its address must not be an endpoint's: istiod would assume that the proxy is that
-		// workload, and has its labels.
+		// The proxy's address must not be that of an endpoint: istiod would assume that the proxy
+		// is the endpoint's workload, and has its labels.
 		admin := filepath.Join(parts.ShortDir(t), "admin.sock")
 		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory, "enableAutoMtls: false"),
 			fmt.Sprintf(secretsCluster, startSecrets(t, agentSecrets{})))
@@ -87,8 +87,8 @@ func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 	}
 }
 
-// readDifferences returns the reasons by case and line of the request. Line "*" excludes the case
-// from istiod.
+// readDifferences returns the reasons for expected differences, by case and by the line of the
+// request. Line "*" excludes a case.
 func readDifferences(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "istiod"))
@@ -115,8 +115,8 @@ func readDifferences(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// inNamespace adds the namespace of the cases to objects without one, as istiod's files have no
-// default.
+// inNamespace adds the namespace of the cases to objects without one, because istiod has no default
+// namespace for files.
 func inNamespace(t *testing.T, mesh, namespace string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -144,8 +144,8 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 	}
 }
 
-// startIstiod runs an istiod without Kubernetes on a directory until the test ends, and returns its
-// address in the form of a bootstrap.
+// startIstiod runs an istiod without Kubernetes on a directory until the test ends. It returns its
+// address as a bootstrap has it.
 func startIstiod(t *testing.T, folder, meshConfig string) string {
 	t.Helper()
 	ports := [3]int(freePorts(t, 3))

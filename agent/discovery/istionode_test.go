@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// TestParseNode_OfPilotAgent has nodes of Istio's agent: they have a certificate, and interception
-// unless they say otherwise, as istiod has it.
+// TestParseNode_OfPilotAgent: nodes of Istio's agent have a certificate, and interception unless
+// they say otherwise, as in istiod.
 func TestParseNode_OfPilotAgent(t *testing.T) {
 	keys := map[string]bool{}
 	for _, test := range []struct {

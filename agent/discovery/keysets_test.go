@@ -20,7 +20,7 @@ import (
 )
 
 // keySetMesh has a gateway on port %[1]d that verifies tokens with the keys at %[2]s, and forwards
-// to port %[3]d.
+// requests to port %[3]d.
 const keySetMesh = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge}
@@ -42,7 +42,7 @@ metadata: {name: edge}
 spec: {jwtRules: [{issuer: https://a.test, jwksUri: "%[2]s", timeout: 1s}]}
 `
 
-// namedIssuer is the ServiceEntry that permits the address of the issuer.
+// namedIssuer is a ServiceEntry for the issuer's address, without which a local address is refused.
 const namedIssuer = `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -50,10 +50,10 @@ metadata: {name: issuer}
 spec: {hosts: [issuer.test], addresses: [127.0.0.1], resolution: STATIC, ports: [{number: 443, name: tls, protocol: TLS}], endpoints: [{address: 127.0.0.1}]}
 `
 
-// tokenLoad repeats requests with a token, and records statuses other than those it expects.
+// tokenLoad repeats requests with a token, and records unexpected statuses.
 type tokenLoad struct {
-	phase atomic.Pointer[map[string]bool] // statuses that are right now
-	seen  atomic.Pointer[string]          // the newest
+	phase atomic.Pointer[map[string]bool] // statuses that are expected now
+	seen  atomic.Pointer[string]          // newest status
 	wrong sync.Map
 	count atomic.Int64
 }
@@ -97,7 +97,7 @@ func (l *tokenLoad) expect(statuses ...string) {
 	l.phase.Store(&all)
 }
 
-// until waits until the newest answer has a status, which is then the only right one.
+// until waits until the newest response has a status. From then on, only this status is expected.
 func (l *tokenLoad) until(t *testing.T, status string) {
 	t.Helper()
 	l.expect("200", "401")
@@ -108,8 +108,9 @@ func (l *tokenLoad) until(t *testing.T, status string) {
 	l.expect(status)
 }
 
-// TestKeySets_RotateUnderLoad changes the keys of an issuer, loses its server, and restarts the
-// discovery server without it. A token is valid from the first fetch with its key to the last.
+// TestKeySets_RotateUnderLoad changes the keys of an issuer, stops the issuer's server, and
+// restarts the discovery server without it. A token is valid from the first fetch that contains its
+// key to the last.
 func TestKeySets_RotateUnderLoad(t *testing.T) {
 	var answer atomic.Value
 	first, second := newTokenKey(t, "1", "RS256"), newTokenKey(t, "2", "ES256")
@@ -152,7 +153,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 		return got == "200 a", got
 	})
 
-	// Without the ServiceEntry, the issuer's address is not asked.
+	// Without the ServiceEntry, no request is sent to the issuer's address.
 	former, later := startLoad(t, port, first.sign(t, claims), "401"),
 		startLoad(t, port, second.sign(t, claims), "401")
 	reports("error cannot fetch the key set of " + issuer.URL + ": ")
@@ -166,7 +167,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 		folder); len(found) > 0 {
 		t.Errorf("the same files would change %v", found)
 	}
-	for range 3 { // other texts with the same keys, and answers that are no key sets
+	for range 3 { // other texts with the same keys, and responses that are not key sets
 		answer.Store(keySet(second, first))
 		answer.Store("none")
 		reports("warning cannot fetch the key set of " + issuer.URL + ": it is not a JSON object")
@@ -183,7 +184,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 			!strings.Contains(string(text), `"kid\":\"1\"`), string(text)
 	})
 
-	// The next server knows the keys without the issuer.
+	// The next server has the stored keys, although it cannot reach the issuer.
 	folder, port = t.TempDir(), freePorts(t, 1)[0]
 	write(t, filepath.Join(folder, "mesh.yaml"), fmt.Sprintf(keySetMesh, port, issuer.URL,
 		tokenBackend(t, "b"))+namedIssuer)
@@ -199,7 +200,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	}
 }
 
-// copyOf copies a file, once it is there.
+// copyOf copies a file once it exists.
 func copyOf(t *testing.T, path string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), filepath.Base(path))

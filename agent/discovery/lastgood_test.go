@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// runs runs servers on the same files, one after the other, as restarts of an agent do.
+// runs starts servers on the same files, one after the other, like restarts of an agent.
 type runs struct {
 	t                       *testing.T
 	objects, mesh, lastGood string
@@ -44,7 +44,7 @@ func newRuns(t *testing.T) *runs {
 	return l
 }
 
-// next stops the running server and starts another one.
+// next stops the running server and starts the next one.
 func (l *runs) next() {
 	l.t.Helper()
 	l.end()
@@ -68,7 +68,7 @@ func (l *runs) next() {
 		}
 		l.end = func() {}
 	}
-	l.changes <- nil // taken once all is read and persisted
+	l.changes <- nil // the server receives this once it has read all files and stored its state
 }
 
 func (l *runs) settings() discovery.Settings {
@@ -85,12 +85,12 @@ func (l *runs) put(name, text string) {
 	write(l.t, path, text)
 	if l.server != nil {
 		l.changes <- []string{path}
-		l.changes <- nil // taken once the one before is done
+		l.changes <- nil // the server receives this once it has processed the change before
 	}
 }
 
-// expect compares the served hosts with their connect timeouts. problems are parts of the expected
-// problems, in order.
+// expect compares the served hosts and their connect timeouts. problems are parts of the expected
+// problems, in order; persists reports whether a last-good file is expected.
 func (l *runs) expect(what, hosts string, persists bool, problems ...string) {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
@@ -170,7 +170,7 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	if err := l.server.Reload(discovery.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	// asynchronously to Reload
+	// Reload does not wait for this
 	eventually(t, "nothing is persisted", func() (bool, string) {
 		_, err := os.Stat(l.lastGood)
 		return os.IsNotExist(err), fmt.Sprint(err)
@@ -181,8 +181,8 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	}
 }
 
-// TestLastGood_UnusableFile starts with a damaged last-good file, and with one whose objects
-// are not valid any more.
+// TestLastGood_UnusableFile starts a server with a damaged last-good file, and with one whose
+// objects are no longer valid.
 func TestLastGood_UnusableFile(t *testing.T) {
 	l := newRuns(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
@@ -204,7 +204,7 @@ func TestLastGood_UnusableFile(t *testing.T) {
 		}
 	}
 
-	// A directory in place of the file can be neither read nor replaced.
+	// A directory in place of the file can neither be read nor replaced.
 	if err := os.MkdirAll(filepath.Join(l.lastGood, "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -218,8 +218,8 @@ func TestLastGood_UnusableFile(t *testing.T) {
 	}
 }
 
-// TestLastGood_OtherFolder starts the next server with another directory in [discovery]
-// files.
+// TestLastGood_OtherFolder starts the next server with another directory in [discovery] files:
+// objects of the former directory are not in force.
 func TestLastGood_OtherFolder(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "connectTimeout: 2s\n")
@@ -235,7 +235,7 @@ func TestLastGood_OtherFolder(t *testing.T) {
 	l.expect("elsewhere", "", false)
 }
 
-// TestLastGood_MissingFolder removes the directory while no server runs.
+// TestLastGood_MissingFolder removes the directory while no server runs: its objects stay in force.
 func TestLastGood_MissingFolder(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "connectTimeout: 2s\n")
@@ -272,7 +272,8 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	}
 }
 
-// A disk that was full gets the last good versions once it has room, without a further change.
+// TestLastGood_IsWrittenAgainAfterAFailure: last good versions that could not be written to a full
+// disk are written once the disk has room, without a further change.
 func TestLastGood_IsWrittenAgainAfterAFailure(t *testing.T) {
 	directory := t.TempDir()
 	files, folder := filepath.Join(directory, "mesh.d"), filepath.Join(directory, "state")
@@ -286,7 +287,7 @@ func TestLastGood_IsWrittenAgainAfterAFailure(t *testing.T) {
 			LastGood: filepath.Join(folder, "last-good.json")})
 		write(t, path, fmt.Sprintf(webEntry, "web", "nonsense"))
 		changes <- []string{path}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		if len(server.Problems()) == 0 {
 			t.Fatal("the object is valid")
 		}

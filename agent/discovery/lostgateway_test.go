@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// TestExplain_NamesGatewayThatDoesNotExist explains requests to the host of a VirtualService whose
-// Gateway is misspelled, beside a file that is no YAML.
+// TestExplain_NamesGatewayThatDoesNotExist explains requests for the host of a VirtualService whose
+// Gateway is misspelled, while another file is not valid YAML.
 func TestExplain_NamesGatewayThatDoesNotExist(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "edge.yaml"), fmt.Sprintf(edgeGateway, "edge", "")+

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// meshPKI has the certificates of workloads: of the mesh's authority and of a foreign one.
+// meshPKI holds the certificates of workloads, issued by the mesh's CA and by a foreign one.
 type meshPKI struct {
 	mesh, foreign *pkitest.Authority
 }
@@ -24,7 +24,7 @@ func newMeshPKI(t *testing.T) meshPKI {
 	return meshPKI{pkitest.NewAuthority(t, "mesh", nil), pkitest.NewAuthority(t, "foreign", nil)}
 }
 
-// issue returns a certificate with a SPIFFE ID and its key.
+// issueID returns a certificate with a SPIFFE ID, and its key.
 func issueID(t *testing.T, by *pkitest.Authority, id string) *tls.Certificate {
 	t.Helper()
 	chain, key := issuePEM(t, by, id)
@@ -58,7 +58,8 @@ func (p meshPKI) secrets(t *testing.T, id string) agentSecrets {
 				TrustedCa: inline(pkitest.PEM(p.mesh.Certificate))}}}}}
 }
 
-// withIdentity gives a bootstrap the metadata and the cluster of an agent that serves secrets.
+// withIdentity returns a function that adds metadata and the cluster of an agent with secrets to a
+// bootstrap.
 func withIdentity(t *testing.T, secrets agentSecrets) func(bootstrap string) string {
 	t.Helper()
 	cluster := fmt.Sprintf(secretsCluster, startSecrets(t, secrets))

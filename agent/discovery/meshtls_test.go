@@ -26,8 +26,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestMeshTLS_Servers has a server without and one with TLS protocol versions
-// of its own.
+// TestMeshTLS_Servers: MeshConfig's TLS settings apply to a server that has no protocol versions of
+// its own, and not to one that has.
 func TestMeshTLS_Servers(t *testing.T) {
 	mesh, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
 	cert, key := certificate(t)
@@ -117,8 +117,8 @@ func TestMeshTLS_ReportsServersWithoutVersion(t *testing.T) {
 	}
 }
 
-// TestMeshTLS_Services checks the curves and cipher suites that proxies offer
-// to a service; istiod configures the same.
+// TestMeshTLS_Services checks the curves and cipher suites that proxies offer to a service, which
+// are the same as with istiod.
 func TestMeshTLS_Services(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, config,
@@ -157,8 +157,8 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 	return &context
 }
 
-// TestServiceAccounts_ExpectedInCertificates has a service whose certificate names an account of
-// a trust domain: the mesh's, then another one, then an alias.
+// TestServiceAccounts_ExpectedInCertificates sends requests to a service whose certificate has an
+// account of a trust domain: the mesh's, then another one, then an alias.
 func TestServiceAccounts_ExpectedInCertificates(t *testing.T) {
 	a := newAuthority(t)
 	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), parts.FreePort(t)
@@ -206,8 +206,8 @@ spec:
 	}
 }
 
-// TestMeshTLS_ServesTrustBundleToAgents subscribes as Istio's agents do, in both forms of xDS,
-// while the authorities change.
+// TestMeshTLS_ServesTrustBundleToAgents subscribes as Istio's agents do, with both forms of xDS,
+// while the CA certificates change.
 func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	authority := func() (text string, yaml string) {
@@ -267,7 +267,7 @@ func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 	reported()
 }
 
-// serveXDS serves over gRPC until the test ends.
+// serveXDS serves xDS over gRPC until the test ends.
 func serveXDS(t *testing.T, source xds.Source) *grpc.ClientConn {
 	t.Helper()
 	server, err := xds.NewServer(xds.Options{Source: source})
@@ -289,7 +289,8 @@ func serveXDS(t *testing.T, source xds.Source) *grpc.ClientConn {
 	return connection
 }
 
-// The SPIFFE bundles of MeshConfig are reported at the start and when they change.
+// TestMeshTLS_ReportsBundlesOfMeshConfig: Options.TrustBundle receives the SPIFFE bundles of
+// MeshConfig at the start and when they change.
 func TestMeshTLS_ReportsBundlesOfMeshConfig(t *testing.T) {
 	config, reported := filepath.Join(t.TempDir(), "mesh.yaml"), make(chan []string, 10)
 	write(t, config, "caCertificates: [{spiffeBundleUrl: one.test/bundle}]")

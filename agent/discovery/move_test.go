@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serveApart starts a server with an object for each file, whose names order them as they are in
-// the configuration, or the other way round.
+// serveApart starts a server with one file for each object. The names of the files determine the
+// order of the objects: as in the configuration, or reversed.
 func (c configuration) serveApart(t *testing.T, reverse bool) *discovery.Server {
 	t.Helper()
 	directory, objects := t.TempDir(), strings.Split(c.mesh, "\n---\n")
@@ -55,8 +55,8 @@ func versionsOf(feed *resource.Feed) map[string]map[string]string {
 	return all
 }
 
-// Servers that read the same objects in another order have the same resources with the same
-// versions, so that proxies can move between them.
+// TestMove_VersionsAreThoseOfOtherServers: servers that read the same objects in another order have
+// the same resources with the same versions, so that proxies can move between them.
 func TestMove_VersionsAreThoseOfOtherServers(t *testing.T) {
 	eachGolden(t, func(t *testing.T, _ string, archive *txtar.Archive) {
 		c := goldenConfiguration(archive)
@@ -68,7 +68,8 @@ func TestMove_VersionsAreThoseOfOtherServers(t *testing.T) {
 	})
 }
 
-// moved opens a stream with what the client has, and returns the names that the server sends.
+// moved opens a stream of a client that already has resources, and returns the names of those that
+// the server sends.
 func moved(t *testing.T, server *discovery.Server, held map[string]map[string]string) []string {
 	t.Helper()
 	streams, err := xds.NewServer(xds.Options{Source: server})
@@ -112,7 +113,7 @@ func moved(t *testing.T, server *discovery.Server, held map[string]map[string]st
 		}
 	}
 	var names []string
-	for { // the answer about listeners is the last one, and comes even if it is empty
+	for { // the answer about listeners is sent last, even if it is empty
 		answer, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +132,8 @@ func moved(t *testing.T, server *discovery.Server, held map[string]map[string]st
 	}
 }
 
-// A proxy that moves gets nothing that it has. What it had refused, so that it has none, is sent.
+// TestMove_SendsWhatTheProxyHasNot: a proxy that moves to another server receives no resource that
+// it has, but resources that it does not have because it refused them before.
 func TestMove_SendsWhatTheProxyHasNot(t *testing.T) {
 	var mesh []string
 	for _, name := range []string{"one", "two"} {

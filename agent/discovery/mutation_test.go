@@ -23,11 +23,12 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestMutation_RemovedFieldChangesAnAnswer removes fields from the cases that have them: replies
-// must change, otherwise the case does not test the field. OUTRIDER_FIELDS is the number of fields
-// to try, or a key; "" is 4. They are chosen at random; OUTRIDER_SEED repeats a choice.
+// TestMutation_RemovedFieldChangesAnAnswer removes fields from the cases that have them. The
+// responses must change, otherwise the case does not test the field. OUTRIDER_FIELDS is the number
+// of fields to try, or a key; "" means 4. They are chosen at random; OUTRIDER_SEED repeats a
+// choice.
 func TestMutation_RemovedFieldChangesAnAnswer(t *testing.T) {
-	// read, so that go test does not reuse a cached result when they change
+	// reads the variables, so that go test reuses no result of other values
 	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED")
 	if !inNetwork(t) {
 		return
@@ -48,7 +49,7 @@ func TestMutation_RemovedFieldChangesAnAnswer(t *testing.T) {
 		_, known := slices.BinarySearch(api.keys, key)
 		return !known || unshown[key] != "" || api.wordless[key]
 	})
-	whole := map[*conformanceCase]bool{} // cases whose requests are answered as expected, here too
+	whole := map[*conformanceCase]bool{} // cases that pass in this test without a removal
 	for _, key := range chosen(t, slices.Sorted(maps.Keys(having))) {
 		t.Run(key, func(t *testing.T) {
 			var names []string
@@ -76,7 +77,7 @@ func TestMutation_RemovedFieldChangesAnAnswer(t *testing.T) {
 	}
 }
 
-// chosen returns the keys to try.
+// chosen returns the keys of the fields to try.
 func chosen(t *testing.T, keys []string) []string {
 	t.Helper()
 	text := os.Getenv("OUTRIDER_FIELDS")
@@ -100,7 +101,8 @@ func chosen(t *testing.T, keys []string) []string {
 	return keys[:count]
 }
 
-// isMissed reports whether replies of a case change without a field; "" removes none.
+// isMissed reports whether the responses of a case change without a field; with the key "" nothing
+// is removed.
 func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *suite) bool {
 	t.Helper()
 	directory := t.TempDir()
@@ -124,12 +126,13 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	}
 	server, changes := start(t, options)
 	e := startEnvoy(t, c.node, server)
-	// otherwise requests would fail with and without the field
+	// otherwise requests would fail whether the field is there or not
 	eventually(t, "Envoy runs", func() (bool, string) {
 		workers := e.Stat("listener_manager.workers_started")
 		return workers == 1, fmt.Sprintf("workers %d", workers)
 	})
-	limit := 3 * time.Second // without the field nobody knows how long to wait
+	// without the field, it is not known how long a correct response may take
+	limit := 3 * time.Second
 	if key == "" {
 		limit = 30 * time.Second
 	}
@@ -149,10 +152,11 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	return false
 }
 
-// quotedNumber matches 64-bit numbers, which protobuf's JSON quotes and an API server refuses.
+// quotedNumber matches 64-bit numbers that protobuf's JSON quotes, and that an API server accepts
+// only without quotes.
 var quotedNumber = regexp.MustCompile(`("(?:minimumRingSize|tableSize)":\s*)"(\d+)"`)
 
-// without removes a field from objects, and returns how often.
+// without removes a field from objects, and returns how many were removed.
 func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -188,7 +192,7 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 	return text.String(), stripped
 }
 
-// withoutInMesh removes a field from MeshConfig, and returns how often.
+// withoutInMesh removes a field from MeshConfig, and returns how many were removed.
 func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	t.Helper()
 	var m meshapi.MeshConfig
@@ -201,8 +205,8 @@ func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	return string(left), stripped
 }
 
-// strip removes a field, or an enum value, from a message and all messages in it, and returns how
-// often.
+// strip removes a field, or an enum value, from a message and all messages in it. It returns how
+// many were removed.
 func (a *istioAPI) strip(kind string, m protoreflect.Message, key string) (count int) {
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		path := a.paths[kind][m.Descriptor().FullName()] + "." + field.JSONName()

@@ -12,21 +12,22 @@ import (
 	"time"
 )
 
-// mutualCase is a service and how a proxy connects to it.
+// mutualCase is a service, with the expected connection of a proxy to it.
 type mutualCase struct {
-	name     string
-	entry    string // more fields of its ServiceEntry; location MESH_INTERNAL unless it has one
-	endpoint string // more fields of its endpoint
-	rule     string // trafficPolicy of its DestinationRule; "": none
-	more     string // more objects
-	server   string // ID of its certificate; "": farID
-	foreign  bool   // which another authority signs
+	name string
+	// additional fields of the ServiceEntry; location is MESH_INTERNAL unless it is among them
+	entry    string
+	endpoint string // additional fields of the endpoint
+	rule     string // trafficPolicy of the service's DestinationRule; "": no DestinationRule
+	more     string // additional objects
+	server   string // SPIFFE ID in the service's certificate; "": farID
+	foreign  bool   // another CA signs the service's certificate
 	want     string
 }
 
 const farID = "spiffe://cluster.local/ns/bank/sa/far"
 
-// What a proxy does: it connects in plain text, or with mutual TLS, or not.
+// Expected connections of a proxy: in plain text, with mutual TLS, or none.
 const (
 	plainText = "plain text"
 	mutual    = "mutual TLS"
@@ -107,8 +108,8 @@ var mutualCases = []mutualCase{
 		server: "spiffe://cluster.local/ns/quiet/sa/far", want: plainText},
 }
 
-// peerPolicy returns a PeerAuthentication. app "" is the whole namespace; port is the mode of the
-// endpoint's port, TARGET.
+// peerPolicy returns a PeerAuthentication. With app "" it is for the whole namespace; port is the
+// mode for the endpoint's port, TARGET.
 func peerPolicy(name, namespace, app, mode, port string) string {
 	text := "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: " +
 		name + ", namespace: " + namespace + "}\nspec:\n  mtls: {mode: " + mode + "}\n"
@@ -121,7 +122,8 @@ func peerPolicy(name, namespace, app, mode, port string) string {
 	return text
 }
 
-// yaml returns the objects of the case: its service has a port and an endpoint on target.
+// yaml returns the objects of the case, with a service on a port that has an endpoint on the port
+// target.
 func (c mutualCase) yaml(port, target int) string {
 	fields := map[string]string{"location": "MESH_INTERNAL", "resolution": "STATIC",
 		"namespace": "bank", "ports": "[{number: PORT, name: p, protocol: HTTP}]"}
@@ -150,7 +152,7 @@ func (c mutualCase) yaml(port, target int) string {
 }
 
 // TestMutualTLS_ToServicesAsWithIstiod sends requests to services through a proxy, and through one
-// that a real istiod configures: both connect to each in the same way.
+// that a real istiod configures. Both must connect to each service in the same way.
 func TestMutualTLS_ToServicesAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -189,7 +191,8 @@ func TestMutualTLS_ToServicesAsWithIstiod(t *testing.T) {
 	}
 }
 
-// howConnected sends a request for a host to a port and returns how the backend was connected to.
+// howConnected sends a request for a host to a port, and returns how the backend saw the proxy's
+// connection.
 func howConnected(t *testing.T, port int, host string) string {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
@@ -208,8 +211,8 @@ func howConnected(t *testing.T, port int, host string) string {
 	return response.Header.Get("x-connection")
 }
 
-// serveEither runs a backend that speaks plain text and TLS, requests client certificates, and
-// says in the header x-connection what it got. It returns its port.
+// serveEither runs a backend that accepts plain text and TLS, and requests client certificates. The
+// header x-connection of its response describes the connection. It returns the port.
 func serveEither(t *testing.T, certificate *tls.Certificate) int {
 	t.Helper()
 	config := &tls.Config{Certificates: []tls.Certificate{*certificate},
@@ -220,7 +223,7 @@ func serveEither(t *testing.T, certificate *tls.Certificate) int {
 		}
 		own := config.Clone()
 		if slices.Contains(hello.SupportedProtos, "h2") {
-			own.NextProtos = []string{"h2"} // net/http does not know istio
+			own.NextProtos = []string{"h2"} // net/http does not know the protocol "istio"
 		}
 		return own, nil
 	}
@@ -265,9 +268,9 @@ func (l eitherListener) Accept() (net.Conn, error) {
 	return peeked, nil
 }
 
-const tlsHandshake = 0x16 // first byte of a connection
+const tlsHandshake = 0x16 // first byte of a TLS connection
 
-// peekedConn is a connection of which some bytes were read already.
+// peekedConn is a connection from which some bytes were read already.
 type peekedConn struct {
 	net.Conn
 	reader *bufio.Reader

@@ -15,15 +15,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// homeEntry names no namespace, and is visible only in its own.
+// homeEntry is an object that names no namespace and is visible only in its own.
 const homeEntry = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: home}
 spec: {hosts: [home.test], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}
 `
 
-// TestNamespaces_ProxiesMoveToAnother serves proxies of the previous and the next namespace at the
-// same time: each gets the private objects of its own, whether the move succeeds or not.
+// TestNamespaces_ProxiesMoveToAnother serves proxies of the previous and of the next namespace at
+// the same time. Each gets the private objects of its own namespace, whether the reload succeeds or
+// not.
 func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "home.yaml")
@@ -55,7 +56,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		put := func(text string) {
 			write(t, path, text)
 			changes <- []string{path}
-			changes <- nil // taken once the one before is done
+			changes <- nil // the server receives this once it has processed the change before
 		}
 		one := feedOf("one")
 		defer one.Watch()()
@@ -71,7 +72,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		serves("a change in the former one", one, "10.0.0.2")
 		serves("a stranger", feedOf("three"), "")
 
-		leave() // the reload is refused
+		leave() // the reload was refused, so the new proxy leaves
 		put(fmt.Sprintf(homeEntry, "10.0.0.3"))
 		serves("after a refusal", one, "10.0.0.3")
 		if problems := server.Problems(); len(problems) > 0 {
@@ -89,7 +90,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		if now, _ := two.Current(); feedOf("two") != two || now.Sequence != before.Sequence {
 			t.Errorf("the reload changed resources of the new epoch: %v, %v", before, now)
 		}
-		// MeshConfig changes for both.
+		// MeshConfig changes for the proxies of both namespaces.
 		mesh := filepath.Join(t.TempDir(), "mesh.yaml")
 		write(t, mesh, "connectTimeout: 7s\n")
 		if err := server.Configure(discovery.Settings{Namespace: "two",
@@ -106,7 +107,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 				t.Errorf("a changed MeshConfig: %v, %v", &cluster, err)
 			}
 		}
-		put("a: [") // the last good version of each goes on
+		put("a: [") // the last good version for each proxy stays in force
 		serves("a file that is bad, in the next namespace", feedOf("two"), "10.0.0.3")
 		serves("a file that is bad, in the former one", one, "10.0.0.3")
 		put(fmt.Sprintf(homeEntry, "10.0.0.4"))
@@ -116,7 +117,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 			t.Errorf("two namespaces count for one: %+v", stats)
 		}
 
-		// A namespace of the settings, before a proxy is in it.
+		// The settings get a namespace before there is a proxy in it.
 		if err := server.Configure(discovery.Settings{Namespace: "four"}); err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +125,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 
 		time.Sleep(time.Hour)
 		put(fmt.Sprintf(homeEntry, "10.0.0.5"))
-		// its proxies still follow the feed
+		// proxies of the earlier namespace still watch the feed
 		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5")
 		serves("a stranger to all", feedOf("three"), "")
 	})

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// TestProblems_GatewaysOfTheNewestProxy replaces an agent's Envoy by one of another type.
+// TestProblems_GatewaysOfTheNewestProxy replaces an agent's Envoy by one of another type. Only
+// problems of Gateways for the newest one are reported.
 func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, name: http, "+
@@ -27,7 +28,7 @@ func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 	}{
 		{1, router, false},
 		{2, sidecar, true},
-		{1, router, true}, // the older epoch drains
+		{1, router, true}, // the older epoch drains and still accepts resources
 		{3, router, false},
 	} {
 		if _, err := server.Feed(c.node); err != nil {
@@ -45,8 +46,8 @@ func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 	}
 }
 
-// After a reload that gives a proxy an identity, only what it is now is reported, though the
-// draining Envoy follows what it had.
+// TestProblems_OfWhatAProxyIsNow: after a reload that gives a proxy an identity, only problems of
+// its new view are reported, although the draining Envoy still uses the earlier one.
 func TestProblems_OfWhatAProxyIsNow(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "strict.yaml"), `apiVersion: security.istio.io/v1

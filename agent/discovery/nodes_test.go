@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestAlone runs each case in testdata/conformance/alone with an Envoy of its own, as these cases
-// configure the whole proxy.
+// TestAlone runs each case in testdata/conformance/alone with an Envoy of its own, because these
+// cases configure the whole proxy.
 func TestAlone(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -46,7 +46,7 @@ func alone(t *testing.T, c *conformanceCase, s *suite) {
 }
 
 // TestSidecar_HiddenServicesAreNotSent changes services that are not visible to a proxy, and one
-// that is.
+// that is. Only the latter changes the proxy's resources.
 func TestSidecar_HiddenServicesAreNotSent(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string) string {
@@ -67,7 +67,7 @@ func TestSidecar_HiddenServicesAreNotSent(t *testing.T) {
 	}{{"other", false}, {"new", false}, {"web", true}} {
 		before, _ := feed.Current()
 		changes <- []string{put(test.name, fmt.Sprintf(webEntry, test.name, "10.0.0.2"))}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		if keys, ok := feed.Since(before.Sequence); !ok || (len(keys) > 0) != test.want {
 			t.Errorf("a change of %s sends %v", test.name, keys)
 		}

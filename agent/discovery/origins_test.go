@@ -97,8 +97,8 @@ spec:
 	}
 }
 
-// TestOrigins_OfEachRoute checks the lines of routes: those of several VirtualServices and of a
-// delegate, in the order of Envoy's.
+// TestOrigins_OfEachRoute checks the lines of the routes of several VirtualServices and of a
+// delegate, in Envoy's order.
 func TestOrigins_OfEachRoute(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "a.yaml"), `apiVersion: networking.istio.io/v1

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestPatches_ReportsIdleOnes has patches without effect, until a resource matches.
+// TestPatches_ReportsIdleOnes: patches without effect are reported until a resource matches.
 func TestPatches_ReportsIdleOnes(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "patch.yaml"), `apiVersion: networking.istio.io/v1alpha3
@@ -39,7 +39,7 @@ spec:
 	path := filepath.Join(directory, "web.yaml")
 	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	changes <- []string{path}
-	changes <- nil // taken once the one before is done
+	changes <- nil // the server receives this once it has processed the change before
 	if got := reported(); got != version {
 		t.Errorf("got\n%s\nwant\n%s", got, version)
 	}

@@ -17,17 +17,17 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Ports of the workload. The first three exist with and without interception.
+// Ports of the workload. The first three have listeners with and without interception.
 const (
 	peerHTTP  = 7301 // HTTP
 	peerTCP   = 7302 // TCP
-	peerOwn   = 7303 // HTTP, may have a mode of its own
-	peerAuto  = 7304 // no protocol
-	peerOther = 7305 // in no service
-	peerAlone = 7306 // in no service, may have a mode of its own
+	peerOwn   = 7303 // HTTP; the step may set a mode for this port
+	peerAuto  = 7304 // without a protocol
+	peerOther = 7305 // not in any service
+	peerAlone = 7306 // not in any service; the step may set a mode for this port
 )
 
-// peerSidecar makes a proxy without interception listen.
+// peerSidecar is the Sidecar because of which a proxy without interception listens.
 const peerSidecar = `apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default, namespace: shop}
@@ -54,7 +54,7 @@ spec:
   endpoints: [{address: 10.8.0.1, labels: {app: edge}}]
 `
 
-// stepService is a TCP service whose port shows that Envoy has the objects of a step.
+// stepService is a TCP service on a port that shows when Envoy has the objects of a step.
 const stepService = `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -63,8 +63,8 @@ spec: {hosts: [step.test], resolution: STATIC, ports: [{number: %d, name: step, 
 `
 
 // peerStep has PeerAuthentications, as "NAMESPACE LEVEL MODE" or "NAMESPACE LEVEL MODE OWN", and
-// the modes that they result in: own is for peerOwn and peerAlone. LEVEL is all, app for this
-// workload, or other for another one.
+// the resulting modes: own is that of peerOwn and peerAlone. LEVEL is all, app (this workload), or
+// other (another workload).
 type peerStep struct {
 	objects   []string
 	mode, own string
@@ -114,14 +114,14 @@ func (s peerStep) yaml() string {
 	return text.String()
 }
 
-// peerClient connects to a port.
+// peerClient is a client that connects to a port.
 type peerClient struct {
 	name     string
-	identity *tls.Certificate // nil: none
+	identity *tls.Certificate // nil: the client has no certificate
 	plain    bool
 	alpn     []string
 	sni      string
-	// whether the modes let it in: "DISABLE PERMISSIVE STRICT"
+	// modes in which the client is admitted: "DISABLE PERMISSIVE STRICT"
 	admitted string
 }
 
@@ -151,12 +151,13 @@ func peerClients(t *testing.T, pki meshPKI) []peerClient {
 	}
 }
 
-// ask makes a request and returns the status, or "refused".
+// ask sends a request and returns the status of the response, or "refused".
 func (c peerClient) ask(address string) string {
 	return c.send(address, "GET / HTTP/1.1\r\nHost: any.test\r\n\r\n")
 }
 
-// send is ask for the text of a request. With TLS the server must present the proxy's ID.
+// send sends the text of a request, and returns the status of the response, or "refused". With TLS,
+// the server must present the proxy's SPIFFE ID.
 func (c peerClient) send(address, request string) string {
 	raw, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
@@ -194,9 +195,9 @@ func (c peerClient) send(address, request string) string {
 
 const vmID = "spiffe://cluster.local/ns/shop/sa/vm"
 
-// TestPeerAuthentication_AnswersAsWithIstiod makes requests as several clients to a proxy with each
+// TestPeerAuthentication_AnswersAsWithIstiod sends requests of several clients to a proxy with each
 // combination of PeerAuthentications, and to one that a real istiod configures. Both must answer as
-// the resulting mode says.
+// the resulting mode requires.
 func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -210,7 +211,7 @@ func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
 		run(t, &http.Server{Handler: &backend{name: "here"}}, listener)
 	}
 	a, echo := (&backend{name: "a"}).serve(t, false), echoTCP(t, "step")
-	// the connections that a proxy would pass on to an unknown step would be redirected to it
+	// otherwise the proxy's own connections to an unknown destination would be captured again
 	meshConfig := fmt.Sprintf("trustDomainAliases: [alias.example]\n"+
 		"caCertificates: [{pem: %q, trustDomains: [partner.example]}]\n"+
 		"outboundTrafficPolicy: {mode: REGISTRY_ONLY}", pkitest.PEM(pki.mesh.Certificate))
@@ -248,8 +249,8 @@ func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
 	}
 }
 
-// expect makes a request to a port with a mode. Envoy's workers get a new listener one after the
-// other: a wrong answer is not the last word.
+// expect sends requests to a port with a mode until the answer is right. Envoy's workers get a new
+// listener one after the other, so the first answers may be wrong.
 func (c peerClient) expect(t *testing.T, address, mode string, step peerStep) {
 	t.Helper()
 	want := "refused"
@@ -262,17 +263,17 @@ func (c peerClient) expect(t *testing.T, address, mode string, step peerStep) {
 	}
 }
 
-// peer is a proxy with an identity and the files of its control plane.
+// peer is a proxy with an identity, and the folder of its control plane.
 type peer struct {
 	*envoy
 	file    string
-	changes chan<- []string // nil: istiod watches the file
+	changes chan<- []string // nil: istiod itself watches the folder
 	kind    string
-	server  *discovery.Server // nil: istiod
+	server  *discovery.Server // nil: istiod configures the proxy
 }
 
-// startPeer starts a proxy of a kind (see bootstrapOf) that Outrider's discovery server or an
-// istiod configures.
+// startPeer starts a proxy of a kind (see bootstrapOf). by says whether Outrider's discovery server
+// or an istiod configures it.
 func startPeer(t *testing.T, kind, by, meshConfig string, pki meshPKI) peer {
 	t.Helper()
 	folder := t.TempDir()
@@ -293,8 +294,8 @@ func startPeer(t *testing.T, kind, by, meshConfig string, pki meshPKI) peer {
 	return p
 }
 
-// apply replaces the objects and waits until the TCP service on an address, which is new in them,
-// answers.
+// apply replaces the objects, and waits until the TCP service at the address marker answers, which
+// is new in them.
 func (p peer) apply(t *testing.T, objects, marker string) {
 	t.Helper()
 	write(t, p.file, objects)

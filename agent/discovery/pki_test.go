@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// clients writes client certificates with their keys, signed by an authority, and returns their
-// paths: $CLIENT, with its $SPKI and $HASH, and $REVOKED, which is in $CRL.
+// clients writes client certificates with their keys, signed by a CA, and returns their paths by
+// variable: $CLIENT, with its $SPKI and $HASH, and $REVOKED, which is in $CRL.
 func clients(t testing.TB, authority, authorityKey string) map[string]string {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(authority, authorityKey)
@@ -49,8 +49,8 @@ func clients(t testing.TB, authority, authorityKey string) map[string]string {
 	return variables
 }
 
-// issue writes a certificate for NAME.test and spiffe://cluster.local/NAME, and its key, to one
-// file.
+// issue writes to one file a certificate for NAME.test and spiffe://cluster.local/NAME, and its
+// key.
 func issue(t testing.TB, authority *x509.Certificate, authorityKey *ecdsa.PrivateKey, serial int64,
 	name, path string) *x509.Certificate {
 	t.Helper()
@@ -93,8 +93,8 @@ func writePEM(t testing.TB, path string, blocks ...*pem.Block) {
 	}
 }
 
-// clientTLS returns the TLS configuration of a request for a host. It removes the options from the
-// headers: certificate, a file, and tls, the only version that the client supports.
+// clientTLS returns the TLS configuration of a request for a host. It removes two options from the
+// headers: certificate, a file, and tls, the only version of TLS that the client supports.
 func clientTLS(host string, headers http.Header) (*tls.Config, error) {
 	config := &tls.Config{InsecureSkipVerify: true, ServerName: host}
 	if path := headers.Get("certificate"); path != "" {

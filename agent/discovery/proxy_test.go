@@ -26,8 +26,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxy is a client of a discovery server that refuses some resources: an Envoy of a version that
-// does not know a field cannot be had for each case.
+// proxy is a client of a discovery server that refuses some resources. It replaces an Envoy of a
+// version that does not know certain fields, which does not exist for every case.
 type proxy struct {
 	t       *testing.T
 	node    *corev3.Node
@@ -38,11 +38,11 @@ type proxy struct {
 
 	mu       sync.Mutex
 	held     map[resource.Key]*resource.Resource
-	wanted   map[resource.Key]bool // subscribed names
+	wanted   map[resource.Key]bool // names that the proxy subscribes to
 	refusals int
 }
 
-// fleet serves a discovery server to proxies.
+// fleet serves the resources of a discovery server to proxies.
 type fleet struct {
 	t      *testing.T
 	server *discovery.Server
@@ -72,7 +72,7 @@ func serveFleet(t *testing.T, server *discovery.Server) *fleet {
 	return f
 }
 
-// withVersion returns a node of a version of Envoy.
+// withVersion returns a node with a minor version of Envoy.
 func withVersion(node *corev3.Node, minor uint32) *corev3.Node {
 	node = proto.Clone(node).(*corev3.Node)
 	node.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{
@@ -81,7 +81,8 @@ func withVersion(node *corev3.Node, minor uint32) *corev3.Node {
 	return node
 }
 
-// connect starts a proxy. It runs until the test ends or end is called.
+// connect starts a proxy that runs until the test ends or its end is called. It refuses the
+// resources for which refuses returns true.
 func (f *fleet) connect(node *corev3.Node, refuses func(*resource.Resource) bool) *proxy {
 	f.t.Helper()
 	connection, err := grpc.NewClient("unix:"+f.socket,
@@ -162,7 +163,7 @@ func (p *proxy) want(typeURL, name string) {
 	}
 }
 
-// routesOf returns the names of the route configurations of a listener.
+// routesOf returns the names of the route configurations to which a listener refers.
 func routesOf(r *resource.Resource) (names []string) {
 	var listener listenerv3.Listener
 	_ = proto.Unmarshal(r.Value(), &listener)
@@ -181,14 +182,14 @@ func routesOf(r *resource.Resource) (names []string) {
 	return names
 }
 
-// refused returns how many responses the proxy has refused.
+// refused returns the number of responses that the proxy has refused.
 func (p *proxy) refused() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.refusals
 }
 
-// versions returns what the proxy has, by type and name.
+// versions returns the versions of the proxy's resources, by key.
 func (p *proxy) versions() map[resource.Key]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +206,8 @@ func (p *proxy) get(typeURL, name string) *resource.Resource {
 	return p.held[resource.Key{Type: typeURL, Name: name}]
 }
 
-// has waits until the proxy has what is wanted, and everything that is referred to.
+// has waits until the proxy has the wanted versions, and every resource to which its resources
+// refer.
 func (p *proxy) has(what string, want map[resource.Key]string) {
 	p.t.Helper()
 	eventually(p.t, what, func() (bool, string) {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestRefusal_EnvoyGatewayMovedToTakenPort edits a Gateway quickly: its port moves to ones that
-// another program has, and back. The accepted port answers all the time.
+// TestRefusal_EnvoyGatewayMovedToTakenPort edits a Gateway quickly: its port changes to ports that
+// another program uses, and back. The port that Envoy accepted answers all the time.
 func TestRefusal_EnvoyGatewayMovedToTakenPort(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "accessLogFile: /dev/stdout")
@@ -26,7 +26,7 @@ func TestRefusal_EnvoyGatewayMovedToTakenPort(t *testing.T) {
 		taken = append(taken, listener.Addr().(*net.TCPAddr).Port)
 	}
 	edits := 0
-	edit := func(port int) { // every edit moves the objects in the file, too
+	edit := func(port int) { // every edit also moves the objects to other lines
 		edits++
 		l.put("gateway.yaml", fmt.Sprintf(`# edit %d
 apiVersion: networking.istio.io/v1

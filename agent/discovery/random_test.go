@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// configurations returns the number of configurations of TestRandom: OUTRIDER_RANDOM, or 300.
+// configurations returns the number of random configurations: OUTRIDER_RANDOM, or 300.
 func configurations(t *testing.T) int {
 	text := os.Getenv("OUTRIDER_RANDOM")
 	if text == "" {
@@ -34,7 +34,7 @@ func configurations(t *testing.T) int {
 	return n
 }
 
-// randomKinds are the kinds of objects, and the largest number of each in a configuration.
+// randomKinds lists the kinds of objects, with the largest number of each in a configuration.
 var randomKinds = []struct {
 	kind string
 	make func() proto.Message
@@ -48,8 +48,8 @@ var randomKinds = []struct {
 	{"WorkloadEntry", func() proto.Message { return &networking.WorkloadEntry{} }, 2},
 }
 
-// TestRandom configures one Envoy of each kind with random configurations, one after the other:
-// Envoy must accept all that validation accepts.
+// TestRandom configures one Envoy of each kind with random configurations, one after the other.
+// Envoy must accept everything that validation accepts.
 func TestRandom(t *testing.T) {
 	seed := randomSeed(t)
 	t.Logf("OUTRIDER_SEED=%d repeats this run", seed)
@@ -82,7 +82,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	directory := t.TempDir()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	e := startEnvoy(t, kind, server)
-	// Envoy's own feed, as feeds of other views may be published later
+	// waits for Envoy's own feed, because feeds of other views may be published later
 	feed, err := server.Feed(nodeOf(t, kind))
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	for i := range configurations(t) / 2 {
 		r.share = 0.05 + 0.35*r.Float64()
 		var objects []string
-		// A cluster with a new name in each configuration shows when Envoy has reached it.
+		// A cluster with a unique name shows when Envoy has received the configuration.
 		marker := fmt.Sprintf("m%d.marker.test", i)
 		for _, k := range randomKinds {
 			for n := range r.IntN(k.most + 1) {
@@ -100,7 +100,8 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 				r.fill(spec.ProtoReflect(), 0)
 				if sidecar, ok := spec.(*networking.Sidecar); ok {
 					for _, e := range sidecar.Egress {
-						// also if a later configuration is refused and this one stays in force
+						// needed even if a later configuration is refused, so that this one stays
+						// in force
 						e.Hosts = append(e.Hosts, "shop/*.marker.test")
 					}
 				}
@@ -166,8 +167,8 @@ func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) 
 	return string(text)
 }
 
-// settled reports whether Envoy has answered for a snapshot, at least for its clusters, and no
-// response is in flight.
+// settled reports whether Envoy has answered a snapshot, at least its clusters, and no response is
+// in flight.
 func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string) {
 	streams := e.ads.Status(t.Context())
 	if len(streams) == 0 {
@@ -182,7 +183,7 @@ func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string
 	return true, ""
 }
 
-// refusals returns Envoy's refusals so far.
+// refusals returns the texts of Envoy's refusals so far.
 func (e *envoy) refusals() []string {
 	e.nacks.mu.Lock()
 	defer e.nacks.mu.Unlock()

@@ -10,16 +10,17 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// randomizer fills Istio's messages at random from their descriptors, so that new fields are
-// included. References are chosen from few values, so that objects interact and most are valid.
+// randomizer fills Istio's messages at random according to their descriptors, so that new fields
+// are included. There are few different names, so that objects refer to each other and most are
+// valid.
 type randomizer struct {
 	*rand.Rand
 	ports            []int
 	certificate, key string
-	share            float64 // how likely a field is given that need not be
+	share            float64 // probability that an optional field is set
 	hosts, gateways  []string
-	host             string // of the VirtualService that is being made
-	portNames        int    // of the object that is being made
+	host             string // host of the VirtualService under construction
+	portNames        int    // number of port names in the object under construction
 }
 
 func (r *randomizer) pick(of ...string) string { return of[r.IntN(len(of))] }
@@ -57,12 +58,11 @@ var required = map[string]bool{
 	"istio.networking.v1alpha3.Gateway.selector":                                     true,
 }
 
-// requiredNames has the names of fields that are always set, in any message.
+// requiredNames has the names of fields that are always set, in every message.
 var requiredNames = map[string]bool{"host": true, "name": true, "number": true, "protocol": true,
 	"destination": true, "address": true, "weight": true}
 
-// never has fields that no valid object of these tests has, as they need files or names that do not
-// exist.
+// never has fields that are never set, because they need files or names that do not exist.
 var never = map[string]bool{"credential_name": true, "credential_names": true, "target_refs": true,
 	"mirror": true, "mirror_percent": true, "network": true, "service_account": true,
 	"delegate": true, "tunnel": true,
@@ -70,10 +70,10 @@ var never = map[string]bool{"credential_name": true, "credential_names": true, "
 	"verify_certificate_hash": true, "ca_cert_credential_name": true, "gateways_match": true,
 	"source_namespace": true}
 
-// single has lists that most often have one element.
+// single has the names of lists that usually have one element.
 var single = map[string]bool{"export_to": true, "hosts": true, "sni_hosts": true, "gateways": true}
 
-// exclusive has fields of which a message has exactly one.
+// exclusive has groups of fields of which a message has exactly one.
 var exclusive = map[protoreflect.Name][]protoreflect.Name{
 	"HTTPRoute":   {"redirect", "direct_response", "route"},
 	"HTTPRewrite": {"uri_regex_rewrite", "uri"},
@@ -209,7 +209,7 @@ func (r *randomizer) fill(m protoreflect.Message, depth int) {
 		}
 		if strings.HasPrefix(string(field.FullName()), "google.") &&
 			field.Kind() == protoreflect.MessageKind {
-			continue // Struct, Any
+			continue // messages of any content: Struct and Any
 		}
 		r.field(m, field, depth)
 	}
@@ -268,7 +268,7 @@ func (r *randomizer) field(m protoreflect.Message, field protoreflect.FieldDescr
 		}
 	case field.Message() != nil:
 		inner := m.NewField(field).Message()
-		for range 5 { // most messages must say something
+		for range 5 { // a message without fields is rarely useful
 			if r.fill(inner, depth+1); proto.Size(inner.Interface()) > 0 {
 				break
 			}

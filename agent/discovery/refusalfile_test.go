@@ -18,22 +18,22 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// refusedBy returns what proxies of a node refuse, and have accepted in a size.
+// refusedBy returns the refusals of proxies with a node. The refused resource has a size.
 func refusedBy(node string, size int) refusedState {
 	return refusedState{kind: kind{Node: node}, State: resource.State{Refused: []resource.Refused{{
 		Resource: &resource.Resource{Type: resource.ClusterType, Name: "a", Version: "2"},
 		Accepted: resource.FromEncoded(resource.ClusterType, "a", make([]byte, size))}}}}
 }
 
-// serverWithRefusals returns a server that has read a file.
+// serverWithRefusals returns a server that has read a file of refusals.
 func serverWithRefusals(path string) *Server {
 	s := &Server{options: Options{Refusals: path, Logger: slog.New(slog.DiscardHandler)}}
 	s.refusals = s.readRefusals()
 	return s
 }
 
-// TestRefusals_FileOfAnyState reads a file that is damaged, too large or from another version, and
-// writes refusals of which one is too large. The next server has the others.
+// TestRefusals_FileOfAnyState reads a file that is damaged, too large or of another version, and
+// writes refusals of which one is too large. The next server has the other refusals.
 func TestRefusals_FileOfAnyState(t *testing.T) {
 	state := refusedBy
 	server := serverWithRefusals
@@ -71,8 +71,8 @@ func TestRefusals_FileOfAnyState(t *testing.T) {
 	}
 }
 
-// TestRefusals_FileWithAnInvalidEnvoyFilter reads the EnvoyFilters of an earlier version, one of
-// which is invalid for this one. What does not depend on it is read.
+// TestRefusals_FileWithAnInvalidEnvoyFilter reads the EnvoyFilters of an earlier version of the
+// agent, one of which is invalid for this one. Records that do not contain it are read.
 func TestRefusals_FileWithAnInvalidEnvoyFilter(t *testing.T) {
 	filter := func(field string) string {
 		return `[{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","namespace":"a",` +
@@ -98,7 +98,7 @@ func TestRefusals_FileWithAnInvalidEnvoyFilter(t *testing.T) {
 	}
 }
 
-// asUser calls do with the rights of another user on files.
+// asUser calls do with the file permissions of another user.
 func asUser(t *testing.T, uid int, do func()) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -111,13 +111,13 @@ func asUser(t *testing.T, uid int, do func()) {
 }
 
 // TestRefusals_FileThatCannotBeWritten stores refusals on a file system that is full or read-only,
-// and in a folder of another user. The file of before stays whole; refusals are stored once that
-// is possible. A file of another user in the agent's folder is replaced.
+// and in a folder of another user. The earlier file remains complete, and the refusals are stored
+// once that is possible. A file of another user in the agent's folder is replaced.
 func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
 	const nobody = 65534
 	for name, test := range map[string]struct {
-		options     string // of the file system
-		folder      int    // its owner
+		options     string // options of the mount
+		folder      int    // owner of the folder
 		breaks      func(folder string) error
 		restores    func(folder string) error
 		unreadable  bool
@@ -168,7 +168,7 @@ func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
 				t.Errorf("%s: the file of before has %q", name, got)
 			}
 			failed := make(chan error)
-			go func() { failed <- test.restores(folder) }() // as root
+			go func() { failed <- test.restores(folder) }() // runs as root
 			if err := cmp.Or(<-failed, s.persistRefusals()); err != nil {
 				t.Errorf("%s: once it is possible: %v", name, err)
 			}

@@ -30,7 +30,8 @@ spec: {hosts: [%s.test], http: [{rewrite: {uri: %s}, route: [{destination: {host
 `, name, name, path, name)
 }
 
-// refuse refuses the newest version of a resource, for a client that has it nevertheless.
+// refuse records a refusal of the newest version of a resource. The client has the resource
+// nevertheless.
 func refuse(t *testing.T, feed *resource.Feed, typeURL, name, reason string) {
 	t.Helper()
 	snapshot, _ := feed.Current()
@@ -43,7 +44,7 @@ func refuse(t *testing.T, feed *resource.Feed, typeURL, name, reason string) {
 
 const clusterOfA = "outbound|80||a.test"
 
-// timeoutOf returns the connect timeout of a cluster, "" if there is none.
+// timeoutOf returns the connect timeout of a cluster, "" if the cluster does not exist.
 func timeoutOf(t *testing.T, r *resource.Resource) string {
 	t.Helper()
 	if r == nil {
@@ -56,20 +57,21 @@ func timeoutOf(t *testing.T, r *resource.Resource) string {
 	return cluster.ConnectTimeout.AsDuration().String()
 }
 
-// newest returns the newest version of a resource of a sidecar.
+// newest returns the newest version of a resource for a sidecar.
 func (l *runs) newest(typeURL, name string) *resource.Resource {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
 	return snapshot.Get(resource.Key{Type: typeURL, Name: name})
 }
 
-// timeout returns the connect timeout of the newest cluster of a.test, "" if there is none.
+// timeout returns the connect timeout of the newest cluster of a.test, "" if the cluster does not
+// exist.
 func (l *runs) timeout() string {
 	l.t.Helper()
 	return timeoutOf(l.t, l.newest(resource.ClusterType, clusterOfA))
 }
 
-// reported waits until the problems contain the given texts, in order.
+// reported waits until the problems contain the texts, in order.
 func (l *runs) reported(what string, problems ...string) {
 	l.t.Helper()
 	eventually(l.t, what, func() (bool, string) {

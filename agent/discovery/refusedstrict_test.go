@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// headers returns an EnvoyFilter that puts a Lua filter into the listener of port 8081.
+// luaFilter returns an EnvoyFilter that adds a Lua filter to the listener of port 8081.
 func luaFilter(code string) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1alpha3
@@ -51,7 +51,7 @@ func plain(t *testing.T, r *resource.Resource) bool {
 	return false
 }
 
-// identityNode is a sidecar with an identity.
+// identityNode returns the node of a sidecar with an identity.
 func identityNode(minor uint32) *corev3.Node {
 	n := node("sidecar", "shop", map[string]any{"app": "edge"})
 	n.Metadata.Fields["OUTRIDER_IDENTITY"] = textValue("true")
@@ -67,7 +67,7 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 	good, bad := luaFilter("good"), luaFilter("bad")
 	for name, test := range map[string]struct {
 		first, second, third string
-		code                 string // in use; "": no filter
+		code                 string // code of the Lua filter that is applied; "": no filter
 	}{
 		"a new one, in one edit":      {"", bad + strict, "", ""},
 		"a new one, in two edits":     {"", bad, bad + strict, ""},
@@ -141,8 +141,8 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 	}
 }
 
-// TestRefusal_OfAResourceThatIsGone removes, while no agent runs, the port whose listener Envoy
-// refused with an EnvoyFilter: the next agent reports nothing of it.
+// TestRefusal_OfAResourceThatIsGone removes a port while no agent runs. Envoy had refused the
+// port's listener because of an EnvoyFilter; the next agent must not report that.
 func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
@@ -171,8 +171,8 @@ func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
 	l.reported("the next agent")
 }
 
-// TestRefusal_PolicyNotInForce has a proxy refuse a listener that becomes STRICT: that is an error
-// of the policy, and the proxy is not ready.
+// TestRefusal_PolicyNotInForce makes a proxy refuse a listener that becomes STRICT. That is an
+// error of the policy, and the proxy is not ready.
 func TestRefusal_PolicyNotInForce(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
@@ -221,7 +221,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 }
 
 // TestRefusal_ClosedPortDoesNotStayOpen closes a port of a sidecar without an identity by a policy,
-// in the edit that adds another port, whose listener Envoy refuses.
+// in the same edit that adds another port, whose listener Envoy refuses.
 func TestRefusal_ClosedPortDoesNotStayOpen(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
@@ -254,9 +254,9 @@ spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}, portLevelMtls
 	closed("a new epoch", f.connect(n, refuses))
 }
 
-// TestRefusal_PolicyNotInForceOnMovedPort moves a port of a sidecar in the edit that makes it
-// STRICT. Envoy refuses the listener of the new port, and the old one stays with plain text: that
-// is an error of the policy, for the next agent, too.
+// TestRefusal_PolicyNotInForceOnMovedPort changes the port of a sidecar in the same edit that makes
+// it STRICT. Envoy refuses the listener on the new port, and the listener on the old port still
+// accepts plain text: that is an error of the policy, also for the next agent.
 func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestRefusal_ObjectsThatAnOlderAgentReverted starts with the file of an agent that reverted a
-// DestinationRule and MeshConfig. They stay in force until a reload, after which Envoy refuses the
-// resources and keeps what it has.
+// TestRefusal_ObjectsThatAnOlderAgentReverted starts with the file of an older agent that had
+// reverted a DestinationRule and MeshConfig. The reverted versions stay in force until a reload.
+// After it, Envoy refuses the resources and retains the earlier ones.
 func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "connectTimeout: 7s\n")
@@ -41,7 +41,7 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 		l.next()
 		p := serveFleet(t, l.server).connect(n, refuses)
 		has(when, p)
-		must(t, l.server.Configure(l.settings())) // the agent's start, which Envoy may precede
+		must(t, l.server.Configure(l.settings())) // a start of the agent, after Envoy has connected
 		l.reported(when, problems[1], problems[0])
 		next := fmt.Sprint("next", i)
 		l.put(next+".yaml", fmt.Sprintf(webEntry, next, "10.0.0.3"))

@@ -14,10 +14,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// refusedEdits are edits of which an old version of Envoy refuses the resources of some types.
+// refusedEdits are edits whose resources of some types an old version of Envoy refuses.
 var refusedEdits = []struct {
 	name, file, text string
-	types            string // of the resources that it refuses
+	types            string // types of the refused resources
 }{
 	{"VirtualService", "routes.yaml", routesTo("a", "/next"), "RouteConfiguration"},
 	{"VirtualService without a rewrite", "routes.yaml",
@@ -69,9 +69,10 @@ spec: {host: a.test, trafficPolicy: {%s}}
 `, policy)
 }
 
-// TestRefusal_ConcernsNoOtherVersion has two versions of Envoy on one server. One refuses what each
-// edit changes. The other has it at once. The refusing one has what it had, and what that refers
-// to; new epochs of either have the same, also from the next server.
+// TestRefusal_ConcernsNoOtherVersion serves two versions of Envoy. One refuses the resources that
+// each edit changes; the other has them at once. The refusing Envoy retains the earlier resources,
+// and everything that they refer to. New epochs of either have the same resources, also from the
+// next server.
 func TestRefusal_ConcernsNoOtherVersion(t *testing.T) {
 	for _, test := range refusedEdits {
 		t.Run(test.name, func(t *testing.T) {
@@ -85,7 +86,7 @@ func TestRefusal_ConcernsNoOtherVersion(t *testing.T) {
 			l.next()
 			f := serveFleet(t, l.server)
 			var mu sync.Mutex
-			known := map[string]bool{} // versions from before the edit
+			known := map[string]bool{} // versions before the edit
 			edited := false
 			refuses := func(r *resource.Resource) bool {
 				mu.Lock()
@@ -170,9 +171,9 @@ func hasRoutes(t *testing.T, what string, p *proxy) {
 	}
 }
 
-// TestRefusal_WhatTheAcceptedVersionNeedsStays removes a service in the edit whose routes are
-// refused. Its cluster stays as long as the routes refer to it, for new epochs and the next server,
-// too; an unrelated listener is removed at once.
+// TestRefusal_WhatTheAcceptedVersionNeedsStays removes a service in the same edit whose routes are
+// refused. Its cluster stays as long as the accepted routes refer to it, also for new epochs and in
+// the next server. An unrelated listener is removed at once.
 func TestRefusal_WhatTheAcceptedVersionNeedsStays(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

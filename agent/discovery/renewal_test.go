@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// authority issues certificates.
+// authority is a CA that issues certificates.
 type authority struct{ tls.Certificate }
 
 func newAuthority(t *testing.T) authority {
@@ -30,7 +30,7 @@ func newAuthority(t *testing.T) authority {
 	return authority{signer}
 }
 
-// issue returns a certificate and its key in PEM.
+// issue returns a certificate and its key as PEM.
 func (a authority) issue(t *testing.T, serial int64, name string) (certificate, key []byte) {
 	t.Helper()
 	both := filepath.Join(t.TempDir(), "both.pem")
@@ -43,7 +43,7 @@ func (a authority) issue(t *testing.T, serial int64, name string) (certificate, 
 	return pem.EncodeToMemory(first), rest
 }
 
-// startWatching runs a server that follows mesh files and certificates, as in the agent.
+// startWatching runs a server that watches mesh files and certificates, as in the agent.
 func startWatching(t *testing.T, folder string, options discovery.Options) *discovery.Server {
 	t.Helper()
 	watcher := watch.New(watch.Options{Suffixes: []string{".yaml"},
@@ -63,7 +63,7 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 	return server
 }
 
-// habits are the ways of renewing certificates. Each writes a pair to cert.pem and key.pem of a
+// habits are common ways of renewing certificates. Each writes a pair to cert.pem and key.pem in a
 // directory, which does not exist at first.
 var habits = []struct {
 	name  string
@@ -79,7 +79,7 @@ var habits = []struct {
 			must(t, os.Rename(filepath.Join(next, name), filepath.Join(folder, name)))
 		}
 	}},
-	// as certbot does
+	// certbot renews in this way
 	{"links made anew", func(t *testing.T, folder string, certificate, key []byte) {
 		must(t, os.MkdirAll(folder, 0o700))
 		archive, err := os.MkdirTemp(t.TempDir(), "archive")
@@ -128,9 +128,9 @@ func noProblems(t *testing.T, server *discovery.Server) {
 	})
 }
 
-// TestCertificates_RenewalInEachWay configures certificates that do not exist yet,
-// then creates and twice renews them in each way: no listener is replaced, no request is lost, and
-// no outdated problem remains.
+// TestCertificates_RenewalInEachWay configures certificates that do not exist yet, then creates and
+// twice renews them in each way. No listener is replaced, no request is lost, and no outdated
+// problem remains.
 func TestCertificates_RenewalInEachWay(t *testing.T) {
 	a := newAuthority(t)
 	mesh := t.TempDir()
@@ -174,9 +174,9 @@ func TestCertificates_RenewalInEachWay(t *testing.T) {
 	}
 }
 
-// TestCertificates_MismatchedPairIsNotServed leaves a new certificate with the old key, and changes
-// the listener meanwhile. The old pair is served until the new one is complete; then the changed
-// listener takes effect, too.
+// TestCertificates_MismatchedPairIsNotServed writes a new certificate while the key is still the
+// old one, and changes the listener. The old pair is served until the new one is complete; then the
+// changed listener takes effect, too.
 func TestCertificates_MismatchedPairIsNotServed(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder := t.TempDir(), t.TempDir()
@@ -228,8 +228,8 @@ spec:
     tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
 `
 
-// TestCertificates_ClientCertificateRenewal renews the client certificate and the trusted
-// authorities of a DestinationRule in place.
+// TestCertificates_ClientCertificateRenewal renews the client certificate and the CA certificates
+// of a DestinationRule in place.
 func TestCertificates_ClientCertificateRenewal(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)

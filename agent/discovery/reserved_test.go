@@ -14,7 +14,8 @@ import (
 )
 
 // TestListener_HasOneOwner adds and removes a Sidecar and a service with the same listener. The
-// Sidecar takes precedence, the service gets a problem, and the remaining one has the listener.
+// Sidecar has precedence, and the service gets a problem. If one of them is removed, the other has
+// the listener.
 func TestListener_HasOneOwner(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: " +
 		"shop}\nspec:\n"
@@ -31,7 +32,7 @@ func TestListener_HasOneOwner(t *testing.T) {
 	feed := feedOf(t, server, "sidecar")
 	for _, step := range []struct {
 		put, remove string
-		want        string // the kind of whose the listener is; "" for nobody's
+		want        string // kind of the object that has the listener; "": there is no listener
 		reported    bool
 	}{
 		{put: "ServiceEntry", want: "ServiceEntry"},
@@ -48,7 +49,7 @@ func TestListener_HasOneOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		changes <- []string{path}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		got := ""
 		snapshot, _ := feed.Current()
 		if listener := snapshot.Get(resource.Key{Type: resource.ListenerType,
@@ -70,7 +71,7 @@ func TestListener_HasOneOwner(t *testing.T) {
 	}
 }
 
-// TestTaken_OtherListenersKeepTheirAddress has services, a Sidecar and a Gateway on ports of the
+// TestTaken_OtherListenersKeepTheirAddress adds services, a Sidecar and a Gateway on ports of the
 // agent and of the bootstrap.
 func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	taken := []discovery.Reserved{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1",
@@ -91,7 +92,7 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	for _, test := range []struct {
 		kind     string
 		objects  []string
-		want     []string // listeners
+		want     []string // names of the listeners
 		reported []string
 	}{
 		{"sidecar", []string{entry}, []string{"127.0.0.1_80"},
@@ -129,8 +130,8 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	}
 }
 
-// TestListener_OnePerAddress writes an address of a Gateway in two ways: there is one listener
-// with one route configuration.
+// TestListener_OnePerAddress writes the same address of a Gateway in two ways. There is one
+// listener with one route configuration.
 func TestListener_OnePerAddress(t *testing.T) {
 	for _, addresses := range [][2]string{{"", "0.0.0.0"}, {"0.0.0.0", ""},
 		{"'::'", "'0:0:0:0:0:0:0:0'"}, {"'FD00::1'", "'fd00:0::1'"}} {

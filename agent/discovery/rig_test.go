@@ -50,7 +50,7 @@ const bootstrap = `{
   }]}
 }`
 
-// envoy is a real Envoy fed by a discovery server.
+// envoy is a real Envoy that a discovery server configures.
 type envoy struct {
 	*parts.EnvoyProcess
 	ads   *xds.Server
@@ -74,14 +74,14 @@ func (r *refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
 	r.all = append(r.all, fmt.Sprintf("%s %v: %s", refusal.Type, refusal.Resources, refusal.Error))
 }
 
-// Addresses of the host of proxies with interception.
+// Addresses of the host, for proxies with interception.
 const (
 	capturedAddress  = "10.8.0.1"
 	capturedAddress6 = "fd08::1"
 )
 
-// bootstrapOf returns the bootstrap of an Envoy of a kind: sidecar, router, or REDIRECT, REDIRECT6
-// (IPv6 as well) or TPROXY for a sidecar with interception.
+// bootstrapOf returns the bootstrap of an Envoy of a kind: sidecar, router, or for a sidecar with
+// interception REDIRECT, REDIRECT6 (IPv6 as well) or TPROXY.
 func bootstrapOf(kind, admin, server string) string {
 	dual := ""
 	if kind == "REDIRECT6" {
@@ -96,13 +96,14 @@ func bootstrapOf(kind, admin, server string) string {
 		Replace(fmt.Sprintf(bootstrap, "sidecar", admin, server, ""))
 }
 
-// startEnvoy runs an Envoy of a kind (see bootstrapOf) against a server until the test ends.
+// startEnvoy runs an Envoy of a kind (see bootstrapOf), configured by a server, until the test
+// ends.
 func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 	t.Helper()
 	return startEnvoyWith(t, kind, server, func(bootstrap string) string { return bootstrap })
 }
 
-// startEnvoyWith is startEnvoy with a change of the bootstrap.
+// startEnvoyWith runs an Envoy as startEnvoy does, with a changed bootstrap.
 func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
 	with func(bootstrap string) string) *envoy {
 	t.Helper()
@@ -133,8 +134,8 @@ func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
 	return e
 }
 
-// startEnvoyOn runs an Envoy with a bootstrap, whose admin interface is on a socket, until the test
-// ends.
+// startEnvoyOn runs an Envoy with a bootstrap until the test ends. admin is the socket of its admin
+// interface.
 func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
 	t.Helper()
 	return &envoy{EnvoyProcess: parts.StartEnvoy(t, admin, bootstrap,
@@ -157,7 +158,7 @@ func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	parts.EventuallySees(t, 30*time.Second, what, holds)
 }
 
-// freePorts returns different ports that are free now.
+// freePorts returns distinct ports that are free now.
 func freePorts(t testing.TB, count int) []int {
 	t.Helper()
 	ports := make([]int, count)
@@ -167,7 +168,7 @@ func freePorts(t testing.TB, count int) []int {
 	return ports
 }
 
-// echo is the description of a request by a backend.
+// echo is the JSON description of a request in a response of backend.
 type echo struct {
 	Backend string
 	Host    string
@@ -177,13 +178,13 @@ type echo struct {
 	Headers http.Header
 }
 
-// backend answers with a description of the request. It answers paths below /status/ with that
-// status, and those below /delay/ after that time. A backend called bad answers every request with
-// 503, one called slow after 300 ms.
+// backend is an HTTP server whose responses describe the request. For a path below /status/ it
+// responds with that status, for one below /delay/ after that time. A backend called bad responds
+// to every request with 503, one called slow after 300 ms.
 type backend struct {
 	name  string
 	seen  atomic.Int64
-	asked sync.Map // "host/path" of every request
+	asked sync.Map // "host/path" of every request so far
 }
 
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -215,8 +216,8 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Query: r.URL.RawQuery, Proto: r.Proto, Headers: r.Header})
 }
 
-// serve runs a backend until the test ends and returns its port. two lets it speak HTTP/2 without
-// TLS, and nothing else.
+// serve serves the backend until the test ends, and returns the port. two makes it support only
+// HTTP/2 without TLS.
 func (b *backend) serve(t testing.TB, two bool) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -243,7 +244,7 @@ func run(t testing.TB, server *http.Server, listener net.Listener) int {
 	return 0
 }
 
-// serveTLS runs a backend that speaks TLS.
+// serveTLS serves the backend with TLS.
 func (b *backend) serveTLS(t testing.TB, certificate, key string) int {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(certificate, key)
@@ -259,11 +260,11 @@ func (b *backend) serveTLS(t testing.TB, certificate, key string) int {
 	return run(t, b.server(), listener)
 }
 
-// echoTCP answers every line with its name before it.
+// echoTCP returns a port on which a server sends back every line, with its name before it.
 func echoTCP(t testing.TB, name string) int {
 	t.Helper()
 	return serveTCP(t, func(connection net.Conn) {
-		lines := bufio.NewScanner(connection) // a line may come in pieces
+		lines := bufio.NewScanner(connection) // a line may arrive in pieces
 		for lines.Scan() {
 			if _, err := io.WriteString(connection, name+":"+lines.Text()+"\n"); err != nil {
 				return

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// meshOf writes objects, each "Kind namespace/name: spec" with the spec in YAML's flow style, and
-// returns the directory.
+// meshOf writes objects to a new directory, which it returns. Each object is "Kind namespace/name:
+// spec", with the spec in YAML's flow style.
 func meshOf(t *testing.T, objects ...string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -29,7 +29,8 @@ func meshOf(t *testing.T, objects ...string) string {
 	return directory
 }
 
-// readableResource returns a resource as text without white space, "" if there is none.
+// readableResource returns a resource as text without white space, "" if the resource does not
+// exist.
 func readableResource(t *testing.T, r *resource.Resource) string {
 	t.Helper()
 	if r == nil {
@@ -42,8 +43,7 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 	return strings.Join(strings.Fields(prototext.Format(message)), "")
 }
 
-// TestSees_HiddenObjectsChangeNothing has objects that are not visible to a proxy besides visible
-// ones.
+// TestSees_HiddenObjectsChangeNothing adds objects that are not visible to a proxy to visible ones.
 func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 	const (
 		static = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +
@@ -59,7 +59,7 @@ func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 		kind      string
 		namespace string
 		key       resource.Key
-		want      string // part of the resource; "" where there is to be none
+		want      string // part of the resource; "": the resource must not exist
 		objects   []string
 	}{
 		{"a rule for the whole mesh, in its own namespace", "router", "istio-system", cluster,
@@ -111,7 +111,7 @@ func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 	}
 }
 
-// contains reports the parts that a text lacks.
+// contains fails the test for each wanted part that a text lacks.
 func contains(t *testing.T, what, got string, want ...string) {
 	t.Helper()
 	for _, part := range want {

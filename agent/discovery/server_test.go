@@ -40,7 +40,7 @@ spec: {hosts: [%[1]s.test], http: [{timeout: %[2]s, route: [{destination: {host:
 `
 )
 
-// TestPublish_ChangesOnly lists the resources that each kind of change sends.
+// TestPublish_ChangesOnly lists which resources each kind of change sends.
 func TestPublish_ChangesOnly(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string, values ...any) string {
@@ -90,7 +90,7 @@ func TestPublish_ChangesOnly(t *testing.T) {
 	} {
 		before, _ := feed.Current()
 		changes <- []string{test.path()}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		keys, ok := feed.Since(before.Sequence)
 		if !ok {
 			t.Fatal("the feed forgot")
@@ -138,7 +138,7 @@ func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 		before, _ := feed.Current()
 		write(t, path, workload(test.labels))
 		changes <- []string{path}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		keys, _ := feed.Since(before.Sequence)
 		var got []string
 		for _, key := range keys {
@@ -154,8 +154,8 @@ func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 	}
 }
 
-// TestRefused_ReportsProblems configures a server whose certificate does not exist: its listener
-// listens, and delays no other.
+// TestRefused_ReportsProblems configures a server whose certificate does not exist. Its listener
+// accepts connections, and delays no other listener.
 func TestRefused_ReportsProblems(t *testing.T) {
 	directory := t.TempDir()
 	certificate, key := certificate(t)

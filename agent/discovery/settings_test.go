@@ -113,7 +113,7 @@ func TestMeshConfig_FollowsFile(t *testing.T) {
 	} {
 		write(t, file, step.content)
 		changes <- []string{file}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		if got := timeout(); got != step.want {
 			t.Errorf("%q: connect timeout %v, want %v", step.content, got, step.want)
 		}
@@ -128,7 +128,8 @@ func TestMeshConfig_FollowsFile(t *testing.T) {
 	}
 }
 
-// TestServer_TrustDomainsAreThoseOfMeshConfig replaces a MeshConfig by a setting.
+// TestServer_TrustDomainsAreThoseOfMeshConfig replaces one MeshConfig by another in the settings,
+// and compares the trust domains.
 func TestServer_TrustDomainsAreThoseOfMeshConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, file, "trustDomain: a.test\ntrustDomainAliases: [b.test]\n")

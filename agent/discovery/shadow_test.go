@@ -27,8 +27,8 @@ metadata: {name: %s}
 spec: {hosts: [%s], gateways: [%s], http: %s}
 `
 
-// TestCheck_WarnsOfHiddenVirtualServices has one host in two files; a.yaml is the
-// older one.
+// TestCheck_WarnsOfHiddenVirtualServices checks two files with VirtualServices for the same host;
+// those in a.yaml are older.
 func TestCheck_WarnsOfHiddenVirtualServices(t *testing.T) {
 	const answer = "directResponse: {status: 200}"
 	const all = "[{" + answer + "}]"

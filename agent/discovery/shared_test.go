@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestViews_ShareEqualResources serves different proxies in every order: each gets the same
-// resources as alone.
+// TestViews_ShareEqualResources serves different proxies in every order. Each gets the same
+// resources as if it were alone.
 func TestViews_ShareEqualResources(t *testing.T) {
 	at := func(region string) *corev3.Node {
 		n := node("sidecar", "shop", nil)
@@ -26,7 +26,7 @@ func TestViews_ShareEqualResources(t *testing.T) {
 		"10.0.0.2, locality: us}]}"
 	for _, test := range []struct {
 		name    string
-		mesh    string // MeshConfig
+		mesh    string // text of MeshConfig
 		objects []string
 		nodes   []*corev3.Node
 	}{

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// onePort is a Sidecar that listens on one port for an application, and a PeerAuthentication.
+// onePort has a Sidecar that listens on one port for an application, and a PeerAuthentication.
 const onePort = `apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default}
@@ -30,7 +30,8 @@ metadata: {name: default}
 spec: {mtls: {mode: %s}}
 `
 
-// TestStrict_AcceptsNothingWithoutIdentity changes the mode of a proxy without a certificate.
+// TestStrict_AcceptsNothingWithoutIdentity changes the mode of mutual TLS of a proxy without a
+// certificate: with STRICT it accepts no connection.
 func TestStrict_AcceptsNothingWithoutIdentity(t *testing.T) {
 	a, port := (&backend{name: "a"}).serve(t, false), parts.FreePort(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -58,8 +59,8 @@ func TestStrict_AcceptsNothingWithoutIdentity(t *testing.T) {
 	}
 }
 
-// TestStrict_AcceptsNothingWithoutIdentityWhenCaptured connects to a declared port and to one of no
-// service.
+// TestStrict_AcceptsNothingWithoutIdentityWhenCaptured opens captured connections to a declared
+// port, and to one that is in no service.
 func TestStrict_AcceptsNothingWithoutIdentityWhenCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -120,8 +121,8 @@ func TestStrict_AcceptsNothingBeforeTheFirstCertificate(t *testing.T) {
 	}
 }
 
-// TestPeerAuthentication_TakesVersionsAndSuitesOfMeshConfig changes meshMTLS. tlsDefaults have no
-// effect on mutual TLS in the mesh.
+// TestPeerAuthentication_TakesVersionsAndSuitesOfMeshConfig changes meshMTLS in MeshConfig.
+// tlsDefaults must have no effect on mutual TLS in the mesh.
 func TestPeerAuthentication_TakesVersionsAndSuitesOfMeshConfig(t *testing.T) {
 	a, port := (&backend{name: "a"}).serve(t, false), parts.FreePort(t)
 	folder := t.TempDir()
@@ -137,7 +138,7 @@ func TestPeerAuthentication_TakesVersionsAndSuitesOfMeshConfig(t *testing.T) {
 		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
 	for _, step := range []struct {
 		config           string
-		with128, with256 bool // of TLS 1.2
+		with128, with256 bool // whether these cipher suites of TLS 1.2 are accepted
 	}{
 		{"", true, true},
 		{"tlsDefaults: {minProtocolVersion: TLSV1_3}", true, true},
@@ -162,7 +163,7 @@ func TestPeerAuthentication_TakesVersionsAndSuitesOfMeshConfig(t *testing.T) {
 	}
 }
 
-// TestMutualTLS_FollowsMeshConfig turns automatic mutual TLS off, and has proxies without an
+// TestMutualTLS_FollowsMeshConfig disables automatic mutual TLS, and serves proxies without an
 // identity.
 func TestMutualTLS_FollowsMeshConfig(t *testing.T) {
 	folder, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
@@ -183,7 +184,7 @@ func TestMutualTLS_FollowsMeshConfig(t *testing.T) {
 	} {
 		write(t, config, step.config)
 		changes <- []string{config}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		snapshot, _ := feedOf(t, server, step.kind).Current()
 		var cluster clusterv3.Cluster
 		if r := snapshot.Get(resource.Key{Type: resource.ClusterType,
@@ -196,8 +197,8 @@ func TestMutualTLS_FollowsMeshConfig(t *testing.T) {
 	}
 }
 
-// TestPeerAuthentication_EndsTLSOfSidecars has TLS settings of a Sidecar, which count unless a
-// PeerAuthentication sets mutual TLS.
+// TestPeerAuthentication_EndsTLSOfSidecars: the TLS settings of a Sidecar apply unless a
+// PeerAuthentication requires mutual TLS.
 func TestPeerAuthentication_EndsTLSOfSidecars(t *testing.T) {
 	cert, key := certificate(t)
 	folder := t.TempDir()
@@ -211,7 +212,7 @@ func TestPeerAuthentication_EndsTLSOfSidecars(t *testing.T) {
 			"protocol: HTTPS,", 1)
 		write(t, file, text)
 		changes <- []string{file}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the change before
 		feedOf(t, server, "sidecar identity")
 		problems := server.Problems()
 		if len(problems) > 0 != (problem != "") || len(problems) > 0 &&

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// twoPorts is a Sidecar that listens on two ports for an application.
+// twoPorts has a Sidecar that listens on two ports for an application.
 const twoPorts = `apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default, namespace: shop}
@@ -30,7 +30,7 @@ metadata: {name: default, namespace: shop}
 spec: {mtls: {mode: STRICT}}
 `
 
-// plain returns the listeners of a proxy with an identity that accept plain text.
+// plain returns the listeners that accept plain text, of a proxy with an identity.
 func (l *runs) plain() string {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar identity").Current()
@@ -54,8 +54,8 @@ func (l *runs) plain() string {
 	return strings.Join(all, " ")
 }
 
-// TestStrict_StaysWhenItsFileIsInvalid breaks the syntax of a PeerAuthentication's file, then
-// also renames it: without a last good version everything is denied.
+// TestStrict_StaysWhenItsFileIsInvalid makes the file of a PeerAuthentication invalid, then also
+// renames it. Without a last good version everything is denied.
 func TestStrict_StaysWhenItsFileIsInvalid(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

@@ -14,11 +14,11 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// suite has the backends of the cases.
+// suite holds the backends that the cases use.
 type suite struct {
-	variables map[string]string // by the name in cases
+	variables map[string]string // ports of backends by their variable in cases
 	backends  map[string]*backend
-	ports     []int // that nobody took yet
+	ports     []int // free ports that no case uses yet
 }
 
 // newSuite runs the backends until the test ends.
@@ -52,7 +52,7 @@ func (s *suite) take() int {
 	return port
 }
 
-// cases reads the cases of a folder.
+// cases reads the cases in a folder.
 func (s *suite) cases(t *testing.T, folder string) []*conformanceCase {
 	t.Helper()
 	var cases []*conformanceCase
@@ -62,7 +62,7 @@ func (s *suite) cases(t *testing.T, folder string) []*conformanceCase {
 	return cases
 }
 
-// caseFiles returns the files of the cases in a directory, or in all ("*").
+// caseFiles returns the files of the cases in a directory; "*" stands for all directories.
 func caseFiles(t *testing.T, folder string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "conformance", folder, "*.txtar"))
@@ -74,16 +74,16 @@ func caseFiles(t *testing.T, folder string) []string {
 
 type conformanceCase struct {
 	name, mesh string
-	later      string // objects in place of mesh, from some request on
+	later      string // objects that replace mesh from a certain request on
 	meshConfig string
-	node       string // the kind of its Envoy: see bootstrapOf
+	node       string // kind of the case's Envoy; see bootstrapOf
 	port       int
 	exchanges  []*exchange
-	problems   []string // parts of problems that are expected and were not seen yet
+	problems   []string // parts of expected problems that were not reported yet
 }
 
-// ask makes the requests of a case through its Envoy. c.problems has the expected problems that
-// were not reported, which fail the test. change replaces the objects of the case.
+// ask sends the requests of a case through its Envoy. Expected problems that were not reported
+// remain in c.problems, and fail the test. change replaces the objects of the case.
 func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer,
 	change func(objects string)) {
 	t.Helper()
@@ -109,8 +109,8 @@ func findCase(cases []*conformanceCase, name string) *conformanceCase {
 	return &conformanceCase{}
 }
 
-// missing returns an expected problem of a case that is not reported, "" if there is none. A
-// refusal by Envoy is reported once the refused one of several resources is known.
+// missing returns an expected problem that is not reported, "" if all are. A refusal by Envoy is
+// reported once it is known which of several resources Envoy refused.
 func missing(cases []*conformanceCase, reported []discovery.Problem) string {
 	for _, c := range cases {
 		for _, want := range c.problems {
@@ -183,7 +183,8 @@ func nodeFor(folder, name string) string {
 	case folder == "router", folder == "alone" && strings.HasPrefix(name, "router-"):
 		return "router"
 	case folder == "captured" && strings.HasPrefix(name, "tproxy"):
-		return "TPROXY" // that Envoy takes it; routing connections to it is the machine's
+		// tests that Envoy accepts the listener; the capture of connections is not set up here
+		return "TPROXY"
 	case folder == "captured" && strings.HasPrefix(name, "ipv6"):
 		return "REDIRECT6"
 	case folder == "captured":

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// tokenKey signs tokens.
+// tokenKey is a key that signs tokens.
 type tokenKey struct {
 	id     string
 	signer crypto.Signer
@@ -43,7 +43,7 @@ func newTokenKey(t *testing.T, id, algorithm string) tokenKey {
 
 func encode64(text []byte) string { return base64.RawURLEncoding.EncodeToString(text) }
 
-// keySet returns the public keys.
+// keySet returns a key set (JWKS) with the public keys.
 func keySet(keys ...tokenKey) string {
 	all := []map[string]string{}
 	for _, k := range keys {
@@ -52,16 +52,16 @@ func keySet(keys ...tokenKey) string {
 			all = append(all, map[string]string{"kty": "RSA", "kid": k.id,
 				"n": encode64(public.N.Bytes()), "e": encode64(big.NewInt(int64(public.E)).Bytes())})
 		case *ecdsa.PublicKey:
-			point, _ := public.Bytes() // of P-256
+			point, _ := public.Bytes() // keys on the curve P-256 can always be encoded
 			all = append(all, map[string]string{"kty": "EC", "crv": "P-256", "kid": k.id,
 				"x": encode64(point[1:33]), "y": encode64(point[33:])})
 		}
 	}
-	text, _ := json.Marshal(map[string]any{"keys": all}) // texts
+	text, _ := json.Marshal(map[string]any{"keys": all}) // texts can always be encoded
 	return string(text)
 }
 
-// sign returns a token with claims, which is valid for an hour unless they say otherwise.
+// sign returns a token with claims. It is valid for an hour unless the claims say otherwise.
 func (k tokenKey) sign(t *testing.T, claims map[string]any) string {
 	t.Helper()
 	all := map[string]any{"exp": time.Now().Add(time.Hour).Unix(), "sub": "alice"}
@@ -95,8 +95,8 @@ func (k tokenKey) sign(t *testing.T, claims map[string]any) string {
 	return text + "." + encode64(signature)
 }
 
-// tokenMesh has a gateway on port 7601, a Sidecar's ingress on 7602, and rules for their tokens.
-// The gateway routes by claims to backend b.
+// tokenMesh has a gateway on port 7601, an ingress listener of a Sidecar on 7602, and
+// RequestAuthentications for both. The gateway routes requests with certain claims to backend b.
 const tokenMesh = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: shop}
@@ -177,7 +177,8 @@ spec:
 ---
 `
 
-// tokenBackend answers with its name and the headers that come from tokens.
+// tokenBackend runs a backend that answers with its name and the headers that were made from
+// tokens.
 func tokenBackend(t *testing.T, name string) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -236,7 +237,7 @@ func TestTokens_AnswersAsWithIstiod(t *testing.T) {
 		path    string
 		header  http.Header
 		status  int
-		gateway string // answer
+		gateway string // expected answer
 		sidecar string
 	}{
 		{"no token", "/", nil, 200, "a", "a"},

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// typedFilter has a typed_config of a type that the discovery server does not link.
+// typedFilter is an EnvoyFilter with a typed_config whose type the discovery server does not link.
 const typedFilter = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: limit, namespace: shop}
@@ -33,14 +33,14 @@ spec:
           FIELD: 1
 `
 
-// typed is a checker whose answer a test sets.
+// typed is a checker of typed_configs whose results a test sets.
 type typed struct {
 	runs    atomic.Int32
 	fails   atomic.Bool
 	checker typedconfig.Checker
 }
 
-// newTyped returns a checker that knows of the field good.
+// newTyped returns a checker that knows only the field "good".
 func newTyped() *typed {
 	c := &typed{}
 	c.checker.Run = func(_ context.Context, configs []typedconfig.Config) (
@@ -61,7 +61,7 @@ func newTyped() *typed {
 	return c
 }
 
-// typedRig is a server with one EnvoyFilter.
+// typedRig runs a server with one EnvoyFilter.
 type typedRig struct {
 	t       *testing.T
 	file    string
@@ -91,7 +91,8 @@ func (r *typedRig) change(field string) {
 	r.changes <- nil
 }
 
-// settle has the file read once more when it is no longer so new that each scan reads it.
+// settle makes the server read the file once more when it is so old that later scans do not read
+// it.
 func (r *typedRig) settle() {
 	r.t.Helper()
 	written := time.Now()
@@ -103,7 +104,7 @@ func (r *typedRig) settle() {
 	}
 }
 
-// expect waits until the server has exactly the problem and the object has the field in force.
+// expect waits until the server has exactly one problem, and the object with a field is in force.
 func (r *typedRig) expect(what, problem, field string) {
 	r.t.Helper()
 	eventually(r.t, what, func() (bool, string) {
@@ -151,7 +152,8 @@ func TestTypedConfigs_MisspeltFieldKeepsVersionBefore(t *testing.T) {
 	if err := r.server.Configure(discovery.Settings{EnvoyVersion: "1.40.3"}); err != nil {
 		t.Fatal(err)
 	}
-	r.expect("an older Envoy has it not", "error ", "bad") // the version before
+	// the version before this one stays in force
+	r.expect("an older Envoy has it not", "error ", "bad")
 	if n := r.runs.Load(); n != 2 {
 		t.Errorf("the process ran %d times for two texts", n)
 	}
@@ -165,13 +167,13 @@ func TestTypedConfigs_EnvoyDecidesIfTheyCannotBeChecked(t *testing.T) {
 		"typed_config: outrider.test.Unlinked is checked by Envoy alone: no memory", "good")
 	r.change("bad")
 	r.expect("changed", "warning ", "bad")
-	if n := r.runs.Load(); n != 2 { // the second one asks whether it works at all
+	if n := r.runs.Load(); n != 2 { // the second run checks whether the checker works at all
 		t.Errorf("the process ran %d times within a minute after it failed", n)
 	}
 }
 
-// TestTypedConfigs_UpgradeKeepsWhatWasInForce starts on a state of an agent that did not check
-// typed_configs. What it served may close something.
+// TestTypedConfigs_UpgradeKeepsWhatWasInForce starts with the state of an agent that did not check
+// typed_configs. EnvoyFilters that it applied stay in force, because they may restrict access.
 func TestTypedConfigs_UpgradeKeepsWhatWasInForce(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "served.json")
 	write(t, state, `{"version":1}`)
@@ -194,7 +196,8 @@ func TestTypedConfigs_UpgradeKeepsWhatWasInForce(t *testing.T) {
 	r.expect("after an ordinary start", "error ", "")
 }
 
-// TestTypedConfigs_NewerEnvoyMayHaveFields misspells a field of a type that is linked.
+// TestTypedConfigs_NewerEnvoyMayHaveFields misspells a field of a linked type. For a newer Envoy,
+// that is not an error.
 func TestTypedConfigs_NewerEnvoyMayHaveFields(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, file, "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\n"+

@@ -20,7 +20,7 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// readUnshown returns the reasons why no case has a key.
+// readUnshown returns by key the reason why no case has it.
 func readUnshown(t *testing.T, api *istioAPI) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "unshown"))
@@ -51,7 +51,7 @@ func readUnshown(t *testing.T, api *istioAPI) map[string]string {
 var severities = map[string]condition.Severity{"refused": condition.Error,
 	"warned": condition.Warning, "noted": condition.Info}
 
-// justify verifies the reason why no case has a key.
+// justify checks that the reason why no case has a key is true.
 func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	t.Helper()
 	claim, _, _ := strings.Cut(reason, ":")
@@ -82,7 +82,7 @@ func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	}
 }
 
-// testsHere returns the names of this package's tests.
+// testsHere returns the names of the tests in this package.
 func testsHere(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")
@@ -102,12 +102,12 @@ func testsHere(t *testing.T) (names []string) {
 	return names
 }
 
-// inCases reports whether cases may have a key with this reason.
+// inCases reports whether cases may have a key although there is a reason why none shows it.
 func inCases(reason string) bool {
 	return strings.HasPrefix(reason, "default") || strings.HasPrefix(reason, "label")
 }
 
-// fileOf returns the content of a file of an archive, "" if there is none.
+// fileOf returns the content of a file in an archive, "" if there is none.
 func fileOf(archive *txtar.Archive, name string) string {
 	for _, f := range archive.Files {
 		if f.Name == name {
@@ -119,8 +119,8 @@ func fileOf(archive *txtar.Archive, name string) string {
 
 var index = regexp.MustCompile(`\[[^]]*\]`)
 
-// isOf reports whether a finding's field is that of a key, or contains it. A WorkloadGroup's
-// finding is about the whole object.
+// isOf reports whether a finding is about the field of a key, or about one that contains the field.
+// A finding in a WorkloadGroup is about the whole object.
 func isOf(key, field string) bool {
 	path, _, _ := strings.Cut(key, "=")
 	kind, path, _ := strings.Cut(path, ".")
@@ -129,7 +129,8 @@ func isOf(key, field string) bool {
 		kind == "WorkloadGroup"
 }
 
-// provoke sets a key in an object, or in MeshConfig, and returns the findings of validation.
+// provoke sets the field of a key in an object, or in MeshConfig, and returns the findings of
+// validation.
 func (a *istioAPI) provoke(t *testing.T, key string) []object.Finding {
 	t.Helper()
 	path, value, _ := strings.Cut(key, "=")
@@ -166,7 +167,7 @@ func (a *istioAPI) provoke(t *testing.T, key string) []object.Finding {
 		Namespace: "shop", Name: "x"}, Spec: spec})
 }
 
-// set sets a field to some value, or to the named value of an enumeration.
+// set sets a field to any value, or to the named value of an enum.
 func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value string) {
 	one := protoreflect.ValueOfString("x")
 	switch {
@@ -201,10 +202,10 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value strin
 	m.Set(field, one)
 }
 
-// complete sets the fields that validation requires before it checks others.
+// complete sets the fields that validation requires before it checks other fields.
 func complete(spec proto.Message) {
 	simple := func(tls *networking.ServerTLSSettings) {
-		// otherwise the mode is the field under test
+		// unless the mode itself is the field under test
 		if tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH && proto.Size(tls) > 0 {
 			tls.Mode = networking.ServerTLSSettings_SIMPLE
 		}

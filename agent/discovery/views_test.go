@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestViews_DropsIdleOnes serves proxies that differ by a label, and disconnects them.
+// TestViews_DropsIdleOnes serves proxies that differ in a label, and disconnects them: the views
+// without a proxy are dropped.
 func TestViews_DropsIdleOnes(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "web.yaml")
@@ -29,7 +30,7 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 		holds := func(when string, views int) {
 			t.Helper()
 			changes <- []string{path}
-			changes <- nil // taken once the one before is done
+			changes <- nil // the server receives this once it has processed the change before
 			if got := server.Stats().Views; got != views {
 				t.Errorf("%s: %d views, want %d", when, got, views)
 			}
@@ -45,7 +46,7 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 		leaveB()
 		holds("one left just now", 3)
 		time.Sleep(9 * time.Minute)
-		ask("b")() // it is back for a moment
+		ask("b")() // the proxy connects again for a short time
 		leaveC()
 		time.Sleep(9 * time.Minute)
 		holds("two are away for nine minutes", 3)
@@ -57,8 +58,9 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 	})
 }
 
-// A proxy that invents nodes costs the views of MaxViews. The others are served, and a new kind is
-// once one of them is not used.
+// TestViews_InventedNodesCostNothing: a proxy that sends invented nodes creates at most MaxViews
+// views. Other proxies are served, and one of a new kind is served once a view is not used any
+// more.
 func TestViews_InventedNodesCostNothing(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "web.yaml")

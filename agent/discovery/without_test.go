@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// everyConfiguration returns the configurations of the golden files, of the files for defaults, and
-// of cases.
+// everyConfiguration returns the configurations of the golden files, of the files for default
+// values, and of the cases.
 func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configuration) {
 	t.Helper()
 	golden, err := filepath.Glob(filepath.Join("testdata", "golden", "*.txtar"))
@@ -30,7 +30,7 @@ func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configura
 		c := goldenConfiguration(archive)
 		c.name = file
 		for _, p := range c.serve(t).Problems() {
-			// an invalid object has no resources, with the field or without
+			// an invalid object has no resources, whether it has the field or not
 			if p.Severity == condition.Error {
 				t.Error(p)
 			}
@@ -44,12 +44,12 @@ func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configura
 	return all
 }
 
-// isDefault checks that a value is the default: the configurations that have it produce the same
+// isDefault checks that a value is the default: every configuration that has it results in the same
 // resources without it.
 func (a *istioAPI) isDefault(t *testing.T, key string, known []configuration) {
 	t.Helper()
 	if a.wordless[key] {
-		return // the default value of an enumeration
+		return // a default value of an enum
 	}
 	having := 0
 	for _, c := range known {
@@ -68,8 +68,8 @@ func (a *istioAPI) isDefault(t *testing.T, key string, known []configuration) {
 	}
 }
 
-// sameWithout returns how often a configuration has a field, and whether its resources are the same
-// without it.
+// sameWithout returns how many fields were removed from a configuration, and whether its resources
+// are the same without them.
 func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (stripped int,
 	same bool) {
 	t.Helper()
@@ -77,7 +77,8 @@ func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (strip
 	if stripped == 0 {
 		return 0, true
 	}
-	before, _ := a.strippedOf(t, "", c) // not c as it is: objects are on other lines
+	// compares with a re-encoded configuration, because the objects are on other lines than in c
+	before, _ := a.strippedOf(t, "", c)
 	becomes := func(c configuration) string {
 		return string(txtar.Format(&txtar.Archive{Files: readable(t, feedOf(t, c.serve(t),
 			c.kind))}))
@@ -85,7 +86,7 @@ func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (strip
 	return stripped, becomes(before) == becomes(after)
 }
 
-// strippedOf removes a field from a configuration, and returns how often.
+// strippedOf removes a field from a configuration, and returns how many were removed.
 func (a *istioAPI) strippedOf(t *testing.T, key string, c configuration) (configuration, int) {
 	t.Helper()
 	var stripped int

@@ -22,10 +22,11 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// backend answers HTTP requests with what it got, and lines of TCP with themselves.
+// backend is the ports of two servers: HTTP responses describe the request, and lines over TCP are
+// sent back.
 type backend struct{ http, tcp int }
 
-// random are the headers that Envoy makes up, and the name of the operation in traces.
+// random are the headers whose values Envoy generates, and the name of the operation in traces.
 var random = []string{"X-Request-Id", "Traceparent", "X-Envoy-Expected-Rq-Timeout-Ms",
 	"X-Envoy-Decorator-Operation"}
 
@@ -59,7 +60,7 @@ func startBackend(t testing.TB) backend {
 	return b
 }
 
-// described returns a request as text.
+// described returns a text that describes a request.
 func described(r *http.Request) string {
 	text := fmt.Sprintf("%s %s\nhost: %s\n", r.Method, r.RequestURI, r.Host)
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
@@ -84,13 +85,13 @@ func serveHTTP(t testing.TB, handler http.Handler) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// authorizers are the external authorizers of CUSTOM policies.
+// authorizers are the external authorizers that CUSTOM policies name.
 type authorizers struct {
 	http, grpc, dead int
-	called           atomic.Pointer[string] // host of the last one that was called
+	called           atomic.Pointer[string] // host of the authorizer that was called last
 }
 
-// take returns the authorizer that was called since the last call.
+// take returns the authorizer that was called since its last call.
 func (a *authorizers) take() string {
 	if host := a.called.Swap(nil); host != nil {
 		return *host
@@ -100,7 +101,7 @@ func (a *authorizers) take() string {
 
 func startAuthorizers(t testing.TB) *authorizers {
 	t.Helper()
-	a := &authorizers{dead: 1} // nothing listens on port 1
+	a := &authorizers{dead: 1} // no server listens on port 1
 	a.http = serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.called.Store(new("http.authz.test"))
 		w.Header()["Date"] = nil
@@ -124,7 +125,7 @@ func startAuthorizers(t testing.TB) *authorizers {
 	return a
 }
 
-// Check is the gRPC authorizer.
+// Check implements the gRPC authorizer.
 func (a *authorizers) Check(_ context.Context,
 	r *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	a.called.Store(new("grpc.authz.test"))

@@ -19,10 +19,9 @@ const (
 	benchRound       = 3 * time.Second
 )
 
-// BenchmarkPolicies sends requests to an Envoy with 100 policies, which istiod configures, and to
-// one that the embedded server configures, in turns. Each policy has a rule that does not match;
-// the last one allows the requests. Metrics are requests per second, the ratio of both, and
-// latencies.
+// BenchmarkPolicies sends requests in turns to an Envoy with 100 policies that istiod configures,
+// and to one that the embedded server configures. Each policy has a rule that does not match; the
+// last one allows the requests. Metrics are requests per second, the ratio of both, and latencies.
 func BenchmarkPolicies(b *testing.B) {
 	pki, keys := newIdentities(b), newTokens(b)
 	m := &maker{t: b, keys: keys, backend: startBackend(b)}
@@ -77,8 +76,8 @@ spec:
 	b.ReportMetric(0, "ns/op")
 }
 
-// loaded sends requests on some connections for a round, one after the other on each, and returns
-// their latencies.
+// loaded sends requests over several connections for one round, sequentially on each connection. It
+// returns the latencies.
 func loaded(b *testing.B, c *testCase) (all []time.Duration) {
 	b.Helper()
 	var mu sync.Mutex

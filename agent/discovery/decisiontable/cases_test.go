@@ -21,9 +21,9 @@ const service = "httpbin"
 
 // testCase is a workload with its policies and the requests to it.
 type testCase struct {
-	name           string // also the namespace
-	from           string // where the policies are from
-	kind           string // of the proxy: sidecar or router
+	name           string // name of the case, and its namespace
+	from           string // source of the policies
+	kind           string // type of the proxy: sidecar or router
 	port, tcpPort  int
 	trustedProxies int
 	fetches        bool // the servers fetch a key set from the test
@@ -39,7 +39,7 @@ func textOf(objects []map[string]any) string {
 	encoder := yaml.NewEncoder(&out)
 	for _, object := range objects {
 		if err := encoder.Encode(object); err != nil {
-			panic(err) // plain values
+			panic(err) // the values can always be encoded
 		}
 	}
 	return out.String()
@@ -64,7 +64,7 @@ func objectsOf(t testing.TB, text string) (objects []map[string]any) {
 	}
 }
 
-// workloadOf are the objects that make a case's proxy listen.
+// workloadOf are the objects because of which the proxy of a case listens.
 var workloadOf = map[string]string{"sidecar": `
 apiVersion: networking.istio.io/v1
 kind: Sidecar
@@ -103,7 +103,7 @@ spec:
   endpoints: [{address: 127.0.0.1}]
 `}
 
-// maker makes cases.
+// maker creates test cases.
 type maker struct {
 	t       testing.TB
 	backend backend
@@ -111,8 +111,8 @@ type maker struct {
 	cases   []*testCase
 }
 
-// add adds a case. The policies may say PORT, TPORT and NAME, JWKS for the key set, and ISSUER for
-// the port of the server that has it.
+// add adds a case. In the policies, PORT, TPORT and NAME are replaced, JWKS by the key set, and
+// ISSUER by the port of the server that serves the key set.
 func (m *maker) add(from, kind, policies string) *testCase {
 	m.t.Helper()
 	c := &testCase{name: fmt.Sprintf("c%03d", len(m.cases)), from: from, kind: kind,
@@ -123,7 +123,8 @@ func (m *maker) add(from, kind, policies string) *testCase {
 		"ECHO", fmt.Sprint(m.backend.tcp), "ISSUER", fmt.Sprint(m.keys.port))
 	c.objects = objectsOf(m.t, names.Replace(workloadOf[kind]))
 	for _, object := range objectsOf(m.t, policies) {
-		if object["kind"] == "VirtualService" { // in place of that of the workload
+		// the policies have a VirtualService in place of that in workloadOf
+		if object["kind"] == "VirtualService" {
 			c.objects = slices.DeleteFunc(c.objects, func(o map[string]any) bool {
 				return o["kind"] == "VirtualService"
 			})
@@ -140,7 +141,7 @@ func (m *maker) add(from, kind, policies string) *testCase {
 	return c
 }
 
-// replaced returns a value with replacements in its strings.
+// replaced returns a value with the replacements applied to all its strings.
 func replaced(value any, by *strings.Replacer) any {
 	switch value := value.(type) {
 	case string:
@@ -157,7 +158,7 @@ func replaced(value any, by *strings.Replacer) any {
 	return value
 }
 
-// ownCases adds the cases in testdata. The name of a file begins with the kind of proxy.
+// ownCases adds the cases in testdata. The name of each file begins with the type of the proxy.
 func (m *maker) ownCases() {
 	m.t.Helper()
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -177,7 +178,7 @@ func (m *maker) ownCases() {
 	}
 }
 
-// allCases adds the cases of Istio's test data, those of this package and random ones.
+// allCases adds the cases of Istio's test data, those in testdata and random ones.
 func (m *maker) allCases() {
 	m.t.Helper()
 	m.istioCases()

@@ -24,7 +24,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// rootNamespace has the policies of all namespaces.
+// rootNamespace is the namespace of the policies for all namespaces.
 const rootNamespace = "istio-system"
 
 // node returns the node of a case's proxy.
@@ -35,7 +35,7 @@ func (c *testCase) node(address string) *corev3.Node {
 		"PROXY_CONFIG": map[string]any{"gatewayTopology": map[string]any{
 			"numTrustedProxies": c.trustedProxies}}})
 	if err != nil {
-		panic(err) // no value that a Struct cannot have
+		panic(err) // a Struct can contain these values
 	}
 	return &corev3.Node{Id: fmt.Sprintf("%s~%s~vm.%s~%s.svc.cluster.local", c.kind, address, c.name,
 		c.name), Cluster: "test", Metadata: metadata,
@@ -47,10 +47,10 @@ func (c *testCase) labels() map[string]any {
 		"istio": "ingressgateway-" + c.name, "gateway.networking.k8s.io/gateway-name": "gateway"}
 }
 
-// keySetRefresh is the time after which both servers fetch key sets again.
+// keySetRefresh is the interval at which both servers fetch key sets again.
 const keySetRefresh = time.Second
 
-// startIstiod runs an istiod with the objects of all cases in its API server until the test ends.
+// startIstiod runs an istiod, with the objects of all cases in its API server, until the test ends.
 func startIstiod(t testing.TB, cases []*testCase, providers *authorizers) source {
 	t.Helper()
 	control := cluster.Start(t)
@@ -88,18 +88,19 @@ func startIstiod(t testing.TB, cases []*testCase, providers *authorizers) source
 	}
 	t.Cleanup(func() { _ = connection.Close() })
 	return func(c *testCase) *workload {
-		// Its address must be no endpoint's: istiod takes the labels of the endpoint then.
+		// The proxy's address must not be that of an endpoint, because istiod would use the
+		// endpoint's labels.
 		return newWorkload(subscribe(t, connection, c.node("10.255.0.1")))
 	}
 }
 
-// plurals are the names of kinds in URLs.
+// plurals are the names of kinds in URLs of an API server.
 var plurals = map[string]string{"AuthorizationPolicy": "authorizationpolicies",
 	"RequestAuthentication": "requestauthentications", "PeerAuthentication": "peerauthentications",
 	"Sidecar": "sidecars", "Gateway": "gateways", "VirtualService": "virtualservices",
 	"ServiceEntry": "serviceentries", "DestinationRule": "destinationrules"}
 
-// subscribe returns the resources that a server has for a node.
+// subscribe returns the resources that a server sends for a node.
 func subscribe(t testing.TB, connection *grpc.ClientConn,
 	node *corev3.Node) []*resource.Resource {
 	t.Helper()
@@ -142,7 +143,7 @@ func subscribe(t testing.TB, connection *grpc.ClientConn,
 	return found
 }
 
-// nameOf returns the name in an encoded resource: field 1 in all four types.
+// nameOf returns the name in an encoded resource, which is field 1 in all four types.
 func nameOf(t testing.TB, kind string, value []byte) string {
 	t.Helper()
 	for rest := value; len(rest) > 0; {

@@ -71,12 +71,12 @@ func (e *runningEnvoy) expectAccepted(t testing.TB) {
 	}
 }
 
-// fixed is a source with the same resources for each client.
+// fixed is an xds.Source with the same resources for every client.
 type fixed struct{ feed *resource.Feed }
 
 func (s fixed) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
 
-// startEnvoy runs an Envoy until the test ends, and waits until it listens.
+// startEnvoy runs an Envoy until the test ends, and waits until its listeners listen.
 func startEnvoy(t testing.TB, workloads map[string]*workload, pki *identities) *runningEnvoy {
 	t.Helper()
 	folder, e := parts.ShortDir(t), &runningEnvoy{}
@@ -107,7 +107,7 @@ func startEnvoy(t testing.TB, workloads map[string]*workload, pki *identities) *
 	return e
 }
 
-// serve serves the certificate and the roots of each workload on a socket until the test ends.
+// serve serves the certificate and trusted roots of each workload on a socket until the test ends.
 func (i *identities) serve(t testing.TB, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
@@ -131,7 +131,7 @@ func inline(data []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
 }
 
-// issue returns a certificate with an ID.
+// issue returns a certificate with a SPIFFE ID, and its key.
 func (i *identities) issue(t testing.TB, id string) (chain, key []byte) {
 	t.Helper()
 	leaf := pkitest.Leaf("workload", time.Hour)
@@ -143,13 +143,13 @@ func (i *identities) issue(t testing.TB, id string) (chain, key []byte) {
 	return i.authority.Issue(t, leaf)
 }
 
-// secrets serves certificates as an agent does.
+// secrets serves certificates over SDS, as an agent does.
 type secrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	own map[string]*tlsv3.Secret
 }
 
-// StreamSecrets answers each request for names.
+// StreamSecrets implements SDS: it answers each request for names.
 func (s secrets) StreamSecrets(
 	stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	had := ""

@@ -11,16 +11,17 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// explain returns how the explanation of a request differs from its answer, "" if it does not.
+// explain compares the explanation of a request with the answer of Envoy. It returns the
+// difference, or "".
 func (w *workload) explain(c *testCase, r *request, got answer) string {
 	proxy := explain.Proxy{Resources: w.snapshot, Router: c.kind == "router"}
 	said := explain.Explain(proxy, r.question(c))
 	said.Unknown = slices.DeleteFunc(said.Unknown, func(text string) bool {
-		return strings.Contains(text, "envoy.filters.http.grpc_stats") // only counts
+		return strings.Contains(text, "envoy.filters.http.grpc_stats") // this filter only counts
 	})
 	if got.Status == http.StatusBadRequest && (got.Body == "Bad Request" || r.path[0] != '/') {
 		w.codec++
-		return "" // the codec of HTTP/1.1 refuses the method or the form of the path
+		return "" // the HTTP/1.1 codec refuses the method or the path's syntax
 	}
 	if requested, why := w.explainAuthorizer(said.Unknown, got); requested || why != "" {
 		return why
@@ -48,15 +49,16 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 		got.result(), got.Body, steps.String())
 }
 
-// explainAuthorizer compares whether an external authorizer was called, whose answer an explanation
-// does not know. requested reports whether it says so.
+// explainAuthorizer compares with the explanation whether an external authorizer was called.
+// requested reports whether the explanation says so; it cannot predict the authorizer's decision.
 func (w *workload) explainAuthorizer(unknown []string, got answer) (requested bool, why string) {
 	host, open := "", false
 	for _, text := range unknown {
 		if _, at, ok := strings.Cut(text, "what the external authorizer at "); ok {
 			host, _, _ = strings.Cut(at, " ")
 		}
-		open = open || strings.Contains(text, "action CUSTOM") // perhaps it is called
+		// the authorizer may have been called
+		open = open || strings.Contains(text, "action CUSTOM")
 	}
 	want := host
 	if host == "dead.authz.test" || host == "missing.authz.test" || open && got.Called == "" {
@@ -72,7 +74,7 @@ func (w *workload) explainAuthorizer(unknown []string, got answer) (requested bo
 	return host != "", ""
 }
 
-// question returns the request in the form of the command line.
+// question returns the request as package explain and the command line define it.
 func (r *request) question(c *testCase) explain.Request {
 	host := r.host
 	if name, _, err := net.SplitHostPort(host); err == nil {

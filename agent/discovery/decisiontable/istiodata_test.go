@@ -13,11 +13,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// known are the kinds of Istio's test data that need no Kubernetes.
+// known are the kinds in Istio's test data that do not need Kubernetes.
 var known = []string{"AuthorizationPolicy", "RequestAuthentication", "PeerAuthentication"}
 
-// istioCases adds a case for each file of Istio's test data with policies. They are adapted to a
-// workload on loopback: addresses, ports, namespaces and key sets.
+// istioCases adds a case for each file with policies in Istio's test data. Addresses, ports,
+// namespaces and key sets are adapted to a workload on the loopback.
 func (m *maker) istioCases() {
 	m.t.Helper()
 	source, err := parts.IstioSource()
@@ -49,7 +49,8 @@ func (m *maker) istioCases() {
 }
 
 var (
-	index     = regexp.MustCompile(`\[(\d+)\]`) // no index in a method or a host
+	// methods and hosts in policies do not contain an index
+	index     = regexp.MustCompile(`\[(\d+)\]`)
 	addresses = strings.NewReplacer("1.2.3.4", "127.0.0.2", "5.6.0.0/16", "127.0.5.0/24",
 		"10.10.10.10", "127.0.0.1", "10.0.0.1\"", "127.0.0.3\"", "9.0.0.1", "127.0.0.9")
 	sentinel = regexp.MustCompile(`"(80|91|8080|18080|9001)"`)
@@ -71,7 +72,7 @@ func (m *maker) addAdapted(from, kind, text string) {
 	}
 }
 
-// adapt gives an object of all namespaces a selector, and a RequestAuthentication keys.
+// adapt adds a selector to an object for all namespaces, and keys to a RequestAuthentication.
 func (m *maker) adapt(object map[string]any) {
 	metadata, _ := object["metadata"].(map[string]any)
 	spec, _ := object["spec"].(map[string]any)
@@ -82,20 +83,20 @@ func (m *maker) adapt(object map[string]any) {
 	for _, r := range rules {
 		if rule, _ := r.(map[string]any); rule["jwksUri"] != nil {
 			delete(rule, "jwksUri")
-			delete(rule, "timeout") // of the fetch
+			delete(rule, "timeout") // time-out of fetching keys
 			rule["jwks"] = m.keys.istioSet
 		}
 	}
 }
 
-// Data of Istio's templates.
+// Types of the values in Istio's templates.
 type (
 	workloadData struct{ ServiceName, NamespaceName, account string }
 	portData     struct{ WorkloadPort, ServicePort string }
 	prefixData   struct{ Prefix string }
 )
 
-// PortForName returns the port of a protocol.
+// PortForName returns the port with a protocol's name.
 func (workloadData) PortForName(name string) portData {
 	ports := map[string]string{"http": "PORT", "tcp": "TPORT"}
 	if ports[name] == "" {
@@ -104,20 +105,20 @@ func (workloadData) PortForName(name string) portData {
 	return portData{ports[name], ports[name]}
 }
 
-// SpiffeIdentity returns the identity without its scheme.
+// SpiffeIdentity returns the SPIFFE ID of the workload without the scheme.
 func (w workloadData) SpiffeIdentity() string {
 	return "cluster.local/ns/" + w.NamespaceName + "/sa/" + w.account
 }
 
-// NamespacedName returns the service account.
+// NamespacedName returns the service account of the workload.
 func (w workloadData) NamespacedName() string { return w.NamespaceName + "/" + w.account }
 
-// ClusterLocalFQDN returns the host of the service.
+// ClusterLocalFQDN returns the host of the workload's service.
 func (w workloadData) ClusterLocalFQDN() string {
 	return w.ServiceName + "." + w.NamespaceName + ".svc.cluster.local"
 }
 
-// MustWorkloads returns the workload, Config its configuration.
+// MustWorkloads returns the workload itself, as templates expect.
 func (w workloadData) MustWorkloads() workloadData { return w }
 
 // Addresses returns the addresses of the workload.
@@ -126,12 +127,13 @@ func (w workloadData) Addresses() []string {
 		"foo": {"127.0.0.1"}}[w.NamespaceName]
 }
 
-// Config returns the configuration of a service.
+// Config returns the configuration of a service that templates use.
 func (w workloadData) Config() map[string]any {
 	return map[string]any{"Namespace": prefixData{"prefix"}}
 }
 
-// addTemplate adds a case for a sidecar, and one for a gateway if the template is for one.
+// addTemplate adds a case for a sidecar. If the template is for gateways, it also adds one for a
+// gateway.
 func (m *maker) addTemplate(from, text string) {
 	m.t.Helper()
 	parsed, err := template.New(from).Funcs(template.FuncMap{

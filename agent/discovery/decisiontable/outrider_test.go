@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// startOutrider runs embedded servers until the test ends: a host has the files of its mesh, so
-// each case has a server.
+// startOutrider runs embedded servers until the test ends. Each case has a server of its own,
+// because a host has only the files of one mesh.
 func startOutrider(t testing.TB, cases []*testCase, providers *authorizers) source {
 	t.Helper()
 	folder := t.TempDir()

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// fullEnvironment makes the table ten times as large.
+// fullEnvironment is the environment variable that makes the table ten times as large.
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 // randomCount is the number of cases with random policies.
 const randomCount = 60
 
-// seedEnvironment overrides the seed of the random cases.
+// seedEnvironment is the environment variable that overrides the seed of the random cases.
 const seedEnvironment = "OUTRIDER_DECISION_SEED"
 
 // randomCases adds cases with random policies.
@@ -46,10 +46,12 @@ func (m *maker) randomCases() {
 	}
 }
 
-// generator makes random policies.
+// generator generates random policies.
 type generator struct {
 	random *rand.Rand
-	custom bool // the policy is for an external authorizer, before identities and tokens are known
+	// the policy is for an external authorizer, which is called before identities and tokens are
+	// known
+	custom bool
 }
 
 func (g *generator) one(in int) bool { return g.random.IntN(in) == 0 }
@@ -144,7 +146,7 @@ func (g *generator) policy() map[string]any {
 		spec["rules"] = rules
 	}
 	if spec["action"] != nil && len(rules) == 0 {
-		spec["rules"] = []any{g.rule()} // only ALLOW may have none
+		spec["rules"] = []any{g.rule()} // only an ALLOW policy may have no rules
 	}
 	return spec
 }
@@ -175,7 +177,7 @@ func (g *generator) rule() map[string]any {
 	return rule
 }
 
-// fields returns one to three of the fields, some with the prefix not.
+// fields returns one to three of the named fields, some of them with the prefix "not".
 func (g *generator) fields(of map[string][]string, names []string) map[string]any {
 	made := map[string]any{}
 	for range 1 + g.random.IntN(3) {

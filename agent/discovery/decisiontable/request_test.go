@@ -15,13 +15,13 @@ import (
 
 // request is a request to a workload.
 type request struct {
-	tcp      bool // a line to the TCP port
+	tcp      bool // the request is a line to the TCP port
 	method   string
-	path     string // sent as it is
+	path     string // path, sent unchanged
 	host     string
 	headers  [][2]string
 	source   string // address of the client
-	identity string // SPIFFE ID of the client's certificate; "": plain text
+	identity string // SPIFFE ID in the client's certificate; "": plain text
 	sni      string
 	body     string
 }
@@ -40,16 +40,16 @@ func (r *request) String() string {
 	return text
 }
 
-// answer is what a client gets.
+// answer is what a client receives for a request.
 type answer struct {
-	Closed bool // without an answer
+	Closed bool // the connection was closed without a response
 	Status int
 	Header http.Header
 	Body   string
-	Called string // external authorizer
+	Called string // external authorizer that was called
 }
 
-// result returns the status, or that there is none.
+// result returns the status, or a text that there is none.
 func (a answer) result() string {
 	if a.Closed {
 		return "closed"
@@ -59,11 +59,11 @@ func (a answer) result() string {
 
 func (a answer) diff(b answer) string { return cmp.Diff(a, b) }
 
-// changing are the headers of answers that differ each time, and the name of the operation in
+// changing are the headers of responses that differ each time, and the name of the operation in
 // traces, which only istiod sets.
 var changing = []string{"Date", "X-Envoy-Upstream-Service-Time", "X-Envoy-Decorator-Operation"}
 
-// send sends the request to the workload of a case.
+// send sends the request to the workload of a case, and returns the answer.
 func (r *request) send(t testing.TB, c *testCase, pki *identities) answer {
 	t.Helper()
 	port := c.port

@@ -1,6 +1,6 @@
-// Package decisiontable compares access decisions: the same policies through a real istiod with its
-// API server and through the embedded server, the same requests through the same Envoy, and how
-// package explain predicts the answers.
+// Package decisiontable compares access decisions for the same policies: those of an Envoy that a
+// real istiod with an API server configures, those of an Envoy that the embedded server configures,
+// and those that package explain predicts.
 package decisiontable
 
 import (
@@ -23,13 +23,14 @@ const seed = 26
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Each case has its own namespace, workload and ports; all objects are loaded at once. The
-// resources of all workloads run in one Envoy, unchanged.
+// Each case has its own namespace, workload and ports. All objects are loaded at once, and the
+// unchanged resources of all workloads run in one Envoy.
 
-// source returns the resources that a server has for the workload of a case now.
+// source is a function that returns the resources that a server currently has for the workload of a
+// case.
 type source func(*testCase) *workload
 
-// plane is a server with the cases.
+// plane is a control plane, with the cases.
 type plane struct {
 	name string
 	from source
@@ -37,8 +38,8 @@ type plane struct {
 
 // TestDecisions_AsWithIstiod sends the same requests to workloads that istiod configures and to
 // those that the embedded server configures. Statuses, bodies and headers must be equal, and
-// explanations must predict the statuses. The cases whose key set is fetched are compared again
-// after the keys have changed.
+// explanations must predict the statuses. Cases whose key set is fetched are compared again after
+// the keys have changed.
 func TestDecisions_AsWithIstiod(t *testing.T) {
 	r := &rig{pki: newIdentities(t), keys: newTokens(t), authorizers: startAuthorizers(t)}
 	m := &maker{t: t, keys: r.keys, backend: startBackend(t)}
@@ -51,7 +52,7 @@ func TestDecisions_AsWithIstiod(t *testing.T) {
 	fetched := slices.DeleteFunc(m.cases, func(c *testCase) bool { return !c.fetches })
 	r.keys.rotate(t)
 	for _, c := range fetched {
-		m.requestsFor(c) // besides those with tokens of the former key
+		m.requestsFor(c) // adds requests with tokens of the new key to those of the earlier key
 	}
 	t.Run("changed keys", func(t *testing.T) {
 		if statuses := r.compare(t, fetched); statuses["200"] == 0 || statuses["401"] == 0 {
@@ -60,7 +61,7 @@ func TestDecisions_AsWithIstiod(t *testing.T) {
 	})
 }
 
-// rig is what all comparisons share.
+// rig holds what all comparisons use.
 type rig struct {
 	pki         *identities
 	keys        *tokens
@@ -68,8 +69,8 @@ type rig struct {
 	planes      []plane
 }
 
-// compare compares the answers of both planes to the requests of cases, and returns how many there
-// are of each status.
+// compare compares the answers of both control planes to the requests of cases. It returns the
+// number of answers by status.
 func (r *rig) compare(t *testing.T, cases []*testCase) map[string]int {
 	t.Helper()
 	answers := map[string][]answer{}
@@ -79,7 +80,7 @@ func (r *rig) compare(t *testing.T, cases []*testCase) map[string]int {
 	return compare(t, cases, answers["istiod"], answers["outrider"])
 }
 
-// answers sends the requests of cases to an Envoy with the resources from a server.
+// answers sends the requests of cases to an Envoy with the resources of a control plane.
 func (r *rig) answers(t *testing.T, cases []*testCase, from source) (answers []answer) {
 	t.Helper()
 	workloads := from.workloads(t, cases, r.keys)
@@ -105,12 +106,13 @@ func (r *rig) answers(t *testing.T, cases []*testCase, from source) (answers []a
 	return answers
 }
 
-// keySetTime bounds the wait for a changed key set: after a failed attempt, istiod fetches none for
-// a minute.
+// keySetTime bounds the wait for a changed key set: after a failed attempt, istiod does not fetch
+// it for a minute.
 const keySetTime = 5 * time.Minute
 
-// workloads returns the resources of cases, once they contain the key set that the server fetches.
-// Cases without an unreachable issuer must come first: for the others, istiod begins such attempts.
+// workloads returns the resources of cases once they contain the key set that the server fetches.
+// Cases without an unreachable issuer must come first, because the others make istiod attempt to
+// fetch from it.
 func (s source) workloads(t testing.TB, cases []*testCase, keys *tokens) map[string]*workload {
 	t.Helper()
 	found := map[string]*workload{}
@@ -124,8 +126,8 @@ func (s source) workloads(t testing.TB, cases []*testCase, keys *tokens) map[str
 	return found
 }
 
-// compare compares the answers to the requests of cases, and returns how many there are of each
-// status.
+// compare compares two lists of answers to the requests of cases. It returns the number of answers
+// by status.
 func compare(t testing.TB, cases []*testCase, istiod, outrider []answer) map[string]int {
 	t.Helper()
 	if len(istiod) != len(outrider) {
@@ -156,10 +158,11 @@ func total(statuses map[string]int) (count int) {
 	return count
 }
 
-// workload is a proxy's resources.
+// workload holds the resources of a proxy.
 type workload struct {
 	snapshot *resource.Snapshot
-	// explanations that predict the answer or the call of an authorizer, and answers of the codec
+	// numbers of explanations that predicted the answer, of those that predicted the call of an
+	// authorizer, and of answers of the HTTP codec
 	predicted, authorizer, codec int
 }
 
@@ -178,7 +181,7 @@ func (w *workload) contains(text string) bool {
 	return false
 }
 
-// all returns the resources of one type of all workloads.
+// all returns the resources of one type, of all workloads.
 func all(workloads map[string]*workload) []*resource.Resource {
 	union := map[resource.Key]*resource.Resource{}
 	for _, name := range slices.Sorted(maps.Keys(workloads)) {
@@ -194,7 +197,7 @@ func all(workloads map[string]*workload) []*resource.Resource {
 // identities issues the certificates of the mesh.
 type identities struct {
 	authority *pkitest.Authority
-	issued    map[string]*tls.Certificate // of clients, by ID
+	issued    map[string]*tls.Certificate // certificates of clients by SPIFFE ID
 }
 
 func newIdentities(t testing.TB) *identities {

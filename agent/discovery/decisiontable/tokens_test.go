@@ -24,10 +24,10 @@ import (
 // tokens signs JWTs.
 type tokens struct {
 	key, foreign *rsa.PrivateKey
-	port         int // of the HTTP server with the key set
+	port         int // port of the HTTP server with the key set
 	served       atomic.Pointer[string]
-	istioSet     string            // Istio's key set
-	istioTokens  map[string]string // Istio's tokens, by name
+	istioSet     string            // key set in Istio's test data
+	istioTokens  map[string]string // tokens in Istio's test data, by name
 }
 
 func newTokens(t testing.TB) *tokens {
@@ -49,7 +49,7 @@ func newKey(t testing.TB) *rsa.PrivateKey {
 	return key
 }
 
-// rotate replaces the key, also in the key set that is served.
+// rotate replaces the key that signs, and the one in the key set.
 func (k *tokens) rotate(t testing.TB) {
 	t.Helper()
 	k.key = newKey(t)
@@ -59,7 +59,7 @@ func (k *tokens) rotate(t testing.TB) {
 // modulus returns the modulus of the key as in the key set.
 func (k *tokens) modulus() string { return encode(k.key.N.Bytes()) }
 
-// set returns the key set, as JSON without double quotes at its ends.
+// set returns the key set as the JSON text of a YAML string, without the outer quotes.
 func (k *tokens) set() string {
 	return fmt.Sprintf(`{"keys":[{"kty":"RSA","alg":"RS256","kid":"one","use":"sig","n":%q,"e":%q}]}`,
 		k.modulus(), encode(big.NewInt(int64(k.key.E)).Bytes()))
@@ -67,10 +67,10 @@ func (k *tokens) set() string {
 
 func encode(data []byte) string { return base64.RawURLEncoding.EncodeToString(data) }
 
-// constant is a token in Istio's source.
+// constant matches a token in Istio's source.
 var constant = regexp.MustCompile(`(?m)^\s+(Token\w+) = "([^"]+)"`)
 
-// istio reads Istio's keys and tokens.
+// istio reads the keys and tokens in Istio's test data.
 func (k *tokens) istio(t testing.TB, source string) {
 	t.Helper()
 	folder := filepath.Join(source, "tests", "common", "jwt")
@@ -91,18 +91,18 @@ func (k *tokens) istio(t testing.TB, source string) {
 	}
 }
 
-// Ways in which a token is not valid.
+// Reasons why a token is not valid.
 const (
 	valid   = ""
 	expired = "expired"
-	early   = "early" // not valid yet
+	early   = "early" // valid only later
 	foreign = "foreign"
-	unknown = "unknown" // key
+	unknown = "unknown" // signed by an unknown key
 	garbled = "garbled"
 	altered = "altered"
 )
 
-// sign returns a token with claims.
+// sign returns a token with claims, made invalid by fault unless that is "".
 func (k *tokens) sign(t testing.TB, claims map[string]any, fault string) string {
 	t.Helper()
 	claims = maps.Clone(claims)

@@ -14,8 +14,8 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
-// requestsFor adds requests to a case: for each rule of its policies one that matches, as far as a
-// client can achieve that, and variants that differ in something.
+// requestsFor adds requests to a case: for each rule of its policies one that the rule matches, as
+// far as a client can achieve that, and variants that differ in one property.
 func (m *maker) requestsFor(c *testCase) {
 	m.t.Helper()
 	hash := fnv.New64a()
@@ -87,7 +87,7 @@ func (m *maker) requestsFor(c *testCase) {
 	}
 }
 
-// spec decodes the spec of an object.
+// spec decodes the spec of an object into a message.
 func (m *maker) spec(object map[string]any, into proto.Message) {
 	m.t.Helper()
 	text, err := json.Marshal(object["spec"])
@@ -99,12 +99,12 @@ func (m *maker) spec(object map[string]any, into proto.Message) {
 	}
 }
 
-// client is a request with the claims of its token.
+// client is a request under construction, with the claims of its token.
 type client struct {
 	*request
 	claims map[string]any
 	fault  string
-	rule   *securityv1beta1.JWTRule // where the token is looked for
+	rule   *securityv1beta1.JWTRule // rule that determines where the token is
 }
 
 func (c *client) claim(name, value string) {
@@ -114,7 +114,7 @@ func (c *client) claim(name, value string) {
 	c.claims[name] = value
 }
 
-// witness makes requests that match rules.
+// witness constructs requests that rules match.
 type witness struct {
 	*maker
 	random *rand.Rand
@@ -123,7 +123,7 @@ type witness struct {
 
 func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] }
 
-// fill returns a text that a pattern of Istio matches.
+// fill returns a text that matches a pattern of Istio.
 func fill(pattern string) string {
 	pattern = strings.NewReplacer("{**}", "a/b", "{*}", "one").Replace(pattern)
 	if pattern == "*" {
@@ -132,7 +132,7 @@ func fill(pattern string) string {
 	return strings.ReplaceAll(pattern, "*", "filled")
 }
 
-// value returns a text that one of the patterns matches, "" if there are none.
+// value returns a text that matches one of the patterns, "" if there are none.
 func (w *witness) value(patterns []string) string {
 	if len(patterns) == 0 {
 		return ""
@@ -140,7 +140,7 @@ func (w *witness) value(patterns []string) string {
 	return fill(pick(w.random, patterns))
 }
 
-// satisfy makes a request match a rule.
+// satisfy changes a request so that a rule matches it.
 func (w *witness) satisfy(by *client, rule *securityv1beta1.Rule) {
 	if len(rule.From) > 0 {
 		w.from(by, pick(w.random, rule.From).Source)
@@ -178,7 +178,7 @@ func (w *witness) from(by *client, source *securityv1beta1.Source) {
 	}
 }
 
-// condition makes a request match a condition.
+// condition changes a request so that a condition matches it.
 func (w *witness) condition(by *client, key string, values []string) {
 	value := w.value(values)
 	name, inner, _ := strings.Cut(strings.TrimSuffix(key, "]"), "[")
@@ -249,7 +249,7 @@ func (w *witness) issuer() string {
 	return pick(w.random, w.rules).Issuer
 }
 
-// send adds the request to the case.
+// send adds the request to a case.
 func (w *witness) send(c *testCase, by *client) {
 	sent := *by.request
 	sent.headers = slices.Clone(by.headers)
@@ -266,7 +266,7 @@ func (w *witness) send(c *testCase, by *client) {
 		w.place(&sent, rule, w.keys.sign(w.t, by.claims, by.fault))
 	}
 	if c.kind == "router" {
-		sent.identity, sent.sni = "", "" // its servers are without TLS
+		sent.identity, sent.sni = "", "" // the servers of the case do not use TLS
 	}
 	if sent.identity != "" && sent.sni == "" {
 		sent.sni = "outbound_.80_._." + service + ".test"
@@ -278,7 +278,7 @@ func (w *witness) send(c *testCase, by *client) {
 	}
 }
 
-// place puts a token where a rule looks for it.
+// place puts a token where a rule expects it.
 func (w *witness) place(r *request, rule *securityv1beta1.JWTRule, token string) {
 	switch {
 	case len(rule.FromHeaders) > 0 && w.random.IntN(2) == 0:
@@ -298,7 +298,7 @@ func (w *witness) place(r *request, rule *securityv1beta1.JWTRule, token string)
 	}
 }
 
-// vary changes a request a little.
+// vary changes one property of a request.
 func (w *witness) vary(by *client) {
 	clean, query, _ := strings.Cut(by.path, "?")
 	_ = query

@@ -10,25 +10,25 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/condition"
-	_ "outrider.org/outrider/agent/discovery" // links the types that EnvoyFilters are checked with
+	_ "outrider.org/outrider/agent/discovery" // links the types of messages in EnvoyFilters
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/scripts/parts"
 )
 
-// fullEnvironment makes TestDifferential try all mutations.
+// fullEnvironment is the environment variable that makes TestDifferential try all mutations.
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 const (
 	seed    = 1
-	perFull = 30 // mutations of each object in the full test
-	perTest = 5  // in the short test
+	perFull = 30 // number of mutations of each object in the full test
+	perTest = 5  // number of mutations of each object in the short test
 )
 
-// TestDifferential compares validation with Istio's: for the objects in Istio's sources and in
-// these tests, and for mutations of them, both accept and refuse the same, except for the
-// differences listed in testdata/differences.
+// TestDifferential compares validation with Istio's. Objects in Istio's sources and in these tests,
+// and mutations of them, must be accepted or refused by both, except for the differences listed in
+// testdata/differences.
 func TestDifferential(t *testing.T) {
 	istio, err := parts.IstioSource()
 	if err != nil {
@@ -70,7 +70,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// bounds returns objects at and above the limits in Istio's CRDs.
+// bounds returns objects at the limits in Istio's CRDs, and above them.
 func bounds() []Object {
 	var all []Object
 	add := func(what, format string, count int, element func(i int) string) {
@@ -109,7 +109,8 @@ func bounds() []Object {
 	return all
 }
 
-// compare returns the unlisted differences between Istio's result and Outrider's problems.
+// compare returns those differences between Istio's result and Outrider's problems that are not
+// listed.
 func compare(result parts.IstioResult, problems []object.Problem, listed []*difference) []string {
 	var wrong []string
 	refused, warned := false, false
@@ -125,7 +126,7 @@ func compare(result parts.IstioResult, problems []object.Problem, listed []*diff
 		wrong = append(wrong, fmt.Sprintf("accepted, and Istio refuses it: %s: %s", result.Stage,
 			result.Error))
 	}
-	// a list of warnings may follow a heading
+	// Istio's warnings may be a list below a heading
 	for line := range strings.SplitSeq(result.Warnings, "\n") {
 		line = strings.Trim(line, "\t *")
 		if line != "" && !strings.HasSuffix(line, "errors occurred:") && !refused && !warned &&
@@ -140,7 +141,7 @@ func compare(result parts.IstioResult, problems []object.Problem, listed []*diff
 func check(t *testing.T, texts []string) [][]object.Problem {
 	t.Helper()
 	var file strings.Builder
-	first := make([]int, len(texts)) // first line of each document
+	first := make([]int, len(texts)) // the first line of each document in the file
 	line := 1
 	for i, text := range texts {
 		text = "---\n" + strings.TrimSuffix(text, "\n") + "\n"
@@ -158,7 +159,7 @@ func check(t *testing.T, texts []string) [][]object.Problem {
 	problems := make([][]object.Problem, len(texts))
 	for _, p := range s.Problems() {
 		if strings.HasPrefix(p.Message, "is given at ") {
-			continue // many objects share a name
+			continue // many objects have the same name
 		}
 		at, exact := slices.BinarySearch(first, p.Line)
 		if !exact {
@@ -171,7 +172,7 @@ func check(t *testing.T, texts []string) [][]object.Problem {
 
 // difference is a line of testdata/differences.
 type difference struct {
-	who     string // who refuses: outrider or istio; or warning, for Istio's
+	who     string // who refuses the object: "outrider" or "istio"; "warning" if Istio warns
 	pattern *regexp.Regexp
 	used    bool
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Mutations returns count mutations of each object. Each deletes or alters something in spec or
-// metadata, chosen by seed.
+// Mutations returns count mutations of each object. Each mutation deletes or alters one value in
+// spec or metadata, chosen at random by seed.
 func Mutations(objects []Object, count int, seed uint64) []Object {
 	var all []Object
 	for i, o := range objects {
@@ -32,13 +32,13 @@ func Mutations(objects []Object, count int, seed uint64) []Object {
 	return all
 }
 
-// place is a value in an object that can be replaced.
+// place is a value in an object that a mutation can replace.
 type place struct {
 	path   []string
 	value  any
 	set    func(any)
 	remove func()
-	add    func() // adds an unknown key next to it; nil in a list
+	add    func() // adds an unknown key beside the value; nil for an element of a list
 }
 
 func places(value any, path []string) []place {
@@ -68,7 +68,7 @@ func places(value any, path []string) []place {
 	return all
 }
 
-// mutate changes the place and describes the change.
+// mutate changes the value at the place, and returns a description of the change.
 func (p place) mutate(random *rand.Rand) string {
 	where := strings.Join(p.path, ".")
 	switch choice := random.IntN(10); {

@@ -1,5 +1,5 @@
-// Package differential compares Outrider's validation with Istio's: it gathers objects, mutates
-// them and compares the verdicts.
+// Package differential compares Outrider's validation with Istio's: it collects objects, mutates
+// them and compares what both accept.
 package differential
 
 import (
@@ -18,17 +18,18 @@ import (
 
 // Object is a document with an object of a supported kind.
 type Object struct {
-	Where    string // file and number of the document
+	Where    string // file of the document, and its number in the file
 	Document string
-	value    map[string]any // decoded
+	value    map[string]any // the decoded document
 }
 
 var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
-	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora contain the expected error
+	// matches the expected error in documents of Istio's corpora
+	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
-	// of security.istio.io
+	// kinds of security.istio.io
 	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"}
 )
 
@@ -64,12 +65,13 @@ func Objects(folders ...string) ([]Object, error) {
 			return nil, fmt.Errorf("gather objects: %w", err)
 		}
 	}
-	// Mutations depend on an object's position: kinds that came later must not move others.
+	// Mutations depend on the position of an object in the list, so kinds that were added later
+	// must come last.
 	slices.SortStableFunc(all, func(a, b Object) int { return a.policy() - b.policy() })
 	return all, nil
 }
 
-// policy returns the position of the object's kind among policies, -1 for other kinds.
+// policy returns the index of the object's kind in policies, -1 for other kinds.
 func (o Object) policy() int {
 	kind, _ := o.value["kind"].(string)
 	return slices.Index(policies, kind)
@@ -81,8 +83,8 @@ func documents(text string) []string {
 	return separator.Split(expected.ReplaceAllString(text, ""), -1)
 }
 
-// decode returns a document with an object of a supported kind, decoded and as JSON; nil for
-// anything else.
+// decode returns a document that is an object of a supported kind, decoded and as JSON; nil if it
+// is not.
 func decode(document string) (map[string]any, string) {
 	if !strings.Contains(document, ".istio.io/") {
 		return nil, ""
@@ -102,9 +104,9 @@ func decode(document string) (map[string]any, string) {
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		return nil, "" // a key that is not a string
+		return nil, "" // the document has a key that is not a string
 	}
-	var plain map[string]any // JSON types only, so that copies are equal
+	var plain map[string]any // converts to types of JSON, so that copies are equal
 	if json.NewDecoder(bytes.NewReader(text)).Decode(&plain) != nil {
 		return nil, ""
 	}

@@ -207,7 +207,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestSteps follows one request through all steps, and checks their origins.
+// TestSteps explains one request, and checks the steps and their origins.
 func TestSteps(t *testing.T) {
 	from := func(name string) resource.Origin {
 		return resource.Origin{File: name + ".yaml", Line: 1, Kind: "ServiceEntry",

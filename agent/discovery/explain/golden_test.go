@@ -21,19 +21,19 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// goldenCase is a proxy and requests to it.
+// goldenCase is a proxy with requests to it.
 type goldenCase struct {
-	Proxy // without what follows
+	Proxy // the proxy, except for the functions that the next fields define
 
-	Policies  map[string]string // kinds of objects that all resources come from, by name
-	Filters   map[string]string // the object that changed a filter, by the name of the filter
-	Hosts     map[string]string // the object that defines a virtual host, by its domain
-	Refusals  map[string]string // by the name of a resource
-	Endpoints map[string]Peer   // by address
+	Policies  map[string]string // by name: kinds of objects that are origins of all resources
+	Filters   map[string]string // by name of a filter: the object that changed it
+	Hosts     map[string]string // by domain: the object that defines the virtual host
+	Refusals  map[string]string // by name of a resource: why it was refused
+	Endpoints map[string]Peer   // mode of mutual TLS by address
 	Requests  []Request
 }
 
-// TestExplain answers the requests of testdata/*.txtar. resources.yaml has Envoy's resources with
+// TestExplain explains the requests in testdata/*.txtar. resources.yaml has Envoy's resources with
 // their types, case.yaml the proxy and the requests, want the answers.
 func TestExplain(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
@@ -82,7 +82,8 @@ func findings(proxy Proxy) string {
 	return strings.Join(lines, "")
 }
 
-// proxy returns the proxy of a case. Each resource comes from an object of its name.
+// proxy returns the proxy of a case. The origin of each resource is an object with the resource's
+// name.
 func (c goldenCase) proxy(t testing.TB, text []byte) Proxy {
 	t.Helper()
 	var list []any
@@ -182,7 +183,7 @@ func answerText(a Answer) string {
 	return text.String()
 }
 
-// FuzzExplain explains requests of anybody to a proxy with tokens and policies.
+// FuzzExplain explains arbitrary requests to a proxy with tokens and policies.
 func FuzzExplain(f *testing.F) {
 	archive, err := txtar.ParseFile("testdata/access.txtar")
 	if err != nil {

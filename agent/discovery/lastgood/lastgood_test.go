@@ -45,7 +45,8 @@ spec:
   - {applyTo: CLUSTER, match: {context: ANY}, patch: {operation: MERGE, value: {type: STATIC, odd: [null, 1.5, "ü", {}]}}}
 `
 
-// objects returns the objects of a file as a store reads them. The ServiceEntry is the youngest.
+// objects returns the objects of a file as a store reads them. The ServiceEntry is the youngest
+// object.
 func objects(t *testing.T) []*object.Object {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -97,8 +98,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// TestWhichObjectsMoveWithTheProxyIsKept also reads a file of an older agent, without "named": an
-// object in the proxies' namespace counts as one that names no namespace.
+// TestWhichObjectsMoveWithTheProxyIsKept also reads a file of an older agent, which has no field
+// "named". In it, an object in the default namespace counts as one that names no namespace.
 func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	if err := lastgood.Write(path, lastgood.State{Objects: objects(t)}); err != nil {

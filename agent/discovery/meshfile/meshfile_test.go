@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// TestFields parses single fields. want is "" if there is no problem,
-// else "field:line: words" after ! for an error or ? for a warning.
+// TestFields parses single fields. want is "" if there is no problem, else "field:line: text",
+// after ! for an error or ? for a warning.
 func TestFields(t *testing.T) {
 	for _, test := range []struct{ yaml, want string }{
 		{"", ""},

@@ -10,8 +10,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestMergeMatches merges a root's matches with a delegate's. merged is "" where they contradict
-// each other.
+// TestMergeMatches merges a root's matches with a delegate's. merged is "" if they contradict each
+// other.
 func TestMergeMatches(t *testing.T) {
 	for _, test := range []struct{ root, delegate, merged string }{
 		{``, `{"port":1}`, `{"port":1}`},

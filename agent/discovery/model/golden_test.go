@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestWorld_Content compares all that a proxy can ask of a world.
+// TestWorld_Content compares everything in a world that is visible to a proxy.
 func TestWorld_Content(t *testing.T) {
 	meshtest.Golden(t, "testdata/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -31,7 +31,7 @@ func TestWorld_Content(t *testing.T) {
 		})
 }
 
-// contentOf describes a world as a proxy sees it: a section for each host, gateway and kind.
+// contentOf describes what a proxy sees in a world, in a section for each host, gateway and kind.
 func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string {
 	t.Helper()
 	sections := map[string]string{}
@@ -91,7 +91,7 @@ func mode(m model.PeerMode) string {
 	return fmt.Sprintf("%s by %s %s", m.Mode, name(m.Object), m.Field)
 }
 
-// hostOf describes a host: its service with the rule, and the VirtualServices.
+// hostOf describes a host: its service with the DestinationRule, and the VirtualServices.
 func hostOf(t *testing.T, w *model.World, proxy model.Node, host string) string {
 	t.Helper()
 	var text strings.Builder
@@ -119,7 +119,7 @@ func hostOf(t *testing.T, w *model.World, proxy model.Node, host string) string 
 	}
 	for _, e := range scope.Listeners() {
 		fmt.Fprintf(&text, "listener %d: requests%s\n", e.Index, names(e.Requests(w, host)))
-		if s != nil { // others receive no connections
+		if s != nil { // hosts without a service receive no connections
 			fmt.Fprintf(&text, "connections%s, of the listener%s\n",
 				names(w.Connections(host, proxy.Namespace)), names(e.Connections(w, host)))
 		}
@@ -204,8 +204,8 @@ func routing(t *testing.T, r *model.Routing) string {
 	return text + meshtest.Problems(r.Problems)
 }
 
-// TestWorld_ChangesEqualNewWorld compares a world that changes step by step with new ones. What is
-// different is among what Apply reports.
+// TestWorld_ChangesEqualNewWorld changes a world step by step and compares it with new worlds.
+// Apply must report every section that differs.
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before := contentOf(t, m.World, proxy)
@@ -241,13 +241,13 @@ func changed(before, after map[string]string) []string {
 	return names
 }
 
-// reported reports whether a section is among what a change affects.
+// reported reports whether a change affects a section.
 func reported(touched model.Touched, section string) bool {
 	kind, name, _ := strings.Cut(section, " ")
 	_, host := touched.Hosts[name]
 	_, binding := touched.Bindings[name]
 	switch kind {
-	case "host": // what is in scope depends on the Sidecars
+	case "host": // the Sidecars determine which hosts are visible
 		return host || touched.Sidecars
 	case "binding":
 		return binding || touched.Gateways
@@ -263,7 +263,7 @@ func reported(touched model.Touched, section string) bool {
 	return touched.Filters
 }
 
-// TestWorld_MeshConfig moves the root namespace and the defaults of exportTo.
+// TestWorld_MeshConfig changes the root namespace and the defaults of exportTo.
 func TestWorld_MeshConfig(t *testing.T) {
 	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before, config := contentOf(t, m.World, proxy), m.Mesh()

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// entry returns a ServiceEntry. Its name decides its age: objects of a file are ordered by line.
+// entry returns a ServiceEntry. Objects in a file are ordered by line, so the name determines its
+// age.
 func entry(name, namespace, host, spec string) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1
@@ -172,7 +173,7 @@ func TestWorld_ScopeOfSidecar(t *testing.T) {
 	}
 }
 
-// TestWorld_Touched changes one object after the other.
+// TestWorld_Touched changes one object after the other, and checks what is touched.
 func TestWorld_Touched(t *testing.T) {
 	m, _ := meshtest.New(t, entry("a", "shop", "a.test", http80)+entry("b", "shop", "b.test",
 		http80))

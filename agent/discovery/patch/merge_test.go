@@ -80,7 +80,7 @@ func read(t *testing.T, text string, into proto.Message) {
 	}
 }
 
-// FuzzBuild builds patches from arbitrary values: whatever is accepted can be encoded.
+// FuzzBuild builds patches from arbitrary values: every accepted value must be encodable.
 func FuzzBuild(f *testing.F) {
 	for _, seed := range []string{`{"name": "a", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua", "a": [1, {"@type": 1}]}}`,
 		`{"typedConfig": {"@type": "type.googleapis.com/udpa.type.v1.TypedStruct", "typeUrl": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router", "value": {"suppress_envoy_headers": true}}}`,

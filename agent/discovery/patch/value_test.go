@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestBuild_AcceptsWhatProtobufDoes compares values of clusters with protobuf's own decoder.
+// TestBuild_AcceptsWhatProtobufDoes decodes values of clusters, and compares the results with those
+// of protobuf's own decoder.
 func TestBuild_AcceptsWhatProtobufDoes(t *testing.T) {
 	const payload = `"health_checks": [{"tcp_health_check": {"send": {"binary": "`
 	for _, value := range []string{

@@ -12,9 +12,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestAway_RetainsObjects unmounts a file system below a configured directory, by its mount point
-// and by a link to it: the objects stay in force, in the next store as well, until it is mounted
-// again or the directory is removed.
+// TestAway_RetainsObjects unmounts a file system below a configured directory, both at its mount
+// point and behind a link to it. The objects stay in force, also in the next store, until the file
+// system is mounted again or the directory is removed.
 func TestAway_RetainsObjects(t *testing.T) {
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {}\n"
@@ -125,7 +125,7 @@ func TestAway_RetainsObjects(t *testing.T) {
 	}
 }
 
-// TestAway_NotByRemoval removes directories and links: their objects are gone.
+// TestAway_NotByRemoval removes directories and links: their objects are deleted.
 func TestAway_NotByRemoval(t *testing.T) {
 	for _, link := range []bool{false, true} {
 		f := newFiles(t)

@@ -24,11 +24,12 @@ func (f *files) hasPolicy(name string) bool {
 	})
 }
 
-// TestBrokenEdits_OfPolicies breaks a file with two policies in all the ways that people and editors
-// do: each policy is in force after that, or its denial; a store that knows only the broken text
-// denies.
+// TestBrokenEdits_OfPolicies breaks a file with two policies in all the ways in which people and
+// editors do. Afterwards each policy or its denial is in force. A store that only knows the broken
+// text denies.
 func TestBrokenEdits_OfPolicies(t *testing.T) {
-	const unnoticed = "other kind and API" // by an agent that knows only the broken text
+	// name of the edit that an agent which only knows the broken text cannot notice
+	const unnoticed = "other kind and API"
 	good := entry("a", "a.test") + "---\n" + deniesA + "---\n" + tokens
 	replaced := func(old, text string) string {
 		broken := strings.Replace(good, old, text, 1)

@@ -23,7 +23,7 @@ func read(content string) document {
 	return r.read([]byte(content), 1)
 }
 
-// readSpec reads a spec that is indented by two.
+// readSpec returns the decoded spec of an object. The spec is indented by two.
 func readSpec(t *testing.T, kind, spec string) proto.Message {
 	t.Helper()
 	d := read("apiVersion: networking.istio.io/v1\nkind: " + kind +
@@ -119,7 +119,8 @@ func TestDecode_LimitsAliases(t *testing.T) {
 	if took := time.Since(started); took > 5*time.Second {
 		t.Errorf("took %v", took)
 	}
-	read("a: &a [*a]\nkind: *a\nspec: {hosts: *a}\nmetadata: {name: x}\n") // a circle
+	// an alias that refers to itself
+	read("a: &a [*a]\nkind: *a\nspec: {hosts: *a}\nmetadata: {name: x}\n")
 }
 
 func FuzzParse(f *testing.F) {

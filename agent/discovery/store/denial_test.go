@@ -53,19 +53,20 @@ func TestDenials_OfWhatRestricts(t *testing.T) {
 	for text, restricts := range map[string]bool{
 		policy("AuthorizationPolicy", "spec: []"): true,
 		policy("AuthorizationPolicy",
-			"spec: {action: DENIED}"): true, // unknown action
+			"spec: {action: DENIED}"): true, // the action is unknown
 		policy("PeerAuthentication",
-			"spec: {mtls: STRICT}"): true, // invalid mtls
+			"spec: {mtls: STRICT}"): true, // mtls is invalid
 		policy("PeerAuthentication",
-			"spec: {portLevelMtls: {80: {mode: STRICT}}}"): true, // invalid without a selector
+			// invalid, because it has no selector
+			"spec: {portLevelMtls: {80: {mode: STRICT}}}"): true,
 		strings.Replace(policy("PeerAuthentication",
-			"spec: {mtls: {mode: STRICT}}"), "{name: x}", "{}", 1): true, // without a name
+			"spec: {mtls: {mode: STRICT}}"), "{name: x}", "{}", 1): true, // the object has no name
 		policy("RequestAuthentication",
 			"spec: {jwtRules: [{}]}"): true,
 		policy("RequestAuthentication",
 			"spec: {}"): false,
 		policy("AuthorisationPolicy",
-			"spec: {rules: [{}]}"): true, // misspelt
+			"spec: {rules: [{}]}"): true, // misspelt kind
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: x}, spec: []}": true,
 		"apiVersion: v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n":                                                                   true,
 		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: 5}\n":                                                 true,
@@ -97,7 +98,8 @@ func TestDenials_OfWhatRestricts(t *testing.T) {
 	}
 }
 
-// TestDenials_OfWhatIsSelected has policies that cannot be understood and were never valid.
+// TestDenials_OfWhatIsSelected reads policies that are invalid and have no last good version. What
+// they select is denied.
 func TestDenials_OfWhatIsSelected(t *testing.T) {
 	const header = "apiVersion: security.istio.io/v1\nkind: %s\nmetadata: {name: x, namespace: shop}\n"
 	policy := func(kind, spec string) string { return fmt.Sprintf(header, kind) + "spec: " + spec + "\n" }
@@ -157,7 +159,7 @@ func TestDenials_OfWhatIsSelected(t *testing.T) {
 	}
 }
 
-// TestDenials_OfFiles loads texts that no store read before.
+// TestDenials_OfFiles loads texts that no earlier store has read.
 func TestDenials_OfFiles(t *testing.T) {
 	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n" +
 		"metadata: {name: x}\nspec: {mtls: {mode: STRICT}}\n"
@@ -165,11 +167,13 @@ func TestDenials_OfFiles(t *testing.T) {
 		strict:                            "",
 		strict + "a: [":                   "all at 1",
 		"\"kind\": \"AuthorizationPolicy": "all at 1",
-		"apiVersion: extensions.istio.io/v1alpha1\nspec: {":                             "all at 1",
-		"- {apiVersion: security.istio.io/v1, kind: PeerAuth}":                          "all at 1", // no mapping
-		strings.Replace(strict, "kind", "knd", 1):                                       "ns at 1",
-		"apiVersion: v1\nkind: List\nitems: {a: {kind: WasmPlugin}}\n":                  "all at 1",
-		entry("a", "a.test") + strict:                                                   "all at 1", // --- is missing
+		"apiVersion: extensions.istio.io/v1alpha1\nspec: {": "all at 1",
+		// the document is not a mapping
+		"- {apiVersion: security.istio.io/v1, kind: PeerAuth}":         "all at 1",
+		strings.Replace(strict, "kind", "knd", 1):                      "ns at 1",
+		"apiVersion: v1\nkind: List\nitems: {a: {kind: WasmPlugin}}\n": "all at 1",
+		// the line "---" is missing
+		entry("a", "a.test") + strict:                                                   "all at 1",
 		entry("a", "a.test") + "b: [":                                                   "",
 		strict + "---\n" + entry("a", "a.test") + "b: [":                                "",
 		strings.Replace(entry("a", "a.test"), "name: a", "nam: AuthorizationPolicy", 1): "",
@@ -183,8 +187,8 @@ func TestDenials_OfFiles(t *testing.T) {
 	}
 }
 
-// TestDenials_NotWithLastGood edits policies that were valid, and starts the next store after each
-// edit: the version before stays in force, unless there is none.
+// TestDenials_NotWithLastGood edits valid policies, and starts the next store after each edit. The
+// version before the edit stays in force, unless there is none.
 func TestDenials_NotWithLastGood(t *testing.T) {
 	const good = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {action: DENY, rules: [{}]}\n"
@@ -194,7 +198,7 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 		"kind: AuthorizationPolicy, metadata: {name: x}, spec: {}}\n"
 	for name, test := range map[string]struct {
 		before, after string
-		last          bool // the policy before is in force
+		last          bool // the policy in its version before the edit is in force
 		want          []string
 	}{
 		"invalid":       {good, wrong, true, nil},
@@ -240,7 +244,7 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 	}
 }
 
-// TestDenials_OfMovedPolicies edits files in which something else has a last good version.
+// TestDenials_OfMovedPolicies edits files in which another object has a last good version.
 func TestDenials_OfMovedPolicies(t *testing.T) {
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {}\n"
@@ -262,7 +266,8 @@ func TestDenials_OfMovedPolicies(t *testing.T) {
 			{"", policy + "a: [", []string{"all at 1"}},
 			{"", policy + "---\n" + nameless, nil}},
 	} {
-		for _, restarted := range []bool{false, true} { // before the last step
+		// whether the store is restarted before the last step
+		for _, restarted := range []bool{false, true} {
 			f := newFiles(t)
 			for i, step := range steps {
 				what := fmt.Sprintf("%s, step %d, restarted: %v", name, i+1, restarted)
@@ -282,7 +287,8 @@ func TestDenials_OfMovedPolicies(t *testing.T) {
 	}
 }
 
-// TestDenials_OfDanglingLink removes the target of a link: its file system may be unmounted.
+// TestDenials_OfDanglingLink removes the target of a link. The store cannot know whether its file
+// system was only unmounted.
 func TestDenials_OfDanglingLink(t *testing.T) {
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {}\n"
@@ -308,7 +314,7 @@ func TestDenials_OfDanglingLink(t *testing.T) {
 	}
 }
 
-// TestDenials_OfUnreadableFile removes the permissions of a file that no store read before.
+// TestDenials_OfUnreadableFile removes the permissions of a file that no earlier store has read.
 func TestDenials_OfUnreadableFile(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
@@ -321,7 +327,8 @@ func TestDenials_OfUnreadableFile(t *testing.T) {
 	for _, step := range []struct {
 		mode os.FileMode
 		want []string
-	}{{0, []string{"all at 1"}}, {0o644, nil}, {0, nil}} { // the last time, its objects are known
+		// at the last step, the objects of the file are known
+	}{{0, []string{"all at 1"}}, {0o644, nil}, {0, nil}} {
 		asRoot(t, func() error { return os.Chmod(f.path("a.yaml"), step.mode) })
 		f.expectDenials(fmt.Sprintf("mode %o", step.mode), step.want...)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// again replaces the store by one that starts with its held objects, as after a restart.
+// again replaces the store by a new one that starts with its held objects, as after a restart.
 func (f *files) again() {
 	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validateObject,
 		LastGood: f.store.Held(), Away: f.store.Away()})
@@ -46,7 +46,7 @@ func TestHeld_ByNextStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.expect("made bad", f.store.Load())
-	for range 2 { // two restarts
+	for range 2 { // the second time for a second restart
 		f.expectHeld("of what is bad", "all.yaml b", "broken.yaml c", "large.yaml e")
 		before, problems := f.store.Held(), f.problems()
 		f.again()
@@ -123,7 +123,7 @@ func TestHeld_WaitsForItsFolder(t *testing.T) {
 	}
 }
 
-// TestHeld_UnreadableFiles removes the permissions of a file, and of a directory to list and to
+// TestHeld_UnreadableFiles removes the permission to read a file, to list a directory, and to
 // search it.
 func TestHeld_UnreadableFiles(t *testing.T) {
 	for _, test := range []struct {
@@ -147,7 +147,7 @@ func TestHeld_UnreadableFiles(t *testing.T) {
 			f.write("below/a.yaml", entry("a", "a.test"))
 			f.write("below/b.yaml", entry("b", "b.test"))
 			f.write("c.yaml", entry("c", "c.test"))
-			// t.TempDir is accessible to its owner only
+			// only the owner can enter t.TempDir
 			for _, folder := range []string{f.directory, filepath.Dir(f.directory)} {
 				if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // of tests
 					t.Fatal(err)
@@ -195,8 +195,8 @@ func TestHeld_UnreadableFiles(t *testing.T) {
 
 const nobody = 65534
 
-// withoutRights drops the privileges of the whole process, if it runs as root, until the test ends.
-// The store's goroutines may run on any thread.
+// withoutRights drops the privileges of the whole process until the test ends, if it runs as root.
+// A single thread is not enough, because the store's goroutines may run on any thread.
 func withoutRights(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -207,12 +207,12 @@ func withoutRights(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := syscall.Seteuid(0); err != nil {
-			panic(err) // other tests would run without privileges
+			panic(err) // without its privileges, the process cannot run other tests
 		}
 	})
 }
 
-// asRoot calls do with the privileges that withoutRights dropped.
+// asRoot calls do with the privileges that withoutRights has dropped.
 func asRoot(t *testing.T, do func() error) {
 	t.Helper()
 	effective := os.Geteuid()

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// inputs is a store with sources that precede and follow the files.
+// inputs is a store with sources that precede and follow the files in precedence.
 type inputs struct {
 	*files
 }
@@ -25,7 +25,7 @@ func newInputs(t *testing.T, lastGood ...*object.Object) *inputs {
 	return &inputs{f}
 }
 
-// take delivers the texts of paths, which alternate. An empty text removes a path.
+// take delivers a batch; texts has paths and texts in turns. An empty text removes the path.
 func (i *inputs) take(source string, all bool, texts ...string) []object.Change {
 	b := Batch{Source: source, All: all}
 	for pair := range slices.Chunk(texts, 2) {
@@ -71,7 +71,8 @@ func TestTake_TextsLikeFiles(t *testing.T) {
 	i.expect("complete state without it", i.take("memory", true), "b: b3.test → -")
 }
 
-// What a client of Kubernetes sees around the spec is no change and no problem.
+// TestTake_MetadataOfKubernetes: fields that Kubernetes adds beside the spec are neither a change
+// nor a problem.
 func TestTake_MetadataOfKubernetes(t *testing.T) {
 	i := newInputs(t)
 	const path = "kubernetes:ServiceEntry/ns/a"
@@ -135,7 +136,8 @@ func TestTake_ServicesOfRegistries(t *testing.T) {
 	i.expectProblems()
 }
 
-// The next store has no input until its source delivers it, and retains the last good version.
+// TestTake_LastGoodWaitsForTheSource: after a restart, objects of an input are only in force once
+// their source delivers the input. Then the last good version is retained.
 func TestTake_LastGoodWaitsForTheSource(t *testing.T) {
 	i := newInputs(t)
 	i.take("memory", true, "memory:a", entry("a", "a.test"), "memory:b", entry("b", "b.test"))
@@ -173,7 +175,8 @@ spec:
 	}
 }
 
-// Something unknown may be known to the next version of Envoy.
+// TestTake_ValidatesAgain: a field that is unknown is checked again, because a newer Envoy may know
+// it.
 func TestTake_ValidatesAgain(t *testing.T) {
 	i := newInputs(t)
 	valid := false

@@ -8,7 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestMain passes validate.Object to the tests inside the package, which validate imports.
+// TestMain passes validate.Object to the tests in this package, which cannot import it, because
+// validate imports this package.
 func TestMain(m *testing.M) {
 	store.SetValidate(validate.Object)
 	os.Exit(m.Run())

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestDenials_OfUnknownPolicies edits a file that had two policies so that it cannot be parsed: what
-// it mentions beyond them is denied.
+// TestDenials_OfUnknownPolicies edits a file with two policies so that it cannot be parsed. If it
+// mentions further policies, everything is denied.
 func TestDenials_OfUnknownPolicies(t *testing.T) {
 	const inLine = "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, " +
 		"metadata: {name: x}, spec: {}}"
@@ -78,7 +78,8 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 	}
 }
 
-// TestDenials_NoPolicyIsRemovedBesideAnError says so until the error is corrected.
+// TestDenials_NoPolicyIsRemovedBesideAnError: a policy removed from a file with an error stays in
+// force, and a problem says so until the error is corrected.
 func TestDenials_NoPolicyIsRemovedBesideAnError(t *testing.T) {
 	f := newFiles(t)
 	f.write("x.yaml", entry("a", "a.test")+"---\n"+deniesA)
@@ -97,7 +98,8 @@ func TestDenials_NoPolicyIsRemovedBesideAnError(t *testing.T) {
 	}
 }
 
-// TestDenials_OfUnreadableFileAreReported reads an unreadable file again and again.
+// TestDenials_OfUnreadableFileAreReported reads an unreadable file repeatedly. The denial is
+// reported each time.
 func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 	f := newFiles(t)
 	invalid := strings.Replace(deniesA, "DENY", "DENIED", 1)

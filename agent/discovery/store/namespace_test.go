@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestSetNamespace_MovesObjectsWithoutNamespace also looks at last good versions, with which files
-// are bad and which are away.
+// TestSetNamespace_MovesObjectsWithoutNamespace also covers last good versions whose files are
+// invalid or away.
 func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"),
@@ -48,7 +48,7 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 			"another")
 	}
 
-	// Objects of a missing directory stay.
+	// Objects of a directory that does not exist stay in force.
 	if err := os.Rename(f.directory, f.directory+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	}
 }
 
-// TestObjects_OneForEachKey has an object with a namespace and one without that have one key in the
-// first one's namespace.
+// TestObjects_OneForEachKey reads an object that names a namespace and one that names none. In the
+// first one's namespace both have the same key.
 func TestObjects_OneForEachKey(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", strings.Replace(entry("web", "a.test"), "{name: web}",

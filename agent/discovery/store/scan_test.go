@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// linkFarm creates folders of which each has two links to the next one, so that 2^folders paths
+// linkFarm creates folders each of which has two links to the next one, so that 2^folders paths
 // lead to a file in the last one.
 func linkFarm(f *files, folders int) {
 	f.t.Helper()
@@ -37,7 +37,8 @@ func TestScan_FolderOfLinksIsReadOnce(t *testing.T) {
 	if diff := cmp.Diff([]string{"x: - → x.test"}, f.changes(f.store.Load())); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	if len(f.store.Problems()) > 0 || time.Since(begun) > 20*time.Second { // 2^18 paths take longer
+	// reading 2^18 paths would take longer
+	if len(f.store.Problems()) > 0 || time.Since(begun) > 20*time.Second {
 		t.Errorf("%s, problems %v", time.Since(begun), f.store.Problems())
 	}
 	if known := f.store.files[f.path("18/x.yaml")]; known == nil {
@@ -45,7 +46,8 @@ func TestScan_FolderOfLinksIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestScan_LinkedFoldersAreRead has links lead out of the directory, to a folder in it and back.
+// TestScan_LinkedFoldersAreRead creates links to folders outside and inside of the directory, and
+// back.
 func TestScan_LinkedFoldersAreRead(t *testing.T) {
 	f, outside := newFiles(t), newFiles(t)
 	outside.write("one/a.yaml", entry("a", "a.test"))
@@ -70,8 +72,8 @@ func TestScan_LinkedFoldersAreRead(t *testing.T) {
 	}
 }
 
-// TestScan_TooManyEntries has the files in force stay. To the next agent, policies may be among the
-// files that are not read.
+// TestScan_TooManyEntries: objects that were read before stay in force. The next agent must assume
+// that the files that are not read contain policies.
 func TestScan_TooManyEntries(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
@@ -83,7 +85,7 @@ func TestScan_TooManyEntries(t *testing.T) {
 	f.write("file", "")
 	for i := range maxEntries {
 		if err := os.Link(f.path("file"), filepath.Join(many, fmt.Sprint(i))); err != nil {
-			// file systems limit the links of a file
+			// a file system limits the number of links to a file
 			f.remove("file")
 			f.write("file", "")
 			if err := os.Link(f.path("file"), filepath.Join(many, fmt.Sprint(i))); err != nil {

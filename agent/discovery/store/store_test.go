@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// validateObject is validate.Object, which imports this package; see TestMain.
+// validateObject is validate.Object. This package cannot import validate, which imports it; see
+// TestMain.
 var validateObject func(*object.Object) []object.Finding
 
 // SetValidate sets validateObject.
@@ -65,7 +66,7 @@ func (f *files) remove(name string) {
 	}
 }
 
-// changes formats changes as "name: host → host".
+// changes returns changes as texts "name: host → host".
 func (f *files) changes(changes []object.Change) []string {
 	host := func(o *object.Object) string {
 		if o == nil {
@@ -76,7 +77,7 @@ func (f *files) changes(changes []object.Change) []string {
 	var all []string
 	for _, c := range changes {
 		if c.Old != nil && c.New != nil && c.Old.Spec == c.New.Spec {
-			continue // moved within its file only
+			continue // the object has only moved within its file
 		}
 		all = append(all, fmt.Sprintf("%s: %s → %s", c.Newest().Name, host(c.Old), host(c.New)))
 	}
@@ -84,7 +85,7 @@ func (f *files) changes(changes []object.Change) []string {
 	return all
 }
 
-// problems formats problems as "file:line: message" with paths relative to the directory.
+// problems returns problems as "file:line: message", with paths relative to the directory.
 func (f *files) problems() []string {
 	var all []string
 	for _, p := range f.store.Problems() {
@@ -310,7 +311,7 @@ func TestReload_KeepsObjectsOfVanishedFolder(t *testing.T) {
 			"out of [discovery] files and restart the agent")
 	f.expect("looked through again", f.store.Load())
 
-	// Unmounted: an empty directory of another file system.
+	// What is left of an unmounted directory: an empty directory of another file system.
 	if err := os.Mkdir(f.directory, 0o755); err != nil {
 		t.Fatal(err)
 	}

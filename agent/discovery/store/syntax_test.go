@@ -23,7 +23,8 @@ func TestSyntaxErrors_HaveTheLine(t *testing.T) {
 	}
 }
 
-// Concatenated files contain byte order marks and JSON objects in a row.
+// TestDocuments_AreReadAsKubectlReadsThem: concatenated files may contain several byte order marks,
+// and JSON objects without a separator.
 func TestDocuments_AreReadAsKubectlReadsThem(t *testing.T) {
 	const mark = "\ufeff"
 	one := func(name string) string {

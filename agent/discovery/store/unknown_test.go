@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestDenials_OfWhatIsUnknown has objects of kinds, API groups, versions and fields that are unknown:
-// those that may restrict access deny what they select, all others are named in a warning.
+// TestDenials_OfWhatIsUnknown reads objects of unknown kinds, API groups, versions and fields.
+// Those that may restrict access deny what they select; for all others there is a warning.
 func TestDenials_OfWhatIsUnknown(t *testing.T) {
 	const (
 		selector = "selector: {matchLabels: {app: a}}"
@@ -23,20 +23,20 @@ func TestDenials_OfWhatIsUnknown(t *testing.T) {
 		apiVersion, kind, spec string
 		denies                 bool
 	}{
-		// kinds
+		// unknown kinds
 		{"security.istio.io/v1", "Foo", other, true},
 		{"security.istio.io/v1", "Authorization", other, true},
 		{"extensions.istio.io/v1alpha1", "Foo", other, true},
 		{"networking.istio.io/v1", "AuthorizationPolicy", rules, true},
 		{"v1", "AuthorizationPolicy", rules, true},
 		{"", "PeerAuthentication", mtls, true},
-		// versions
+		// unknown versions
 		{"security.istio.io/v2", "AuthorizationPolicy", rules, true},
 		{"security.istio.io/v1alpha1", "RequestAuthentication", jwt, true},
 		{"security.istio.io", "PeerAuthentication", mtls, true},
 		{"security.istio.io/v1/v1", "PeerAuthentication", mtls, true},
 		{"extensions.istio.io/v9", "TrafficExtension", "{" + selector + ", phase: AUTHZ}", true},
-		// groups
+		// unknown API groups
 		{"security.istio.io.example/v1", "AuthorizationPolicy", rules, true},
 		{"authorization.example.com/v1", "AuthorizationPolicy", other, true},
 		{"policy.linkerd.io/v1alpha1", "AuthorizationPolicy", other, true},
@@ -45,19 +45,19 @@ func TestDenials_OfWhatIsUnknown(t *testing.T) {
 		{"authentication.istio.io/v1alpha1", "Policy", other, true},
 		{"istio.io/v1", "Foo", other, true},
 		{"securty.istoi.io/v1", "Foo", other, true},
-		// both unknown
+		// kind and API group are unknown
 		{"access.example.com/v1", "Rule", rules, true},
 		{"access.example.com/v1", "Rule", mtls, true},
 		{"access.example.com/v1", "Rule", jwt, true},
 		{"access.example.com/v1", "Rule", "{action: DENY, rule: [{}]}", false},
 		{"access.example.com/v1", "Rule", "{" + selector + "}", false},
 		{"access.example.com/v1", "Rule", other, false},
-		// fields
+		// unknown fields
 		{"security.istio.io/v1", "AuthorizationPolicy", other, true},
 		{"security.istio.io/v1beta1", "PeerAuthentication", other, true},
 		{"security.istio.io/v1", "RequestAuthentication", other, true},
 		{"extensions.istio.io/v1alpha1", "WasmPlugin", "{" + selector + ", url: file:///a, a: b}", true},
-		// of others
+		// objects that cannot restrict access
 		{"telemetry.istio.io/v1", "Telemetry", other, false},
 		{"telemetri.istio.io/v1", "Telemetry", other, false},
 		{"install.istio.io/v1alpha1", "IstioOperator", other, false},

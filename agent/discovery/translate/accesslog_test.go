@@ -8,7 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 )
 
-// An EnvoyFilter of a user may patch the access log of a file by its index.
+// TestLoggers_FailuresAreLast: an EnvoyFilter may patch the access log of a file by its index, so
+// the logger of failures must follow it.
 func TestLoggers_FailuresAreLast(t *testing.T) {
 	logs, err := loggers(AccessLog{File: "/dev/stdout", Failures: "xds-grpc"}, ofRequests)
 	if err != nil || len(logs) != 2 || logs[0].GetFilter() != nil ||
@@ -25,8 +26,8 @@ func TestLoggers_FailuresAreLast(t *testing.T) {
 	}
 }
 
-// outrider-capture checks Envoy by connections that the virtual listeners end at once. If they were
-// reported as failures, the agent would look for the backend that has failed.
+// TestBlackHole_ReportsNoFailures: outrider-capture checks Envoy by opening connections that the
+// virtual listeners close at once. Reported as failures, they would make the agent check backends.
 func TestBlackHole_ReportsNoFailures(t *testing.T) {
 	m := &mesh.Config{AccessLog: AccessLog{File: "/dev/stdout", Failures: "xds-grpc"}}
 	chain, err := blackHole(m, "virtualOutbound-blackhole", 15001)

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// FuzzAuthorize translates specs of AuthorizationPolicies: Envoy's API refuses nothing that
-// validation accepts.
+// FuzzAuthorize translates arbitrary specs of AuthorizationPolicies. Envoy's API must not refuse
+// what validation accepts.
 func FuzzAuthorize(f *testing.F) {
 	for _, seed := range []string{"{}", "action: DENY\nrules: [{}]",
 		`rules: [{from: [{source: {principals: ["*", a*, "*b", c/ns/d/sa/e], namespaces: ["a*b"]}}]}]`,
@@ -47,8 +47,8 @@ func FuzzAuthorize(f *testing.F) {
 	})
 }
 
-// worldOf returns a world with an object of namespace shop, whose spec it decodes; nil if that is
-// invalid.
+// worldOf returns a world with one object in the namespace shop, whose spec is decoded from text;
+// nil if the spec is invalid.
 func worldOf(kind object.Kind, spec proto.Message, text string) *model.World {
 	encoded, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil || protojson.Unmarshal(encoded, spec) != nil {

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The service of the providers in Istio's test data.
+// authorizerEntry is the service of the providers in Istio's test data.
 const authorizerEntry = `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -30,7 +30,7 @@ metadata: {name: authorizer, namespace: foo}
 spec: {hosts: [my-custom-ext-authz.foo.svc.cluster.local], resolution: STATIC, ports: [{number: 9000, name: p, protocol: GRPC}], endpoints: [{address: 10.0.0.9}]}
 `
 
-// The MeshConfigs of the test of Istio's builder.
+// MeshConfigs of the test of Istio's builder.
 const (
 	grpcProvider = `extensionProviders:
 - name: default
@@ -60,8 +60,8 @@ const (
 `
 )
 
-// TestAuthorize_EqualsIstio translates the test data of Istio's builder: for each file with
-// policies, the filters are those that Istio expects.
+// TestAuthorize_EqualsIstio translates the test data of Istio's builder. For each file with
+// policies, the filters must be those that Istio expects.
 func TestAuthorize_EqualsIstio(t *testing.T) {
 	source, err := parts.IstioSource()
 	if err != nil {
@@ -140,7 +140,7 @@ func TestAuthorize_EqualsIstio(t *testing.T) {
 	}
 }
 
-// expected reads Istio's filters, from one file or several numbered ones.
+// expected reads the filters that Istio expects, from one file or several numbered ones.
 func expected(t *testing.T, out string, tcp bool) []proto.Message {
 	t.Helper()
 	files, err := filepath.Glob(out + "-out*.yaml")
@@ -173,7 +173,8 @@ func expected(t *testing.T, out string, tcp bool) []proto.Message {
 	return all
 }
 
-// undeprecated replaces the field metadata of permissions and principals, which is deprecated.
+// undeprecated replaces the deprecated field metadata of permissions and principals by its
+// successor.
 func undeprecated(tree any) any {
 	switch tree := tree.(type) {
 	case map[string]any:

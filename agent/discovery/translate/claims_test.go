@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestClaims lets an older and a younger object claim the same matches: the younger one gets what
-// is free and a problem for the rest.
+// TestClaims adds an older and a younger object with the same matches. The younger one gets the
+// matches that are free, and a problem for each of the others.
 func TestClaims(t *testing.T) {
 	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml",
 		Line: 1}
@@ -19,7 +19,7 @@ func TestClaims(t *testing.T) {
 	var count int
 	for _, route := range []Connection{
 		{Object: older, ServerNames: []string{"a.test", "b.test"}},
-		// within one object the first match wins without a problem
+		// two matches of one object may overlap without a problem
 		{Object: older, ServerNames: []string{"b.test"}},
 		{Object: older, ServerNames: []string{"c.test"}, Subnets: []netip.Prefix{wide}},
 		{Object: younger, ServerNames: []string{"b.test", "d.test", "*x.test"}},
@@ -40,7 +40,7 @@ func TestClaims(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q,\nwant %q", got, want)
 	}
-	if count != 4 { // b.test, *x.test, c.test of the wide block, and everything
+	if count != 4 { // routes for b.test, *.x.test, c.test in the wide block, and everything
 		t.Errorf("%d problems, want 4", count)
 	}
 }

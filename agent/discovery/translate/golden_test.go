@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestClusters compares the clusters and endpoints of services.
+// TestClusters compares the clusters and endpoints of services with golden files.
 func TestClusters(t *testing.T) {
 	meshtest.Golden(t, "testdata/clusters/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -28,8 +28,8 @@ func TestClusters(t *testing.T) {
 		})
 }
 
-// TestRules compares what DestinationRules, MeshConfig and the proxy change in the clusters of
-// services, and the secrets that these refer to.
+// TestRules compares with golden files how DestinationRules, MeshConfig and the proxy change the
+// clusters of services, and which secrets the clusters refer to.
 func TestRules(t *testing.T) {
 	meshtest.Golden(t, "testdata/rules/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -59,7 +59,7 @@ func withoutPolicies(rule *model.Rule) *model.Rule {
 	return bare
 }
 
-// TestRuleProblems compares the problems of services and their rules.
+// TestRuleProblems compares the problems of services and their DestinationRules with golden files.
 func TestRuleProblems(t *testing.T) {
 	meshtest.Golden(t, "testdata/ruleproblems/*.txtar", *update,
 		func(_ *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -73,7 +73,7 @@ func TestRuleProblems(t *testing.T) {
 		})
 }
 
-// clusters returns what differs from unchanged in the resources of all services.
+// clusters returns the differences between the resources of all services and those in unchanged.
 func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 	unchanged func(*resource.Resource) proto.Message) string {
 	t.Helper()
@@ -95,8 +95,8 @@ func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 	return text.String()
 }
 
-// TestVirtualHosts compares the virtual hosts of all services and VirtualServices for port 80 of a
-// sidecar.
+// TestVirtualHosts compares with golden files the virtual hosts of all services and VirtualServices
+// for port 80 of a sidecar.
 func TestVirtualHosts(t *testing.T) {
 	meshtest.Golden(t, "testdata/routes/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -129,8 +129,8 @@ func hosts(m *meshtest.Mesh) []string {
 	return slices.Compact(all)
 }
 
-// virtualHost returns a virtual host as YAML with its origins, those of its routes, the hosts it
-// reads and its problems.
+// virtualHost returns a virtual host as YAML, with its origins, those of its routes, the hosts that
+// it reads and its problems.
 func virtualHost(t *testing.T, v *translate.VirtualHost) string {
 	t.Helper()
 	if v == nil {
@@ -148,7 +148,8 @@ func virtualHost(t *testing.T, v *translate.VirtualHost) string {
 		meshtest.Problems(v.Problems)
 }
 
-// TestServiceConnections compares the filter chains for connections to the ports of services.
+// TestServiceConnections compares with golden files the filter chains for connections to the ports
+// of services.
 func TestServiceConnections(t *testing.T) {
 	meshtest.Golden(t, "testdata/connections/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -184,8 +185,9 @@ func chains(t *testing.T, routes []translate.Connection) string {
 	return text.String()
 }
 
-// TestGateways compares the listener of the first Gateway's servers, the secrets it refers to, the
-// virtual hosts of its VirtualServices, and the connections that these forward.
+// TestGateways compares with golden files the listener of the first Gateway's servers, the secrets
+// to which it refers, the virtual hosts of its VirtualServices, and the connections that these
+// forward.
 func TestGateways(t *testing.T) {
 	meshtest.Golden(t, "testdata/gateways/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {

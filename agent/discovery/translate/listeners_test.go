@@ -35,7 +35,7 @@ func golden(t *testing.T, path string, got []txtar.File) {
 	}
 }
 
-// text returns a resource as the file of a case.
+// text returns a resource as a file of a golden case.
 func text(t *testing.T, name string, r *resource.Resource, err error) txtar.File {
 	t.Helper()
 	if err != nil {

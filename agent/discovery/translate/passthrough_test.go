@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestPassThrough forwards connections only where they are intercepted, and never without the
-// requested encryption.
+// TestPassThrough: connections are forwarded to their original destination only with interception,
+// and never without the requested encryption.
 func TestPassThrough(t *testing.T) {
 	passthrough := &networking.LoadBalancerSettings{
 		LbPolicy: &networking.LoadBalancerSettings_Simple{

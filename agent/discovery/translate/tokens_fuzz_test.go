@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// FuzzAuthenticate translates specs of RequestAuthentications: Envoy's API refuses nothing that
-// validation accepts.
+// FuzzAuthenticate translates arbitrary specs of RequestAuthentications. Envoy's API must not
+// refuse what validation accepts.
 func FuzzAuthenticate(f *testing.F) {
 	for _, seed := range []string{"{}", "jwtRules: [{}]", "jwtRules: [{issuer: a}, {issuer: a}]",
 		`jwtRules: [{issuer: a, jwks: '{"keys":[]}', audiences: [b], timeout: 1s}]`,

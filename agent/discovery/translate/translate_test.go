@@ -14,7 +14,7 @@ import (
 
 var sidecar = model.Node{Type: model.Sidecar, Namespace: meshtest.Namespace}
 
-// service is a ServiceEntry whose spec is extended by the tests.
+// service is a ServiceEntry to whose spec tests append fields.
 const service = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Valid parts of specs, for rows that test other fields.
+// Valid parts of specs, for cases that test other fields.
 const (
 	goodEntry = "hosts: [a.test]\nresolution: STATIC\n" +
 		"ports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
@@ -37,7 +37,7 @@ func readOne(t *testing.T, kind, spec string, check func(*object.Object) []objec
 	s := store.New(store.Options{Paths: []string{path}, Namespace: "ns",
 		Validate: func(o *object.Object) []object.Finding {
 			if o.Name != "x" {
-				return nil // the denial of an invalid policy
+				return nil // the object is the denial of an invalid policy
 			}
 			called = true
 			return check(o)

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestSpecs validates each spec. want is "" for a valid one, otherwise "field: words" with the
-// field and a part of the message, after ! for an error, ? for a warning, or - for a note.
+// TestSpecs validates each spec. want is "" for a valid spec, otherwise "field: text" with a part
+// of the message, after ! for an error, ? for a warning, or - for a note.
 func TestSpecs(t *testing.T) {
 	se, dr, gw := "ServiceEntry", "DestinationRule", "Gateway"
 	sc, pa := "Sidecar", "PeerAuthentication"

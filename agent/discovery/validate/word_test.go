@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWords compares the rules of words with regular expressions of Kubernetes and Istio, for all
-// short texts of the relevant characters, and for texts of the relevant lengths.
+// TestWords compares the checks of names with the regular expressions of Kubernetes and Istio, for
+// all short texts of the relevant characters, and for texts at the limits of length.
 func TestWords(t *testing.T) {
 	texts := []string{""}
 	for shorter := texts; len(shorter[0]) < 4; {

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// details are fields that translate's tests compare.
+// details are the fields that the tests of package translate compare.
 var details = []string{"@type", "accessLog", "alpnProtocols", "altStatName", "circuitBreakers",
 	"combinedValidationContext", "configSource", "connectTimeout", "edsClusterConfig",
 	"enableReusePort", "forwardClientCertDetails", "httpFilters", "ignorePortInHostMatching",
@@ -29,7 +29,7 @@ var details = []string{"@type", "accessLog", "alpnProtocols", "altStatName", "ci
 	"streamIdleTimeout", "timeout", "tlsParams", "typedExtensionProtocolOptions",
 	"upgradeConfigs", "useRemoteAddress", "validateClusters"}
 
-// TestView_Content compares what a view publishes and reports.
+// TestView_Content compares what a view publishes and reports with golden files.
 func TestView_Content(t *testing.T) {
 	meshtest.Golden(t, "testdata/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -84,14 +84,16 @@ func content(t *testing.T, v *view.View, detailed bool) string {
 	return text.String() + strings.Join(hosts, "")
 }
 
-// byPosition sorts origins: those of the last change are first in a route configuration.
+// byPosition sorts origins by position. In a route configuration those of the last change come
+// first.
 func byPosition(origins []resource.Origin) []resource.Origin {
 	return slices.SortedFunc(slices.Values(origins), func(a, b resource.Origin) int {
 		return a.Line - b.Line
 	})
 }
 
-// TestView_ChangesEqualNewView compares a view that sees a mesh change step by step with new ones.
+// TestView_ChangesEqualNewView changes a mesh step by step. After each step, the view must equal a
+// new view.
 func TestView_ChangesEqualNewView(t *testing.T) {
 	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		cache := view.NewCache()

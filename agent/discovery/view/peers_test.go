@@ -70,8 +70,8 @@ func TestExposed_ApplicationListensBesideTheProxy(t *testing.T) {
 	}
 }
 
-// TestExposed_ProxyOnTheSamePort has an application on the loopback behind a proxy with the same
-// port on another address: the proxy's own listener exposes nothing.
+// TestExposed_ProxyOnTheSamePort: an application on the loopback is not exposed by a proxy that
+// listens on the same port of another address.
 func TestExposed_ProxyOnTheSamePort(t *testing.T) {
 	node := model.Node{Type: model.Sidecar, Namespace: meshtest.Namespace, Identity: true,
 		Labels: map[string]string{"app": "a"}, Addresses: []string{"10.8.0.1"}}
@@ -121,7 +121,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestTakenAddresses has programs on the addresses at which listeners are wanted.
+// TestTakenAddresses: listeners whose address another program uses are not published, and are
+// reported.
 func TestTakenAddresses(t *testing.T) {
 	node := model.Node{Type: model.Sidecar, Namespace: meshtest.Namespace, Identity: true,
 		Addresses: []string{"10.8.0.1"}}
@@ -131,8 +132,8 @@ func TestTakenAddresses(t *testing.T) {
 		text  string
 		node  model.Node
 		taken mesh.Reserved
-		gone  string // the listener that is not there
-		want  string // the problem
+		gone  string // listener that must not exist
+		want  string // expected problem
 	}{
 		"of a service": {web, sidecar, mesh.Reserved{Address: "127.0.0.1", Port: 80, By: "admin"},
 			"127.0.0.1_80", "nothing listens for host web.test: 127.0.0.1:80 belongs to admin"},

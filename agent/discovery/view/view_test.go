@@ -70,7 +70,7 @@ func newView(t *testing.T, m *meshtest.Mesh, node model.Node) *view.View {
 	return viewOf(t, m, node, view.NewCache())
 }
 
-// names returns the resources of a view as "Type name".
+// names returns the resources of a view as texts "Type name".
 func names(v *view.View) []string {
 	snapshot, _ := v.Feed().Current()
 	var all []string
@@ -152,7 +152,8 @@ virtualHosts: [{domains: [web.test], routes: [{route: {cluster: outbound|80||web
 	}
 }
 
-// TestView_PublishesOnlyWhatDiffers changes a mesh step by step.
+// TestView_PublishesOnlyWhatDiffers changes a mesh step by step, and compares the resources that
+// are published.
 func TestView_PublishesOnlyWhatDiffers(t *testing.T) {
 	m, touched := meshtest.New(t, web+database)
 	v := newView(t, m, sidecar)
