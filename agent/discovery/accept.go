@@ -15,13 +15,13 @@ type Batch = store.Batch
 // accepted collects the batches that the next push applies. Its zero value is ready for use.
 type accepted struct {
 	mu      sync.Mutex
-	pending map[string]*pending // batches by source
+	pending map[string]*pending // pending batches by source
 }
 
 // pending is the sum of a source's batches since the last push.
 type pending struct {
 	all    bool
-	inputs map[string]store.Input // inputs by path
+	inputs map[string]store.Input // newest inputs that the batches contain, by path
 }
 
 // add merges a batch into the pending ones. For each path the newest input counts.

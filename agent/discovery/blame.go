@@ -21,7 +21,7 @@ const maxEdits = 64
 type edit struct {
 	at      time.Time
 	objects map[object.Key]bool
-	mesh    bool // the change includes MeshConfig
+	mesh    bool // whether MeshConfig changed as well
 }
 
 // edited records a published change of the files. Callers hold mu.

@@ -40,9 +40,9 @@ type certificates struct {
 	signal chan struct{} // receives when there are changed files
 	files  *watch.Notifier
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards byPath and changed
 	byPath  map[string]*certificateFile
-	changed []string // paths of changed files
+	changed []string // paths of certificate files that have changed
 }
 
 func newCertificates(
@@ -174,7 +174,7 @@ func (c *certificates) takeChanged() []string {
 	return paths
 }
 
-// refresh inspects all files.
+// refresh inspects all certificate files again.
 func (c *certificates) refresh(wait time.Duration) {
 	if c == nil {
 		return

@@ -33,9 +33,9 @@ type Comparison struct {
 
 // ResourceChange describes a resource that differs from the one that is served.
 type ResourceChange struct {
-	Change string          // "added", "changed" or "removed"
-	Type   string          // type URL of the resource
-	Name   string          // name of the resource
+	Change string // "added", "changed" or "removed"
+	Type   string // type URL of the resource
+	Name   string
 	By     resource.Origin // changed object that causes the difference; zero: unknown
 }
 

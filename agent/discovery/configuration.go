@@ -9,14 +9,14 @@ import (
 
 // configuration is the mesh configuration read from the files, with the state in force.
 type configuration struct {
-	store *store.Store // only Run uses it
+	store *store.Store // store of the files' objects; only Run uses it
 
 	// Guarded by the server's mu.
 	namespace string // namespace of objects that name none; see namespaces.go
 	loaded    bool
 	world     *model.World
 	cache     *view.Cache
-	stored    []Problem        // problems of the store
+	stored    []Problem        // problems that the store has found
 	held      []*object.Object // last good versions that the store has in force
 	away      []string         // directories whose objects are among held
 	objects   map[object.Kind]int

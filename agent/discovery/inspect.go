@@ -23,8 +23,9 @@ func (d Denied) of(path string) string {
 	return d(path)
 }
 
-// reach reports whether a file is missing. Otherwise it returns why the reader cannot read the
-// file, or cannot list its folder, which Envoy watches.
+// reach reports whether a certificate file is missing. Otherwise it returns why its reader, the
+// proxy or for a credential the agent, cannot read the file or list its folder, which Envoy
+// watches.
 func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 	if _, err := os.Stat(file.Path); errors.Is(err, fs.ErrNotExist) {
 		return true, ""
@@ -49,7 +50,7 @@ type certificateFile struct {
 	inspected bool
 	missing   bool
 	denied    string // why the reader cannot read the file, with the fix; "": it can
-	held      uint64 // fingerprint of the content
+	held      uint64 // hash of the file's content
 	// changes counts the changes of the content. It makes restored content differ from its first
 	// version, because Envoy must read the file again after it refused the version between.
 	changes uint64

@@ -21,7 +21,7 @@ type Reserved = mesh.Reserved
 // Credentials says where the certificates are that Gateways and DestinationRules name.
 type Credentials = mesh.Credentials
 
-// Options configures a Server.
+// Options configures a discovery server.
 type Options struct {
 	Files []string // files, and directories with all *.yaml, *.yml and *.json files below them
 	// namespace of objects and proxies that name none, unless Settings has one; "": default

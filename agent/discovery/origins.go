@@ -12,8 +12,8 @@ import (
 
 // Origin says which objects a resource, or a part of it, was translated from.
 type Origin struct {
-	Type        string            // type URL of the resource
-	Name        string            // name of the resource
+	Type        string // type URL of the resource
+	Name        string
 	VirtualHost string            // virtual host in a route configuration; "": the whole resource
 	Origins     []resource.Origin // objects, the most important one first
 	// origins of a virtual host's routes, in order; nil: those in Origins

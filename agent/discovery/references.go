@@ -20,7 +20,7 @@ import (
 type references map[*object.Object]reference
 
 type reference struct {
-	hosts    map[string]struct{} // hosts of all destinations
+	hosts    map[string]struct{} // hosts of all destinations of the VirtualService
 	problems []Problem
 }
 

@@ -43,19 +43,19 @@ type Server struct {
 	refusalsSum  [sha256.Size]byte // digest of the records in Options.Refusals; only Run uses it
 	// calls of Rescan; each sent channel is closed once the scan is done
 	rescan     chan chan struct{}
-	calls      chan func()   // calls of inRun
+	calls      chan func()   // functions that inRun passes to the goroutine of Run
 	reconsider chan struct{} // receives after a change of newer
 	// the proxies' Envoy is newer than the linked API; see filterCheck
 	newer    atomic.Bool
 	proceed  chan struct{} // receives a call of Proceed
 	nacked   chan struct{} // receives after a change of a feed's refusals
-	accepted accepted      // batches of Accept
+	accepted accepted      // batches that Accept received and no push has applied yet
 	received chan struct{} // receives after a change of accepted
 
 	newestStream atomic.Uint64 // newest stream that accepted resources
 	meshReads    atomic.Uint64 // number of reads of MeshConfig that have begun
 
-	wake  chan struct{} // wakes Run; see wakeRun
+	wake  chan struct{} // receives when Run must apply settings or store its state; see wakeRun
 	ended chan struct{} // closed when Run ends
 
 	debounced, pushed *histogram.Histogram
@@ -63,13 +63,13 @@ type Server struct {
 	closed   atomic.Pointer[string]            // result of Closed; nil: ""
 	reverted atomic.Pointer[lastgood.Reverted] // versions that an older agent reverted; nil: none
 
-	mu            sync.Mutex         // guards the fields below
+	mu            sync.Mutex         // guards all fields below
 	config        *configuration     // configuration read from the files
 	views         map[string]*served // views by kind of proxy
 	outdated      bool               // views that are not current must be updated
 	settings      Settings
-	mesh          *mesh.Config // the last valid MeshConfig
-	meshText      []byte       // text of mesh
+	mesh          *mesh.Config // last valid MeshConfig, which is in force
+	meshText      []byte       // text of the file from which mesh was read
 	meshBad       bool         // the newest text of MeshConfig is invalid
 	meshKnown     bool         // mesh was read from a valid text, and is not only the default
 	meshProblems  []Problem
@@ -79,7 +79,7 @@ type Server struct {
 	objects       *objectFeed // feed of objects; nil: no client has requested it
 	// refusals of earlier views and servers whose proxies have no view now
 	refusals []refusedState
-	problems []Problem // all current problems
+	problems []Problem // all current problems of the configuration
 	reported []Problem // problems that are in the condition and were published as events
 }
 

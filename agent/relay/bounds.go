@@ -15,13 +15,14 @@ const (
 	// slowUpstream is how long a connected upstream may take for its first response before the
 	// cache serves.
 	slowUpstream = 5 * time.Second
-	// silentUpstream replaces slowUpstream while the cache serves and upstream has another address.
+	// silentUpstream is how long a connected upstream may take for its first response before the
+	// next address is tried, while the cache serves.
 	silentUpstream   = 30 * time.Second
 	maxRequestBytes  = 8 << 20
 	maxNodeBytes     = 512 << 10
 	maxResponseBytes = 256 << 20
-	maxResources     = 1 << 20 // in a response, including removed resources
-	maxStreams       = 64      // on one connection
+	maxResources     = 1 << 20 // resources in one response, including removed ones
+	maxStreams       = 64      // streams on one connection of a client
 	maxRequests      = 256     // requests queued for an upstream server that does not read
 	// bytes of the queued requests; the first requests of a link contain all names
 	maxQueuedBytes    = 64 << 20
@@ -37,10 +38,10 @@ const (
 // other clients another, so that applications cannot exhaust the share of Envoys.
 type share struct {
 	nameBytes int   // bytes of the names and versions in the requests of one stream
-	streams   quota // number of concurrent streams
+	streams   quota // number of concurrent streams of the group
 	names     quota // bytes of the names and versions in the requests of all streams
-	pending   quota // bytes of unanswered responses
-	held      quota // bytes of accepted resources
+	pending   quota // bytes of responses that clients have not answered
+	held      quota // bytes of resources that clients have accepted
 }
 
 func newShares() (envoys, others *share) {

@@ -129,7 +129,8 @@ func (c *Cache) reportExpired(of identity) {
 
 // put replaces a node's resources of a type. Nobody may modify the map held afterwards.
 func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
-	if typeURL == xdsresource.SecretType { // secrets contain private keys
+	// secrets are not cached, because they contain private keys
+	if typeURL == xdsresource.SecretType {
 		return
 	}
 	c.mu.Lock()

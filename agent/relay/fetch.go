@@ -42,7 +42,7 @@ func (u Upstream) fetch(ctx context.Context, address string, options Options,
 	request *discoveryv3.DiscoveryRequest,
 ) ([]*anypb.Any, error) {
 	ctx, cancel := context.WithCancel(u.outgoing(ctx))
-	defer cancel() // ends the stream
+	defer cancel() // ends the stream of the request
 	dial, err := u.dialOptions(address, options)
 	if err != nil {
 		return nil, err

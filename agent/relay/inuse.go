@@ -29,7 +29,7 @@ func (u *InUse) target() target {
 type Unused struct {
 	Address string
 	Error   string    // why an Envoy could not use the address, or left it; "": it was not needed
-	Since   time.Time // time of Error
+	Since   time.Time // when the error occurred
 }
 
 // addressStatus returns the address in use, and the other addresses with the reason why each is not

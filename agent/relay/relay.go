@@ -48,7 +48,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Options configures a Server.
+// Options configures a relay Server.
 type Options struct {
 	Upstream Upstream
 	InUse    *InUse // set to the address in use; nil: no other part needs the address

@@ -13,7 +13,7 @@ import (
 // request is a decoded DiscoveryRequest or DeltaDiscoveryRequest. Only the first request of a
 // stream may be large.
 type request struct {
-	message []byte // encoded request, as received
+	message []byte // the request in encoded form, as received
 	node    *corev3.Node
 	typeURL string
 	nonce   string

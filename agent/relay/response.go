@@ -20,7 +20,7 @@ type response struct {
 // response.
 type resource struct {
 	name, version string
-	body          []byte // encoded google.protobuf.Any
+	body          []byte // the resource's google.protobuf.Any, encoded
 	source        []byte // SHA-256 of the body that upstream sent, if the relay has replaced it
 }
 
@@ -30,7 +30,7 @@ const (
 	responseResources = 2
 	responseTypeURL   = 4
 	responseNonce     = 5
-	responseRemoved   = 6 // only in incremental responses
+	responseRemoved   = 6 // names of removed resources; only in incremental responses
 
 	resourceVersion = 1
 	resourceBody    = 2

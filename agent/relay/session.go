@@ -29,13 +29,13 @@ type session struct {
 	order   []*watch // watches in the order of their first requests
 	cached  int      // number of responses sent from the cache; their nonces contain it
 	share   *share
-	counted counted // memory taken from share
+	counted counted // memory that the session has taken from share
 
 	upstream Upstream
 	targets  *targets
 	anew     bool  // the next link must not prefer a target
 	link     *link // current link; nil if there is none
-	opened   bool  // link is connected
+	opened   bool  // whether link is connected to upstream
 	events   chan event
 	retry    *time.Timer // time of the next connection attempt
 	// patience ends the time that upstream has to respond: the cache serves afterwards.
@@ -43,8 +43,8 @@ type session struct {
 	offline  bool // the cache serves the session
 	lost     bool // the loss of upstream was logged; reset by the next response
 
-	reconfigured chan struct{} // a notification of Server.Configure
-	announce     chan struct{} // a notification of Server.Announce
+	reconfigured chan struct{} // receives when Server.Configure has changed the upstream server
+	announce     chan struct{} // receives when Server.Announce has a new announcement
 	query        chan chan<- []Type
 	renewed      chan struct{} // a notification of another session's end; see session.renew
 }

@@ -11,7 +11,7 @@ import (
 // State is the state of the connection to the upstream server.
 type State string
 
-// States of the connection.
+// States of the connection to the upstream server.
 const (
 	Connecting State = "connecting" // no connection; Envoy keeps the resources that it has
 	Connected  State = "connected"

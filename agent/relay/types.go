@@ -11,8 +11,8 @@ import (
 type Type struct {
 	PID            int32 // PID of the Envoy; 0 if unknown
 	URL            string
-	Version        string // accepted version
-	Resources      int    // number of accepted resources
+	Version        string // version that Envoy accepted last
+	Resources      int    // number of resources that Envoy accepted
 	Sent, Accepted time.Time
 	Cached         bool // the accepted version came from the cache
 	Pending        bool // Envoy has not answered the last response yet

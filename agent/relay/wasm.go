@@ -43,7 +43,7 @@ type modules struct {
 	bytes int // size of known in bytes
 }
 
-// Bounds of fetching modules.
+// Limits for fetching Wasm modules.
 const (
 	maxModules        = 16
 	maxModuleBytes    = 64 << 20

@@ -12,8 +12,8 @@ import (
 type watch struct {
 	typeURL string
 	delta   bool
-	all     bool            // wildcard subscription
-	names   map[string]bool // subscribed names
+	all     bool            // whether Envoy subscribes to all resources of the type
+	names   map[string]bool // names of resources that Envoy subscribes to
 	version string          // last accepted version; only in the state of the world
 
 	// held has the accepted resources; those that Envoy had before this stream may lack their body.

@@ -36,7 +36,7 @@ func Position(file string, line int) string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-// Object returns "Kind namespace/name".
+// Object returns the identity of the origin's object as "Kind namespace/name".
 func (o Origin) Object() string { return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name) }
 
 // Resource is one encoded xDS resource. It is immutable and shared.

@@ -31,7 +31,7 @@ type Clients struct {
 
 	mu     sync.Mutex
 	raised bool
-	until  time.Time // when ConditionClient is cleared
+	until  time.Time // time at which ConditionClient is cleared
 }
 
 // ConditionClient is active while clients of the xDS socket were refused recently.
@@ -67,7 +67,7 @@ func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	return node, nil
 }
 
-// Feed implements Source.
+// Feed returns the feed of the embedded server for an admitted node. It implements Source.
 func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
 	feed, err := c.Server.Feed(node)
 	if err != nil {

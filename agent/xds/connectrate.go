@@ -15,7 +15,7 @@ import (
 // connectRate limits how many streams begin per second, so that a reconnecting fleet is served
 // gradually.
 type connectRate struct {
-	perSecond int // 0: no limit
+	perSecond int // maximum number of new streams per second; 0: no limit
 
 	mu   sync.Mutex
 	next time.Time // when the next stream may begin

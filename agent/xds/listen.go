@@ -21,7 +21,7 @@ import (
 
 // ListenOptions configures a Unix socket.
 type ListenOptions struct {
-	Path  string      // of the Unix socket
+	Path  string      // path of the Unix socket
 	Mode  fs.FileMode // permissions of the socket; 0: 0660
 	Group int         // group of the socket; 0 or less: the group of the process
 	// AlsoGroup is a further group that may connect if Mode is 0660; 0: none.
@@ -145,7 +145,7 @@ type listener struct {
 	users   []uint32
 	logger  *slog.Logger
 	once    sync.Once
-	err     error // result of Close
+	err     error // result of the first Close
 }
 
 // Accept implements net.Listener. It closes connections of other users.

@@ -16,7 +16,7 @@ const (
 // Stream identifies one stream of one client. Two epochs have different streams, but the same node.
 type Stream struct {
 	ID      uint64       // number of the stream; it grows with each stream of this server
-	Service string       // ServiceADS or ServiceSDS
+	Service string       // service that the stream uses: ServiceADS or ServiceSDS
 	Delta   bool         // incremental xDS, not state of the world
 	Node    *corev3.Node // node of the client's first request; must not be modified
 	Peer    Peer
@@ -45,7 +45,7 @@ type Push struct {
 	Version   string
 	Resources int      // number of resources in the response
 	Removed   []string // names of resources that the response says do not exist
-	Bytes     int      // size of the resources
+	Bytes     int      // size of the response's resources in bytes
 
 	response *response
 }

@@ -16,9 +16,9 @@ import (
 // Versions has the refused version of each resource, "" if unknown. InUse has the version that the
 // client retains of each, "" if none; it is nil if perhaps not all of the resources were refused.
 type Refusal struct {
-	Type      string            `json:"type"`    // type URL
-	Nonce     string            `json:"nonce"`   // nonce of the response
-	Version   string            `json:"version"` // version of the response
+	Type      string            `json:"type"`    // type URL of the refused resources
+	Nonce     string            `json:"nonce"`   // nonce of the refused response
+	Version   string            `json:"version"` // version of the refused response
 	Error     string            `json:"error"`   // error message of the client, at most 4 KiB
 	Resources []string          `json:"resources"`
 	Versions  []string          `json:"versions"`
@@ -43,7 +43,8 @@ type refused struct {
 	message string
 	since   time.Time
 	again   bool // the refused version is sent once more
-	attempt int  // Refused.Attempt of the feed
+	// number of the feed's retry in which the version was refused; see resource.Refused
+	attempt int
 	// inherited: other clients refused the version; this client connected later and did not get it
 	inherited bool
 }

@@ -32,7 +32,7 @@ type response struct {
 	// resources in the response; possibly shared between streams, so it must not be modified
 	resources []*resource.Resource
 	removed   []string  // names that the response says do not exist (incremental)
-	body      *body     // encoded resources
+	body      *body     // resources in encoded form
 	published time.Time // time of the snapshot's publication
 	sent      time.Time
 
@@ -81,7 +81,7 @@ func (r *response) allChanges(yield func(name string, c change) bool) {
 type body struct {
 	resources []*resource.Resource
 	buffers   mem.BufferSlice
-	size      int // size in bytes
+	size      int // size of the encoded resources in bytes
 }
 
 func newBody(resources []*resource.Resource, delta bool) *body {

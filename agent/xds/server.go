@@ -118,7 +118,7 @@ const (
 	connectionAgeGrace = 5 * time.Second
 	// least interval between a client's pings; Envoy's bootstrap sets a longer one
 	keepaliveMinimum    = 5 * time.Second
-	maxStreamsPerClient = 100 // streams on one connection
+	maxStreamsPerClient = 100 // maximum number of streams on one connection
 	// size of a stream's metadata, which the stream retains; a token has up to 64 KiB
 	maxHeaderBytes = 128 << 10
 	readBuffer     = 8 << 10 // bytes for each connection: most requests are acknowledgements

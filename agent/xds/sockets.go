@@ -23,7 +23,7 @@ type Sockets struct {
 
 	mu      sync.Mutex
 	serve   func(*socket)      // starts serving a socket; nil: sockets are bound but not served yet
-	ended   bool               // Run has ended
+	ended   bool               // whether Run has ended, so that no socket may be served any more
 	open    map[string]*socket // open sockets by path
 	inForce string
 	before  string            // path of the previous configuration
@@ -37,7 +37,7 @@ type socket struct {
 	ended  chan struct{}      // closed when serving has ended
 }
 
-// SocketOptions configures a Sockets.
+// SocketOptions configures the Unix sockets of a Sockets.
 type SocketOptions struct {
 	Name  string   // name of the long-running part
 	Path  string   // path of the first socket, which NewSockets binds; "": none

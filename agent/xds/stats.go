@@ -11,7 +11,7 @@ import (
 
 // Stats has the counters of a server since its creation.
 type Stats struct {
-	Streams        int    // open streams
+	Streams        int    // number of streams that are open now
 	StreamsTotal   uint64 // streams that were ever opened
 	RefusedStreams uint64 // streams refused because of MaxStreams or ConnectsPerSecond
 	StuckClients   uint64 // clients disconnected because they did not read
@@ -27,9 +27,9 @@ type Stats struct {
 
 // TypeStats has the counters of one type.
 type TypeStats struct {
-	Pushes    uint64 // responses sent
-	Resources uint64 // resources in these responses
-	Removed   uint64 // removals in these responses
+	Pushes    uint64 // number of responses sent
+	Resources uint64 // number of resources in these responses
+	Removed   uint64 // number of removals in these responses
 	Bytes     uint64
 	Refusals  uint64 // NACKs by the cause found
 }

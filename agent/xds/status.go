@@ -32,7 +32,7 @@ type TypeStatus struct {
 // RefusedResource is a resource that the client refused.
 type RefusedResource struct {
 	Name     string
-	Version  string // refused version
+	Version  string // version of the resource that the client refused
 	Accepted string // version that the client has instead; "": none
 	Error    string // error message of the client
 	Since    time.Time

@@ -18,7 +18,7 @@ type watch struct {
 	// named: a request had names. In the state of the world, requests without names mean all
 	// resources until then.
 	named   bool
-	names   *nameSet // subscribed names
+	names   *nameSet // names of resources that the client subscribes to
 	differs map[string]difference
 	refused map[string]*refused
 	trial   *trial

@@ -144,7 +144,7 @@ func (r *reloader) ping(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if !r.serving.Load() {
-		return nil // the discovery server may not run yet, so it is not asked
+		return nil // before the listeners serve, the discovery server may not run yet
 	}
 	return r.server.Ping(ctx)
 }

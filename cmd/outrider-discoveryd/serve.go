@@ -35,7 +35,8 @@ func serve(ctx context.Context, options config.Options) error {
 		return err
 	}
 	defer logs.Close()
-	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes")) // client-go logs by klog
+	// client-go, which reads Kubernetes, logs through klog
+	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes"))
 	b := &base{options: options, level: level, log: logs.Agent, logs: logs,
 		board: condition.NewBoard()}
 	p, err := compose(b, loaded)

@@ -31,7 +31,7 @@ type (
 	Step = answer.Step
 )
 
-// Outcomes of a request.
+// Possible outcomes of a request.
 const (
 	Forwarded = answer.Forwarded
 	Redirect  = answer.Redirect

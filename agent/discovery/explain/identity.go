@@ -21,7 +21,7 @@ const (
 
 // Peer describes the mode of mutual TLS of a workload.
 type Peer struct {
-	Mode     string // STRICT, PERMISSIVE or DISABLE
+	Mode     string // mode of mutual TLS: STRICT, PERMISSIVE or DISABLE
 	By       string // PeerAuthentication that sets the mode, with its file and line
 	Identity bool   // automatic mutual TLS is used for connections to the workload
 }

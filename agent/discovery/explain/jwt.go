@@ -93,7 +93,7 @@ func objectsOf(d *listener, kind string) (found []resource.Origin) {
 type authentication struct {
 	*explanation
 	providers map[string]*jwtv3.JwtProvider
-	payload   map[string]any // metadata from valid tokens
+	payload   map[string]any // metadata that the filter sets from valid tokens
 	issuer    string         // issuer of a valid token
 }
 

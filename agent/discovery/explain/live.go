@@ -10,12 +10,14 @@ import (
 
 // Live has statistics of a cluster in a running Envoy since its start.
 type Live struct {
-	Endpoints  uint64 // current number of endpoints
+	Endpoints  uint64 // current number of the cluster's endpoints
 	Resolved   bool   // the DNS names were looked up at least once, successfully or not
-	Handshakes uint64 // successful TLS handshakes
-	Untrusted  uint64 // failed handshakes: no trusted CA signed the server's certificate
-	OtherName  uint64 // failed handshakes: the certificate is for another name
-	Faulty     uint64 // failed handshakes for other reasons: no TLS, or no common parameters
+	Handshakes uint64 // number of successful TLS handshakes
+	// number of failed handshakes because no trusted CA signed the server's certificate
+	Untrusted uint64
+	OtherName uint64 // number of failed handshakes because the certificate is for another name
+	// number of handshakes that failed for other reasons: no TLS, or no common parameters
+	Faulty uint64
 }
 
 // Finding is a problem of a cluster that a running Envoy's statistics show.

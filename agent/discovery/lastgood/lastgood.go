@@ -169,7 +169,7 @@ func remove(path string) error {
 // Objects is a list of objects whose JSON form is a list of Records.
 type Objects []*object.Object
 
-// MarshalJSON encodes the objects.
+// MarshalJSON encodes the objects as a list of Records.
 func (o Objects) MarshalJSON() ([]byte, error) {
 	records, err := recordsOf(o)
 	if err != nil {

@@ -17,7 +17,7 @@ type Reverted struct {
 	mesh    *revertedMesh
 	// versions maps refused versions of objects to Envoy's error message. It contains no
 	// PeerAuthentications, because the version before may accept plain text.
-	versions map[*object.Object]string // error messages
+	versions map[*object.Object]string // Envoy's error messages, by refused version
 }
 
 // reverted is the JSON form of a reverted object.

@@ -186,7 +186,7 @@ func fields(t testing.TB, message proto.Message) map[string]any {
 	return value
 }
 
-const width = 100 // in columns
+const width = 100 // maximum length of a line of YAML, in columns
 
 // block writes a mapping or list, with each field or element on a line of its own. first is the
 // indent of the first line, which may follow the dash of an element.

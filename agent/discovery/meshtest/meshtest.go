@@ -28,7 +28,7 @@ const Namespace = "shop"
 // Mesh is a world whose objects are read from a text.
 type Mesh struct {
 	*model.World
-	Text string // YAML of the objects
+	Text string // text with the current objects as YAML
 
 	t     testing.TB
 	path  string
@@ -71,7 +71,7 @@ func (m *Mesh) Replace(text string) model.Touched {
 	return m.Apply(m.store.Reload([]string{m.path}))
 }
 
-// Message decodes a resource.
+// Message returns the decoded message of a resource.
 func Message(t testing.TB, r *resource.Resource) proto.Message {
 	t.Helper()
 	var packed anypb.Any

@@ -14,11 +14,11 @@ const UnixScheme = "unix://"
 // Endpoint is an address that serves a port of a service.
 type Endpoint struct {
 	Address  string // IP address, host name or unix:///path
-	Port     uint32 // ignored for Unix sockets
+	Port     uint32 // port of the endpoint; ignored for Unix sockets
 	Labels   map[string]string
 	Locality Locality
 	Network  string
-	Weight   uint32 // at least 1
+	Weight   uint32 // weight for load balancing; at least 1
 
 	MutualTLS bool // the endpoint has an identity of the mesh
 	PlainText bool // the PeerAuthentication of the endpoint disables mutual TLS

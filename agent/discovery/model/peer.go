@@ -73,7 +73,7 @@ func (p PeerPolicy) Of(port uint32) PeerMode {
 
 // peerPolicies holds all PeerAuthentications. It is immutable.
 type peerPolicies struct {
-	objects []*object.Object // PeerAuthentications, oldest first
+	objects []*object.Object // all PeerAuthentications, the oldest first
 	root    string           // root namespace, whose PeerAuthentication may apply to the whole mesh
 }
 

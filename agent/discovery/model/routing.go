@@ -22,7 +22,7 @@ type Routing struct {
 	Delegates []*object.Object // delegates whose routes are in HTTP
 	Problems  []object.Problem // problems found while merging delegates
 	Hosts     []string         // hosts of the VirtualService: full names in lower case
-	Gateways  []string         // MeshGateway or "namespace/name"
+	Gateways  []string         // gateways of the VirtualService: MeshGateway or "namespace/name"
 
 	// numbers of merged and compared matches, limited by mostMerged and mostCompared
 	merged, compared int
@@ -48,7 +48,7 @@ func GatewayName(name, namespace string) string {
 	}
 	qualifier, short, ok := strings.Cut(name, "/")
 	switch parts := strings.SplitN(name, ".", 3); {
-	case !ok && len(parts) > 1: // legacy form: name.namespace.svc.cluster.local
+	case !ok && len(parts) > 1: // legacy form of a gateway's name: name.namespace.svc.cluster.local
 		return parts[1] + "/" + parts[0]
 	case !ok:
 		return namespace + "/" + name

@@ -75,7 +75,7 @@ func ruleSpec(o *object.Object) *networking.DestinationRule {
 // the proxy; each combination is merged once, and its Rule is shared.
 type ruleSet struct {
 	host, namespace string
-	objects         []*object.Object // DestinationRules, oldest first
+	objects         []*object.Object // DestinationRules of the set, the oldest first
 	merged          map[string]*Rule // merged Rules, by the indices of the objects that apply
 }
 

@@ -14,7 +14,7 @@ import (
 type Service struct {
 	Host      string
 	Namespace string
-	Entries   []*object.Object // ServiceEntries, oldest first
+	Entries   []*object.Object // merged ServiceEntries, the oldest first
 	Ports     []Port           // ports by the age of their ServiceEntry, then in written order
 	Shadowed  []Shadow
 

@@ -22,7 +22,7 @@ type Scope struct {
 type Egress struct {
 	Spec    *networking.IstioEgressListener // spec of the listener; nil: unrestricted
 	Index   int                             // index in the Sidecar's egress list
-	reader  string                          // namespace of the proxy
+	reader  string                          // namespace of the proxy to which the listener belongs
 	imports []pattern
 	exclude []pattern // hosts that are excluded from the imports
 }
@@ -203,8 +203,9 @@ func (p pattern) takes(namespace string) bool {
 
 // OutboundPolicy says where traffic to unknown destinations is sent.
 type OutboundPolicy struct {
-	AllowAny bool                    // such traffic is forwarded
-	Proxy    *networking.Destination // destination of such traffic; nil: its original destination
+	AllowAny bool // traffic to unknown destinations is forwarded
+	// where such traffic is forwarded to; nil: its original destination
+	Proxy *networking.Destination
 }
 
 // Policy returns the outbound policy of the Sidecar, or of the mesh if the Sidecar has none.

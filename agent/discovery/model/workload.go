@@ -19,7 +19,7 @@ type workloads struct {
 	selectors map[pair][]*object.Object
 }
 
-// pair is a label in a namespace; an empty key stands for all objects in the namespace.
+// pair is a label in a namespace. An empty key matches all objects in the namespace.
 type pair struct{ namespace, key, value string }
 
 func newWorkloads() workloads {

@@ -37,7 +37,7 @@ type World struct {
 	rulePatterns []string // wildcard hosts of rules, narrowest first
 
 	byObject map[*object.Object]*Routing
-	byKey    map[object.Key]*object.Object // VirtualServices by key
+	byKey    map[object.Key]*object.Object // all VirtualServices by key
 	// VirtualServices by the key of a delegate, which may not exist
 	delegators map[object.Key]map[*object.Object]struct{}
 	// VirtualServices for sidecars, by host or pattern, oldest first
@@ -46,9 +46,9 @@ type World struct {
 	// VirtualServices for gateways, by "namespace/name", oldest first
 	bound map[string][]*Routing
 
-	gateways []*object.Object // Gateways, oldest first
-	sidecars []*object.Object // Sidecars, oldest first
-	filters  []*object.Object // EnvoyFilters, oldest first
+	gateways []*object.Object // all Gateways, the oldest first
+	sidecars []*object.Object // all Sidecars, the oldest first
+	filters  []*object.Object // all EnvoyFilters, the oldest first
 }
 
 // NewWorld returns an empty world. domain is appended to short names, for example cluster.local.

@@ -36,7 +36,7 @@ const (
 	SecurityGroup   = "security.istio.io"
 )
 
-// definition describes a kind.
+// definition says how objects of a kind are decoded and treated.
 type definition struct {
 	group     string
 	spec      func() proto.Message // returns an empty spec; nil: the kind is not supported

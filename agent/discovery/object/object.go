@@ -23,7 +23,7 @@ type Key struct {
 	Name      string
 }
 
-// String returns "Kind namespace/name".
+// String returns the key as "Kind namespace/name".
 func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name) }
 
 // Object is one decoded object. It is immutable and shared.
@@ -34,7 +34,7 @@ type Object struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	Conditions  map[string]string // status conditions by type, for example {"Healthy": "True"}
-	Created     time.Time         // metadata.creationTimestamp; may be zero
+	Created     time.Time         // creation time from metadata.creationTimestamp; may be zero
 	File        string            // path of the file, or name of an input that is no file
 	// line of the object's first key, from 1; 0 if the object is in no file
 	Line  int

@@ -117,7 +117,7 @@ var kinds = map[string][]applyTo{
 	resource.ListenerType: {networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN,
 		networking.EnvoyFilter_LISTENER_FILTER,
 		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
-		// patches of inline routes
+		// a listener may contain inline routes, to which these patches apply
 		networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
 		networking.EnvoyFilter_HTTP_ROUTE},
 	resource.RouteType: {networking.EnvoyFilter_ROUTE_CONFIGURATION,

@@ -88,8 +88,8 @@ func identity(value string) *matcherv3.StringMatcher {
 	return exactly(spiffe + value)
 }
 
-// account returns the regular expression for the SPIFFE IDs of a service account, given as ACCOUNT
-// or NAMESPACE/ACCOUNT.
+// account returns the regular expression for the SPIFFE IDs of a service account, which is written
+// as ACCOUNT or NAMESPACE/ACCOUNT.
 func (t Translator) account(value string) string {
 	namespace, account, ok := strings.Cut(value, "/")
 	if !ok {
@@ -111,7 +111,7 @@ func trustDomain(value string) *matcherv3.StringMatcher {
 	return pattern(spiffe + regexp.QuoteMeta(before) + "[^/]*" + regexp.QuoteMeta(after) + "/.*")
 }
 
-// requestPrincipals returns a principal that matches issuer and subject of a token, given as
+// requestPrincipals returns a principal that matches issuer and subject of a token, written as
 // ISSUER/SUBJECT.
 func requestPrincipals(values []string) *rbacv3.Principal {
 	all := make([]*rbacv3.Principal, len(values))

@@ -18,7 +18,8 @@ import (
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
-	TokenFilter      = "envoy.filters.http.jwt_authn" // filter that verifies tokens
+	// HTTP filter that verifies the tokens of requests
+	TokenFilter = "envoy.filters.http.jwt_authn"
 
 	TokenClaims = "payload" // key in the metadata of TokenFilter with the claims of a valid token
 )

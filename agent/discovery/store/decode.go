@@ -22,7 +22,7 @@ const (
 
 // decoder decodes the YAML nodes of one document into protobuf messages and collects all errors.
 type decoder struct {
-	nodes     int // number of nodes visited so far
+	nodes     int // number of YAML nodes visited so far
 	problems  []object.Problem
 	failed    bool // an error was found since the field was last cleared
 	problemAt func(line int, field string) object.Problem

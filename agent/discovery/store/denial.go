@@ -151,7 +151,7 @@ func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 	if spec == nil || spec.Kind != yaml.MappingNode {
 		return denyEverything()
 	}
-	twice := false // one of scopeFields
+	twice := false // one of scopeFields occurs twice
 	d := &decoder{problemAt: func(_ int, field string) object.Problem {
 		twice = twice || slices.Contains(scopeFields, field)
 		return object.Problem{}

@@ -26,7 +26,7 @@ const wellKnownPackage = "google.protobuf"
 
 // Unlinked is a packed message whose type is not linked into this program.
 type Unlinked struct {
-	Field string // path of the message
+	Field string // path of the message in the object
 	Type  string // name of the message's type
 	Value *structpb.Struct
 }

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// maxFile is the maximum size of a file in bytes; 5,000 services take about 6 MB.
+// maxFile is the maximum size of a file in bytes. A file with 5,000 services has about 6 MB.
 const maxFile = 64 << 20
 
 // file holds the objects and problems of a file as last read.

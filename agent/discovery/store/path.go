@@ -97,7 +97,7 @@ func sameName(written, name string) bool {
 		strings.Contains(written, "_")
 }
 
-// resolveAlias resolves an alias.
+// resolveAlias returns the YAML node to which an alias refers, and any other node itself.
 func resolveAlias(node *yaml.Node) *yaml.Node {
 	for range maxDepth {
 		if node.Kind != yaml.AliasNode || node.Alias == nil {

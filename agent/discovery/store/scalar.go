@@ -29,7 +29,7 @@ type scalar struct {
 	kind     scalarKind
 	text     string
 	boolean  bool
-	float    float64 // set for intScalar, too
+	float    float64 // value of a floatScalar, and also of an intScalar
 	integer  int64
 	unsigned uint64 // value of an integer scalar that may exceed int64
 }

@@ -19,7 +19,7 @@ import (
 // Options configures a store.
 type Options struct {
 	Paths     []string // files, and directories whose YAML and JSON files are read recursively
-	Namespace string   // default namespace
+	Namespace string   // namespace of objects that name none
 
 	// Validate returns the problems of an object's spec; if one is an error, the object is invalid.
 	// nil: no validation
@@ -55,7 +55,7 @@ type Options struct {
 	// force.
 	Away []string
 
-	Program Program // zero: outriderd
+	Program Program // program that uses the store, for messages; zero: outriderd
 }
 
 // Program describes how people operate the program that uses a store. The fixes of problems contain
@@ -92,7 +92,7 @@ type Store struct {
 	ofFiles []object.Problem
 }
 
-// New returns an empty store.
+// New returns a store that has read no files yet.
 func New(options Options) *Store {
 	options.Paths = slices.Clone(options.Paths)
 	for i, path := range options.Paths {

@@ -45,7 +45,7 @@ func errorLine(content []byte, message string) int {
 	return min(at, len(lines))
 }
 
-// errNone stands for "no error".
+// errNone means that there is no error.
 var errNone = errors.New("")
 
 func syntaxError(content []byte) error {

@@ -21,9 +21,9 @@ type validated struct {
 	object   *object.Object
 	spec     *yaml.Node
 	problems []object.Problem
-	failed   bool // there is an error
-	fatal    bool // there is an error that is not Unknown
-	unknown  bool // there is a finding that is Unknown
+	failed   bool // whether validation has found an error
+	fatal    bool // whether validation has found an error that is not Unknown
+	unknown  bool // whether validation has found an Unknown field or value
 }
 
 // add adds the problems of findings, each with its line. others is the number of problems that the

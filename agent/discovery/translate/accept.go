@@ -17,8 +17,8 @@ type accepted struct {
 	transport string // transport protocol, "tls" or "raw_buffer"; "": any
 	// application protocols by ALPN, or as detected by the HTTP inspector; nil: any
 	protocols []string
-	ends      bool // the proxy terminates TLS
-	http      bool // the proxy parses the content as HTTP
+	ends      bool // whether the proxy terminates TLS of the connection
+	http      bool // whether the proxy parses the content as HTTP
 }
 
 // ALPN values that proxies of the mesh use, as in Istio: for any content, for content that the

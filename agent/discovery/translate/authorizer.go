@@ -33,7 +33,8 @@ const (
 	authorizerShadow      = "istio_ext_authz_"
 	matchedRule           = authorizerShadow + "shadow_effective_policy_id"
 
-	authorizerTimeout = 600 * time.Second // Istio's default time-out
+	// Istio's default time-out for a call of an external authorizer
+	authorizerTimeout = 600 * time.Second
 	authorizerFix     = "name one provider of extensionProviders in MeshConfig, whose service a " +
 		"ServiceEntry has"
 )

@@ -172,7 +172,8 @@ func passOn(log AccessLog, cluster string) (*listenerv3.Filter, error) {
 // chains need none, because in some protocols the client waits for the server to send first.
 func inspect(l *listenerv3.Listener, m *mesh.Config) {
 	add := func(name string, config proto.Message, needs func(*listenerv3.FilterChainMatch) bool) {
-		ports := map[uint32]bool{} // port 0: all ports
+		// by port, whether an inspector must look at connections to it; 0: all ports
+		ports := map[uint32]bool{}
 		for _, c := range l.FilterChains {
 			port := c.GetFilterChainMatch().GetDestinationPort().GetValue()
 			ports[port] = ports[port] || needs(c.GetFilterChainMatch())

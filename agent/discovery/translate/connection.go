@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Connection routes connections that are not parsed as HTTP: it is one match of a VirtualService's
-// tls or tcp routes, or stands for all connections to a service.
+// Connection routes connections that are not parsed as HTTP. It represents one match of a
+// VirtualService's tls or tcp routes, or all connections to a service.
 type Connection struct {
 	ServerNames []string       // SNI in lower case; nil matches all
 	Subnets     []netip.Prefix // subnets of the destination address; nil matches all

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Limits that Envoy enforces.
+// Limits that Envoy enforces on values in its configuration.
 const (
 	unlimited = math.MaxUint32
 	anyIPv4   = "0.0.0.0"

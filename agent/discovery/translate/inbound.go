@@ -24,8 +24,8 @@ import (
 
 // Inbound is a port of this machine for which the proxy accepts connections.
 type Inbound struct {
-	Port     uint32 // destination port
-	Name     string // name of the port
+	Port     uint32 // destination port of the connections
+	Name     string
 	Protocol model.Protocol
 	// address of the port's own listener; "": the port accepts captured connections only
 	Bind string
@@ -37,7 +37,8 @@ type Inbound struct {
 	Mutual   model.MutualTLS
 	Identity bool // the proxy has a certificate of the mesh
 	Guards   Guards
-	// the port stands for captured connections to undeclared ports: to Port, or to all if it is 0
+	// Passthrough reports whether this is not a declared port, but stands for captured connections
+	// to undeclared ones: to Port, or to all of them if Port is 0
 	Passthrough bool
 	// limits of connections to the application; nil: no limits
 	Pool *networking.ConnectionPoolSettings

@@ -19,7 +19,7 @@ type Router struct {
 	Node  model.Node
 	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateway
 	Gateway []string
-	Port    uint32 // port of the listener
+	Port    uint32 // port of the listener for which routes are translated
 	TLS     bool   // requests arrive over TLS on this listener
 
 	// Sees returns the visible service of a destination's host; nil: World.Service is used

@@ -23,7 +23,7 @@ type FileSecret struct {
 	Authorities, Revoked string // files of CA certificates and an optional CRL
 
 	Credential string           // name of a credential's secret; "": the secret is in files
-	From       mesh.Credentials // location of the credential
+	From       mesh.Credentials // where the credential is stored
 }
 
 // pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA

@@ -60,7 +60,7 @@ func (c *checker) sourceTrustDomain(field, text string) {
 // segment matches what Envoy accepts as a segment of a path template.
 var segment = regexp.MustCompile(`^[-a-zA-Z0-9._~%!$&'()+,;:@=]+$`)
 
-const longestTemplate = 256 // Envoy's limit, in bytes
+const longestTemplate = 256 // Envoy's limit for the length of a path template, in bytes
 
 // pathTemplate checks a path that may contain wildcards: {*} is one segment, {**} any number of
 // segments. Envoy 1.40 crashes on a template that does not begin with a slash or has an empty

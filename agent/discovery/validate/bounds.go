@@ -6,7 +6,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Limits of Istio's CRDs.
+// Limits of the length of lists, from Istio's CRDs.
 const (
 	mostHosts         = 256 // limit of hosts, and also of addresses and ports of a ServiceEntry
 	mostEndpoints     = 4096

@@ -57,7 +57,7 @@ func (c *checker) directResponse(field string, d *networking.HTTPDirectResponse)
 		c.fail(field+".status", fmt.Sprintf("%d is no status of a response", d.Status),
 			"write a number from 200 to 599")
 	}
-	// bytes of a body: beyond large a warning, beyond largest an error
+	// sizes of a response's body in bytes: above large is a warning, above largest an error
 	const large, largest = 100 << 10, 1 << 20
 	switch size := max(len(d.GetBody().GetString_()), len(d.GetBody().GetBytes())); {
 	case size > largest:

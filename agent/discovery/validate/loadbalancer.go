@@ -78,7 +78,8 @@ func (c *checker) consistentHash(field string,
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
 		c.cookie(field+".httpCookie", key.HttpCookie)
 	}
-	const largestRing, largestTable = 8 << 20, 5_000_011 // limits of Envoy
+	// Envoy's limits for the size of a hash ring and of a Maglev table
+	const largestRing, largestTable = 8 << 20, 5_000_011
 	//nolint:staticcheck // deprecated, still valid YAML
 	ring, old := hash.GetRingHash().GetMinimumRingSize(), hash.MinimumRingSize
 	if ring > largestRing || old > largestRing {

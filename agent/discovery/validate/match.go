@@ -44,7 +44,8 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 		path := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
 		c.matchedHeader(path, name, m.WithoutHeaders[name])
 		_, claim := model.RoutingClaim(name)
-		if claim || m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form of "any value"
+		// in Istio, this regular expression means "any value"
+		if claim || m.WithoutHeaders[name].GetRegex() != "*" {
 			c.stringMatch(path, m.WithoutHeaders[name])
 		}
 	}

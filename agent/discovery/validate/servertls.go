@@ -221,7 +221,7 @@ func (c *checker) clientCertificates(field string, t *networking.ServerTLSSettin
 	}
 }
 
-const sha256Size = 32 // in bytes
+const sha256Size = 32 // length of a SHA-256 hash in bytes
 
 func (c *checker) protocolVersions(field string, t *networking.ServerTLSSettings) {
 	lowest, highest := t.MinProtocolVersion, t.MaxProtocolVersion

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	mostTargets        = 16 // limit of Istio's CRD
+	mostTargets        = 16 // maximum number of targets, from Istio's CRD
 	mostSelectorLabels = 4096
 )
 

@@ -92,7 +92,7 @@ func ServiceName(field, service string) []object.Finding {
 }
 
 type checker struct {
-	namespace string // namespace of the object
+	namespace string // namespace of the object that is validated
 	sidecars  bool   // the VirtualService is for sidecars, or is a delegate
 	findings  []object.Finding
 }

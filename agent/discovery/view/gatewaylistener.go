@@ -16,7 +16,7 @@ type gatewayListener struct {
 	bind    string
 	port    uint32
 	servers []server            // servers of one protocol class, oldest first
-	names   map[string]server   // server by SNI
+	names   map[string]server   // which server terminates TLS for an SNI
 	reads   map[string]struct{} // hosts on which the filter chains depend
 	dirty   bool                // servers were added or removed
 }

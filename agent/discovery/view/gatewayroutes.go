@@ -16,7 +16,7 @@ import (
 // servers that share it.
 type gatewayRoutes struct {
 	port    uint32
-	servers []server // servers, oldest first
+	servers []server // servers that share the route configuration, the oldest first
 	hosts   map[string]*gatewayHost
 	dirty   bool // servers were added or removed
 }

@@ -20,7 +20,8 @@ import (
 // inbound manages the inbound traffic of a sidecar: to the ports of its Sidecar's ingress
 // listeners, else to the ports of services that have an endpoint on this host.
 type inbound struct {
-	served map[string][]served    // served ports by host
+	// by host, the ports that services of the host have on this machine
+	served map[string][]served
 	own    map[uint32]inboundPort // ports that have a listener of their own
 }
 

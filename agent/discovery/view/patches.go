@@ -54,7 +54,7 @@ func (v *View) emit(r *resource.Resource) {
 	v.change[key] = out
 }
 
-// retract withdraws a resource.
+// retract withdraws a published resource, and forgets its patches.
 func (v *View) retract(key resource.Key) {
 	if !v.patches.set.Empty() {
 		v.report(patchUnit(key), nil)

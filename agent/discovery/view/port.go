@@ -17,7 +17,7 @@ import (
 // port is one outbound port, with its listeners and its route configuration.
 type port struct {
 	number      uint32
-	members     map[string]member                 // members by host
+	members     map[string]member                 // services on the port, by host
 	connections map[string]*translate.Connections // routing of connections for members without HTTP
 	// hosts has the virtual hosts of members with HTTP, and of hosts without a service.
 	hosts map[string]*translate.VirtualHost

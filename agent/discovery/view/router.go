@@ -11,8 +11,8 @@ import (
 // router is the part of a view for gateway proxies: the servers of all Gateways that select the
 // proxy.
 type router struct {
-	listeners map[string]*gatewayListener // listeners by name
-	routes    map[string]*gatewayRoutes   // route configurations by name
+	listeners map[string]*gatewayListener // listeners of the gateway by name
+	routes    map[string]*gatewayRoutes   // route configurations of the gateway by name
 }
 
 func newRouter() *router {

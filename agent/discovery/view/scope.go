@@ -100,7 +100,7 @@ func proxyCluster(policy model.OutboundPolicy) string {
 		policy.Proxy.Host)
 }
 
-// egressProxy stands for the scope's egress proxy among the readers of hosts.
+// egressProxy is the name of the scope's egress proxy among the readers of hosts.
 const egressProxy = "\x00egressProxy"
 
 // readProxy records the egress proxy for unknown traffic as a reader, so that its host gets

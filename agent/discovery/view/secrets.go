@@ -18,7 +18,8 @@ type secrets struct {
 	// origins by secret and by the unit that needs it
 	users map[translate.FileSecret]map[string][]resource.Origin
 	needs map[string][]translate.FileSecret
-	dirty map[translate.FileSecret]struct{} // secrets whose users or files have changed
+	// secrets that must be published again, because their users or files have changed
+	dirty map[translate.FileSecret]struct{}
 }
 
 // Inspect returns the state of the files of each secret, in the same order.

@@ -91,7 +91,7 @@ func (s server) hostNames() []string {
 	return names
 }
 
-// splitHost splits "namespace/host".
+// splitHost splits a host of a Gateway's server, "namespace/host" or only a host.
 func splitHost(host string) (namespace, name string) {
 	namespace, name, ok := strings.Cut(host, "/")
 	if !ok {

@@ -11,7 +11,7 @@ import (
 // unmet reports VirtualServices with tcp or tls routes that no server of their gateways can use.
 // The views of other gateway proxies report those of their gateways.
 func (r *router) unmet(v *View) {
-	servers := map[string][]server{} // servers by gateway
+	servers := map[string][]server{} // servers by the name of their Gateway
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		servers[o.Namespace+"/"+o.Name] = serversOf(o)
 	}

@@ -28,7 +28,7 @@ type View struct {
 
 	units    map[string][]resource.Key   // keys of the resources that each unit publishes
 	owners   map[resource.Key]string     // by resource: the unit that published it last
-	problems map[string][]object.Problem // problems by unit
+	problems map[string][]object.Problem // problems of each unit by its name
 	// changes for the next publication; nil: removed
 	change    map[resource.Key]*resource.Resource
 	closed    map[resource.Key]bool // listeners that a policy closes
@@ -246,7 +246,7 @@ func NewCache() *Cache {
 	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{}}
 }
 
-// Drop removes changed hosts.
+// Drop removes the translated services of changed hosts.
 func (c *Cache) Drop(touched model.Touched) {
 	for host := range touched.Hosts {
 		delete(c.byHost, host)

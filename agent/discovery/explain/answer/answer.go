@@ -43,7 +43,7 @@ type Header struct {
 // Outcome says what happens to a request.
 type Outcome string
 
-// Outcomes of a request.
+// Possible outcomes of a request.
 const (
 	Forwarded Outcome = "forwarded" // the request is sent to one of the clusters
 	Redirect  Outcome = "redirect"
@@ -62,9 +62,10 @@ type Answer struct {
 	// Clusters are those that may get the request, in the order of the configuration.
 	Clusters []Target `json:"clusters,omitempty"`
 	Mirrors  []Target `json:"mirrors,omitempty"` // clusters that get a copy of the request
-	Steps    []Step   `json:"steps"`             // decisions in order
-	Reason   string   `json:"reason,omitempty"`  // why the request fails; "" if it does not fail
-	Fix      string   `json:"cure,omitempty"`
+	// decisions about the request, in the order in which Envoy makes them
+	Steps  []Step `json:"steps"`
+	Reason string `json:"reason,omitempty"` // why the request fails; "" if it does not fail
+	Fix    string `json:"cure,omitempty"`
 	// Unknown lists facts on which the answer depends and which the request does not state.
 	Unknown []string `json:"unknown,omitempty"`
 }

@@ -27,7 +27,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Values of [auth] require.
+// Values of [auth] require: what clients with TLS must present.
 const (
 	Any   = "any"   // a certificate or a token is required
 	MTLS  = "mtls"  // a certificate is required

@@ -12,8 +12,8 @@ import (
 const (
 	reviewTime    = 5 * time.Second // time-out of one review, and of the wait for a slot
 	reviewedFor   = time.Minute     // how long a result is cached, at most until the token expires
-	maxReviewed   = 4096            // number of cached results
-	maxConcurrent = 16              // number of concurrent reviews
+	maxReviewed   = 4096            // maximum number of cached results
+	maxConcurrent = 16              // maximum number of concurrent reviews
 )
 
 // reviews caches the successful results of a Review.

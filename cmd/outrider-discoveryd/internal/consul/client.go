@@ -28,7 +28,7 @@ const (
 	// 200 that Consul accepts from one client.
 	readers = 8
 
-	maxAnswer = 64 << 20 // bytes of an answer
+	maxAnswer = 64 << 20 // maximum size of Consul's answer in bytes
 	maxFile   = 1 << 20  // bytes of a token or of CA certificates
 )
 

@@ -24,7 +24,7 @@ const (
 
 const (
 	maxLabels  = 64    // labels of one instance that come from its tags
-	maxWeight  = 65535 // Consul's own limit
+	maxWeight  = 65535 // largest weight that Consul permits
 	maxWord    = 63    // bytes of a part of a host name, and of the value of a label
 	maxHost    = 253   // bytes of a host name
 	ownService = "consul"

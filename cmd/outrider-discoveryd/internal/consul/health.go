@@ -12,8 +12,8 @@ type health struct {
 
 	mu       sync.Mutex
 	since    time.Time         // time of the last successful query
-	errors   map[string]error  // current error by query
-	problems map[string]string // problem by subject
+	errors   map[string]error  // error of each query that fails now, by query
+	problems map[string]string // problems for people, by subject
 }
 
 // Names of a watcher's queries, and subjects of problems.

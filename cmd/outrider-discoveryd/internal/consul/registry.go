@@ -39,7 +39,7 @@ const partialWait = 10 * time.Second
 // Options configures a Registry.
 type Options struct {
 	Name        string   // name of the source
-	Address     string   // http://HOST:PORT, https://HOST:PORT or unix:///PATH
+	Address     string   // address of Consul: http://HOST:PORT, https://HOST:PORT or unix:///PATH
 	CAFile      string   // file with CA certificates for https; "": the system's
 	TokenFile   string   // file with a token, read for each query; "": no token
 	Datacenters []string // datacentres to read; none: that of the agent at Address
@@ -56,7 +56,7 @@ type Registry struct {
 	watchers []*watcher
 	late     time.Duration // partialWait, except in tests
 
-	mu         sync.Mutex // guards the fields below
+	mu         sync.Mutex // guards all fields below
 	inputs     map[string]store.Input
 	incomplete map[*watcher]bool // watchers whose services are not all in inputs yet
 	synced     bool

@@ -58,7 +58,7 @@ type watcher struct {
 type service struct {
 	name   string
 	tags   []string // tags of all instances, from the list of names
-	index  uint64   // index of the answer
+	index  uint64   // index of the answer from which the service was read
 	nodes  map[string]bool
 	object *object.Object
 }

@@ -21,7 +21,7 @@ import (
 
 const (
 	pageSize = 500             // objects in one page of a list
-	pageTime = time.Minute     // time-out of one page
+	pageTime = time.Minute     // time-out for one page of a list
 	early    = 5 * time.Second // a watch that ends by its deadline ends at most this time before it
 )
 

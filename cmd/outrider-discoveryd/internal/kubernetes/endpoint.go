@@ -16,7 +16,7 @@ import (
 type slice struct {
 	family    string            // address family, IPv4 or IPv6
 	ports     map[string]uint32 // TCP ports by name; shared and never modified
-	endpoints []endpoint        // endpoints that receive requests
+	endpoints []endpoint        // those endpoints of the slice that receive requests
 }
 
 // endpoint is an address, with its pod if it has one.
@@ -67,7 +67,7 @@ func newSlice(o *discoveryv1.EndpointSlice) *slice {
 
 // pod holds the part of a Pod that the registry uses.
 type pod struct {
-	labels  map[string]string // labels; never modified
+	labels  map[string]string // labels of the Pod; never modified
 	account string
 	node    string
 	where   string // locality from the labels; "": that of the node

@@ -40,7 +40,7 @@ type feed struct {
 	wake        chan struct{}
 
 	mu       sync.Mutex
-	changed  map[string]struct{} // paths of changed inputs
+	changed  map[string]struct{} // paths of inputs that must be sent
 	complete bool                // all collections were listed, and the first batch contains them
 	synced   bool                // the sink has received the first batch
 }
@@ -55,7 +55,8 @@ func (f *feed) Name() string { return f.name }
 
 // Run watches the collections until ctx ends.
 func (f *feed) Run(ctx context.Context) error {
-	ctx = klog.NewContext(ctx, logr.Discard()) // errors are in Status
+	// the Reflector's log is discarded, because Status has the errors
+	ctx = klog.NewContext(ctx, logr.Discard())
 	var running sync.WaitGroup
 	for _, c := range f.collections {
 		running.Go(func() { c.run(ctx) })

@@ -111,7 +111,7 @@ func protocolOf(port *corev1.ServicePort) string {
 		}
 	}
 	switch port.Port {
-	case 25, 53, 3306, 27017: // SMTP, DNS, MySQL, MongoDB
+	case 25, 53, 3306, 27017: // in SMTP, DNS, MySQL and MongoDB the server may send first
 		return "TCP"
 	}
 	return ""

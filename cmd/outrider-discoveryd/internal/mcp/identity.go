@@ -45,7 +45,7 @@ func namespaceOfToken(tokenFile string) string {
 		return rootNamespace
 	}
 	var claims struct {
-		Subject string `json:"sub"` // system:serviceaccount:NAMESPACE:NAME
+		Subject string `json:"sub"` // subject of the token: system:serviceaccount:NAMESPACE:NAME
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err == nil {

@@ -46,11 +46,11 @@ type Source struct {
 	options Options
 	accept  chan struct{} // receives calls of Reload
 
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex // guards status and failed
 	status source.Status
 	failed bool // the last failure was logged, and no stream has synchronised since
 
-	objects *objects // only Run uses it
+	objects *objects // objects of the server; only Run uses them
 }
 
 // New returns a source. Run connects to the server.

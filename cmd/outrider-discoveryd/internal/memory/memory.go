@@ -25,9 +25,9 @@ import (
 
 // Limits of the write API.
 const (
-	maxBody    = 1 << 20 // bytes of one object
+	maxBody    = 1 << 20 // maximum size of one object in bytes
 	maxObjects = 100_000
-	maxBytes   = 256 << 20 // bytes of all objects
+	maxBytes   = 256 << 20 // maximum size of all objects in bytes
 	maxTime    = 30 * time.Second
 )
 

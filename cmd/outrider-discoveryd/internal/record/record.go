@@ -260,7 +260,8 @@ func (r *Recorder) takeDirty() map[string]map[string]store.Input {
 	all := map[string]map[string]store.Input{}
 	for name, s := range r.states {
 		if s.dirty && s.complete {
-			s.dirty, all[name] = false, maps.Clone(s.inputs) // encoding them takes long
+			// a copy, because encoding takes too long to hold the lock meanwhile
+			s.dirty, all[name] = false, maps.Clone(s.inputs)
 		}
 	}
 	return all
