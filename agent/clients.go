@@ -16,6 +16,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/epoch/record"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -64,12 +65,16 @@ func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 	}
 }
 
-// epochOf returns a function that returns the number of a client's epoch, 0 if it is none. Streams
-// of several epochs connect in any order after a restart of the agent.
+// epochOf returns a function for xds.Options.Epoch. Streams of several epochs connect in any order
+// after a restart of the agent.
 func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
 	return func(client xds.Peer) int {
 		for _, e := range supervisor.Epochs() {
-			if e.PID == int(client.PID) && e.Exited.IsZero() {
+			switch {
+			case e.PID != int(client.PID) || !e.Exited.IsZero():
+			case e.State == record.Draining:
+				return resource.Draining
+			default:
 				return e.Number
 			}
 		}

@@ -96,6 +96,7 @@ type version struct {
 	resource *Resource
 	sequence uint64
 	replaced time.Time
+	refused  bool // a client refused a version that came after it
 }
 
 // refusal records who refused the newest version of a resource.
@@ -111,26 +112,31 @@ func newAcceptance() acceptance {
 		streams: map[string][]joined{}, notify: func() {}}
 }
 
+// Draining is the epoch of a client whose Envoy is known to drain.
+const Draining = -1
+
 // Join records that a client has answered a response with listeners. Older clients of its proxy no
-// longer count for listeners: their Envoys drain. Clients are ordered by epoch, those of equal or
-// unknown (0) epoch by stream. The client must call Leave in the end.
+// longer count for listeners: their Envoys drain. Nor does one of the epoch Draining, even if no
+// other has joined yet. Clients are ordered by epoch, those of equal or unknown (0) epoch by stream.
+// The client must call Leave in the end.
 func (f *Feed) Join(client Client, epoch int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams[client.Proxy] = append(f.streams[client.Proxy], joined{epoch, client.Stream})
 }
 
-// outdated reports whether a later client of the same proxy has joined. Callers hold mu.
+// outdated reports whether a client drains: a later one of the same proxy has joined, or it joined
+// as one that drains. Callers hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
 	if len(all) == 0 {
 		return false
 	}
-	newest := slices.MaxFunc(all, joined.compare).stream
+	newest := slices.MaxFunc(all, joined.compare)
 	if !slices.ContainsFunc(all, func(j joined) bool { return j.stream == client.Stream }) {
-		return newest > client.Stream
+		return newest.stream > client.Stream
 	}
-	return newest != client.Stream
+	return newest.stream != client.Stream || newest.epoch == Draining
 }
 
 // OnRefusal sets a function that is called after the refusals of the feed have changed. The
@@ -143,7 +149,7 @@ func (f *Feed) count() { f.open.Store(int64(len(f.unaccepted) + len(f.refusals))
 // lastAccepted returns the last accepted version of a key. Callers hold mu.
 func (f *Feed) lastAccepted(key Key, newest *Resource) version {
 	if newest != nil && !f.unaccepted[key] {
-		return version{newest, f.current.Sequence, time.Now()}
+		return version{resource: newest, sequence: f.current.Sequence, replaced: time.Now()}
 	}
 	return f.accepted[key]
 }
@@ -162,6 +168,7 @@ func (f *Feed) replaced(old, by *Resource) {
 	if restored && stored.Accepted != nil {
 		last = version{resource: stored.Accepted}
 	}
+	last.refused = last.refused || restored || f.refusals[key] != nil
 	delete(f.restored, key)
 	delete(f.refusals, key)
 	delete(f.accepted, key)
@@ -187,8 +194,8 @@ func (f *Feed) dropped(old *Resource) {
 	delete(f.refusals, key)
 }
 
-// Accept records that a client accepted resources of the snapshot with a sequence. Listeners are
-// ignored if a later client of the same proxy has joined.
+// Accept records that a client accepted resources of the snapshot with a sequence. The listeners of
+// a client that drains are ignored.
 func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	if f.open.Load() == 0 {
 		return
@@ -203,13 +210,17 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 		}
 		newest := e.sets[r.Type][r.Name]
 		if newest == nil || newest.Version != r.Version {
-			if f.unaccepted[key] && f.accepted[key].sequence < sequence {
-				f.accepted[key] = version{r, sequence, time.Now()}
+			if last := f.accepted[key]; f.unaccepted[key] && last.sequence < sequence {
+				f.accepted[key] = version{r, sequence, time.Now(), last.refused}
 			}
 			continue
 		}
 		delete(f.unaccepted, key)
 		if m := f.refusals[key]; m == nil {
+			if f.accepted[key].refused { // State no longer has it
+				e.keys = append(e.keys, key)
+				changed = true
+			}
 			delete(f.accepted, key)
 		} else if m.by[client] || !m.accepted || m.Retrying {
 			delete(m.by, client)
@@ -238,8 +249,8 @@ func (f *Feed) reconcile(e *edit, key Key) {
 }
 
 // Refuse records that a client refused resources, and returns the resulting snapshot. Refusals of
-// versions that are not the newest have no effect. Refused listeners count as Local if a later
-// client of the same proxy has joined.
+// versions that are not the newest have no effect. Refused listeners count as Local if the client
+// drains.
 func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	f.mu.Lock()
 	e := f.edit()

@@ -88,7 +88,8 @@ func (r *Resource) Known() bool { return r != nil && len(r.encoded) > 0 }
 // State holds the refusals of a feed, to be restored in a later feed of the same proxies. Refusals
 // of secrets are left out.
 type State struct {
-	// refused resources, with their versions but without their content
+	// refused resources, with their versions but without their content; without a version if a newer
+	// one awaits its answer
 	Refused  []Refused   `json:"refused,omitempty"`
 	Retained []*Resource `json:"retained,omitempty"`
 }
@@ -103,6 +104,12 @@ func (f *Feed) State() State {
 			one := m.Refused
 			one.Resource = &Resource{Type: key.Type, Name: key.Name, Version: one.Resource.Version}
 			s.Refused = append(s.Refused, one)
+		}
+	}
+	for key, last := range f.accepted {
+		if last.refused && last.resource != nil && f.refusals[key] == nil && key.Type != SecretType {
+			s.Refused = append(s.Refused, Refused{Accepted: last.resource,
+				Resource: &Resource{Type: key.Type, Name: key.Name}})
 		}
 	}
 	for key, gone := range f.removed {

@@ -198,3 +198,43 @@ func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 		t.Errorf("refused: %+v", got)
 	}
 }
+
+// TestFeed_StateHasTheAcceptedVersionUntilAnother: an agent that is killed between the refusal of a
+// version and the answer to the next one must know what the client has.
+func TestFeed_StateHasTheAcceptedVersionUntilAnother(t *testing.T) {
+	f, client := NewFeed(), Client{"a", 1}
+	version := func(content string) *Resource {
+		return FromEncoded(ListenerType, "a", []byte(content))
+	}
+	accept := func(content string) {
+		f.Accept(client, f.Publish(Change{Set: []*Resource{version(content)}}).Sequence,
+			[]*Resource{version(content)})
+	}
+	restart := func() {
+		state := f.State()
+		f = NewFeed()
+		f.Restore(state)
+		f.Publish(Change{Set: []*Resource{version("3")}})
+	}
+	accept("1")
+	f.Publish(Change{Set: []*Resource{version("2")}})
+	f.Refuse(client, Nack{Resource: version("2"), Reason: "bad"})
+	f.Publish(Change{Set: []*Resource{version("3")}})
+	restart()
+	restart()
+	if s, _ := f.Current(); len(s.AllRefused()) > 0 {
+		t.Errorf("refused without an answer: %v", s.AllRefused())
+	}
+	s := f.Refuse(client, Nack{Resource: version("3"), Reason: "bad", Held: &Resource{
+		Type: ListenerType, Name: "a", Version: version("1").Version}})
+	if got := s.Refused(version("").Key()); got == nil || got.InUse() == nil ||
+		got.InUse().Version != version("1").Version {
+		t.Errorf("refused: %+v", got)
+	}
+	before := f.Publish(Change{Set: []*Resource{version("4")}})
+	f.Accept(client, before.Sequence, []*Resource{version("4")})
+	if now, _ := f.Current(); len(f.State().Refused) > 0 || now.Sequence == before.Sequence {
+		t.Errorf("once another version is accepted: %+v, in a new snapshot %v", f.State(),
+			now.Sequence > before.Sequence)
+	}
+}

@@ -115,15 +115,20 @@ func (t *trial) split(names []string) {
 	}
 }
 
+// join tells the feed, once, that the client has answered a response with listeners.
+func (s *session) join(w *watch) {
+	if w.typeURL == resource.ListenerType && !s.joined {
+		s.joined = true
+		s.feed.Join(s.client, s.epoch())
+	}
+}
+
 // handleAnswer processes the client's ACK or NACK of a response.
 func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) {
 	if r == w.inflight {
 		w.inflight = nil
 	}
-	if w.typeURL == resource.ListenerType && !s.joined {
-		s.joined = true
-		s.feed.Join(s.client, s.epoch())
-	}
+	s.join(w)
 	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()

@@ -68,8 +68,8 @@ type Options struct {
 	// the stream; a gRPC status is sent to the client. nil: no debug information is served.
 	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
-	// Epoch returns the number of a client's epoch among the epochs of its proxy, 0 if unknown.
-	// nil: epochs are unknown.
+	// Epoch returns the number of a client's epoch among the epochs of its proxy, resource.Draining
+	// for one that drains, 0 if unknown. nil: epochs are unknown.
 	Epoch func(client Peer) int
 	// Reserved reports whether a client belongs to those for whom half of MaxStreams, and a rate of
 	// ConnectsPerSecond of their own, is reserved; nil: nothing is reserved.

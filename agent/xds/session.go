@@ -185,6 +185,7 @@ func (s *session) priorVersion(
 // acceptHeld records that the client accepted on an earlier stream those resources of the snapshot
 // whose versions it has.
 func (s *session) acceptHeld(w *watch, versions map[string]string) {
+	s.join(w)
 	var held []*resource.Resource
 	for name, version := range versions {
 		if now := s.get(w, name); now != nil && now.Version == version {

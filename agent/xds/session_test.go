@@ -178,6 +178,25 @@ func TestReconnect_AsksAboutListeners(t *testing.T) {
 	p.sends()
 }
 
+// TestReconnect_DrainingClientAcceptsNoListeners: after a restart of the agent, an Envoy that drains
+// may connect first, and has the listener that the live one refused: it does not check listeners.
+func TestReconnect_DrainingClientAcceptsNoListeners(t *testing.T) {
+	good, bad := made(lds, "a=1"), made(lds, "a=2")
+	for epoch, want := range map[int]bool{resource.Draining: true, 7: false} {
+		p := newTable(t, true)
+		p.session.epoch = func() int { return epoch }
+		p.feed.Restore(resource.State{Refused: []resource.Refused{{Accepted: good, Resource: bad}}})
+		p.publish(bad)
+		p.ask(&request{typeURL: lds, versions: map[string]string{"a": bad.Version}})
+		p.sends("LDS")
+		p.ack(lds)
+		now, _ := p.feed.Current()
+		if of := now.Refused(bad.Key()); (of != nil && of.InUse() == good && !of.Offered) != want {
+			t.Errorf("epoch %d has it, refused: %+v, want %v", epoch, of, want)
+		}
+	}
+}
+
 func TestStateOfTheWorld_Subscriptions(t *testing.T) {
 	start := func(t *testing.T) *table {
 		p := newTable(t, false)
