@@ -63,6 +63,8 @@ func (c *client) runAt(ctx context.Context, target string) error {
 		secure = credentials.NewTLS(c.load.options.TLS(c.index))
 	}
 	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(secure),
+		// those of an agent
+		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(2<<20),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
 			grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 	fleetServices = 1000
 	fleetEntries  = 5000
 	fleetClients  = 100
-	fleetChanges  = 10
+	fleetChanges  = 100
 )
 
 // TestMain serves from a Kubernetes API server if a test has started this program for that.
@@ -216,7 +216,7 @@ func measureChanges(t *testing.T, c *cluster.Cluster, name string, s fleetServer
 	})
 	var took []time.Duration
 	for i := range fleetChanges {
-		address := fmt.Sprintf("10.201.%d.%d", len(name), i)
+		address := fmt.Sprintf("10.%d.0.%d", 200+len(name), i)
 		mark := f.Mark(adsload.EndpointType, []byte(address))
 		begun := time.Now()
 		c.Merge(slicePath+"default/endpointslices/s7-x",
