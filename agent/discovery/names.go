@@ -3,6 +3,8 @@ package discovery
 import (
 	"net/netip"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"outrider.org/outrider/agent/discovery/model"
 )
 
@@ -18,17 +20,27 @@ type Name struct {
 func (s *Server) Names(labels map[string]string) []Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.names(model.Node{Namespace: s.config.namespace, Labels: labels})
+}
+
+// NamesOf returns the hosts with addresses that a proxy imports, sorted.
+func (s *Server) NamesOf(node *corev3.Node) ([]Name, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := parseNode(node, s.settings.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return s.names(n), nil
+}
+
+// names is Names for a node. Callers hold mu.
+func (s *Server) names(node model.Node) []Name {
 	w := s.config.world
-	scope := w.Scope(model.Node{Type: model.Sidecar, Namespace: s.config.namespace, Labels: labels})
-	var all []Name
-	for _, host := range w.ServiceHosts() {
-		service := scope.Imports(w, host)
-		if service == nil {
-			continue
-		}
-		if addresses := service.Addresses(); len(addresses) > 0 {
-			all = append(all, Name{host, addresses, service.Ports})
-		}
+	names := w.DNSNames(w.Scope(node))
+	all := make([]Name, len(names))
+	for i, n := range names {
+		all[i] = Name{n.Host, n.Addresses, n.Service.Ports}
 	}
 	return all
 }

@@ -88,6 +88,9 @@ type Options struct {
 	// call.
 	Pushed func()
 
+	// NameTables serves tables of names (NDS) for the agents whose nodes have DNS_CAPTURE.
+	NameTables bool
+
 	// EncodeObject encodes an object for clients that request the objects themselves, see
 	// WantsObjects. Each of them gets all objects. nil: such clients are refused.
 	EncodeObject func(*object.Object) (*resource.Resource, error)

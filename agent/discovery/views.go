@@ -59,6 +59,7 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
 				"in labels, metadata or locality", len(s.views))
 	}
+	n.NameTable = s.options.NameTables && n.Metadata["DNS_CAPTURE"] == "true"
 	made, err := view.New(c.world, n, c.cache, s.certificates.look)
 	if err != nil {
 		return nil, err

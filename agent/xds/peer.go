@@ -34,6 +34,15 @@ type Peer struct {
 	connection *admission.Conn
 }
 
+// Key returns what limits count the client to. Clients that are not connected through LimitTCP have
+// the key of root.
+func (p Peer) Key() admission.Key {
+	if p.connection == nil {
+		return admission.Key{}
+	}
+	return p.connection.Key
+}
+
 // withoutToken returns the peer without its token, which must not be logged or retained.
 func (p Peer) withoutToken() Peer {
 	p.Token = ""

@@ -86,7 +86,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		LastGood:     filepath.Join(c.StateDir, "last-good"),
 		Refusals:     filepath.Join(c.StateDir, "refusals"),
 		KeySets:      filepath.Join(c.StateDir, "key-sets"),
-		EncodeObject: mcp.Encode,
+		EncodeObject: mcp.Encode, NameTables: true,
 		Program: store.Program{Files: "its [[source]]", Name: "outrider-discoveryd",
 			Reload: "systemctl reload outrider-discoveryd"},
 		Changes: files.Changes(), Board: b.board, Logger: b.logOf("discovery")})

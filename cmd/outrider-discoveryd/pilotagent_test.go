@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -77,7 +79,8 @@ paths = ["mesh"]
 `, secure, monitoring))
 	start(t, file, monitoring)
 
-	agent := startPilotAgent(t, directory, secure)
+	dns := parts.FreePort(t)
+	agent := startPilotAgent(t, directory, secure, dns)
 	parts.EventuallySees(t, 2*time.Minute, "a request reaches the backend", func() (bool, string) {
 		status, body := request(port, "backend.test")
 		return status == http.StatusOK && body == account+"web", fmt.Sprint(status, " ", body)
@@ -86,6 +89,14 @@ paths = ["mesh"]
 		status, body := ask("GET", agent+"/healthz/ready", "", "")
 		return status == http.StatusOK, body
 	})
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", fmt.Sprintf("127.0.0.1:%d", dns))
+	}}
+	found, err := resolver.LookupHost(t.Context(), "backend.test.")
+	if err != nil || !slices.Equal(found, []string{"127.0.0.1"}) {
+		t.Errorf("pilot-agent resolves the backend to %v (%v)", found, err)
+	}
 
 	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),
 		CAFile:   filepath.Join(certs, "root-cert.pem"),
@@ -164,9 +175,9 @@ func request(port int, host string) (status int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// startPilotAgent starts pilot-agent, in a directory with etc/certs, with a server at a port. It
-// returns the URL of its status server.
-func startPilotAgent(t *testing.T, directory string, server int) string {
+// startPilotAgent starts pilot-agent, in a directory with etc/certs, with a server at a port and its
+// DNS proxy at another one. It returns the URL of its status server.
+func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 	t.Helper()
 	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
 	source, err := parts.IstioSource()
@@ -194,10 +205,10 @@ func startPilotAgent(t *testing.T, directory string, server int) string {
 	command := exec.Command(program, "proxy", "sidecar", "--meshConfig", "./none.yaml",
 		"--log_output_level", "default:info")
 	command.Dir = directory
-	command.Env = append(os.Environ(), "POD_NAME=vm", "POD_NAMESPACE=shop", "INSTANCE_IP=127.0.0.1",
+	command.Env = append(os.Environ(), "ISTIO_META_DNS_CAPTURE=true", "POD_NAME=vm", "POD_NAMESPACE=shop", "INSTANCE_IP=127.0.0.1",
 		"SERVICE_ACCOUNT=web", "CLOUD_PLATFORM=none", "FILE_MOUNTED_CERTS=true",
 		"TRUST_DOMAIN=cluster.local", "PROXY_CONFIG="+string(config),
-		fmt.Sprintf("DNS_PROXY_ADDR=127.0.0.1:%d", parts.FreePort(t)),
+		fmt.Sprintf("DNS_PROXY_ADDR=127.0.0.1:%d", dns),
 		fmt.Sprintf("ENVOY_STATUS_PORT=%d", parts.FreePort(t)),
 		fmt.Sprintf("ENVOY_PROMETHEUS_PORT=%d", parts.FreePort(t)))
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -24,6 +24,7 @@ type Node struct {
 	Network      string            // network of the proxy; "": the default network
 	Identity     bool              // the proxy gets a certificate of the mesh over SDS
 	IPv6         bool              // captured connections may use IPv6
+	NameTable    bool              // its agent gets a table of names for DNS
 
 	Interception Interception
 	// IP addresses of the machine; nil if unknown or irrelevant

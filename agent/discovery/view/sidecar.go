@@ -72,6 +72,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 		v.clusters(host, s.service(v, host))
 	}
 	clear(s.reclustered)
+	s.names(v, touched)
 	v.report("authorizers", v.guards.hiddenAuthorizers(v.world, s.scope))
 }
 

@@ -232,6 +232,7 @@ func (v *View) orphanedBindings() {
 type Cache struct {
 	byHost   map[string][]translated
 	byFilter map[*object.Object]*patch.Filter
+	tables   map[tableKey]*resource.Resource // of names
 }
 
 type translated struct {
@@ -243,7 +244,8 @@ type translated struct {
 
 // NewCache returns an empty cache.
 func NewCache() *Cache {
-	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{}}
+	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{},
+		tables: map[tableKey]*resource.Resource{}}
 }
 
 // Drop removes the translated services of changed hosts.
@@ -254,10 +256,16 @@ func (c *Cache) Drop(touched model.Touched) {
 	if touched.Filters {
 		clear(c.byFilter)
 	}
+	if len(touched.Hosts) > 0 || touched.Sidecars {
+		clear(c.tables)
+	}
 }
 
-// Clear removes all translated services.
-func (c *Cache) Clear() { clear(c.byHost) }
+// Clear removes all translated services and tables.
+func (c *Cache) Clear() {
+	clear(c.byHost)
+	clear(c.tables)
+}
 
 func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) translate.Clusters {

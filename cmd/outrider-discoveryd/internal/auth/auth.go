@@ -120,7 +120,7 @@ func (a *Authenticator) identify(client *xds.Peer) (Identity, error) {
 		failures = append(failures, fmt.Errorf("certificate: %w", err))
 	}
 	if client.Token != "" && settings.Require != MTLS {
-		id, err := a.ofToken(settings, client.Token)
+		id, err := a.ofToken(settings, client)
 		if err == nil {
 			return id, nil
 		}

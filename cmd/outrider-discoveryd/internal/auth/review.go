@@ -7,6 +7,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"outrider.org/outrider/agent/admission"
 )
 
 const (
@@ -18,7 +20,8 @@ const (
 
 // reviews caches the successful results of a Review.
 type reviews struct {
-	turns chan struct{}
+	turns     chan struct{}
+	addresses addresses
 
 	mu     sync.Mutex
 	cached map[[sha256.Size]byte]reviewed
@@ -31,13 +34,14 @@ type reviewed struct {
 }
 
 func newReviews() *reviews {
-	return &reviews{turns: make(chan struct{}, maxConcurrent),
+	return &reviews{turns: make(chan struct{}, maxConcurrent), addresses: newAddresses(),
 		cached: map[[sha256.Size]byte]reviewed{}}
 }
 
-// review returns the subject of a token, from the cache or by a Review. expiry is the time at which
-// the token expires.
-func (r *reviews) review(review Review, token string, expiry time.Time) (string, error) {
+// review returns the subject of a token, from the cache or by a Review. from is the client's
+// address, expiry the time at which the token expires.
+func (r *reviews) review(review Review, from admission.Key, token string, expiry time.Time) (
+	string, error) {
 	key := sha256.Sum256([]byte(token))
 	r.mu.Lock()
 	known, ok := r.cached[key]
@@ -45,19 +49,44 @@ func (r *reviews) review(review Review, token string, expiry time.Time) (string,
 	if ok && time.Now().Before(known.until) {
 		return known.subject, nil
 	}
+	of := r.addresses.of(from)
+	if !of.mayTry() {
+		return "", &unavailable{errors.New("too many tokens of its address were refused")}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), reviewTime)
 	defer cancel()
-	select {
-	case r.turns <- struct{}{}:
-		defer func() { <-r.turns }()
-	case <-ctx.Done():
-		return "", &unavailable{errors.New("too many reviews of tokens are in progress")}
+	if err := enter(ctx, of.turns); err != nil {
+		return "", err
 	}
+	defer func() { <-of.turns }()
+	if err := enter(ctx, r.turns); err != nil {
+		return "", err
+	}
+	defer func() { <-r.turns }()
 	begun := time.Now()
 	subject, err := review(ctx, token)
 	if err != nil {
+		if _, down := errors.AsType[*unavailable](err); !down {
+			of.refused()
+		}
 		return "", err
 	}
+	r.remember(key, subject, begun, expiry)
+	return subject, nil
+}
+
+// enter waits for a turn.
+func enter(ctx context.Context, turns chan struct{}) error {
+	select {
+	case turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &unavailable{errors.New("too many reviews of tokens are in progress")}
+	}
+}
+
+// remember caches the result of a review.
+func (r *reviews) remember(key [sha256.Size]byte, subject string, begun, expiry time.Time) {
 	until := begun.Add(reviewedFor)
 	if expiry.Before(until) {
 		until = expiry
@@ -73,5 +102,4 @@ func (r *reviews) review(review Review, token string, expiry time.Time) (string,
 	if len(r.cached) < maxReviewed {
 		r.cached[key] = reviewed{subject, until}
 	}
-	return subject, nil
 }

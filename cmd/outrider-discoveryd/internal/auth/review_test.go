@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -108,7 +111,7 @@ func TestReview_CacheIsBounded(t *testing.T) {
 		r := newReviews()
 		review := func(context.Context, string) (string, error) { return "x", nil }
 		for i := range 2 * maxReviewed {
-			if _, err := r.review(review, fmt.Sprint(i), time.Now().Add(time.Hour)); err != nil {
+			if _, err := r.review(review, admission.Key{}, fmt.Sprint(i), time.Now().Add(time.Hour)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -116,9 +119,82 @@ func TestReview_CacheIsBounded(t *testing.T) {
 			t.Errorf("%d results", len(r.cached))
 		}
 		time.Sleep(reviewedFor)
-		if _, err := r.review(review, "new", time.Now().Add(time.Hour)); err != nil ||
+		if _, err := r.review(review, admission.Key{}, "new", time.Now().Add(time.Hour)); err != nil ||
 			len(r.cached) != 1 {
 			t.Errorf("%d results, %v", len(r.cached), err)
+		}
+	})
+}
+
+// TestReview_OfOneAddressIsBounded has clients of one address with tokens that the API server
+// refuses, and then such that make it hang: another address and known tokens notice neither.
+func TestReview_OfOneAddressIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, calls := newReviews(), atomic.Int64{}
+		refuse := func(context.Context, string) (string, error) {
+			calls.Add(1)
+			return "", errors.New("the API server refuses it")
+		}
+		accept := func(context.Context, string) (string, error) { return "x", nil }
+		hang := func(ctx context.Context, _ string) (string, error) {
+			calls.Add(1)
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		expiry := time.Now().Add(time.Hour)
+		bad, good := admission.User(1), admission.User(2)
+		if _, err := r.review(accept, bad, "known", expiry); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			_, err := r.review(refuse, bad, fmt.Sprint(i), expiry)
+			if _, limited := errors.AsType[*unavailable](err); err == nil ||
+				limited != (i >= refusedAtOnce) {
+				t.Fatalf("token %d: %v", i, err)
+			}
+		}
+		if calls.Load() != refusedAtOnce {
+			t.Errorf("%d reviews", calls.Load())
+		}
+		if _, err := r.review(accept, bad, "known", expiry); err != nil {
+			t.Errorf("a known token of that address: %v", err)
+		}
+		if _, err := r.review(accept, good, "good", expiry); err != nil {
+			t.Errorf("another address: %v", err)
+		}
+		time.Sleep(time.Minute)
+		expiry = time.Now().Add(time.Hour)
+		calls.Store(0)
+		var all sync.WaitGroup
+		for i := range 2 * maxConcurrent {
+			all.Go(func() { _, _ = r.review(hang, bad, fmt.Sprint(i), expiry) })
+		}
+		synctest.Wait()
+		if calls.Load() != maxOfAddress {
+			t.Errorf("%d reviews at a time", calls.Load())
+		}
+		begun := time.Now()
+		if _, err := r.review(accept, good, "other", expiry); err != nil ||
+			!time.Now().Equal(begun) {
+			t.Errorf("another address meanwhile: %v after %v", err, time.Since(begun))
+		}
+		all.Wait()
+	})
+}
+
+// TestAddresses_AreBounded has more addresses than are remembered.
+func TestAddresses_AreBounded(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
+		a := newAddresses()
+		for i := range uint32(maxAddresses) {
+			a.of(admission.User(i)).refused()
+		}
+		if a.of(admission.User(maxAddresses)) != a.other || len(a.known) != maxAddresses {
+			t.Errorf("%d addresses", len(a.known))
+		}
+		time.Sleep(time.Minute)
+		if a.of(admission.User(maxAddresses)) == a.other || len(a.known) != 1 {
+			t.Errorf("%d addresses after a minute", len(a.known))
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/jwt"
 	"outrider.org/outrider/agent/readfile"
+	"outrider.org/outrider/agent/xds"
 )
 
 // Issuer describes an issuer of tokens. The subject of its tokens is a service account in
@@ -24,9 +25,9 @@ const (
 	maxEarly       = time.Minute // tolerance for clocks of issuers that are ahead
 )
 
-// ofToken returns the identity for a token.
-func (a *Authenticator) ofToken(settings *Settings, text string) (Identity, error) {
-	token, fault := jwt.Parse(text, jwt.Asymmetric)
+// ofToken returns the identity of a client's token.
+func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity, error) {
+	token, fault := jwt.Parse(client.Token, jwt.Asymmetric)
 	if fault != jwt.Valid {
 		return Identity{}, fault
 	}
@@ -47,7 +48,8 @@ func (a *Authenticator) ofToken(settings *Settings, text string) (Identity, erro
 	}
 	switch {
 	case settings.Review != nil && !known:
-		subject, err := settings.reviews.review(settings.Review, text, expiry)
+		subject, err := settings.reviews.review(settings.Review, client.Key(), client.Token,
+			expiry)
 		if err != nil {
 			return Identity{}, err
 		}

@@ -43,6 +43,9 @@ type Debugger struct {
 // answerTime bounds the time for one answer, and the wait for the answer before it.
 const answerTime = 30 * time.Second
 
+// readTime bounds the time in which a client of this host reads a page.
+const readTime = 5 * time.Second
+
 // New returns a Debugger with the given options.
 func New(options Options) *Debugger {
 	return &Debugger{options: options, turn: make(chan struct{}, 1)}
@@ -57,6 +60,7 @@ var topics = map[string]struct {
 	"connections": {"proxies that are connected", (*Debugger).connections},
 	"config_dump": {"resources of one proxy: ?proxyID=ID, endpoints too: &include_eds",
 		(*Debugger).configDump},
+	"ndsz":     {"hosts that one proxy imports, with their addresses: ?proxyID=ID", (*Debugger).names},
 	"edsz":     {"endpoints of one proxy: ?proxyID=ID", (*Debugger).endpoints},
 	"pushes":   {"responses, refusals and times", (*Debugger).pushes},
 	"config":   {"objects by kind, sources and problems", (*Debugger).config},
@@ -105,6 +109,8 @@ func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 		var text []byte
 		name := strings.TrimPrefix(r.URL.Path, "/debug/")
 		if text, err = d.text(ctx, name+"?"+r.URL.RawQuery); err == nil {
+			// a client that reads slowly has the turn meanwhile
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write(text) // fails only if the client has disconnected
 			return

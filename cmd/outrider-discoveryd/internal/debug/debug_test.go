@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -210,6 +211,7 @@ func TestDebug_AgentsRequests(t *testing.T) {
 		"config_dump?proxyID=" + proxyID: {"ClustersConfigDump", "outbound|80||web.test"},
 		"config_dump?proxyID=vm.default": {"ListenersConfigDump", "RoutesConfigDump"},
 		"edsz?proxyID=" + proxyID:        {"ClusterLoadAssignment", "10.0.0.1"},
+		"ndsz?proxyID=vm.default":        {`"table":{"web.test":{"ips":["10.1.0.1"]}}`},
 		"pushes":                         {`"xds"`, resource.ClusterType},
 		"config":                         {`"problem_count":1`, `"sources":["files"]`},
 		"registry":                       {"web.test", "10.1.0.1", `"number":80`},
@@ -287,4 +289,34 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s: %d %s", path, recorder.Code, recorder.Body)
 		}
 	}
+}
+
+// unread is a response whose client reads nothing.
+type unread struct {
+	http.ResponseWriter
+	deadline time.Time
+}
+
+// SetWriteDeadline implements what http.ResponseController needs.
+func (u *unread) SetWriteDeadline(deadline time.Time) error { u.deadline = deadline; return nil }
+
+// Write implements io.Writer.
+func (u *unread) Write([]byte) (int, error) {
+	<-time.After(time.Until(u.deadline))
+	return 0, os.ErrDeadlineExceeded
+}
+
+// TestPage_OfSlowReaderHoldsNobodyUp requests a page while the client of another one does not read.
+func TestPage_OfSlowReaderHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Options{})
+		go d.Page(&unread{ResponseWriter: httptest.NewRecorder()},
+			httptest.NewRequest(http.MethodGet, "/debug/list", nil))
+		synctest.Wait()
+		begun, recorder := time.Now(), httptest.NewRecorder()
+		d.Page(recorder, httptest.NewRequest(http.MethodGet, "/debug/list", nil))
+		if took := time.Since(begun); recorder.Code != http.StatusOK || took != readTime {
+			t.Errorf("%d after %v", recorder.Code, took)
+		}
+	})
 }

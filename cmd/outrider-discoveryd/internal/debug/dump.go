@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -18,22 +19,31 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// snapshot returns the resources that the server serves to a connected proxy.
-func (d *Debugger) snapshot(ctx context.Context, proxy string) (*resource.Snapshot, error) {
+// node returns the node of a connected proxy.
+func (d *Debugger) node(ctx context.Context, proxy string) (*corev3.Node, error) {
 	for _, stream := range d.proxies(ctx) {
 		// istioctl identifies a proxy by NAME.NAMESPACE, the third part of its ID
 		if parts := strings.Split(stream.Node.GetId(), "~"); proxy == stream.Node.GetId() ||
 			len(parts) == 4 && proxy == parts[2] {
-			feed, err := d.options.Discovery.Feed(stream.Node)
-			if err != nil {
-				return nil, err
-			}
-			snapshot, _ := feed.Current()
-			return snapshot, nil
+			return stream.Node, nil
 		}
 	}
 	return nil, status.Errorf(codes.NotFound, "proxy %q is not connected to this server: set proxyID",
 		proxy)
+}
+
+// snapshot returns the resources that the server serves to a connected proxy.
+func (d *Debugger) snapshot(ctx context.Context, proxy string) (*resource.Snapshot, error) {
+	node, err := d.node(ctx, proxy)
+	if err != nil {
+		return nil, err
+	}
+	feed, err := d.options.Discovery.Feed(node)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, _ := feed.Current()
+	return snapshot, nil
 }
 
 // sorted returns the resources of a type, sorted by name.

@@ -2,6 +2,7 @@ package debug
 
 import (
 	"context"
+	"net/netip"
 	"net/url"
 )
 
@@ -34,6 +35,26 @@ type host struct {
 type port struct {
 	Number uint32 `json:"number"`
 	Name   string `json:"name"`
+}
+
+// names answers as istiod's ndsz, without the short names of Kubernetes.
+func (d *Debugger) names(ctx context.Context, query url.Values) (any, error) {
+	node, err := d.node(ctx, query.Get("proxyID"))
+	if err != nil {
+		return nil, err
+	}
+	names, err := d.options.Discovery.NamesOf(node)
+	if err != nil {
+		return nil, err
+	}
+	type info struct {
+		IPs []netip.Addr `json:"ips"`
+	}
+	table := make(map[string]info, len(names))
+	for _, n := range names {
+		table[n.Host] = info{n.Addresses}
+	}
+	return map[string]any{"table": table}, nil
 }
 
 func (d *Debugger) registry(context.Context, url.Values) (any, error) {

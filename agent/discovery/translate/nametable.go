@@ -1,0 +1,61 @@
+package translate
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/resource"
+)
+
+// NameTableName is the name of a table of names. A proxy has one.
+const NameTableName = "names"
+
+// Fields of Istio's NameTable, a map of hosts (1, with key 1 and value 2), and of its NameInfo.
+const (
+	tableField     = 1
+	hostField      = 1
+	infoField      = 2
+	addressField   = 1
+	registryField  = 2
+	shortField     = 3
+	namespaceField = 4
+)
+
+// NameTable returns the table with which a proxy's agent answers DNS queries (NDS). Services of
+// Kubernetes, in a domain such as cluster.local, have short names, too.
+func NameTable(names []model.Name, domain string) *resource.Resource {
+	var table []byte
+	for _, n := range names {
+		var info []byte
+		for _, address := range n.Addresses {
+			info = appendText(info, addressField, address.String())
+		}
+		if short, namespace, ok := kubernetesName(n, domain); ok {
+			info = appendText(info, registryField, "Kubernetes")
+			info = appendText(info, shortField, short)
+			info = appendText(info, namespaceField, namespace)
+		}
+		entry := appendText(nil, hostField, n.Host)
+		entry = protowire.AppendTag(entry, infoField, protowire.BytesType)
+		entry = protowire.AppendBytes(entry, info)
+		table = protowire.AppendTag(table, tableField, protowire.BytesType)
+		table = protowire.AppendBytes(table, entry)
+	}
+	return resource.FromEncoded(resource.NameTableType, NameTableName, table)
+}
+
+func appendText(message []byte, field protowire.Number, text string) []byte {
+	return protowire.AppendString(protowire.AppendTag(message, field, protowire.BytesType), text)
+}
+
+// kubernetesName returns the name and namespace of a Service of Kubernetes: of a registry, whose
+// objects have a colon in their names, and in the domain.
+func kubernetesName(n model.Name, domain string) (short, namespace string, ok bool) {
+	rest, inDomain := strings.CutSuffix(n.Host, ".svc."+domain)
+	if !inDomain || !strings.Contains(n.Service.Oldest().Name, ":") {
+		return "", "", false
+	}
+	return strings.Cut(rest, ".")
+}

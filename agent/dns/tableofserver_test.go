@@ -1,0 +1,109 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// TestParseNameTable_OfDiscoveryServer reads the tables that a discovery server of a fleet serves:
+// to agents that answer DNS queries, one for all that see the same, and again if a name changes.
+func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
+	server, err := discovery.New(discovery.Options{Sources: []string{"kubernetes"},
+		NameTables: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := func(name, host, address, endpoint string) store.Input {
+		path := "kubernetes:" + name
+		return store.Input{Path: path, Objects: []*object.Object{{File: path,
+			Key:        object.Key{Kind: object.ServiceEntry, Namespace: "shop", Name: name},
+			APIVersion: "networking.istio.io/v1", Spec: &networking.ServiceEntry{
+				Hosts: []string{host}, Addresses: []string{address},
+				Resolution: networking.ServiceEntry_STATIC,
+				Ports: []*networking.ServicePort{{Number: 80, Name: "http",
+					Protocol: "HTTP"}},
+				Endpoints: []*networking.WorkloadEntry{{Address: endpoint}}}}}}
+	}
+	const host = "web.shop.svc.cluster.local"
+	server.Accept(discovery.Batch{Source: "kubernetes", All: true, Inputs: []store.Input{
+		service("service:web", host, "10.96.0.1", "10.0.0.1"),
+		service("other", "other.test", "10.96.0.2", "10.0.0.2")}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+
+	table := func(name, capture string) *resource.Resource {
+		t.Helper()
+		metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "NAME": name,
+			"LABELS": map[string]any{"app": name}, "DNS_CAPTURE": capture})
+		if err != nil {
+			t.Fatal(err)
+		}
+		feed, err := server.Feed(&corev3.Node{Metadata: metadata,
+			Id: "sidecar~10.9.9.9~" + name + ".shop~shop.svc.cluster.local"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found *resource.Resource
+		parts.Eventually(t, time.Minute, "resources", func() bool {
+			snapshot, _ := feed.Current()
+			for _, one := range snapshot.Set(resource.NameTableType) {
+				found = one
+			}
+			return snapshot.Sequence > 0
+		})
+		return found
+	}
+	first := table("a", "true")
+	names, err := ParseNameTable(first.Value())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("[{other.test [10.96.0.2]  } {"+host+" [10.96.0.1] web shop}]",
+		describe(names)); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+	if table("b", "true") != first {
+		t.Error("two proxies that see the same have tables of their own")
+	}
+	if table("c", "false") != nil {
+		t.Error("a proxy whose agent answers no queries has a table")
+	}
+
+	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
+		service("other", "other.test", "10.96.0.2", "10.0.0.3")}})
+	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
+		service("service:web", host, "10.96.0.3", "10.0.0.1")}})
+	parts.EventuallySees(t, time.Minute, "the new address", func() (bool, string) {
+		names, err := ParseNameTable(table("a", "true").Value())
+		return err == nil && describe(names) == "[{other.test [10.96.0.2]  } {"+host+
+			" [10.96.0.3] web shop}]", describe(names)
+	})
+}
+
+func describe(names []Name) string {
+	type name struct {
+		Host             string
+		Addresses        string
+		Short, Namespace string
+	}
+	all := make([]name, len(names))
+	for i, n := range names {
+		all[i] = name{n.Host, fmt.Sprint(n.Addresses), n.Short, n.Namespace}
+	}
+	return fmt.Sprint(all)
+}

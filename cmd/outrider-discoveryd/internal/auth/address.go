@@ -1,0 +1,70 @@
+package auth
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"outrider.org/outrider/agent/admission"
+)
+
+const (
+	maxOfAddress  = maxConcurrent / 2 // reviews at a time of one address
+	refusedRate   = 2                 // refused reviews per second of one address
+	refusedAtOnce = 20                // the same after a pause
+	maxAddresses  = 4096
+)
+
+// addresses bounds what clients of one address make the API server do with tokens that it refuses:
+// a user of this host, an IPv4 address or a /64.
+type addresses struct {
+	mu    sync.Mutex
+	known map[admission.Key]*address
+	other *address  // of those beyond maxAddresses
+	swept time.Time // last removal of idle ones
+}
+
+// address is the state of one.
+type address struct {
+	turns chan struct{} // of its reviews
+	rate  *rate.Limiter // of refused ones
+}
+
+func newAddresses() addresses {
+	return addresses{known: map[admission.Key]*address{}, other: newAddress()}
+}
+
+func newAddress() *address {
+	return &address{turns: make(chan struct{}, maxOfAddress),
+		rate: rate.NewLimiter(refusedRate, refusedAtOnce)}
+}
+
+// of returns the state of an address.
+func (a *addresses) of(key admission.Key) *address {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if found := a.known[key]; found != nil {
+		return found
+	}
+	if now := time.Now(); len(a.known) >= maxAddresses && now.Sub(a.swept) >= time.Second {
+		a.swept = now
+		maps.DeleteFunc(a.known, func(_ admission.Key, of *address) bool { return of.idle() })
+	}
+	if len(a.known) >= maxAddresses {
+		return a.other
+	}
+	made := newAddress()
+	a.known[key] = made
+	return made
+}
+
+// idle reports whether there is nothing to remember.
+func (a *address) idle() bool { return len(a.turns) == 0 && a.rate.Tokens() >= refusedAtOnce }
+
+// mayTry reports whether a token may be reviewed.
+func (a *address) mayTry() bool { return a.rate.Tokens() >= 1 }
+
+// refused counts a review that failed.
+func (a *address) refused() { a.rate.Allow() }
