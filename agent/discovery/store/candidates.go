@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
@@ -31,19 +34,76 @@ func (s *Store) compareCandidates(a, b *object.Object) int {
 func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change {
 	var changes []object.Change
 	for key, previous := range before {
-		delete(s.duplicates, key)
 		now := s.inForce(key)
-		for _, o := range s.candidates[key] {
-			if o != now {
-				s.duplicates[key] = append(s.duplicates[key], s.ineffective(o, now))
+		var has []*object.Object
+		delete(s.duplicates, key)
+		for i, o := range s.candidates[key] {
+			if o == now {
+				continue
 			}
+			p := s.ineffective(o, now)
+			if n, ok := s.conflict(o, now, i); ok {
+				p = n.problem()
+				has = append(has, n.object)
+			}
+			s.duplicates[key] = append(s.duplicates[key], p)
 		}
 		if now != previous {
 			changes = append(changes, object.Change{Old: previous, New: now})
 		}
+		changes = append(changes, changesOf(s.denials[key], has)...)
+		if delete(s.denials, key); len(has) > 0 {
+			s.denials[key] = has
+		}
 	}
 	slices.SortFunc(changes, object.Change.Compare)
 	return changes
+}
+
+// changesOf returns the changes between objects with different keys.
+func changesOf(had, has []*object.Object) (changes []object.Change) {
+	for _, o := range had {
+		if !slices.ContainsFunc(has, func(x *object.Object) bool { return x.Key == o.Key }) {
+			changes = append(changes, object.Change{Old: o})
+		}
+	}
+	for _, o := range has {
+		c := object.Change{New: o}
+		if at := slices.IndexFunc(had, func(x *object.Object) bool { return x.Key == o.Key }); at >= 0 {
+			c.Old = had[at]
+		}
+		if c.Old != c.New {
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+// conflict returns the denial of a policy that is not in force because another one with its key is,
+// which is different: it would open what the policy closes. ok is false if it would not. number
+// tells the denials of a key apart.
+func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
+	if !o.Kind.Restricts() || isDryRun(o) ||
+		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {
+		return denial{}, false
+	}
+	n = denialOf(o)
+	n.object.Name = fmt.Sprintf("%s (%s in %s, number %d)", o.Name, o.Kind, o.File, number+1)
+	n.object.Spec = denyScope(o.Spec)
+	for _, known := range s.denials[o.Key] {
+		if known.Line == o.Line && object.Equal(known, n.object) {
+			n.object = known // the objects of a store and of its changes are the same
+		}
+	}
+	n.because = fmt.Sprintf("another version of it is at %s, %s", inForce.Position(),
+		s.precedence(inForce, o))
+	n.fix = "remove or rename one"
+	return n, true
+}
+
+func isDryRun(o *object.Object) bool {
+	dry, _ := strconv.ParseBool(o.Annotations[object.DryRunAnnotation])
+	return dry && o.Kind == object.AuthorizationPolicy
 }
 
 // inForce returns the object with a key that is in force, nil if there is none.

@@ -23,12 +23,15 @@ import (
 // neverValid is the usual reason of a denial.
 const neverValid = "no valid version of it is known"
 
+const correctIt = "correct or remove it"
+
 // denial replaces a policy that cannot be read and has no last good version.
 type denial struct {
 	policy object.Key // key of the policy; Kind and Name may be unknown
 	// AuthorizationPolicy that denies; its Name is set once the whole file was read
 	object  *object.Object
 	because string
+	fix     string
 }
 
 // denyEverything returns the spec of an AuthorizationPolicy that denies everything to all
@@ -50,7 +53,7 @@ func (r *reader) deny(node *yaml.Node, h *header, found *document, because strin
 	n := denial{object.Key{Kind: object.Kind(h.kind), Namespace: namespace, Name: h.name},
 		&object.Object{Key: object.Key{Kind: object.AuthorizationPolicy, Namespace: namespace},
 			APIVersion: securityGroup + "/v1", File: r.file, Line: node.Line, Spec: selected(h.spec)},
-		because}
+		because, correctIt}
 	if namespace == "" {
 		n.object.Defaulted, n.object.Namespace, n.policy.Namespace = true, r.namespace, r.namespace
 	}
@@ -226,7 +229,8 @@ func (f *file) denials(path string, more []denial) (all []denial) {
 			o.Name += fmt.Sprintf(", number %d", names[o.Name])
 		}
 		o.Name += ")"
-		all = append(all, denial{n.policy, &o, n.because})
+		n.object = &o
+		all = append(all, n)
 	}
 	return all
 }
@@ -236,7 +240,8 @@ func denialOf(o *object.Object) denial {
 	denied := *o
 	denied.Kind, denied.Name, denied.APIVersion = object.AuthorizationPolicy, "", securityGroup+"/v1"
 	denied.Annotations, denied.Spec = nil, denyEverything()
-	return denial{o.Key, &denied, "its spec may be in a document of the file that is invalid"}
+	return denial{o.Key, &denied, "its spec may be in a document of the file that is invalid",
+		correctIt}
 }
 
 // problem returns the problem that the denial of a policy is in force.
@@ -248,5 +253,5 @@ func (n denial) problem() object.Problem {
 	}
 	return object.Problem{File: n.object.File, Line: n.object.Line, Object: n.policy.String(),
 		Severity: condition.Error, Message: "every request to " + whom + " is denied, because " +
-			n.because, Fix: "correct or remove it"}
+			n.because, Fix: n.fix}
 }

@@ -29,27 +29,49 @@ func (s *Store) SetNamespace(namespace string) {
 	}
 	before := map[object.Key]*object.Object{}
 	for _, path := range slices.Collect(maps.Keys(s.files)) {
-		known := s.files[path]
-		s.replace(path, &file{input: known.input, problems: known.problems, objects: move(known.objects),
-			held: move(known.held)}, before)
+		s.replace(path, s.files[path].in(move), before)
 	}
 	s.reconcile(before)
+}
+
+// in returns the content with other objects, and without documents, as they have to be read again.
+func (f *file) in(move func([]*object.Object) []*object.Object) *file {
+	other := &file{input: f.input, problems: f.problems, objects: move(f.objects), held: move(f.held),
+		unreadable: f.unreadable}
+	if f.lastRead != nil {
+		other.lastRead = f.lastRead.in(move)
+	}
+	return other
 }
 
 // Objects returns the objects in force, one for each key, oldest first. Objects that name no
 // namespace are in the given one.
 func (s *Store) Objects(namespace string) []*object.Object {
-	oldest := make(map[object.Key]*object.Object, len(s.candidates))
+	first := make(map[object.Key]*object.Object, len(s.candidates))
+	policies := map[object.Key][]*object.Object{}
 	for _, candidates := range s.candidates {
 		for _, o := range candidates {
 			if s.owner(o) != nil {
 				continue
 			}
 			o = o.In(namespace)
-			if known := oldest[o.Key]; known == nil || s.compareCandidates(o, known) < 0 {
-				oldest[o.Key] = o
+			if known := first[o.Key]; known == nil || s.compareCandidates(o, known) < 0 {
+				first[o.Key] = o
+			}
+			if o.Kind.Restricts() {
+				policies[o.Key] = append(policies[o.Key], o)
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(oldest), object.Age)
+	all := slices.Collect(maps.Values(first))
+	for key, candidates := range policies {
+		slices.SortFunc(candidates, s.compareCandidates)
+		for i, o := range candidates[1:] {
+			if n, ok := s.conflict(o, first[key], i+1); ok {
+				all = append(all, n.object)
+			}
+		}
+	}
+	slices.SortFunc(all, object.Age)
+	return all
 }

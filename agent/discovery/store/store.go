@@ -88,6 +88,8 @@ type Store struct {
 	away       map[string]object.Problem
 	restored   map[object.Key]*object.Object // keys of objects below Options.Away, until Load
 	duplicates map[object.Key][]object.Problem
+	// denials of objects that are not in force because others with the same key are, see conflict
+	denials map[object.Key][]*object.Object
 	// problems of all files, sorted; nil: must be collected again
 	ofFiles []object.Problem
 }
@@ -102,8 +104,8 @@ func New(options Options) *Store {
 		candidates: map[object.Key][]*object.Object{},
 		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
 		listed: map[string]bool{}, away: map[string]object.Problem{},
-		duplicates: map[object.Key][]object.Problem{},
-		ranks:      map[string]int{}, complete: map[string]bool{},
+		duplicates: map[object.Key][]object.Problem{}, denials: map[object.Key][]*object.Object{},
+		ranks: map[string]int{}, complete: map[string]bool{},
 		registered: map[string][]*object.Object{}}
 	if options.Program == (Program{}) {
 		s.options.Program = Program{"[discovery] files", "outrider reload", "the agent"}
