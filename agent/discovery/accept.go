@@ -66,7 +66,7 @@ func (s *Server) Accept(b Batch) {
 	}
 }
 
-// takeAccepted applies the pending batches to a store.
+// takeAccepted applies the pending batches to a store, and returns the changes of objects.
 func (s *Server) takeAccepted(of *store.Store) []object.Change {
 	batches := s.accepted.take()
 	if len(batches) == 0 {

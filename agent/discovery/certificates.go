@@ -36,7 +36,7 @@ var certificateDelays = watch.Delays{Debounce: 100 * time.Millisecond, MaxDelay:
 type certificates struct {
 	denied Denied        // reports files that proxies cannot read; nil: unknown
 	agents Denied        // reports files of credentials that the agent cannot read; nil: unknown
-	wait   time.Duration // longest wait for inspections
+	wait   time.Duration // longest wait for the inspection of files
 	signal chan struct{} // receives when there are changed files
 	files  *watch.Notifier
 

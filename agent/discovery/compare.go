@@ -210,7 +210,7 @@ func originsOf(hosts []view.HostOrigin) hostOrigins {
 	return all
 }
 
-// of returns the origins of a resource and of its virtual hosts.
+// of returns the origins of a resource, followed by those of its virtual hosts.
 func (h hostOrigins) of(r *resource.Resource) []resource.Origin {
 	if r.Type != resource.RouteType {
 		return r.Origins

@@ -11,7 +11,7 @@ import (
 type configuration struct {
 	store *store.Store // store of the files' objects; only Run uses it
 
-	// Guarded by the server's mu.
+	// The fields below are guarded by the server's mu.
 	namespace string // namespace of objects that name none; see namespaces.go
 	loaded    bool
 	world     *model.World

@@ -102,7 +102,7 @@ func (c *certificates) request(file *certificateFile) <-chan struct{} {
 	return done
 }
 
-// serve inspects a file until no inspection is requested.
+// serve inspects a file again and again until no inspection is requested any more.
 func (c *certificates) serve(file *certificateFile) {
 	for {
 		c.mu.Lock()

@@ -54,7 +54,7 @@ func (r references) update(w *model.World, touched model.Touched) {
 	}
 }
 
-// problems returns all findings, unsorted.
+// problems returns the problems of all destinations that no object defines, unsorted.
 func (r references) problems() []Problem {
 	var all []Problem
 	for _, one := range r {

@@ -158,7 +158,8 @@ func (s *Server) refusalsMark() [sha256.Size]byte {
 	return [sha256.Size]byte(mark.Sum(nil))
 }
 
-// persistRefusals writes the file if its content has changed. Only Run may call it.
+// persistRefusals writes the file Options.Refusals if its content has changed. Only Run may call
+// it.
 func (s *Server) persistRefusals() error {
 	if s.options.Refusals == "" {
 		return nil

@@ -56,7 +56,7 @@ type Server struct {
 	meshReads    atomic.Uint64 // number of reads of MeshConfig that have begun
 
 	wake  chan struct{} // receives when Run must apply settings or store its state; see wakeRun
-	ended chan struct{} // closed when Run ends
+	ended chan struct{} // closed when Run has ended
 
 	debounced, pushed *histogram.Histogram
 
@@ -301,7 +301,7 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	return nil
 }
 
-// served reports whether there are views.
+// served reports whether the server has views of proxies.
 func (s *Server) served() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

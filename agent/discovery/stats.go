@@ -10,7 +10,7 @@ import (
 
 // Stats has the counters of a server and the size of what it serves.
 type Stats struct {
-	Services int                 // hosts that have a service
+	Services int                 // number of hosts that have a service
 	Objects  map[object.Kind]int // objects in force, by kind
 	Views    int                 // number of kinds of proxies that are served
 	Problems int

@@ -26,7 +26,7 @@ const (
 	maxRequests      = 256     // requests queued for an upstream server that does not read
 	// bytes of the queued requests; the first requests of a link contain all names
 	maxQueuedBytes    = 64 << 20
-	maxPending        = 64      // unanswered responses of a type that are remembered
+	maxPending        = 64      // unanswered responses of a type that are remembered for one stream
 	maxRefusalBytes   = 8 << 10 // bytes of an error message of Envoy
 	nameOverhead      = 64      // bytes of memory that a name or a version needs beside its text
 	keepaliveInterval = 30 * time.Second

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// codec passes messages as bytes. Messages are *[]byte.
+// codec is a gRPC codec that does not decode messages. Messages are of type *[]byte.
 type codec struct{}
 
 // Name implements encoding.CodecV2. It returns the content subtype that servers expect.

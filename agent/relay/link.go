@@ -36,8 +36,8 @@ type event struct {
 	message  []byte // a response; nil if err is set or the link has just opened
 	response *response
 	refused  error // why the response cannot be passed to Envoy
-	closing  bool  // the server has announced that it closes the connection
-	err      error // why the link has ended
+	closing  bool  // whether the server has announced that it closes the connection
+	err      error // error because of which the link has ended
 }
 
 // open starts a link. The first event of the link says that it is open, the last one has its error.
@@ -62,7 +62,7 @@ func (l *link) report(ctx context.Context, e event) {
 	}
 }
 
-// run connects and receives until the stream ends.
+// run connects to upstream, and receives responses until the stream ends.
 func (l *link) run(ctx context.Context, delta bool) error {
 	to, err := l.targets.next(ctx, l.anew)
 	if err != nil {

@@ -75,7 +75,8 @@ type Options struct {
 	Patience time.Duration
 }
 
-// Server relays streams. Its methods are safe for concurrent use.
+// Server relays xDS streams of Envoys and applications to an upstream server. Its methods are safe
+// for concurrent use.
 type Server struct {
 	part.Readiness
 	options  Options

@@ -60,7 +60,7 @@ const (
 // relay serves one stream of an Envoy until it ends.
 func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel() // ends the link and the receiving goroutine
+	defer cancel() // ends the session's link and the goroutine that receives from Envoy
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
 		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),

@@ -18,7 +18,7 @@ const (
 	Cached     State = "cached" // no connection; the cache serves Envoy
 )
 
-// Status describes the connection to the upstream server.
+// Status describes the connection to the upstream server for people.
 type Status struct {
 	State State
 	Since time.Time

@@ -212,7 +212,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	return found.code, nil
 }
 
-// inAttempts fetches a module in several attempts.
+// inAttempts fetches a module, in several attempts if necessary.
 func (m *modules) inAttempts(
 	ctx context.Context, limit time.Duration, fetch func(context.Context) (module, error),
 ) (got module, err error) {

@@ -20,7 +20,7 @@ type watch struct {
 	// The map may be shared with the cache and is never modified.
 	held    map[string]resource
 	pending []pending // responses that Envoy has not answered, oldest first
-	served  bool      // a response was sent on this stream
+	served  bool      // whether a response was sent to Envoy on this stream
 	shown   Type
 
 	// State of the current upstream stream.

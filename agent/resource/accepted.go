@@ -146,7 +146,7 @@ func (f *Feed) OnRefusal(notify func()) { f.notify = notify }
 // count updates the field open. Callers hold mu.
 func (f *Feed) count() { f.open.Store(int64(len(f.unaccepted) + len(f.refusals))) }
 
-// lastAccepted returns the last accepted version of a key. Callers hold mu.
+// lastAccepted returns the last accepted version of the resource with a key. Callers hold mu.
 func (f *Feed) lastAccepted(key Key, newest *Resource) version {
 	if newest != nil && !f.unaccepted[key] {
 		return version{resource: newest, sequence: f.current.Sequence, replaced: time.Now()}

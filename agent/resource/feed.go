@@ -77,7 +77,7 @@ func (s *Snapshot) Without(typeURL string) *Snapshot {
 // Types returns the sorted type URLs of the types that have resources.
 func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
 
-// Change is the difference between two snapshots.
+// Change is the difference between two snapshots of a feed.
 type Change struct {
 	Set    []*Resource // new resources, and those with new content
 	Remove []Key

@@ -69,7 +69,7 @@ const (
 	anyValueField         = 2
 )
 
-// New validates and encodes a message.
+// New returns a resource with a message, which it validates and encodes.
 func New(name string, message proto.Message, origins ...Origin) (*Resource, error) {
 	if v, ok := message.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is an encoded message. Its buffers are shared with other streams and must not be modified.
+// frame is an encoded response. Its buffers are shared with other streams and must not be modified.
 type frame struct{ buffers mem.BufferSlice }
 
 // codec passes frames to the transport without copying. gRPC's protobuf codec handles other

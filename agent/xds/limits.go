@@ -15,7 +15,7 @@ const (
 	hostConnections       = 64
 	otherConnections      = 32 // of all other users together
 	userConnections       = 16 // of one of the other users
-	hostStreams           = 64 // half of them are reserved for Envoys, the agent and root
+	hostStreams           = 64 // half of the streams are reserved for Envoys, the agent and root
 	hostStreamsPerSecond  = 50 // new streams; others wait up to a second before they are refused
 	hostMessageBytes      = 8 << 20
 	hostSubscriptionBytes = 8 << 20

@@ -57,7 +57,7 @@ func (r *Refusals) Accepted(stream uint64, typeURL string, names []string) []str
 	})
 }
 
-// Ended removes the refusals of a stream.
+// Ended removes all refusals of a stream that has ended.
 func (r *Refusals) Ended(stream uint64) {
 	r.remove(func(by refusedBy) bool { return by.stream == stream })
 }

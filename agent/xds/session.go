@@ -62,7 +62,7 @@ func (s *session) get(w *watch, name string) *resource.Resource {
 	return s.snapshot.Set(w.typeURL)[name]
 }
 
-// handle processes a request. The error is a gRPC status that ends the stream.
+// handle processes a request of the client. The error is a gRPC status that ends the stream.
 func (s *session) handle(r *request) error {
 	if err := s.limits.check(r); err != nil {
 		return err

@@ -30,7 +30,7 @@ type Sockets struct {
 	pending map[uint64]string // path by the ID of a reload in progress
 }
 
-// socket is a bound socket.
+// socket is a bound Unix socket.
 type socket struct {
 	bound  net.Listener
 	cancel context.CancelFunc // stops serving; nil if the socket is not served yet

@@ -29,7 +29,7 @@ type TypeStatus struct {
 	Held            []string // names of the secrets that the client has
 }
 
-// RefusedResource is a resource that the client refused.
+// RefusedResource describes a resource that the client refused.
 type RefusedResource struct {
 	Name     string
 	Version  string // version of the resource that the client refused

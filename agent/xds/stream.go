@@ -268,7 +268,7 @@ func (st *stream) receive(ctx context.Context, carrier grpc.ServerStream) {
 	for {
 		r, err := st.receiveOne(carrier)
 		if errors.Is(err, io.EOF) {
-			err = nil // the client closed its side
+			err = nil // the client has closed its side of the stream
 		}
 		if r == nil {
 			st.ended <- err

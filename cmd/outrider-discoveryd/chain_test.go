@@ -20,8 +20,8 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// TestProgram_ServesConsulThroughAnother has a program with files and Consul, another one with the
-// first as its source and registry, and a client of the second.
+// TestProgram_ServesConsulThroughAnother runs one program with files and Consul, another one with
+// the first as its source and registry, and a client of the second.
 func TestProgram_ServesConsulThroughAnother(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -70,7 +70,7 @@ address = "127.0.0.1:%d"
 	})
 }
 
-// startProgram starts the program with a configuration of its own.
+// startProgram starts outrider-discoveryd with its own configuration and state.
 func startProgram(t *testing.T, directory, name string, port int, sources string) {
 	t.Helper()
 	file := filepath.Join(directory, name+".toml")
@@ -87,7 +87,7 @@ debounce_after = "10ms"
 	parts.StartProcess(t, program)
 }
 
-// inputs is what a source has delivered.
+// inputs records what a source has delivered.
 type inputs struct {
 	mu     sync.Mutex
 	byPath map[string]store.Input
@@ -110,7 +110,8 @@ func (i *inputs) text(path string) string {
 	return string(i.byPath[path].Text)
 }
 
-// endpoints returns the addresses of a service's endpoints, "none", or "" without the service.
+// endpoints returns the addresses of a service's endpoints, "none", or "" if the service does not
+// exist.
 func (i *inputs) endpoints(path string) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -27,15 +27,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// registryName is the name of a registry that a source of a comparison may have beside it.
+// registryName is the name of a registry that a comparison uses in addition to the source.
 const registryName = "registry"
 
-// deliver has a source deliver the objects of a group to sink. files is a server that has them.
+// deliver is a function that makes a source deliver the objects of a group to sink. files is a
+// server that has read them from files.
 type deliver func(t *testing.T, g group, files *discovery.Server, sink source.Sink)
 
-// TestConformance_SourcesGiveTheSameResources compares the resources that the objects of all cases
-// result in, from files and from the other sources: those of files have the answers of the cases.
-// TestProgram_ServesKubernetes compares those of Kubernetes.
+// TestConformance_SourcesGiveTheSameResources translates the objects of all cases from files and
+// from the other sources, and compares the resources. The cases test those from files with Envoy.
+// TestProgram_ServesKubernetes compares those from Kubernetes.
 func TestConformance_SourcesGiveTheSameResources(t *testing.T) {
 	compareSources(t, map[string]deliver{"memory": fromMemory, "mcp": fromXDS})
 }
@@ -47,7 +48,7 @@ func compareSources(t *testing.T, sources map[string]deliver) {
 	}
 }
 
-// compareGroup compares the resources of a group from sources with those of objects in files.
+// compareGroup compares the resources of a group from sources with those of its objects in files.
 func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[string]deliver) {
 	directory := t.TempDir()
 	mesh := filepath.Join(directory, "mesh")
@@ -76,7 +77,9 @@ func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[str
 		parts.EventuallySees(t, time.Minute, name+" has the resources of files",
 			func() (bool, string) {
 				got := resourcesOf(t, server, g.node)
-				if name == "mcp" { // it has no status, which says that the entries are well
+				// another xDS server does not send the status, which says that the entries are
+				// healthy
+				if name == "mcp" {
 					maps.DeleteFunc(got, unhealthy)
 					maps.DeleteFunc(want, unhealthy)
 				}
@@ -122,7 +125,7 @@ func runUntilEnd(t *testing.T, run func(context.Context) error) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// resourcesOf returns the resources of a proxy, by type and name.
+// resourcesOf returns the resources of a proxy, encoded, by type and name.
 func resourcesOf(t *testing.T, server *discovery.Server, node *corev3.Node) map[string][]byte {
 	t.Helper()
 	feed, err := server.Feed(node)
@@ -162,7 +165,7 @@ func differences(want, got map[string][]byte) string {
 	return strings.Join(names, "\n")
 }
 
-// fromMemory writes the objects to the write API. Invalid ones are refused there.
+// fromMemory delivers the objects through the write API, which refuses invalid ones.
 func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, "secret")
@@ -179,7 +182,7 @@ func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	}
 }
 
-// fromXDS connects to a server that has the objects.
+// fromXDS delivers the objects through a connection to the server that has them.
 func fromXDS(t *testing.T, _ group, files *discovery.Server, sink source.Sink) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

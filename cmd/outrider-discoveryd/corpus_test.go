@@ -21,10 +21,11 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// corpus has the cases whose answers agent/discovery tests with a real Envoy.
+// corpus is the folder of the cases that agent/discovery tests with a real Envoy.
 const corpus = "../../agent/discovery/testdata/conformance"
 
-// group is what one proxy has: all cases of type sidecar or router, or a case of its own.
+// group holds the objects for one proxy: those of all cases of type sidecar or router, or of a
+// single case.
 type group struct {
 	name       string
 	node       *corev3.Node
@@ -32,7 +33,7 @@ type group struct {
 	objects    []corpusObject
 }
 
-// corpusObject is an object in JSON.
+// corpusObject is an object of the corpus as JSON.
 type corpusObject struct {
 	Kind, Namespace, Name string
 	text                  []byte
@@ -40,7 +41,7 @@ type corpusObject struct {
 
 func (o corpusObject) path() string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
 
-// groups reads the corpus.
+// groups reads the corpus and returns its groups.
 func groups(t *testing.T) (all []group) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(corpus, "*", "*.txtar"))
@@ -76,7 +77,8 @@ func groups(t *testing.T) (all []group) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		slices.SortFunc(byName[name].objects, func(a, b corpusObject) int { // as sources do
+		// in the order in which sources deliver objects
+		slices.SortFunc(byName[name].objects, func(a, b corpusObject) int {
 			return strings.Compare(a.path(), b.path())
 		})
 		all = append(all, *byName[name])
@@ -84,7 +86,8 @@ func groups(t *testing.T) (all []group) {
 	return all
 }
 
-// corpusVariables returns the variables of cases: ports of nobody, and a certificate with its key.
+// corpusVariables returns the variables of cases: ports that nothing uses, and a certificate with
+// its key.
 func corpusVariables(t *testing.T) map[string]string {
 	t.Helper()
 	variables := map[string]string{"HASH": strings.Repeat("0a", 32), "SPKI": strings.Repeat("A", 43) +
@@ -104,7 +107,7 @@ func corpusVariables(t *testing.T) map[string]string {
 	return variables
 }
 
-// objectsOf returns the objects of a text. Those without a namespace get that of the proxy.
+// objectsOf returns the objects in a text. Those without a namespace get that of the proxy.
 func objectsOf(t *testing.T, file, text string) (all []corpusObject) {
 	t.Helper()
 	decoder := yaml.NewDecoder(strings.NewReader(text))

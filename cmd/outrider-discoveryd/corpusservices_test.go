@@ -13,15 +13,15 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// corpusService is a ServiceEntry of the corpus that a Kubernetes Service can express.
+// corpusService is a ServiceEntry of the corpus that can be expressed as a Kubernetes Service.
 type corpusService struct {
 	corpusObject
-	host string // of the Service
+	host string // host of the Service
 	head map[string]any
 	spec corpusEntry
 }
 
-// corpusEntry has the fields of a ServiceEntry that a Service can express.
+// corpusEntry has the fields of a ServiceEntry that can be expressed as a Service.
 type corpusEntry struct {
 	Hosts      []string         `json:"hosts"`
 	Addresses  []string         `json:"addresses,omitempty"`
@@ -47,8 +47,8 @@ type corpusEndpoint struct {
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
 }
 
-// servicesOf returns the ServiceEntries that Services can express, and the other objects, in which
-// the hosts of those Services stand for those of the ServiceEntries.
+// servicesOf returns the ServiceEntries that can be expressed as Services, and the other objects.
+// In the latter, the hosts of those ServiceEntries are replaced by the hosts of the Services.
 func servicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 	others []corpusObject) {
 	t.Helper()
@@ -60,7 +60,7 @@ func servicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 		}
 	}
 	services = slices.DeleteFunc(services, func(s corpusService) bool {
-		return hosts[s.spec.Hosts[0]] > 1 // several ServiceEntries are one service
+		return hosts[s.spec.Hosts[0]] > 1 // several ServiceEntries together are one service
 	})
 	converted := map[string]bool{}
 	for i, s := range services {
@@ -105,8 +105,8 @@ func newCorpusService(t *testing.T, o corpusObject) (s corpusService, ok bool) {
 	return s, true
 }
 
-// entry returns the ServiceEntry that is equal to the Service of create. i is the number of the
-// service, which makes its addresses.
+// entry returns a ServiceEntry that is equal to the Service made by create. i is the number of the
+// service, from which its addresses are made.
 func (s corpusService) entry(t *testing.T, i int) corpusObject {
 	t.Helper()
 	spec := s.spec
@@ -138,7 +138,8 @@ func (s corpusService) clusterIP(i int) string {
 	return fmt.Sprintf("10.96.100.%d", i+1)
 }
 
-// endpointAddress returns the address of an endpoint: the API server refuses loopback ones.
+// endpointAddress returns the address of an endpoint. It is not a loopback address, which the API
+// server refuses.
 func endpointAddress(i, j int) string { return fmt.Sprintf("10.127.%d.%d", i, j+1) }
 
 // ports returns the ports of an endpoint by name.
@@ -156,7 +157,7 @@ func (s corpusService) ports(e corpusEndpoint) map[string]int {
 	return ports
 }
 
-// inPod reports whether a pod must say who the endpoint is.
+// inPod reports whether the endpoint needs a Pod, which has its labels and service account.
 func (e corpusEndpoint) inPod() bool {
 	return len(e.Labels) > 0 || e.Locality != "" || e.ServiceAccount != ""
 }
@@ -171,7 +172,7 @@ func (e corpusEndpoint) podLabels() map[string]string {
 	return labels
 }
 
-// create creates the Service with an EndpointSlice, and a Pod if it needs one, for each endpoint.
+// create creates the Service, and for each endpoint an EndpointSlice and, if needed, a Pod.
 func (s corpusService) create(t *testing.T, c *cluster.Cluster, i int) {
 	t.Helper()
 	name, _, _ := strings.Cut(s.host, ".")

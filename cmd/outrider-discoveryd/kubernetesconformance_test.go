@@ -12,9 +12,9 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testKubernetesConformance is TestConformance_SourcesGiveTheSameResources for an API server, which
-// has no other objects of Istio's kinds: with all objects from a Source, and with Services of a
-// Registry in place of ServiceEntries.
+// testKubernetesConformance does what TestConformance_SourcesGiveTheSameResources does, with an API
+// server that has no other objects of Istio's kinds: once with all objects from a Source, and once
+// with Services of a Registry in place of ServiceEntries.
 func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 	for _, name := range []string{"all", "bank", "parts", "shop", "team"} {
 		c.Create("/api/v1/namespaces", "metadata: {name: "+name+"}")
@@ -43,7 +43,7 @@ func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 		}
 		t.Run("services of "+g.name, func(t *testing.T) {
 			inFiles := sameAge(t, others)
-			for i, s := range services { // created last, in this order
+			for i, s := range services { // created last, and in this order
 				inFiles = append(inFiles, s.entry(t, i))
 			}
 			g.objects = others
@@ -67,7 +67,8 @@ func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// sameAge returns objects without a time of creation, which an API server sets itself.
+// sameAge returns the objects without their creation times, because an API server sets those
+// itself.
 func sameAge(t *testing.T, objects []corpusObject) (all []corpusObject) {
 	t.Helper()
 	for _, o := range objects {
@@ -91,7 +92,7 @@ func encode(t *testing.T, tree any) []byte {
 	return text
 }
 
-// createObject creates an object, with its status, until the test ends.
+// createObject creates an object with its status, and removes it when the test ends.
 func createObject(t *testing.T, c *cluster.Cluster, o corpusObject) {
 	t.Helper()
 	var head struct {

@@ -64,7 +64,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// ask sends a request and returns the status and the body, 0 and the error if it fails.
+// ask sends a request, and returns status and body; 0 and the error if the request fails.
 func ask(method, url, token, body string) (int, string) {
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -83,8 +83,8 @@ func ask(method, url, token, body string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// start runs the program with a configuration, and returns once it is ready. ended receives its
-// end.
+// start runs the program with a configuration, and returns once it is ready. ended receives the
+// error with which the program ends.
 func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended <-chan error) {
 	t.Helper()
 	command := exec.Command(os.Args[0], "--config", file)
@@ -113,7 +113,7 @@ func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended 
 	return command, end
 }
 
-// logOf returns what a program has logged.
+// logOf returns the text that a program has logged.
 func logOf(file string) string {
 	text, err := os.ReadFile(file + ".log")
 	if err != nil {
@@ -122,8 +122,8 @@ func logOf(file string) string {
 	return string(text)
 }
 
-// TestProgram_ServesEnvoyFromFilesAndMemory runs the program with a real Envoy: an entry of a file,
-// one of the write API, a reload, and the end on SIGTERM.
+// TestProgram_ServesEnvoyFromFilesAndMemory runs the program with a real Envoy: with a ServiceEntry
+// from a file and one from the write API, a reload, and a stop by SIGTERM.
 func TestProgram_ServesEnvoyFromFilesAndMemory(t *testing.T) {
 	directory := parts.ShortDir(t)
 	xds, monitoring, api := freePort(t), freePort(t), freePort(t)

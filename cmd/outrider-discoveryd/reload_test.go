@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestProgram_ReloadsInPlace replaces the certificate, then changes a live and a start key, then
-// writes an invalid file: the program goes on with what it had.
+// TestProgram_ReloadsInPlace replaces the certificate, then changes a live key and a start key,
+// then writes an invalid file. The program continues with the configuration in force.
 func TestProgram_ReloadsInPlace(t *testing.T) {
 	directory := parts.ShortDir(t)
 	secure, monitoring := freePort(t), freePort(t)

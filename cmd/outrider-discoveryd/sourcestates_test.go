@@ -21,7 +21,8 @@ func (*statusOnly) Name() string              { return "consul" }
 func (*statusOnly) Run(context.Context) error { return nil }
 func (s *statusOnly) Status() source.Status   { return s.status }
 
-// TestSourceStates follows a source from its start over a failure and a problem to contact again.
+// TestSourceStates observes a source from its start over a failure and a problem until it is
+// contacted again.
 func TestSourceStates(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	board, one := condition.NewBoard(), &statusOnly{}
@@ -65,7 +66,7 @@ func TestSourceStates(t *testing.T) {
 	}
 }
 
-// valueOf returns the value of a metric that one source has.
+// valueOf returns the value of a metric for the only source.
 func valueOf(t *testing.T, states *sourceStates, name string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testTokenReview runs the program with TLS: a client with a token that the API server has issued
-// is refused, until a change of the configuration, without a restart, has the API server review it.
+// testTokenReview runs the program with TLS. A client with a token of the API server is refused,
+// until a change of the configuration, without a restart, makes the API server review the token.
 func testTokenReview(t *testing.T, c *cluster.Cluster) {
 	c.Create("/api/v1/namespaces/default/serviceaccounts", "metadata: {name: web}")
 	directory := parts.ShortDir(t)

@@ -26,8 +26,8 @@ type Finding struct {
 	Rule         bool // the fix concerns the DestinationRule, not the ServiceEntry
 }
 
-// Unresolved returns the finding for a cluster whose DNS names have no address; nil if there is
-// none.
+// Unresolved returns the finding for a cluster whose DNS names have no address; nil if they have
+// one.
 func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, locality := range c.GetLoadAssignment().GetEndpoints() {

@@ -58,7 +58,7 @@ type Config struct {
 	// external authorizers (extensionProviders) by name
 	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
 
-	// Properties of the machine, not of the file:
+	// Properties of the machine, which are not in the file:
 	SystemRoots string // file with the system's CA certificates
 	Reserved    []Reserved
 	Credentials Credentials

@@ -19,7 +19,7 @@ func FullName(host, namespace, domain string) string {
 // IsWildcard reports whether a host is a pattern.
 func IsWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// Covers reports whether pattern a matches every host that b matches.
+// Covers reports whether the pattern a matches every host that b matches.
 func Covers(a, b string) bool {
 	if !IsWildcard(a) {
 		return a == b

@@ -31,7 +31,7 @@ type Node struct {
 	Addresses []string
 }
 
-// Locality is the location of a proxy or an endpoint. Unknown parts are "".
+// Locality is the location of a proxy or an endpoint. Parts that are not known are "".
 type Locality struct{ Region, Zone, Subzone string }
 
 // ParseLocality reads region/zone/subzone. Trailing parts may be missing.

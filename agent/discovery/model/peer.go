@@ -126,7 +126,7 @@ func (p *peerPolicies) namespace(namespace string) MutualTLS {
 	return p.of(namespace, nil).Default.Mode
 }
 
-// peerSpec returns the spec of a PeerAuthentication, nil for nil.
+// peerSpec returns the spec of a PeerAuthentication; for a nil object it returns nil.
 func peerSpec(o *object.Object) *security.PeerAuthentication {
 	if o == nil {
 		return nil

@@ -23,7 +23,7 @@ type Service struct {
 	peers  *peerPolicies
 }
 
-// Port is one port of a service.
+// Port is one port of a service, with the ServiceEntry that defines it.
 type Port struct {
 	Number   uint32
 	Name     string
@@ -37,10 +37,10 @@ type Shadow struct {
 	Object *object.Object
 	Index  int    // index in the field ports of Object
 	Port   *Port  // port that has precedence; nil if Object cannot add ports
-	Why    string // the reason if Port is nil
+	Why    string // why the port has no effect, if Port is nil
 }
 
-// Port returns the port with a number, or nil.
+// Port returns the port of the service with a number, nil if there is none.
 func (s *Service) Port(number uint32) *Port {
 	for i := range s.Ports {
 		if s.Ports[i].Number == number {

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/jwks"
 )
 
-// World holds all objects. It is not safe for concurrent use. The services, rules and routings that
-// it returns are immutable; a change creates new ones.
+// World holds all objects of a mesh. It is not safe for concurrent use. The services, rules and
+// routings that it returns are immutable; a change creates new ones.
 type World struct {
 	domain string
 	mesh   *mesh.Config
@@ -34,7 +34,7 @@ type World struct {
 	// DestinationRules by host or pattern, oldest first
 	ruleObjects  map[string][]*object.Object
 	rules        map[string][]*ruleSet
-	rulePatterns []string // wildcard hosts of rules, narrowest first
+	rulePatterns []string // wildcard hosts of DestinationRules, narrowest first
 
 	byObject map[*object.Object]*Routing
 	byKey    map[object.Key]*object.Object // all VirtualServices by key

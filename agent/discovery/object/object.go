@@ -57,7 +57,7 @@ func (o *Object) In(namespace string) *Object {
 // Change is an object before and after a change; nil means that it does not exist.
 type Change struct{ Old, New *Object }
 
-// Newest returns the object after the change, or the one that was removed.
+// Newest returns the object after the change, or before the change if the object was removed.
 func (c Change) Newest() *Object {
 	if c.New != nil {
 		return c.New

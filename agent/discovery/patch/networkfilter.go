@@ -39,7 +39,7 @@ func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.Filte
 	}
 }
 
-// meetsFilter reports whether a patch selects a network filter.
+// meetsFilter reports whether a patch matches a network filter.
 func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 	match := listenerMatch(p).GetFilterChain().GetFilter()
 	return match == nil || match.Name == f.Name

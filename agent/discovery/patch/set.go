@@ -55,7 +55,7 @@ func (s *Set) Objects() (all []*object.Object) {
 	return all
 }
 
-// Equal reports whether two sets have the same effect and problems.
+// Equal reports whether two sets of patches have the same effect and the same problems.
 func (s *Set) Equal(t *Set) bool {
 	same := func(p, q *patch) bool { return p.entry() == q.entry() }
 	return slices.EqualFunc(s.patches, t.patches, same) && slices.EqualFunc(s.unversioned,
@@ -216,7 +216,7 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 	return Result{Resource: out, Problems: a.problems, Used: a.entries(patches)}, err
 }
 
-// entries returns the entries of patches that had an effect.
+// entries returns the Entry of each patch that had an effect.
 func (a *application) entries(patches []*patch) []Entry {
 	var used []Entry
 	for _, p := range patches {

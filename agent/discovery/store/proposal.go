@@ -79,10 +79,10 @@ func Propose(texts []Text, folders []string, options Options) Proposal {
 	return p
 }
 
-// Namespace returns the default namespace.
+// Namespace returns the default namespace of the proposal.
 func (p Proposal) Namespace() string { return p.namespace }
 
-// Has reports whether a file is among those of the proposal.
+// Has reports whether the proposal has a file.
 func (p Proposal) Has(path string) bool { return p.files[path] != nil }
 
 // With returns a store with the files and the default namespace of a proposal. A file or folder at

@@ -178,7 +178,8 @@ func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.Ret
 	return out
 }
 
-// retryOn separates Envoy's retry conditions from the status codes that Istio allows among them.
+// retryOn splits Istio's list of retry conditions, which may contain status codes, into Envoy's
+// conditions and the codes.
 func retryOn(text string) (string, []uint32) {
 	var conditions []string
 	var codes []uint32

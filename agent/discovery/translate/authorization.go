@@ -112,7 +112,8 @@ func authorize(w *model.World, policies []*object.Object) (*Authorization, error
 	return out, nil
 }
 
-// add appends the filters of one action for requests and for connections. Rules may be nil.
+// add appends the filters of one action, for requests and for connections. Any of the rules may be
+// nil.
 func (a *Authorization) add(requests, requestShadow, connections,
 	connectionShadow *rbacv3.RBAC) error {
 	forRequests, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{Rules: requests,

@@ -24,7 +24,7 @@ import (
 // Connection routes connections that are not parsed as HTTP. It represents one match of a
 // VirtualService's tls or tcp routes, or all connections to a service.
 type Connection struct {
-	ServerNames []string       // SNI in lower case; nil matches all
+	ServerNames []string       // server names (SNI) in lower case; nil matches all
 	Subnets     []netip.Prefix // subnets of the destination address; nil matches all
 	Object      *object.Object // object that defines the route
 	Field       string         // path of the field that defines the route, below spec
@@ -32,7 +32,7 @@ type Connection struct {
 	proxy *tcpproxyv3.TcpProxy // TCP proxy, to which Filter adds the access log
 }
 
-// Filter returns the TCP proxy filter.
+// Filter returns the TCP proxy filter that forwards the connection.
 func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
 	logs, err := loggers(log, ofConnections)
 	if err != nil {

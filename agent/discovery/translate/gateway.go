@@ -15,7 +15,7 @@ import (
 // forwards connections (Filters).
 type GatewayChain struct {
 	Name        string
-	ServerNames []string                      // SNI; nil or "*" matches all
+	ServerNames []string                      // server names (SNI); nil or "*" matches all
 	TLS         *networking.ServerTLSSettings // nil: plain text or TLS passthrough
 	RouteName   string
 	StatPrefix  string // prefix of statistics; "": that of the listener

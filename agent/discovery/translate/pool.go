@@ -20,8 +20,9 @@ type draft struct {
 	mesh     *mesh.Config
 	protocol model.Protocol
 	policy   policy
-	http     *upstreamv3.HttpProtocolOptions // nil: Envoy's default, HTTP/1.1 without limits
-	secrets  []FileSecret                    // secrets that the cluster refers to
+	// decoded HTTP options; nil: Envoy's default, HTTP/1.1 without limits
+	http    *upstreamv3.HttpProtocolOptions
+	secrets []FileSecret // secrets that the cluster refers to
 	// mutual reports whether connections to an endpoint use automatic mutual TLS; nil: no endpoint
 	// does
 	mutual func(*model.Endpoint) bool

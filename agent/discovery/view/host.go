@@ -51,7 +51,7 @@ func (s *sidecar) named(v *View, host string, port uint32) bool {
 	})
 }
 
-// requests updates the host's virtual hosts.
+// requests updates the host's virtual hosts, and returns the problems found.
 func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	var now []uint32

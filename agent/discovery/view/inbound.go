@@ -218,7 +218,7 @@ func loops(bind, endpoint string, port uint32) bool {
 		bind == "::")
 }
 
-// make publishes the listeners and clusters for inbound traffic.
+// make publishes the inbound listeners and clusters of a sidecar.
 func (in inbound) make(v *View, scope *model.Scope) {
 	const unit = "inbound"
 	clear(in.own)

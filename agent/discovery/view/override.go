@@ -91,7 +91,7 @@ func (v *View) setOf(r *resource.Resource) *patch.Set {
 	return set
 }
 
-// differing returns the objects that are not among others.
+// differing returns those objects that have no equal among others.
 func differing(objects, others []*object.Object) (found []*object.Object) {
 	for _, o := range objects {
 		if !slices.ContainsFunc(others, func(p *object.Object) bool { return object.Equal(o, p) }) {

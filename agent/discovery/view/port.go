@@ -197,7 +197,7 @@ func portProblem(m member, message, fix string) object.Problem {
 	return m.port.Object.Warning(fmt.Sprintf("ports[%d]", m.index()), message, fix)
 }
 
-// route publishes the route configuration.
+// route publishes the route configuration of the port.
 func (p *port) route(v *View, s *sidecar) {
 	unit := fmt.Sprintf("route/%d", p.number)
 	if !p.listens {

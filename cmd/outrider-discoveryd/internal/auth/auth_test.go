@@ -41,7 +41,7 @@ func newIssuer(t *testing.T) issuer {
 	return issuer{t, key}
 }
 
-// keyFile returns a file with the public key.
+// keyFile writes the public key to a file and returns its path.
 func (i issuer) keyFile() string {
 	text, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public()}}})
 	if err != nil {
@@ -56,7 +56,7 @@ func (i issuer) keyFile() string {
 
 type claims map[string]any
 
-// token returns a token for web, with some claims replaced.
+// token returns a token for service account web, with some claims replaced.
 func (i issuer) token(replaced claims) string {
 	of := claims{"iss": "https://issuer", "aud": []string{"other", "istio-ca"},
 		"sub": "system:serviceaccount:a:web", "exp": time.Now().Add(time.Hour).Unix()}
@@ -96,7 +96,7 @@ func certificate(t *testing.T, ids ...string) *x509.Certificate {
 	return c
 }
 
-// nodeOf returns a node; "" omits a field.
+// nodeOf returns the node of a client. An empty argument omits the field.
 func nodeOf(namespace, account, domain string) *corev3.Node {
 	fields := map[string]*structpb.Value{"LABELS": structpb.NewStructValue(&structpb.Struct{})}
 	if namespace != "" {
@@ -129,7 +129,7 @@ func TestAdmit_Identities(t *testing.T) {
 		require string
 		client  xds.Peer
 		node    *corev3.Node
-		id      string // of the client; "": none
+		id      string // SPIFFE ID of the client; "": none
 		code    codes.Code
 		says    string
 	}{
@@ -216,7 +216,7 @@ func TestAdmit_Identities(t *testing.T) {
 	}
 }
 
-// The namespace of the identity is added without a change of the client's message.
+// TestAdmit_AddsNamespace: the namespace of the identity is added to a copy of the client's node.
 func TestAdmit_AddsNamespace(t *testing.T) {
 	a := New(Settings{Require: Any}, domains, slog.New(slog.DiscardHandler))
 	for _, node := range []*corev3.Node{nodeOf("", "", ""), {Id: "x"}} {

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// A real API server reviews the tokens that it issued.
+// TestKubernetes: a real API server reviews the tokens that it has issued.
 func TestKubernetes(t *testing.T) {
 	c := cluster.Start(t)
 	c.Create("/api/v1/namespaces", "metadata: {name: a}")
@@ -29,7 +29,7 @@ func TestKubernetes(t *testing.T) {
 		name   string
 		review Review
 		token  string
-		node   string // namespace
+		node   string // namespace in the client's node
 		code   codes.Code
 		says   string
 	}{

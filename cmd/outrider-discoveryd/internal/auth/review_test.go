@@ -19,7 +19,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// A review counts for a minute, within the token's expiry. Refusals and failures count once.
+// TestReview_Cache: a successful review is cached for a minute, or until the token expires.
+// Refusals and failures are not cached.
 func TestReview_Cache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, failure := 0, error(nil)
@@ -50,7 +51,7 @@ func TestReview_Cache(t *testing.T) {
 		expect(long, codes.OK, 2)
 		expect(short, codes.OK, 2)
 		time.Sleep(time.Second)
-		expect(short, codes.Unauthenticated, 2) // expired
+		expect(short, codes.Unauthenticated, 2) // the token has expired
 		time.Sleep(50 * time.Second)
 		expect(long, codes.Unavailable, 3)
 		failure = errors.New("the API server refuses it")
@@ -63,8 +64,8 @@ func TestReview_Cache(t *testing.T) {
 	})
 }
 
-// Reviews that hang use up their turns only. Further tokens are refused after a while, and known
-// ones and other clients at no time.
+// TestReview_HangingServer: reviews that hang occupy only their own slots. Further tokens are
+// refused after a while; cached tokens and clients with certificates are accepted at all times.
 func TestReview_HangingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := false
@@ -105,7 +106,7 @@ func TestReview_HangingServer(t *testing.T) {
 	})
 }
 
-// The cache is bounded.
+// TestReview_CacheIsBounded: the cache does not exceed its maximum size.
 func TestReview_CacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReviews()

@@ -17,12 +17,13 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// benchServices is the number of services in the catalogue.
+// benchServices is the number of services in the catalogue of the benchmark.
 const benchServices = 1000
 
-// BenchmarkHealth measures an instance that turns critical, or healthy again, in a catalogue with
-// 1,000 services of five instances: from the request to Consul to the changed resource of a proxy,
-// and the processor time of the registry and the discovery server, without the debounce.
+// BenchmarkHealth measures the change of an instance to critical, or back to healthy, in a
+// catalogue with 1,000 services of five instances each: the time from the request to Consul to the
+// changed resource of a proxy, and the CPU time of the registry and the discovery server, without
+// the debounce.
 func BenchmarkHealth(b *testing.B) {
 	consul := catalog.Start(b, catalog.Options{})
 	for i := range benchServices {
@@ -79,7 +80,7 @@ func instance(i, j int) catalog.Instance {
 		Status: "passing", Meta: map[string]string{"protocol": "http"}}
 }
 
-// processor returns the processor time of this process.
+// processor returns the CPU time of this process.
 func processor(b *testing.B) time.Duration {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

@@ -10,11 +10,12 @@ import (
 	"testing"
 )
 
-// fake answers as Consul does, with one service and an index of its own.
+// fake is an HTTP server that answers like a Consul with one service, and with an index that the
+// test sets.
 type fake struct {
 	leader atomic.Bool
 	code   atomic.Int32
-	entry  atomic.Value // map[string]any: the service
+	entry  atomic.Value // the service, of type map[string]any
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +41,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// TestRegistry_RefusesOutdatedAnswers has faults that a Consul of one server does not show.
+// TestRegistry_RefusesOutdatedAnswers causes faults that a Consul with a single server does not
+// have.
 func TestRegistry_RefusesOutdatedAnswers(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
@@ -48,7 +50,7 @@ func TestRegistry_RefusesOutdatedAnswers(t *testing.T) {
 		"Weights": map[string]any{"Passing": 1}})
 	f.code.Store(http.StatusTooManyRequests)
 	server := httptest.NewServer(f)
-	t.Cleanup(server.Close) // after the registry
+	t.Cleanup(server.Close) // runs after the registry has ended
 	s := start(t, Options{Address: server.URL})
 	s.awaitError("consul answers 429")
 	f.code.Store(0)

@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// TestRegistry_ServesCatalogue changes the catalogue of a real Consul in every way that matters.
+// TestRegistry_ServesCatalogue makes every relevant kind of change in the catalogue of a real
+// Consul.
 func TestRegistry_ServesCatalogue(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -90,7 +91,7 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 		t.Errorf("a service without healthy instances: %v, which resolves its own host", got)
 	}
 
-	// changes of the catalogue alone: no check says which service
+	// these changes affect no check, so Consul does not say which service has changed
 	mail.Address = "10.0.0.5"
 	consul.Register(t, mail)
 	s.awaitAddresses("consul:mail", "10.0.0.5")
@@ -113,7 +114,7 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	}
 }
 
-// TestRegistry_KeepsWhatConsulLost ends Consul, and starts it with an empty catalogue.
+// TestRegistry_KeepsWhatConsulLost stops Consul, and starts it with an empty catalogue.
 func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -142,21 +143,21 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 		"registered again; a reload removes them", s.problem)
 	s.await("services", all, s.paths)
 
-	// half a list: the other services stay
+	// the list has only a part of the services, so the others are retained
 	web.Address, api.Address = "10.0.1.1", "10.0.1.2"
 	consul.Register(t, web)
 	s.awaitAddresses("consul:web", "10.0.1.1")
 	consul.Register(t, api)
 	s.awaitAddresses("consul:api", "10.0.1.2")
 	s.awaitAddresses("consul:mail", "10.0.0.3")
-	consul.Deregister(t, web) // one by one is the truth
+	consul.Deregister(t, web) // services that are removed one by one are not retained
 	s.await("services", "consul:api consul:mail", s.paths)
 	s.registry.Reload()
 	s.await("services", "consul:api", s.paths)
 	s.await("problem", "", s.problem)
 }
 
-// TestRegistry_TokenFromFile replaces, revokes and restores the token.
+// TestRegistry_TokenFromFile replaces, revokes and restores the token in the file.
 func TestRegistry_TokenFromFile(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{ACL: true})
@@ -183,7 +184,8 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitAddresses("consul:web", "10.0.0.1")
 	write(t, file, none)
 	parts.Eventually(t, limit, "the token's rights are reported", func() bool {
-		status := s.registry.Status() // which of the two depends on the query that met the new token
+		// either error is possible: it depends on which query used the new token first
+		status := s.registry.Status()
 		return status.Err != nil && strings.Contains(status.Err.Error(), "may read no service") ||
 			status.Problem == "the token may not read the instances of service api"
 	})
@@ -193,7 +195,7 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitError("")
 }
 
-// TestRegistry_ServesOtherDatacenters has one datacentre that exists and one that does not.
+// TestRegistry_ServesOtherDatacenters configures one datacentre that exists and one that does not.
 func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})

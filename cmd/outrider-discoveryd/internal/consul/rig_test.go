@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // limit bounds the wait for a change on a busy machine.
 const limit = 30 * time.Second
 
-// sink holds what a registry has delivered.
+// sink records what a registry has delivered.
 type sink struct {
 	t        testing.TB
 	registry *Registry
@@ -38,7 +38,7 @@ type sink struct {
 	alls    int
 }
 
-// start runs a registry until the test ends.
+// start runs a registry until the test ends, and returns its sink.
 func start(t testing.TB, o Options, adjust ...func(*Registry)) *sink {
 	t.Helper()
 	s := &sink{t: t, inputs: map[string]store.Input{}}
@@ -80,7 +80,7 @@ func (s *sink) take(b discovery.Batch) {
 	}
 }
 
-// entry returns a delivered ServiceEntry; nil: none.
+// entry returns the ServiceEntry that was delivered last for a path, nil if there is none.
 func (s *sink) entry(path string) *networking.ServiceEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *sink) paths() string {
 	return strings.Join(slices.Sorted(maps.Keys(s.inputs)), " ")
 }
 
-// addresses returns the endpoints of a service: ADDRESS or ADDRESS*WEIGHT, in order.
+// addresses returns the endpoints of a service as ADDRESS or ADDRESS*WEIGHT, in order.
 func (s *sink) addresses(path string) string {
 	var found []string
 	for _, e := range s.entry(path).GetEndpoints() {
@@ -121,7 +121,7 @@ func (s *sink) awaitSynced() {
 	})
 }
 
-// await waits until a value is as wanted.
+// await waits until a function returns the wanted value.
 func (s *sink) await(what, want string, value func() string) {
 	s.t.Helper()
 	parts.EventuallySees(s.t, limit, what+": "+want, func() (bool, string) {
@@ -135,7 +135,8 @@ func (s *sink) awaitAddresses(path, want string) {
 	s.await("endpoints of "+path, want, func() string { return s.addresses(path) })
 }
 
-// awaitError waits until the status has an error with a text; "" is no error.
+// awaitError waits until the registry's status has an error that contains a text; "" means no
+// error.
 func (s *sink) awaitError(text string) {
 	s.t.Helper()
 	parts.EventuallySees(s.t, limit, "error "+text, func() (bool, string) {

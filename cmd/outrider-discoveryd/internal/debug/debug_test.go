@@ -56,17 +56,18 @@ kind: Unknown
 
 const proxyID = "sidecar~10.0.0.9~vm.default~default.svc.cluster.local"
 
-// world is a discovery server with TLS, and what its clients need.
+// world is a discovery server with TLS, with the files that its clients need.
 type world struct {
 	debugger *Debugger
 	address  string
-	folder   string // has NAME.pem and NAME.key of clients, and root.pem
+	folder   string // folder with NAME.pem and NAME.key of each client, and root.pem
 	pool     *x509.CertPool
 }
 
 func (w world) path(name string) string { return filepath.Join(w.folder, name) }
 
-// start serves until the test ends. Account "operator" may request debug information.
+// start runs a server until the test ends. Service account "operator" may request debug
+// information.
 func start(t *testing.T) world {
 	t.Helper()
 	w := world{folder: t.TempDir(), pool: x509.NewCertPool()}
@@ -130,7 +131,7 @@ func start(t *testing.T) world {
 	return w
 }
 
-// proxy connects a proxy that has accepted its clusters.
+// proxy connects a proxy, and returns once the proxy has accepted its clusters.
 func (w world) proxy(t *testing.T) {
 	t.Helper()
 	stream := w.stream(t, "web")
@@ -172,7 +173,7 @@ func (w world) stream(t *testing.T,
 	return stream
 }
 
-// fetch requests debug information as the agent does for `outrider proxy status --upstream`.
+// fetch requests debug information as the agent does for "outrider proxy status --upstream".
 func (w world) fetch(t *testing.T, account, name string) (string, error) {
 	t.Helper()
 	agent := relay.New(relay.Options{Board: condition.NewBoard(), Logger: slog.New(
@@ -242,7 +243,8 @@ func TestDebug_AgentsRequests(t *testing.T) {
 	}
 }
 
-// istioctl requests types of their own, with messages as answers.
+// TestDebug_RequestsOfIstioctl: istioctl requests types that only it uses, and expects messages as
+// answers.
 func TestDebug_RequestsOfIstioctl(t *testing.T) {
 	w := start(t)
 	w.proxy(t)

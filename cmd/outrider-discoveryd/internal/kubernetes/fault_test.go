@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testRestart shows that the state remains while the API server is gone, that the failure is
-// reported, and that what changed meanwhile arrives as changes.
+// testRestart restarts the API server: meanwhile the state is retained and the failure is reported;
+// afterwards only what has changed is delivered.
 func testRestart(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "restart") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
@@ -46,8 +46,8 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/three", "")
 }
 
-// testCompaction shows that a watch whose version is gone from etcd is replaced by a list, and that
-// the list sends what changed while no watch ran.
+// testCompaction removes the version of a watch from etcd. The watch is replaced by a list, which
+// delivers what changed while no watch ran.
 func testCompaction(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "compaction") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
@@ -60,7 +60,7 @@ func testCompaction(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/one", "")
 	c.Create(at, serviceEntry("three", "three.example"))
 	c.Compact()
-	c.Restart(nil) // its cache has no history either
+	c.Restart(nil) // after a restart, the API server's cache has no history either
 	parts.Eventually(t, limit, "the failure is reported", func() bool {
 		return s.Status().Err != nil
 	})
@@ -75,7 +75,8 @@ func testCompaction(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/three", "")
 }
 
-// testToken shows that a revoked token is reported and that a new one in the kubeconfig is used.
+// testToken revokes the token, which is reported, and writes a new one into the kubeconfig, which
+// is then used.
 func testToken(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "token")
 	at := networkingPath + ns + "/serviceentries"
@@ -102,15 +103,16 @@ func testToken(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/two", "")
 }
 
-// testCutLists shows that lists which the connection loses in their middle are never half accepted.
+// testCutLists closes the connection in the middle of lists. A part of a list must never be
+// accepted.
 func testCutLists(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "cut") + "/serviceentries"
-	const many = pageSize + 100 // more than a page
+	const many = pageSize + 100 // more objects than fit on a page
 	for i := range many {
 		c.Create(at, serviceEntry(fmt.Sprintf("s%d", i), fmt.Sprintf("s%d.example", i)))
 	}
 	p := newProxy(t, c)
-	p.cutAfter.Store(200_000) // in the middle of the first page, or of the second
+	p.cutAfter.Store(200_000) // once in the middle of the first page, once in that of the second
 	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, p.address(), "secret"),
 		Namespaces: []string{"cut"}})
 	parts.Eventually(t, limit, "lists were cut", func() bool {
@@ -130,7 +132,7 @@ func testCutLists(t *testing.T, c *cluster.Cluster) {
 	})
 }
 
-// testSlow shows that a slow API server is waited for.
+// testSlow delays the answers of the API server: the source waits for them.
 func testSlow(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "slow") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
@@ -150,7 +152,7 @@ func testSlow(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/two", "")
 }
 
-// testOlderData shows that the data of an API server restored from a backup is caught up with.
+// testOlderData restores the API server from a backup: its older data is delivered.
 func testOlderData(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "older")
 	at := networkingPath + ns + "/serviceentries"
@@ -168,7 +170,7 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 		Namespaces: []string{ns}})
 	awaitSynced(t, s)
 	c.Merge(at+"/one", `{"metadata": {"labels": {"new": "yes"}}}`)
-	for i := range 20 { // the versions of the backup are far behind
+	for i := range 20 { // makes the versions in the backup much older than the current ones
 		c.Create(at, serviceEntry(fmt.Sprintf("later%d", i), "later.example"))
 	}
 	parts.Eventually(t, limit, "all objects are there", func() bool { return len(r.paths()) == 22 })
@@ -187,8 +189,8 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 	r.await(t, "kubernetes:ServiceEntry/older/next", "next.example")
 }
 
-// testEmpty shows that the state remains when an API server lost its data, until that is accepted,
-// and that a source which starts without definitions of the kinds reports them.
+// testEmpty removes all data of the API server: the state is retained until a reload accepts the
+// loss. A source that starts without the definitions of the kinds reports them.
 func testEmpty(t *testing.T, c *cluster.Cluster) {
 	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
 	s, objects := startSource(t, Options{Kubeconfig: kubeconfig})

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	serveVariable = "OUTRIDER_TEST_SERVE" // in the child: "kubeconfig address"
+	serveVariable = "OUTRIDER_TEST_SERVE" // set in the child process to "kubeconfig address"
 	debounce      = 100 * time.Millisecond
 	fleetServices = 1000
 	fleetEntries  = 5000
@@ -33,7 +33,7 @@ const (
 	fleetChanges  = 100
 )
 
-// TestMain serves from a Kubernetes API server if a test has started this program for that.
+// TestMain serves from a Kubernetes API server if a test has started this process for that.
 func TestMain(m *testing.M) {
 	if arguments := os.Getenv(serveVariable); arguments != "" {
 		kubeconfig, address, _ := strings.Cut(arguments, " ")
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve serves the objects and the Services of an API server, once both are complete.
+// serve serves the objects and Services of an API server to clients, once both are complete.
 func serve(kubeconfig, address string) error {
 	server, err := discovery.New(discovery.Options{Sources: []string{"objects", "services"},
 		Settings: discovery.Settings{DebounceAfter: debounce, DebounceMax: 10 * time.Second}})
@@ -89,8 +89,8 @@ func serve(kubeconfig, address string) error {
 	return group.Wait()
 }
 
-// TestFleetBesideIstiod measures a change of one EndpointSlice, and a start, beside istiod on the
-// same API server.
+// TestFleetBesideIstiod measures a start, and a change of one EndpointSlice, with this program and
+// with istiod on the same API server.
 func TestFleetBesideIstiod(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return
@@ -127,7 +127,7 @@ func TestFleetBesideIstiod(t *testing.T) {
 	}
 }
 
-// fill calls create for 0 to n-1, several at a time.
+// fill calls create for 0 to n-1, with several calls at a time.
 func fill(n int, create func(i int)) {
 	var group errgroup.Group
 	group.SetLimit(16)
@@ -137,13 +137,13 @@ func fill(n int, create func(i int)) {
 	_ = group.Wait()
 }
 
-// addresses returns five endpoints, the last one with an address of its own.
+// addresses returns five endpoints, of which the last one has the given address.
 func addresses(last string) string {
 	return "{addresses: [10.9.0.1]}, {addresses: [10.9.0.2]}, {addresses: [10.9.0.3]}, " +
 		"{addresses: [10.9.0.4]}, {addresses: [" + last + "]}"
 }
 
-// fleetServer is a running server.
+// fleetServer is a running discovery server, this program's or istiod.
 type fleetServer struct {
 	address string
 	pid     int
@@ -171,7 +171,7 @@ func istiodServer(c *cluster.Cluster) fleetServer {
 	return fleetServer{c.Plaintext(), c.Pid(), kill}
 }
 
-// fleet is a load of clients that have everything.
+// fleet is a number of connected clients that have all resources.
 type fleet struct {
 	*adsload.Load
 	cancel context.CancelFunc
@@ -179,7 +179,7 @@ type fleet struct {
 
 func (f fleet) stop() { _ = f.Stop(); f.cancel() }
 
-// connect connects clients and waits until they have everything.
+// connect connects clients, and waits until all of them have all resources.
 func connect(t *testing.T, s fleetServer, clients int) fleet {
 	t.Helper()
 	parts.Eventually(t, limit, "the server listens", func() bool {
@@ -233,7 +233,7 @@ func measureChanges(t *testing.T, c *cluster.Cluster, name string, s fleetServer
 		(processor(t, s.pid)-used)/fleetChanges)
 }
 
-// processor returns the processor time of a process.
+// processor returns the CPU time of a process.
 func processor(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -11,11 +11,12 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// proxy forwards TCP connections to the API server, and delays or cuts what it answers.
+// proxy forwards TCP connections to the API server, and delays or cuts its answers.
 type proxy struct {
 	listener net.Listener
-	cutAfter atomic.Int64 // bytes of a connection's answers; 0: never
-	delay    atomic.Int64 // nanoseconds before each piece of an answer
+	// number of bytes after which the answers on a connection are cut; 0: never
+	cutAfter atomic.Int64
+	delay    atomic.Int64 // delay of each piece of an answer, in nanoseconds
 	cuts     atomic.Int64
 
 	mu    sync.Mutex
@@ -54,7 +55,7 @@ func newProxy(t *testing.T, c *cluster.Cluster) *proxy {
 
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
-// drop ends all connections.
+// drop closes all connections.
 func (p *proxy) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// limit bounds every wait, on a busy machine.
+// limit bounds every wait; it is long enough for a busy machine.
 const limit = 3 * time.Minute
 
 const (
@@ -25,12 +25,12 @@ const (
 	corePath       = "/api/v1/namespaces/"
 )
 
-// receiver holds what a source sent.
+// receiver is a sink that records what a source has delivered.
 type receiver struct {
 	mu      sync.Mutex
 	inputs  map[string]store.Input
 	batches int
-	all     int // batches with All
+	all     int // number of batches with All set
 	last    discovery.Batch
 }
 
@@ -55,14 +55,14 @@ func (r *receiver) sink(b discovery.Batch) {
 	}
 }
 
-// count returns the number of batches.
+// count returns the number of batches delivered so far.
 func (r *receiver) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.batches
 }
 
-// paths returns the paths that exist, sorted.
+// paths returns the sorted paths of the current inputs.
 func (r *receiver) paths() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *receiver) input(path string) (store.Input, bool) {
 	return in, ok
 }
 
-// await waits until a path has an input that contains a text.
+// await waits until the input of a path contains a text.
 func (r *receiver) await(t *testing.T, path, text string) {
 	t.Helper()
 	parts.Eventually(t, limit, path+" contains "+text, func() bool {
@@ -99,7 +99,7 @@ func start(t *testing.T, s source.Source) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// startSource runs a source and waits until it has delivered everything.
+// startSource runs a source, and waits until it has delivered its complete state.
 func startSource(t *testing.T, options Options) (*Source, *receiver) {
 	t.Helper()
 	options.Name = "kubernetes"
@@ -138,13 +138,13 @@ func serviceEntry(name, host string) string {
 		"ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}"
 }
 
-// namespace creates a namespace.
+// namespace creates a namespace, and returns its name.
 func namespace(c *cluster.Cluster, name string) string {
 	c.Create("/api/v1/namespaces", "metadata: {name: "+name+"}")
 	return name
 }
 
-// TestAPIServer runs all tests that share an API server.
+// TestAPIServer runs all tests that share one API server.
 func TestAPIServer(t *testing.T) {
 	c := cluster.Start(t)
 	for _, test := range []struct {
@@ -162,7 +162,7 @@ func TestAPIServer(t *testing.T) {
 		{"cut lists", testCutLists},
 		{"slow", testSlow},
 		{"older data", testOlderData},
-		{"empty", testEmpty}, // last: it removes all objects
+		{"empty", testEmpty}, // the last test, because it removes all objects
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
 	}

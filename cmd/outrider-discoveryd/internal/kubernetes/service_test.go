@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// show returns ServiceEntries as text, a line each with its endpoints below.
+// show returns ServiceEntries as text: each is a line, followed by a line for each endpoint.
 func show(objects []*object.Object) []string {
 	var lines []string
 	for _, o := range objects {
@@ -61,7 +61,8 @@ func createPod(c *cluster.Cluster, ns, name, node, account, labels string) {
 		labels, node, account))
 }
 
-// testServices shows what comes of Services, and compares the endpoints with istiod's.
+// testServices compares the ServiceEntries made from Services with the expected ones, and their
+// endpoints with istiod's.
 func testServices(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "services")
 	for _, node := range nodes {
@@ -107,7 +108,7 @@ func testServices(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// flat returns the endpoints as debugEndpoints does.
+// flat returns the endpoints of ServiceEntries in the form of debugEndpoints.
 func flat(objects []*object.Object) []string {
 	var found []string
 	for _, o := range objects {
@@ -169,7 +170,7 @@ func debugEndpoints(t *testing.T, c *cluster.Cluster) map[string][]string {
 	return found
 }
 
-// testServiceChanges shows that a change sends the Service that it concerns, and no other.
+// testServiceChanges: a change delivers the Service that it affects, and no other.
 func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	ns := "services"
 	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})

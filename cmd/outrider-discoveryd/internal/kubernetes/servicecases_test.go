@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// nodes are the Nodes of the table.
+// nodes are the Nodes that serviceCases use.
 var nodes = []string{
 	`metadata: {name: near, labels: {topology.kubernetes.io/region: r1,
   topology.kubernetes.io/zone: z1, topology.istio.io/subzone: s1}}`,
 	`metadata: {name: far, labels: {topology.kubernetes.io/region: r2}}`,
 }
 
-// pods are the Pods of the table.
+// pods are the Pods that serviceCases use.
 var pods = []struct{ name, node, account, labels string }{
 	{"a", "near", "web", "app: web, version: v1, security.istio.io/tlsMode: istio"},
 	{"b", "far", "web", "app: web, version: v2"},
@@ -37,12 +37,12 @@ var (
 	endpointB = of("b", "far", "10.0.0.2")
 )
 
-// serviceCases are specs of Services, their EndpointSlices, and what comes of them.
+// serviceCases are specs of Services with their EndpointSlices, and the expected ServiceEntries.
 var serviceCases = []struct {
 	name, annotations, spec string
 	slices                  []endpointSlice
-	want                    []string // see show
-	differs                 bool     // istiod has other endpoints, see docs/decisions/0067
+	want                    []string // expected ServiceEntries, in the form of show
+	differs                 bool     // istiod has other endpoints; see docs/decisions/0067
 }{
 	{
 		name:   "plain",
@@ -53,7 +53,7 @@ var serviceCases = []struct {
 			"  10.0.0.2 map[http:8080] r2 web disabled"},
 	},
 	{
-		name: "states", // not ready, and of a pod that is not known yet
+		name: "states", // endpoints that are not ready, and one whose pod is not known yet
 		spec: "{clusterIP: 10.96.1.2, ports: [{name: grpc-api, port: 80}]}",
 		slices: []endpointSlice{v4("{name: grpc-api, port: 80}",
 			"{addresses: [10.0.0.3], conditions: {ready: false, serving: true, terminating: true}}",
@@ -63,7 +63,7 @@ var serviceCases = []struct {
 			"  10.0.0.5 map[grpc-api:80]   "},
 	},
 	{
-		name: "named", // pods have the target port under different numbers, or lack one
+		name: "named", // pods have the target port under different numbers, or do not have it
 		spec: "{clusterIP: 10.96.1.3, ports: [{name: http, port: 80, targetPort: web}, " +
 			"{name: admin, port: 81, targetPort: adm, appProtocol: kubernetes.io/h2c}]}",
 		slices: []endpointSlice{
@@ -92,7 +92,7 @@ var serviceCases = []struct {
 			"  db.example.com map[]   "}, differs: true,
 	},
 	{
-		name: "udp", // without a TCP port there is no service
+		name: "udp", // a Service without a TCP port has no ServiceEntry
 		spec: "{clusterIP: 10.96.1.4, ports: [{name: dns, port: 53, protocol: UDP}]}",
 	},
 	{
@@ -112,7 +112,7 @@ var serviceCases = []struct {
 			"  10.0.0.1 map[:80] r1/z1/s1 web istio"},
 	},
 	{
-		name: "selector", // selects WorkloadEntries, too
+		name: "selector", // the Service also selects WorkloadEntries
 		spec: "{clusterIP: 10.96.1.7, selector: {app: vm}, ports: [{name: http, port: 80, " +
 			"targetPort: 8080}, {name: x, port: 81, targetPort: named}]}",
 		slices: []endpointSlice{v4("{name: http, port: 8080}, {name: x, port: 8081}", endpointA)},
@@ -129,7 +129,7 @@ var serviceCases = []struct {
 			"map[networking.istio.io/traffic-distribution:PreferClose]"},
 	},
 	{
-		name: "dual", // a pod of two families is one endpoint
+		name: "dual", // a pod with addresses of two families is one endpoint
 		spec: "{ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv6, IPv4], " +
 			"clusterIP: 'fd00:10:96::7', clusterIPs: ['fd00:10:96::7', 10.96.1.9], " +
 			"ports: [{name: http, port: 80}]}",
@@ -140,7 +140,7 @@ var serviceCases = []struct {
 			"  fd00::1 map[http:80] r1/z1/s1 web istio"}, differs: true,
 	},
 	{
-		name:   "names", // endpoints that are names
+		name:   "names", // endpoints whose addresses are host names
 		spec:   "{clusterIP: 10.96.1.10, ports: [{name: http, port: 80}]}",
 		slices: []endpointSlice{{"FQDN", "{name: http, port: 80}", "{addresses: [a.example.com]}"}},
 		want:   []string{"service:names 10.96.1.10 STATIC http/80/HTTP"},

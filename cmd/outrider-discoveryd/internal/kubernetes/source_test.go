@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testSource shows that all kinds arrive, as text that the store reads, in one first batch, and
-// changes one by one.
+// testSource: all kinds are delivered in one first batch, as text that the store can read, and
+// changes afterwards one by one.
 func testSource(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "source")
 	at := networkingPath + ns
@@ -70,8 +70,8 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 		"/apis/security.istio.io/v1/namespaces/source/peerauthentications/p", "")
 }
 
-// testNamespaces shows that only the namespaces of the configuration are read, and that a status
-// which has no effect is no change.
+// testNamespaces: only the configured namespaces are read, and a change of a status that has no
+// effect delivers nothing.
 func testNamespaces(t *testing.T, c *cluster.Cluster) {
 	one, two := namespace(c, "one"), namespace(c, "two")
 	c.Create(networkingPath+one+"/serviceentries", serviceEntry("web", "one.example"))
@@ -94,8 +94,8 @@ func testNamespaces(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, networkingPath+two+"/serviceentries/web", "")
 }
 
-// conditionOf returns the condition that is written to a ServiceEntry, and the number of writes to
-// the object.
+// conditionOf returns the condition that this program has written to a ServiceEntry, and the number
+// of writes to the object.
 func conditionOf(t *testing.T, c *cluster.Cluster, path string) (verdict, string) {
 	t.Helper()
 	var o istioObject
@@ -106,8 +106,8 @@ func conditionOf(t *testing.T, c *cluster.Cluster, path string) (verdict, string
 	return verdictOf(own), o.ResourceVersion
 }
 
-// testStatus shows what is written to the status of objects: once, beside the conditions of others,
-// and by two servers as by one.
+// testStatus: the status of objects is written once, beside the conditions of other programs. Two
+// servers write no more often than one.
 func testStatus(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "status")
 	path := networkingPath + ns + "/serviceentries/web"
@@ -147,7 +147,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 		t.Error("an equal condition was written again")
 	}
 
-	// A server of another version writes something else: it stays.
+	// Another version of the server writes another condition, which must not be overwritten.
 	c.Merge(path+"/status", `{"status": {"conditions": [{"type": "PassedAnalysis", `+
 		`"status": "False", "message": "other"}]}}`)
 	parts.Eventually(t, limit, "the servers have read the condition", func() bool {
@@ -164,7 +164,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	report(nil, "False  other")
 	report(problems, "False Invalid spec.hosts: no host; name one")
 
-	// without permission to write: reported, and nothing else stops
+	// without permission to write, the problem is reported and the source works otherwise
 	c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", "metadata: {name: reader}\n"+
 		"rules: [{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]")
 	c.Create(corePath+ns+"/serviceaccounts", "metadata: {name: reader}")
@@ -184,7 +184,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, path, "")
 }
 
-// accountToken returns a token of a service account for the API server.
+// accountToken returns a token of the API server for a service account.
 func accountToken(c *cluster.Cluster, ns, account string) string {
 	text := c.Create(corePath+ns+"/serviceaccounts/"+account+"/token",
 		"apiVersion: authentication.k8s.io/v1\nkind: TokenRequest\nspec: {}")

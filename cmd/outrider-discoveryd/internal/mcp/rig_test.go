@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // limit bounds the wait for a change on a busy machine.
 const limit = 30 * time.Second
 
-// sink holds what a source has delivered.
+// sink records what a source has delivered.
 type sink struct {
 	t      testing.TB
 	source *Source
@@ -54,7 +54,7 @@ func start(t testing.TB, o Options) *sink {
 	return s
 }
 
-// run runs a part until the test ends, and returns a function that ends it before.
+// run runs a part until the test ends or the returned function is called.
 func run(t testing.TB, part func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -109,7 +109,7 @@ func (s *sink) awaitPaths(want string) {
 	})
 }
 
-// server is a discovery server that serves the objects of a folder, and those of source "memory".
+// server is a discovery server that serves the objects of a folder, and those of a source "memory".
 type server struct {
 	*discovery.Server
 	address string
@@ -117,7 +117,7 @@ type server struct {
 	folder  string
 }
 
-// stateOnly is a server that has no incremental protocol.
+// stateOnly is a server that supports only the state of the world.
 type stateOnly struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	ads *xds.Server
@@ -128,7 +128,7 @@ func (s stateOnly) StreamAggregatedResources(
 	return s.ads.StreamAggregatedResources(stream)
 }
 
-// serve starts a server at an address, "": any.
+// serve starts a server at an address; "" means any address.
 func serve(t testing.TB, address, folder string, old ...bool) (s *server, end func()) {
 	t.Helper()
 	s = &server{changes: make(chan []string), folder: folder}
@@ -162,7 +162,7 @@ func serve(t testing.TB, address, folder string, old ...bool) (s *server, end fu
 	return s, func() { second(); first() }
 }
 
-// write changes a file of the folder; "" removes it.
+// write writes a file in the server's folder; an empty text removes it.
 func (s *server) write(t testing.TB, name, text string) {
 	t.Helper()
 	path := filepath.Join(s.folder, name)

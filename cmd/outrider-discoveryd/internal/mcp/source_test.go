@@ -29,7 +29,7 @@ metadata: {name: closed, namespace: shop}
 spec: {}
 `
 
-// unguarded is mesh without its policy.
+// unguarded is the text mesh without its policy.
 const unguarded = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata:
@@ -54,7 +54,7 @@ spec:
   servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]
 `
 
-// objects of mesh and gateway
+// paths of the objects in mesh and gateway
 const (
 	policyPath  = "mcp:AuthorizationPolicy/shop/closed"
 	rulePath    = "mcp:DestinationRule/shop/api"
@@ -71,7 +71,7 @@ func folder(t testing.TB) string {
 	return dir
 }
 
-// service is a service of a registry.
+// service returns an input with a service of a registry.
 func service(path string, addresses ...string) store.Input {
 	spec := &networking.ServiceEntry{Hosts: []string{"db.service.consul"},
 		Resolution: networking.ServiceEntry_STATIC,
@@ -84,7 +84,7 @@ func service(path string, addresses ...string) store.Input {
 		APIVersion: "networking.istio.io/v1", File: path, Spec: spec}}}
 }
 
-// TestSource_FromDiscoveryd reads from a server of our own, loses it and finds it again.
+// TestSource_FromDiscoveryd reads from another server of this program, which ends and returns.
 func TestSource_FromDiscoveryd(t *testing.T) {
 	t.Parallel()
 	own, end := serve(t, "", folder(t))
@@ -125,7 +125,8 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	if config.paths() != strings.Join([]string{policyPath, rulePath, entryPath}, " ") {
 		t.Errorf("without the server: %s", config.paths())
 	}
-	// It returns without policies and services, and with another rule: a kind without objects stays.
+	// The server returns without policies and services, and with another DestinationRule. The
+	// objects of the kinds that are now empty are retained.
 	if err := os.WriteFile(filepath.Join(own.folder, "mesh.yaml"), []byte(strings.ReplaceAll(
 		unguarded, "2s", "3s")), 0o600); err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	config.awaitPaths(strings.Join([]string{rulePath, gatewayPath, entryPath}, " "))
 }
 
-// TestSource_WithoutDelta reads from a server that has the state of the world only.
+// TestSource_WithoutDelta reads from a server that supports only the state of the world.
 func TestSource_WithoutDelta(t *testing.T) {
 	t.Parallel()
 	own, _ := serve(t, "", folder(t), true)
@@ -154,11 +155,12 @@ func TestSource_WithoutDelta(t *testing.T) {
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 	own.write(t, "gateway.yaml", gateway)
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, gatewayPath, entryPath}, " "))
-	own.write(t, "gateway.yaml", "") // the only one of its kind
+	own.write(t, "gateway.yaml", "") // removes the only object of its kind
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 }
 
-// TestServer_RefusesObjects has a server that does not serve its configuration, as an agent's.
+// TestServer_RefusesObjects connects to a server that does not serve its objects, like that of an
+// agent.
 func TestServer_RefusesObjects(t *testing.T) {
 	server, err := discovery.New(discovery.Options{})
 	if err != nil {
@@ -190,7 +192,7 @@ func TestSource_FromIstiod(t *testing.T) {
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 }
 
-// TestServer_FeedsIstiod has a real istiod with our server as its source of configuration.
+// TestServer_FeedsIstiod runs a real istiod whose source of configuration is this program's server.
 func TestServer_FeedsIstiod(t *testing.T) {
 	own, _ := serve(t, "", folder(t))
 	ports := [3]int{parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)}
@@ -204,11 +206,12 @@ func TestServer_FeedsIstiod(t *testing.T) {
 	read.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 }
 
-// TestDecode_RefusesWhatItDoesNotKnow has an object of a newer API.
+// TestDecode_RefusesWhatItDoesNotKnow decodes an object of a newer API, with an unknown field.
 func TestDecode_RefusesWhatItDoesNotKnow(t *testing.T) {
 	o := service("memory:db").Objects[0]
 	newer := proto.Clone(o.Spec).(*networking.ServiceEntry)
-	newer.Ports[0].ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1}) // field 127
+	// the unknown field has number 127
+	newer.Ports[0].ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1})
 	r, err := Encode(&object.Object{Key: object.Key{Kind: object.ServiceEntry, Namespace: "a",
 		Name: "b"}, APIVersion: o.APIVersion, Spec: newer})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serve serves on an address until the test ends.
+// serve runs the monitoring server on a listener until the test ends, and returns its URL.
 func serve(t *testing.T, bound net.Listener, ready *atomic.Bool) string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -90,7 +90,7 @@ func TestServe(t *testing.T) {
 	expect("/", "", http.StatusNotFound, "")
 }
 
-// Other hosts get metrics and readiness, but no debug pages.
+// TestServe_OtherHosts: clients on other hosts get metrics and readiness, but no debug pages.
 func TestServe_OtherHosts(t *testing.T) {
 	other := parts.NewOtherHost(t)
 	bound, err := net.Listen("tcp", other.Peer+":0")

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// careful is a source whose empty lists a reload accepts.
+// careful is a source that accepts an empty list only in a reload.
 type careful struct{ fake }
 
 func (*careful) Reload() {}
@@ -30,8 +30,9 @@ func listOf(all bool, paths ...string) discovery.Batch {
 	return b
 }
 
-// TestRecorder_ListsThatLackAKindAfterAStart starts three times with a source that had two kinds:
-// its list lacks one, then is empty, then a change and a reload remove what it lacks.
+// TestRecorder_ListsThatLackAKindAfterAStart starts three times with the stored state of two kinds.
+// The source's list lacks one kind, then is empty; in the end a change and a reload remove the
+// retained inputs.
 func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 	directory := t.TempDir()
 	run := func(do func(r *Recorder), want ...string) {
@@ -67,7 +68,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		if len(r.board.Conditions()) != 1 {
 			t.Errorf("conditions: %v", r.board.Conditions())
 		}
-		r.Sink(listOf(true, "consul:a/2")) // connected again
+		r.Sink(listOf(true, "consul:a/2")) // the source has reconnected
 	}, "consul:a/2", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
 		r.Sink(listOf(true))
@@ -81,8 +82,8 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 	run(func(r *Recorder) { r.Sink(listOf(true, "consul:b/3")) }, "consul:b/3")
 }
 
-// TestRecorder_OnlyWholeStates restores an empty state, none, and one with a record that cannot be
-// decoded: only the first one is a state.
+// TestRecorder_OnlyWholeStates restores a state without inputs, a missing state, and one with a
+// record that cannot be decoded. Only the first one counts as a state.
 func TestRecorder_OnlyWholeStates(t *testing.T) {
 	directory := t.TempDir()
 	r := New(directory, nil, condition.NewBoard(), slog.New(slog.DiscardHandler))

@@ -20,7 +20,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// fake is a source that delivers a batch, or never anything.
+// fake is a source that delivers one batch or none.
 type fake struct {
 	deliver *discovery.Batch
 	sink    source.Sink
@@ -36,8 +36,8 @@ func (f *fake) Run(ctx context.Context) error {
 	return nil
 }
 
-// cycle runs a recorder with a source until it is ready and has written. It returns the paths that
-// reach the next sink, and how long the recorder waited.
+// cycle runs a recorder with a source until the recorder is ready and has written its file. It
+// returns the paths that reach the next sink, and how long the recorder waited.
 func cycle(t *testing.T, directory string, deliver *discovery.Batch) (paths []string,
 	waited time.Duration) {
 	t.Helper()
@@ -97,8 +97,8 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 	}
 }
 
-// delivering is a source that delivers a batch while its status is read, as one whose lock is held
-// in both does.
+// delivering is a source that delivers a batch while its status is read, like a source that holds
+// the same lock in both.
 type delivering struct {
 	fake
 	t *testing.T
