@@ -26,9 +26,9 @@ import (
 
 const account = "spiffe://cluster.local/ns/shop/sa/"
 
-// TestProgram_ServesPilotAgent has Istio's agent, with certificates from files, and its Envoy use
-// the program as their istiod over mutual TLS. A request reaches a backend that demands the
-// certificate of the workload, which pilot-agent serves to Envoy.
+// TestProgram_ServesPilotAgent runs Istio's agent, with certificates from files, and its Envoy.
+// They use the program as their istiod over mutual TLS. A request reaches a backend that requires
+// the certificate of the workload, which pilot-agent serves to Envoy.
 func TestProgram_ServesPilotAgent(t *testing.T) {
 	t.Parallel()
 	directory := parts.ShortDir(t)
@@ -113,7 +113,7 @@ paths = ["mesh"]
 		})
 }
 
-// issue writes a certificate of a service account in namespace shop, and its key.
+// issue writes a certificate for a service account in the namespace shop, and its key.
 func issue(t *testing.T, authority *pkitest.Authority, name, certificate, key string) {
 	t.Helper()
 	template := pkitest.Leaf(name, time.Hour)
@@ -131,7 +131,8 @@ func issue(t *testing.T, authority *pkitest.Authority, name, certificate, key st
 	write(t, key, string(private))
 }
 
-// mutualBackend serves HTTP over mutual TLS on a port, and answers with the client's identity.
+// mutualBackend runs an HTTP server with mutual TLS on a port. It answers with the client's
+// identity.
 func mutualBackend(t *testing.T, authority *pkitest.Authority) (port int) {
 	t.Helper()
 	directory := t.TempDir()
@@ -218,7 +219,8 @@ func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // the group: with its Envoy
+		// kills the process group, which includes its Envoy
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		_ = command.Wait()
 		if text := log.String(); t.Failed() {
 			t.Logf("pilot-agent: %s", text[max(0, len(text)-12000):])
