@@ -21,8 +21,9 @@ import (
 const (
 	// inspectWait is how long the server waits for the file system of a certificate file.
 	inspectWait = 100 * time.Millisecond
-	reloadWait  = 2 * time.Second  // the same wait during a reload, which fails without an answer
-	checkWait   = 10 * time.Second // the same wait in Check, which runs once
+	// inspectWait during a reload, which fails without an answer of the file system
+	reloadWait = 2 * time.Second
+	checkWait  = 10 * time.Second // inspectWait in Check, which runs once
 )
 
 // certificateDelays debounce the events of a renewal, because a certificate and its key are often
@@ -94,7 +95,8 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 				insert(&found[i].Denied, file.denied)
 			}
 		}
-		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 is reserved for "unknown"
+		// a fingerprint is never 0, which means "unknown"
+		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1)
 	}
 	return found
 }

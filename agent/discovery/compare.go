@@ -33,7 +33,7 @@ type Comparison struct {
 
 // ResourceChange describes a resource that differs from the one that is served.
 type ResourceChange struct {
-	Change string // "added", "changed" or "removed"
+	Change string // kind of change: "added", "changed" or "removed"
 	Type   string // type URL of the resource
 	Name   string
 	By     resource.Origin // changed object that causes the difference; zero: unknown

@@ -34,7 +34,7 @@ func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 	}
 	s := newSuite(t)
 	differences := readDifferences(t)
-	for _, kind := range []string{"sidecar", "router"} { // these proxies have no identity
+	for _, kind := range []string{"sidecar", "router"} { // proxies without an identity
 		directory := t.TempDir()
 		var cases []*conformanceCase
 		for _, c := range s.cases(t, kind) {

@@ -167,7 +167,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 		folder); len(found) > 0 {
 		t.Errorf("the same files would change %v", found)
 	}
-	for range 3 { // other texts with the same keys, and responses that are not key sets
+	for range 3 { // the key set in another form, and responses that are not key sets
 		answer.Store(keySet(second, first))
 		answer.Store("none")
 		reports("warning cannot fetch the key set of " + issuer.URL + ": it is not a JSON object")

@@ -14,7 +14,7 @@ import (
 type meshRead struct {
 	file     string
 	sequence uint64       // number of the read, in the order in which reads began; from 1
-	config   *mesh.Config // nil: the file is invalid
+	config   *mesh.Config // MeshConfig in the file; nil if the file is invalid
 	text     []byte
 	problems []Problem
 }

@@ -19,9 +19,9 @@ type mutualCase struct {
 	entry    string
 	endpoint string // additional fields of the endpoint
 	rule     string // trafficPolicy of the service's DestinationRule; "": no DestinationRule
-	more     string // additional objects
+	more     string // further objects of the case, as YAML
 	server   string // SPIFFE ID in the service's certificate; "": farID
-	foreign  bool   // another CA signs the service's certificate
+	foreign  bool   // whether a CA other than the mesh's signs the service's certificate
 	want     string
 }
 

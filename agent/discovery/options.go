@@ -104,7 +104,7 @@ type Options struct {
 
 	// shows problems as a condition and events; nil: problems are only returned
 	Board  *condition.Board
-	Logger *slog.Logger // nil: logs are discarded
+	Logger *slog.Logger // receives the server's log; nil: it is discarded
 }
 
 // Settings are options that can change while the server runs.

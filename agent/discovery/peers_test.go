@@ -19,12 +19,12 @@ import (
 
 // Ports of the workload. The first three have listeners with and without interception.
 const (
-	peerHTTP  = 7301 // HTTP
-	peerTCP   = 7302 // TCP
-	peerOwn   = 7303 // HTTP; the step may set a mode for this port
-	peerAuto  = 7304 // without a protocol
-	peerOther = 7305 // not in any service
-	peerAlone = 7306 // not in any service; the step may set a mode for this port
+	peerHTTP  = 7301 // port with HTTP
+	peerTCP   = 7302 // port with TCP
+	peerOwn   = 7303 // port with HTTP for which a step may set a mode
+	peerAuto  = 7304 // port without a protocol
+	peerOther = 7305 // port that is in no service
+	peerAlone = 7306 // port that is in no service, and for which a step may set a mode
 )
 
 // peerSidecar is the Sidecar because of which a proxy without interception listens.
@@ -117,7 +117,7 @@ func (s peerStep) yaml() string {
 // peerClient is a client that connects to a port.
 type peerClient struct {
 	name     string
-	identity *tls.Certificate // nil: the client has no certificate
+	identity *tls.Certificate // certificate of the client; nil: none
 	plain    bool
 	alpn     []string
 	sni      string
@@ -266,10 +266,11 @@ func (c peerClient) expect(t *testing.T, address, mode string, step peerStep) {
 // peer is a proxy with an identity, and the folder of its control plane.
 type peer struct {
 	*envoy
-	file    string
-	changes chan<- []string // nil: istiod itself watches the folder
+	file string
+	// notifies the server of changed files; nil: istiod watches the folder itself
+	changes chan<- []string
 	kind    string
-	server  *discovery.Server // nil: istiod configures the proxy
+	server  *discovery.Server // Outrider's discovery server; nil: istiod configures the proxy
 }
 
 // startPeer starts a proxy of a kind (see bootstrapOf). by says whether Outrider's discovery server

@@ -41,7 +41,8 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 		l.next()
 		p := serveFleet(t, l.server).connect(n, refuses)
 		has(when, p)
-		must(t, l.server.Configure(l.settings())) // a start of the agent, after Envoy has connected
+		// the agent applies its settings at the start, perhaps after Envoy has connected
+		must(t, l.server.Configure(l.settings()))
 		l.reported(when, problems[1], problems[0])
 		next := fmt.Sprint("next", i)
 		l.put(next+".yaml", fmt.Sprintf(webEntry, next, "10.0.0.3"))

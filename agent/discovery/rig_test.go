@@ -184,7 +184,7 @@ type echo struct {
 type backend struct {
 	name  string
 	seen  atomic.Int64
-	asked sync.Map // "host/path" of every request so far
+	asked sync.Map // set of the "host/path" of all requests so far
 }
 
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {

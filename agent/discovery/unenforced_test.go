@@ -16,7 +16,7 @@ import (
 func TestAdmitsWithoutMutualTLS(t *testing.T) {
 	type chain struct {
 		port      uint32
-		transport string // "plain", "mutual" or "closed"
+		transport string // transport of the listener: "plain", "mutual" or "closed"
 	}
 	listener := func(chains []chain) *resource.Resource {
 		l := &listenerv3.Listener{Name: "a"}

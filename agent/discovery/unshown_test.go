@@ -205,7 +205,7 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value strin
 // complete sets the fields that validation requires before it checks other fields.
 func complete(spec proto.Message) {
 	simple := func(tls *networking.ServerTLSSettings) {
-		// unless the mode itself is the field under test
+		// if another field is set, the mode is not the field under test and may be changed
 		if tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH && proto.Size(tls) > 0 {
 			tls.Mode = networking.ServerTLSSettings_SIMPLE
 		}

@@ -12,7 +12,7 @@ const (
 	// idleAfter is how long a view without a proxy is retained, in case that the proxy restarts or
 	// reconnects.
 	idleAfter       = 10 * time.Minute
-	evictAfter      = 30 * time.Second // the same time if there are MaxViews
+	evictAfter      = 30 * time.Second // idleAfter if there are MaxViews
 	defaultMaxViews = 4096
 )
 

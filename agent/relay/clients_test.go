@@ -120,7 +120,7 @@ func TestSession_NodeOfApplications(t *testing.T) {
 			if known {
 				receive() // request of the agent's subscription
 			}
-			c.send(request) // a request that has a node again
+			c.send(request) // a later request of the stream that contains the node again
 			receive()
 			if got == nil || types["own"] != known {
 				t.Errorf("known %t, incremental %t: types %v", known, delta, types)

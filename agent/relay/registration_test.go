@@ -55,7 +55,7 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	_, aboveLast := subscribe()
 	r.Leave()
 	<-above.ended
-	// this request must not make the session open an upstream stream
+	// a request after Leave must not make the session open an upstream stream
 	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType})
 	select {
 	case err := <-aboveLast.ended:

@@ -67,7 +67,7 @@ func (r *request) replaceNode(delta bool) error {
 	if err := proto.Unmarshal(r.message, message); err != nil {
 		return fmt.Errorf("decode a request: %w", err)
 	}
-	node := message.GetNode() // not nil: request.node was decoded from this message
+	node := message.GetNode() // never nil: request.node was decoded from this message
 	proto.Reset(node)
 	proto.Merge(node, r.node)
 	text, err := proto.Marshal(message)

@@ -26,18 +26,19 @@ type resource struct {
 
 // Field numbers of the messages that parseResponse reads.
 const (
-	responseVersion   = 1 // equal in both kinds of responses
+	responseVersion   = 1 // field number of the version, which is equal in both kinds of responses
 	responseResources = 2
 	responseTypeURL   = 4
 	responseNonce     = 5
-	responseRemoved   = 6 // names of removed resources; only in incremental responses
+	// field number of the names of removed resources, only in incremental responses
+	responseRemoved = 6
 
 	resourceVersion = 1
 	resourceBody    = 2
 	resourceName    = 3
-	resourceSource  = 1000 // only in the cache file
+	resourceSource  = 1000 // field number of resource.source, which only the cache file contains
 	anyValue        = 2
-	nameInside      = 1 // every xDS resource has its name in field 1
+	nameInside      = 1 // field number of the name in every xDS resource
 )
 
 // parseResponse scans an encoded response without decoding its resources. Only a response from the

@@ -17,7 +17,8 @@ const virtualInbound = "virtualInbound"
 
 // strictPorts says for which ports an accepted virtualInbound listener demands mutual TLS.
 type strictPorts struct {
-	// for ports with filter chains of their own: whether all these demand a client certificate
+	// whether all filter chains of a port demand a client certificate, for ports with filter chains
+	// of their own
 	ports map[uint16]bool
 	// whether the filter chains of all other ports demand a client certificate
 	rest bool

@@ -29,8 +29,9 @@ type Refused struct {
 	Unbound bool `json:"unbound,omitempty"`
 
 	// sequence of the last snapshot with the accepted version; 0 if unknown
-	Sequence uint64    `json:"-"`
-	Since    time.Time `json:"-"` // when a newer version replaced the accepted one; zero if unknown
+	Sequence uint64 `json:"-"`
+	// time at which a newer version replaced the accepted one; zero if unknown
+	Since time.Time `json:"-"`
 	// incremented by Retry: the refusing clients get the version once more
 	Attempt int `json:"-"`
 	// Offered reports whether newly connected clients get the refused version first, because
@@ -103,7 +104,7 @@ type version struct {
 type refusal struct {
 	Refused
 	by       map[Client]bool // clients that refused the version
-	accepted bool            // another client accepted the version
+	accepted bool            // whether another client accepted the refused version
 }
 
 func newAcceptance() acceptance {

@@ -26,7 +26,7 @@ type Snapshot struct {
 	Published time.Time
 
 	sets map[string]map[string]*Resource // resources by type URL and name
-	// by type URL, the sequence of the snapshot that last changed a resource of the type
+	// sequence of the last snapshot that changed a resource of a type, by type URL
 	changed map[string]uint64
 	// keys of resources that are known not to exist, on a feed on demand; nil on other feeds
 	absent map[Key]bool
@@ -100,7 +100,7 @@ type Feed struct {
 	acceptance
 
 	watchers int
-	left     time.Time // when the last watcher left; creation time if there was none yet
+	left     time.Time // time at which the last watcher left, or of the feed's creation
 }
 
 // NewFeed returns a feed with an empty snapshot of sequence 0. The first Publish completes it.

@@ -18,13 +18,13 @@ type connectRate struct {
 	perSecond int // maximum number of new streams per second; 0: no limit
 
 	mu   sync.Mutex
-	next time.Time // when the next stream may begin
+	next time.Time // earliest time at which the next stream may begin
 }
 
 // connectRates limits the rate of new streams for each address, so that one address cannot exhaust
 // the limit of all.
 type connectRates struct {
-	perSecond int // for each address; 0: no limit
+	perSecond int // maximum number of new streams per second for each address; 0: no limit
 
 	mu    sync.Mutex
 	rates map[admission.Key]*connectRate

@@ -11,10 +11,10 @@ import (
 // an ADS stream, and one for each worker that reports failed requests. When an Envoy with 50,000
 // resources reconnects, its request has about 5 MB.
 const (
-	// of Envoys' main threads, the agent and root, on all sockets together
+	// connections of Envoys' main threads, the agent and root, on all sockets together
 	hostConnections       = 64
-	otherConnections      = 32 // of all other users together
-	userConnections       = 16 // of one of the other users
+	otherConnections      = 32 // connections of all other users together
+	userConnections       = 16 // connections of one of the other users
 	hostStreams           = 64 // half of the streams are reserved for Envoys, the agent and root
 	hostStreamsPerSecond  = 50 // new streams; others wait up to a second before they are refused
 	hostMessageBytes      = 8 << 20

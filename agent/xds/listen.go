@@ -29,7 +29,7 @@ type ListenOptions struct {
 	// Users are the user IDs that may connect, checked against the peer's credentials; empty: any
 	// user.
 	Users  []uint32
-	Logger *slog.Logger // nil: logs are discarded
+	Logger *slog.Logger // receives warnings about clients and the socket; nil: none
 }
 
 // maxSocketPath is the maximum length of a Unix socket's path: the size of sun_path in unix(7),

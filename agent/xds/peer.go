@@ -17,7 +17,7 @@ import (
 // Peer describes the client of a stream.
 type Peer struct {
 	Address string // path of the Unix socket, or host:port
-	PID     int32  // 0 if the connection is not local
+	PID     int32  // process ID of the client; 0 if the connection is not local
 	UID     uint32
 	GID     uint32
 

@@ -48,9 +48,9 @@ type Subscriber interface {
 // Options configures a Server. All fields but Source may be zero.
 type Options struct {
 	Source       Source
-	Subscriber   Subscriber   // nil: nobody is notified of subscriptions
-	Observer     Observer     // nil: nobody is notified of events
-	Logger       *slog.Logger // nil: logs are discarded
+	Subscriber   Subscriber   // is notified of subscriptions to secrets; nil: nobody is
+	Observer     Observer     // is notified of the events of streams; nil: nobody is
+	Logger       *slog.Logger // receives the server's log; nil: it is discarded
 	ControlPlane string       // identifier of the server in responses; "": none
 
 	// Redact removes secrets from a client's error message, which may quote resources; nil:

@@ -12,7 +12,7 @@ import (
 // StreamStatus describes the state of one client.
 type StreamStatus struct {
 	Stream
-	Types []TypeStatus // in the order in which types are sent
+	Types []TypeStatus // types that the client subscribes to, in the order in which they are sent
 }
 
 // TypeStatus describes the state of one type at one client.

@@ -77,7 +77,7 @@ func groups(t *testing.T) (all []group) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		// in the order in which sources deliver objects
+		// sorted in the order in which sources deliver objects
 		slices.SortFunc(byName[name].objects, func(a, b corpusObject) int {
 			return strings.Compare(a.path(), b.path())
 		})

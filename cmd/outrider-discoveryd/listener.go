@@ -16,9 +16,10 @@ import (
 // listener serves xDS on one address.
 type listener struct {
 	part.Readiness
-	address  string
-	server   *xds.Server
-	identity *serverIdentity // nil: the listener does not use TLS
+	address string
+	server  *xds.Server
+	// certificate of the listener's TLS; nil: the listener does not use TLS
+	identity *serverIdentity
 }
 
 func newListener(address string, server *xds.Server, identity *serverIdentity) *listener {

@@ -17,7 +17,8 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 	proxy := explain.Proxy{Resources: w.snapshot, Router: c.kind == "router"}
 	said := explain.Explain(proxy, r.question(c))
 	said.Unknown = slices.DeleteFunc(said.Unknown, func(text string) bool {
-		return strings.Contains(text, "envoy.filters.http.grpc_stats") // this filter only counts
+		// the explanation omits this filter, which only counts
+		return strings.Contains(text, "envoy.filters.http.grpc_stats")
 	})
 	if got.Status == http.StatusBadRequest && (got.Body == "Bad Request" || r.path[0] != '/') {
 		w.codec++

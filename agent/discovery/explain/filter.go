@@ -62,7 +62,7 @@ func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	}
 	e.answer.Outcome, e.answer.Status = Answered, int(abort.GetHttpStatus())
 	if abort.GetGrpcStatus() != 0 {
-		e.answer.Status = 200 // for gRPC, the error is in a trailer
+		e.answer.Status = 200 // gRPC sends an error in a trailer, and the HTTP status is 200
 	}
 	return true
 }

@@ -25,10 +25,11 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 type goldenCase struct {
 	Proxy // the proxy, except for the functions that the next fields define
 
-	Policies  map[string]string // by name: kinds of objects that are origins of all resources
-	Filters   map[string]string // by name of a filter: the object that changed it
-	Hosts     map[string]string // by domain: the object that defines the virtual host
-	Refusals  map[string]string // by name of a resource: why it was refused
+	// kinds of objects that are origins of all resources, by the object's name
+	Policies  map[string]string
+	Filters   map[string]string // object that changed a filter, by the filter's name
+	Hosts     map[string]string // object that defines a virtual host, by domain
+	Refusals  map[string]string // reason why a resource was refused, by the resource's name
 	Endpoints map[string]Peer   // mode of mutual TLS by address
 	Requests  []Request
 }

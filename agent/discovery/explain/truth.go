@@ -1,7 +1,7 @@
 package explain
 
-// truth says whether a condition is satisfied. It is maybe if the request does not state a fact
-// that decides.
+// truth is the result of a condition. It is maybe if the request does not state a fact on which the
+// result depends.
 type truth int8
 
 const (

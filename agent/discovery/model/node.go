@@ -24,7 +24,8 @@ type Node struct {
 	Network      string            // network of the proxy; "": the default network
 	Identity     bool              // the proxy gets a certificate of the mesh over SDS
 	IPv6         bool              // captured connections may use IPv6
-	NameTable    bool              // its agent gets a table of names for DNS
+	// whether the proxy's agent gets a table of names for its DNS proxy
+	NameTable bool
 
 	Interception Interception
 	// IP addresses of the machine; nil if unknown or irrelevant

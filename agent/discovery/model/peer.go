@@ -85,7 +85,7 @@ func (w *World) PeerPolicy(node Node) PeerPolicy { return w.peers.of(node.Namesp
 // PeerAuthentications on the same level, the oldest one applies.
 func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy {
 	var policy PeerPolicy
-	var levels [3]*object.Object // for the mesh, the namespace and the workload
+	var levels [3]*object.Object // PeerAuthentications for the mesh, the namespace and the workload
 	for _, o := range p.objects {
 		selector := peerSpec(o).GetSelector().GetMatchLabels()
 		level := 0

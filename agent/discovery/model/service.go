@@ -18,7 +18,7 @@ type Service struct {
 	Ports     []Port           // ports by the age of their ServiceEntry, then in written order
 	Shadowed  []Shadow
 
-	// for each of Entries, the workloads that its selector matches
+	// workloads that the selector of each of Entries matches
 	chosen [][]*networking.WorkloadEntry
 	peers  *peerPolicies
 }

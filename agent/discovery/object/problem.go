@@ -13,7 +13,7 @@ import (
 type Problem struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // line in the file, from 1; 0 if the problem is in no file
-	// "Kind namespace/name"; "" if the object cannot be read
+	// object as "Kind namespace/name"; "" if the object cannot be read
 	Object string `json:"object,omitempty"`
 	// path of the field in the object: spec.http[0].route[1].weight
 	Field string `json:"field,omitempty"`

@@ -87,7 +87,8 @@ func (s *Store) lost(folder string) string {
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }
-	losses, counts := map[string]loss{}, map[loss]int{} // by directory of the missing files
+	// where each directory was lost, and how many files are missing for each such place
+	losses, counts := map[string]loss{}, map[loss]int{}
 	for _, file := range missing {
 		directory := filepath.Dir(file)
 		at, known := losses[directory]

@@ -35,7 +35,7 @@ type decoder struct {
 	envoy    bool // decodes messages of Envoy's API; see Envoy
 	seconds  bool // accepts only durations in seconds; see EnvoyStrictly
 	unlinked []Unlinked
-	unknowns []bool // with envoy: Finding.Unknown of each of problems
+	unknowns []bool // with envoy: whether each of problems is Unknown
 	// someUnknown reports whether one of problems is Unknown.
 	someUnknown bool
 }

@@ -37,7 +37,7 @@ type document struct {
 	// invalid objects whose only errors are Unknown; see Options.Tolerate
 	tolerable []*object.Object
 	unknown   bool      // an object has a field or value that is Unknown
-	again     time.Time // when to validate again; see Verdict
+	again     time.Time // time at which to validate the document again; see Verdict.Again
 }
 
 // reader reads the documents of one file.

@@ -19,7 +19,8 @@ type header struct {
 	labels, annotations map[string]string
 	spec, items         *yaml.Node
 	conditions          map[string]string
-	restricts           bool // by its spec, or another kind or apiVersion
+	// whether the object restricts access by its spec, or has another kind or apiVersion that does
+	restricts bool
 }
 
 // header reads the fields of an object beside its spec. Which ones are valid depends on the kind,

@@ -23,7 +23,8 @@ var (
 // that can restrict access, or the API group of such kinds. The key is empty for a part that does
 // not clearly name one policy, and has no namespace if that is not valid.
 func (r *reader) mentioned() (all []object.Key) {
-	text := bytes.ReplaceAll(r.text, []byte{0}, nil) // for UTF-16 without a byte order mark
+	// text in UTF-16 without a byte order mark has a zero byte in each character
+	text := bytes.ReplaceAll(r.text, []byte{0}, nil)
 	text = commentLine.ReplaceAll(text, nil)
 	var starts []int // starts of objects, because a line between documents may be missing
 	for _, at := range headerKey.FindAllSubmatchIndex(text, -1) {

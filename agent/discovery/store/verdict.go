@@ -13,7 +13,8 @@ import (
 // Verdict is the result of Options.ValidateAll for one object.
 type Verdict struct {
 	Findings []object.Finding
-	Again    time.Time // when Load must validate the object again; zero: when its text changes
+	// time at which Load must validate the object again; zero: only when its text changes
+	Again time.Time
 }
 
 // validated is a decoded object with the problems that validation has found.

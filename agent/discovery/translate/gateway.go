@@ -15,11 +15,12 @@ import (
 // forwards connections (Filters).
 type GatewayChain struct {
 	Name        string
-	ServerNames []string                      // server names (SNI); nil or "*" matches all
-	TLS         *networking.ServerTLSSettings // nil: plain text or TLS passthrough
-	RouteName   string
-	StatPrefix  string // prefix of statistics; "": that of the listener
-	Filters     []*listenerv3.Filter
+	ServerNames []string // server names (SNI); nil or "*" matches all
+	// settings of TLS that the server terminates; nil: plain text or TLS passthrough
+	TLS        *networking.ServerTLSSettings
+	RouteName  string
+	StatPrefix string // prefix of statistics; "": that of the listener
+	Filters    []*listenerv3.Filter
 }
 
 // HTTPRouteName returns Istio's name of the route configuration of a plain HTTP port of a gateway:

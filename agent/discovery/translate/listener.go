@@ -41,7 +41,8 @@ type Outbound struct {
 	Port    uint32
 	// the listener is not bound, and gets captured connections to its address and port
 	Captured bool
-	IPv6     bool // if Captured and for all IPv4 addresses: also for all IPv6 addresses
+	// whether a captured listener for all IPv4 addresses is also for all IPv6 addresses
+	IPv6 bool
 	// name of the route configuration; "": connections are not parsed as HTTP
 	Routes      string
 	Sniff       bool         // Envoy detects HTTP, and forwards connections with other content

@@ -47,7 +47,7 @@ func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 		return e.MutualTLS && !e.PlainText
 	}
 	if !slices.ContainsFunc(endpoints, func(e model.Endpoint) bool { return mutual(&e) }) {
-		return // without this secret the cluster need not wait for it
+		return // without TLS the cluster refers to no secret, and so does not wait for one
 	}
 	d.mutual = mutual
 	d.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{

@@ -23,7 +23,8 @@ type ownRoute struct {
 // that has precedence.
 type shadow struct {
 	host string
-	// by match, and by prefix (see prefixKey): the first VirtualService with a route for it
+	// first VirtualService with a route for a match, by the match's key and by its prefix (see
+	// prefixKey)
 	claimed  map[string]*model.Routing
 	problems []object.Problem
 }

@@ -57,7 +57,7 @@ func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
 // faultShare checks the percentage of requests with a fault. old reports whether the deprecated
 // field for it is set.
 func (c *checker) faultShare(field string, p *networking.Percent, old bool) {
-	const least = 0.0001 // in percent, because Envoy counts in millionths
+	const least = 0.0001 // smallest percentage: Envoy counts in millionths
 	c.percent(field+".percentage", p)
 	switch {
 	case p == nil && old:

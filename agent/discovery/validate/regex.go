@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// in bytes; Istio's limit, which also limits the size of the compiled expression
+	// Istio's limit for a regular expression in bytes, which also limits its compiled size
 	longestRegex = 1024
 	// largestRegex bounds the number of instructions of one expression in Envoy. Envoy refuses all
 	// routes of a port if an expression has more than re2.max_program_size.error_level, which the

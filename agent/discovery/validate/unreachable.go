@@ -30,9 +30,11 @@ func (c *checker) unreachable(v *networking.VirtualService) {
 
 // reached records the matches of earlier routes.
 type reached struct {
-	all   string                 // route that matches everything, if any
-	same  map[string]string      // by the encoding of a match: the field of the first equal match
-	paths map[string][]pathMatch // by the encoding of the other conditions: the paths of matches
+	all string // route that matches everything, if any
+	// field of the first match of several equal ones, by the match's encoding
+	same map[string]string
+	// paths of matches, by the encoding of the matches' other conditions
+	paths map[string][]pathMatch
 }
 
 type pathMatch struct {

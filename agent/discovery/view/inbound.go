@@ -20,7 +20,7 @@ import (
 // inbound manages the inbound traffic of a sidecar: to the ports of its Sidecar's ingress
 // listeners, else to the ports of services that have an endpoint on this host.
 type inbound struct {
-	// by host, the ports that services of the host have on this machine
+	// ports of services with an endpoint on this machine, by the service's host
 	served map[string][]served
 	own    map[uint32]inboundPort // ports that have a listener of their own
 }

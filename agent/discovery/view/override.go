@@ -85,7 +85,7 @@ func (v *View) setOf(r *resource.Resource) *patch.Set {
 	if len(differing(refused, stored.Refused))+len(differing(stored.Refused, refused)) > 0 {
 		return v.patches.set // the EnvoyFilters have changed, so the newest ones are tried
 	}
-	stored.Refused = refused // the same objects at their current positions
+	stored.Refused = refused // replaced by equal objects that have the current positions
 	set := patch.NewSet(v.cache.filters(stored.Filters), v.node)
 	v.patches.overrides[key] = &override{stored, set, v.patches.set.Apply(r).Used}
 	return set

@@ -94,7 +94,8 @@ func (s *secrets) publish(v *View) {
 	for i, secret := range needed {
 		unit := "secret/" + secret.Name()
 		origins := s.origins(secret)
-		var out *resource.Resource // nil for a credential, which the SDS server provides
+		// resource to publish; nil for a credential, which the SDS server provides
+		var out *resource.Resource
 		var err error
 		if secret.Credential == "" {
 			out, err = secret.Resource(found[i].Fingerprint, origins...)

@@ -16,8 +16,8 @@ const httpPort = 80
 // loopback or for captured connections, and the inbound traffic.
 type sidecar struct {
 	ports   map[uint32]*port
-	hosts   map[string][]uint32 // by host: ports that have a virtual host for it
-	members map[string][]uint32 // by host: ports that have a service for it
+	hosts   map[string][]uint32 // ports that have a virtual host for a host
+	members map[string][]uint32 // ports that have a service for a host
 	readers readers
 	scope   *model.Scope
 	inbound inbound

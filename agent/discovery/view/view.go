@@ -27,7 +27,7 @@ type View struct {
 	feed  *resource.Feed
 
 	units    map[string][]resource.Key   // keys of the resources that each unit publishes
-	owners   map[resource.Key]string     // by resource: the unit that published it last
+	owners   map[resource.Key]string     // unit that published a resource last
 	problems map[string][]object.Problem // problems of each unit by its name
 	// changes for the next publication; nil: removed
 	change    map[resource.Key]*resource.Resource
@@ -161,7 +161,7 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 		}
 	}
 	for _, key := range before {
-		// if not equal, another unit publishes it now
+		// a resource may have moved to another unit, which now publishes it
 		if !slices.Contains(keys, key) && v.owners[key] == unit {
 			delete(v.owners, key)
 			v.retract(key)
@@ -232,7 +232,8 @@ func (v *View) orphanedBindings() {
 type Cache struct {
 	byHost   map[string][]translated
 	byFilter map[*object.Object]*patch.Filter
-	tables   map[tableKey]*resource.Resource // of names
+	// encoded tables of names for DNS proxies, shared by views
+	tables map[tableKey]*resource.Resource
 }
 
 type translated struct {

@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	maxOfAddress  = maxConcurrent / 2 // reviews at a time of one address
-	refusedRate   = 2                 // refused reviews per second of one address
-	refusedAtOnce = 20                // the same after a pause
+	maxOfAddress = maxConcurrent / 2 // concurrent reviews for one address
+	refusedRate  = 2                 // refused reviews per second for one address
+	// refused reviews for one address at once, after a time without any
+	refusedAtOnce = 20
 	maxAddresses  = 4096
 )
 
-// addresses bounds what clients of one address make the API server do with tokens that it refuses:
-// a user of this host, an IPv4 address or a /64.
+// addresses bounds how many tokens that it refuses the API server must review for the clients of
+// one address: a user of this host, an IPv4 address or a /64.
 type addresses struct {
 	mu    sync.Mutex
 	known map[admission.Key]*address
-	other *address  // of those beyond maxAddresses
-	swept time.Time // last removal of idle ones
+	other *address  // common state of all addresses beyond maxAddresses
+	swept time.Time // time of the last removal of idle addresses
 }
 
-// address is the state of one.
+// address is the state of the clients of one address.
 type address struct {
-	turns chan struct{} // of its reviews
-	rate  *rate.Limiter // of refused ones
+	turns chan struct{} // holds an element for each running review
+	rate  *rate.Limiter // limits the rate of refused reviews
 }
 
 func newAddresses() addresses {
@@ -41,7 +42,7 @@ func newAddress() *address {
 		rate: rate.NewLimiter(refusedRate, refusedAtOnce)}
 }
 
-// of returns the state of an address.
+// of returns the state of the clients of an address.
 func (a *addresses) of(key admission.Key) *address {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -44,7 +44,7 @@ type collection struct {
 	optional  bool // without permission the collection counts as empty
 	trim      func(runtime.Object)
 
-	known  map[string]string   // by namespace/name: UID and version of each object
+	known  map[string]string   // UID and version of each object, by namespace/name
 	stale  map[string]struct{} // objects of known that are missing in an empty list
 	listed bool                // the first list is complete, or there is nothing to list
 

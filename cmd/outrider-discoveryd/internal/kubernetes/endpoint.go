@@ -22,7 +22,7 @@ type slice struct {
 // endpoint is an address, with its pod if it has one.
 type endpoint struct {
 	address string
-	pod     string // "namespace/name" of the pod, or ""
+	pod     string // pod of the endpoint as "namespace/name", or ""
 	node    string
 }
 

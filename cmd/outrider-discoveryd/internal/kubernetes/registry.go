@@ -30,7 +30,7 @@ type Registry struct {
 
 // service is a Service with its endpoints.
 type service struct {
-	spec    *spec // nil: there are EndpointSlices but no Service
+	spec    *spec // spec of the Service; nil: there are EndpointSlices but no Service
 	slices  map[string]*slice
 	objects []*object.Object // ServiceEntries that were sent last
 }

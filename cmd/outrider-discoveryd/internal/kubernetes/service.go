@@ -28,7 +28,7 @@ type spec struct {
 	family                string // address family of the first address
 	ports                 []*networking.ServicePort
 	selector              map[string]string // selects Pods and WorkloadEntries; nil: none
-	// if there is a selector: the ports, with target ports for WorkloadEntries
+	// ports of a Service with a selector, with target ports for WorkloadEntries
 	workloadPorts []*networking.ServicePort
 	externalName  string
 }

@@ -93,7 +93,8 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 		return batch, false
 	}
 	base := before
-	if l.empty[r.typeURL] { // only removals of objects that are not in the empty list
+	// the response changes the empty list, not the objects that were retained
+	if l.empty[r.typeURL] {
 		delete(l.empty, r.typeURL)
 		base = nil
 	}

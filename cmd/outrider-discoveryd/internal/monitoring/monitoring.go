@@ -31,7 +31,7 @@ var (
 
 const (
 	metricsAtOnce = 4
-	writeTime     = time.Minute // for an answer: a debug page may take 30 s
+	writeTime     = time.Minute // time-out for an answer: a debug page may take 30 s
 )
 
 // Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.

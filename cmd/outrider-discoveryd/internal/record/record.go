@@ -33,7 +33,7 @@ import (
 const (
 	startWait  = 10 * time.Second // longest wait for all sources to synchronise
 	poll       = 50 * time.Millisecond
-	writeDelay = 5 * time.Second // after a change, at least
+	writeDelay = 5 * time.Second // least time between a change of a state and writing it
 	writeShare = 100             // a write lasts at most this part of the time
 )
 
