@@ -90,7 +90,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	if err != nil {
 		return nil, err
 	}
-	handler := &signalHandler{signals: received, reloader: reloads, discovery: m.discovery,
+	handler := &signalHandler{signals: received, reloader: reloads,
 		supervisor: e.supervisor, log: b.log, stopper: &stopper{base: b, life: life, state: state,
 			supervisor: e.supervisor, capture: m.capture, health: checker, relay: m.relay}}
 	start := &starter{base: b, state: state, claims: e.claims, maker: maker.Maker, bootstraps: boots,

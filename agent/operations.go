@@ -25,11 +25,10 @@ type backend struct {
 
 // configuration has the operations on the configuration.
 type configuration struct {
-	options   config.Options
-	reloader  *reloader
-	discovery *discovery.Server
-	board     *condition.Board
-	checker   blueprint.Checker // its Folder is that of the configuration in force
+	options  config.Options
+	reloader *reloader
+	board    *condition.Board
+	checker  blueprint.Checker // its Folder is that of the configuration in force
 }
 
 // Reload reloads like SIGHUP and returns the outcome.
@@ -40,7 +39,6 @@ func (o configuration) Reload(
 	if request.Systemctl {
 		reason = "systemctl reload"
 	}
-	o.discovery.Proceed()
 	result, err := o.reloader.Reload(ctx, reason, request, progress)
 	for _, c := range o.board.Conditions() {
 		if c.Code == discovery.ConditionProblems || c.Code == ports.ConditionUnbound &&
@@ -72,7 +70,6 @@ func (o configuration) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 
 // BeginReload begins a reload and returns its ID.
 func (o configuration) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
-	o.discovery.Proceed()
 	return o.reloader.Begin(ctx, "D-Bus request", ifChanged)
 }
 

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/part"
@@ -35,7 +34,6 @@ type signalHandler struct {
 	signals    signals
 	stopper    *stopper
 	reloader   *reloader
-	discovery  *discovery.Server
 	supervisor *epoch.Supervisor
 	log        *slog.Logger
 }
@@ -55,7 +53,6 @@ func (h *signalHandler) Run(ctx context.Context) error {
 			switch received {
 			case unix.SIGHUP:
 				// The reloader logs the outcome.
-				h.discovery.Proceed()
 				running.Go(func() { _, _ = h.reloader.Reload(ctx, "SIGHUP", api.ReloadRequest{}, nil) })
 			case unix.SIGUSR1:
 				running.Go(func() { h.reopenLogs(ctx) })

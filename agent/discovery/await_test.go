@@ -8,15 +8,14 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 )
 
 // TestAwait_ServesNothingWithoutAPath: a path that does not exist at the start may contain a
 // PeerAuthentication, on a file system that is not mounted yet. Nothing is served until the path
-// exists, or a person decides to serve without it.
+// exists, whatever is reloaded.
 func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
-	for _, end := range []string{"appears", "appears empty", "proceed", "becomes readable"} {
+	for _, end := range []string{"appears", "appears empty", "becomes readable"} {
 		t.Run(end, func(t *testing.T) {
 			folder := t.TempDir()
 			missing, file := filepath.Join(folder, "mount"), filepath.Join(folder, "mesh.yaml")
@@ -37,14 +36,15 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 			if n := served(); n > 0 {
 				t.Errorf("%d listeners", n)
 			}
-			for _, want := range []string{missing + ":1: " + wrong, `run "outrider reload"`} {
+			must(t, server.Reload(discovery.Settings{Namespace: "shop"}))
+			must(t, server.Rescan(t.Context()))
+			for _, want := range []string{missing + ":1: " + wrong,
+				"create an empty file " + missing + "/empty.yaml"} {
 				if why := server.Closed(); !strings.Contains(why, want) {
 					t.Errorf("closed: %q lacks %q", why, want)
 				}
 			}
 			switch end {
-			case "proceed":
-				server.Proceed()
 			case "appears":
 				must(t, os.Mkdir(missing, 0o700))
 				write(t, filepath.Join(missing, "peers.yaml"), "apiVersion: security.istio.io/v1\n"+
@@ -71,18 +71,5 @@ func TestAwait_NotWithoutIdentity(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
 	if why := server.Closed(); why != "" {
 		t.Error(why)
-	}
-}
-
-// TestAwait_NamesTheCommandsOfTheProgram: the fixes of a server in a program other than outriderd
-// contain that program's commands.
-func TestAwait_NamesTheCommandsOfTheProgram(t *testing.T) {
-	server, _ := start(t, discovery.Options{Files: []string{t.TempDir() + "/missing"}, Await: true,
-		Program: store.Program{Files: "its [[source]]", Name: "outrider-discoveryd",
-			Reload: "systemctl reload outrider-discoveryd"}})
-	const want = `mount or create it, take it out of its [[source]], or run "systemctl reload ` +
-		`outrider-discoveryd" to serve without it`
-	if why := server.Closed(); !strings.Contains(why, want) {
-		t.Errorf("closed: %q lacks %q", why, want)
 	}
 }

@@ -142,7 +142,6 @@ func TestClosed_WithoutRequiredSource(t *testing.T) {
 	server.Accept(batch(true, "10.0.0.1"))
 	runServer(t, server)
 	feed := feedOf(t, server, "sidecar")
-	server.Proceed()
 	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{{
 		Path: "kubernetes:ServiceEntry/shop/web", Text: []byte(fmt.Sprintf(webEntry, "a", "10.0.0.2"))}}})
 	if n := len(versions(feed)); n > 0 ||

@@ -16,9 +16,10 @@ type configuration struct {
 	loaded    bool
 	world     *model.World
 	cache     *view.Cache
-	stored    []Problem        // problems that the store has found
-	held      []*object.Object // last good versions that the store has in force
-	away      []string         // directories whose objects are among held
+	stored    []Problem         // problems that the store has found
+	held      []*object.Object  // last good versions that the store has in force
+	away      []string          // directories whose objects are among held
+	folders   map[string]uint64 // directories with policies; see store.Options
 	objects   map[object.Kind]int
 	refs      references
 
@@ -55,7 +56,7 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 // recordStore copies the problems and the last good versions of the store. Only Run may call it.
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
-	c.held, c.away = c.store.Held(), c.store.Away()
+	c.held, c.away, c.folders = c.store.Held(), c.store.Away(), c.store.Folders()
 	if p, ok := c.store.Unlisted(); ok {
 		c.unlisted = nothingServed(p)
 	}

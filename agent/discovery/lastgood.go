@@ -3,6 +3,7 @@ package discovery
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -67,7 +68,8 @@ func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.config
-	state := lastgood.State{Objects: c.held, Away: c.away, Checked: c.store.Has(object.EnvoyFilter)}
+	state := lastgood.State{Objects: c.held, Away: c.away, Folders: c.folders,
+		Checked: c.store.Has(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
 		if len(state.Mesh) == 0 { // empty text: Istio's defaults are in force
@@ -95,7 +97,7 @@ func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
 	if !s.persisted.stale && now.Checked == last.Checked &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) &&
-		bytes.Equal(now.Mesh, last.Mesh) &&
+		maps.Equal(now.Folders, last.Folders) && bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/typedconfig"
 )
@@ -34,9 +33,9 @@ type Options struct {
 	// share all resources, and such listeners must name their bind address.
 	OwnAddresses bool
 
-	// Await makes the server wait while one of Files has not existed, or could not be listed, since
-	// the start: it may contain policies. Until it was listed or Proceed is called, nothing is
-	// served.
+	// Await makes the server wait while one of Files, or a directory that had policies in an earlier
+	// run, has not existed, or could not be listed, since the start: it may contain policies. Until
+	// it was listed, nothing is served.
 	Await bool
 
 	// LastGood is the file (mode 0600) that stores versions in force whose files are invalid now.
@@ -99,8 +98,6 @@ type Options struct {
 	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
 	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
 	AgentDenied Denied
-
-	Program store.Program // how people operate the server; zero: as outriderd
 
 	// shows problems as a condition and events; nil: problems are only returned
 	Board  *condition.Board

@@ -47,7 +47,6 @@ type Server struct {
 	reconsider chan struct{} // receives after a change of newer
 	// the proxies' Envoy is newer than the linked API; see filterCheck
 	newer    atomic.Bool
-	proceed  chan struct{} // receives a call of Proceed
 	nacked   chan struct{} // receives after a change of a feed's refusals
 	accepted accepted      // batches that Accept received and no push has applied yet
 	received chan struct{} // receives after a change of accepted
@@ -93,12 +92,11 @@ func New(options Options) (*Server, error) {
 	lastGood, stale := readLastGood(options)
 	s := &Server{
 		options: options, settings: options.Settings,
-		persisted: persisted{state: lastGood, stale: stale},
-		ended:     make(chan struct{}),
-		rescan:    make(chan chan struct{}),
-		calls:     make(chan func()),
-		proceed:   make(chan struct{}, 1), reconsider: make(chan struct{}, 1),
-		wake:      make(chan struct{}, 1),
+		persisted:  persisted{state: lastGood, stale: stale},
+		ended:      make(chan struct{}),
+		rescan:     make(chan chan struct{}),
+		calls:      make(chan func()),
+		reconsider: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		nacked: make(chan struct{}, 1), received: make(chan struct{}, 1), mesh: mesh.Default(),
 		views: map[string]*served{},
@@ -115,7 +113,8 @@ func New(options Options) (*Server, error) {
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.config = &configuration{namespace: options.Settings.Namespace,
-		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.Away}
+		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.Away,
+		folders: lastGood.Folders}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
@@ -124,8 +123,8 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
 		LastGood: lastGood.Objects, Away: lastGood.Away,
-		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources, Required: o.Required,
-		Program: o.Program})
+		Folders: lastGood.Folders, FoldersLost: lastGood.Lost,
+		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources, Required: o.Required})
 }
 
 // Run reads the files, and reads changed files again, until the context ends. It returns nil.
@@ -172,8 +171,6 @@ func (s *Server) Run(ctx context.Context) error {
 			s.read((*store.Store).Load, nil)
 		case <-s.keySets.Changed():
 			s.publishKeySets()
-		case <-s.proceed:
-			s.proceedNow()
 		case <-s.nacked:
 			s.refused()
 		case <-s.awaited():

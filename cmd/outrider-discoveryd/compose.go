@@ -87,8 +87,6 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		Refusals:     filepath.Join(c.StateDir, "refusals"),
 		KeySets:      filepath.Join(c.StateDir, "key-sets"),
 		EncodeObject: mcp.Encode, NameTables: true,
-		Program: store.Program{Files: "its [[source]]", Name: "outrider-discoveryd",
-			Reload: "systemctl reload outrider-discoveryd"},
 		Changes: files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err

@@ -178,7 +178,6 @@ func (r *reloader) reload(requested bool) {
 	apply := r.server.Configure
 	if requested {
 		apply = r.server.Reload
-		r.server.Proceed()
 		r.recorder.Reload()
 		for _, s := range r.sources {
 			if cautious, ok := s.(interface{ Reload() }); ok {

@@ -51,7 +51,7 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "a condition names the folder and the cure", func() bool {
 		standing := conditions(t, r)
 		return len(standing) == 1 && strings.Contains(standing[0], folder) &&
-			strings.Contains(standing[0], "rename or mount it back")
+			strings.Contains(standing[0], "mount or move it back")
 	})
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("GET without the folder: %d %v", code, err)
@@ -67,7 +67,8 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 }
 
 // TestMesh_MissingFolderIsAwaited starts without the folder of the mesh, on a host without an
-// identity: it may have policies and be on a file system that is not mounted yet.
+// identity: it may have policies and be on a file system that is not mounted yet. No reload serves
+// without it.
 func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -80,6 +81,10 @@ func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 		ready, why := r.Ready()
 		return !ready && strings.Contains(why, folder+":1: does not exist")
 	})
+	r.Outrider("reload")
+	if ready, why := r.Ready(); ready || !strings.Contains(why, folder+":1: does not exist") {
+		t.Errorf("after a reload: ready %v, %s", ready, why)
+	}
 	if err := os.Rename(folder+".away", folder); err != nil {
 		t.Fatal(err)
 	}

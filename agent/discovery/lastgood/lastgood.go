@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -27,6 +29,9 @@ import (
 type State struct {
 	Objects []*object.Object
 	Away    []string // paths of Objects whose files were missing, see store.Options
+	// Folders are the inodes of the directories that had policies, see store.Options.
+	Folders map[string]uint64
+	Lost    bool // the file exists and could not be read
 	// Checked reports whether there are EnvoyFilters, and whether those with fields that Envoy's
 	// API does not have are refused. Older agents applied them.
 	Checked bool
@@ -39,7 +44,7 @@ type State struct {
 
 // Empty reports whether everything in force is as in the files, so that nothing must be persisted.
 func (s State) Empty() bool {
-	return !s.Checked && len(s.Objects) == 0 && len(s.Mesh) == 0 && s.Reverted == nil
+	return !s.Checked && len(s.Objects)+len(s.Mesh)+len(s.Folders) == 0 && s.Reverted == nil
 }
 
 const (
@@ -49,10 +54,11 @@ const (
 
 // written is the JSON form of the file's content.
 type written struct {
-	Version int      `json:"version"`
-	Objects []Record `json:"objects,omitempty"`
-	Away    []string `json:"away,omitempty"`
-	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the MeshConfig's file, in any encoding
+	Version int               `json:"version"`
+	Objects []Record          `json:"objects,omitempty"`
+	Away    []string          `json:"away,omitempty"`
+	Folders map[string]uint64 `json:"folders,omitempty"`
+	Mesh    []byte            `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
 	Checked bool `json:"checked,omitempty"`
 
@@ -96,9 +102,10 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		err = fmt.Errorf("it is of version %d, and %d is what is read", in.Version, version)
 	}
 	if err != nil {
-		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
+		return State{Lost: true},
+			[]error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Checked: in.Checked, Away: in.Away}
+	state := State{Mesh: in.Mesh, Checked: in.Checked, Away: in.Away, Folders: in.Folders}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)
@@ -106,12 +113,30 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 			wrong = append(wrong,
 				fmt.Errorf("the last good version of %s %s/%s, of %s, is not valid any more: %w",
 					r.Kind, r.Namespace, r.Name, resource.Position(r.File, r.Line), err))
+			if r.Kind.Restricts() {
+				state.doubt(r.File)
+			}
 			continue
 		}
 		state.Objects = append(state.Objects, o)
 	}
 	wrong = append(wrong, in.readReverted(&state, namespace, validate)...)
 	return state, wrong
+}
+
+// doubt removes the paths from Away that are away with a policy that is unusable: what they restrict
+// is unknown then.
+func (s *State) doubt(file string) {
+	s.Away = slices.DeleteFunc(s.Away, func(path string) bool {
+		if file != path && !strings.HasPrefix(file, path+"/") {
+			return false
+		}
+		if s.Folders == nil {
+			s.Folders = map[string]uint64{}
+		}
+		s.Folders[path] = 0
+		return true
+	})
 }
 
 func read(path string) ([]byte, error) {
@@ -128,8 +153,8 @@ func read(path string) ([]byte, error) {
 }
 
 // Write atomically replaces a file by one with a state. If the state is empty, it removes the file.
-// The file has mode 0600, because objects may contain secrets. A state of more than maxBytes is an
-// error, and the file is removed as well.
+// The file has mode 0600, because objects may contain secrets. Of a state of more than maxBytes it
+// writes only Folders, and returns an error.
 func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
@@ -139,7 +164,7 @@ func Write(path string, state State) error {
 		return err
 	}
 	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects,
-		Away: state.Away}
+		Away: state.Away, Folders: state.Folders}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}
@@ -148,9 +173,13 @@ func Write(path string, state State) error {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
+		rest := State{}
+		if len(state.Objects)+len(state.Mesh) > 0 {
+			rest.Folders = state.Folders
+		}
 		return errors.Join(
 			fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept",
-				len(text), maxBytes), remove(path))
+				len(text), maxBytes), Write(path, rest))
 	}
 	if err := renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(),
 		renameio.WithTempDir(filepath.Dir(path))); err != nil {

@@ -70,7 +70,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	all := objects(t)
 	want := lastgood.State{
-		Objects: all, Mesh: []byte("connectTimeout: 1s\n"),
+		Objects: all, Mesh: []byte("connectTimeout: 1s\n"), Away: []string{"/mesh.d/away"},
+		Folders: map[string]uint64{"/mesh.d": 1<<64 - 1},
 	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {
@@ -195,6 +196,9 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 		if !state.Empty() || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), test.want) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
+		if lost := !strings.Contains(wrong[0].Error(), "not valid any more"); state.Lost != lost {
+			t.Errorf("%s: lost %v", test.name, state.Lost)
+		}
 	}
 	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.Empty() ||
 		len(wrong) != 1 {
@@ -222,5 +226,35 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("what was there before: %v", err)
+	}
+	folders := map[string]uint64{"/mesh.d": 1}
+	if err := lastgood.Write(path, lastgood.State{Folders: folders,
+		Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil {
+		t.Error("too large: no error")
+	}
+	got, wrong := lastgood.Read(path, "default", nothing)
+	if want := (lastgood.State{Folders: folders}); !cmp.Equal(got, want) || len(wrong) > 0 {
+		t.Errorf("too large: %v, %v", got, wrong)
+	}
+}
+
+// TestUnusablePolicyOfAPathThatIsAway reads a policy that is not valid any more: the path counts as
+// one with unknown policies.
+func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "last-good.json")
+	for kind, want := range map[string]lastgood.State{
+		"AuthorizationPolicy": {Away: []string{"/mesh.d/bc"},
+			Folders: map[string]uint64{"/mesh.d/b": 0}},
+		"ServiceEntry": {Away: []string{"/mesh.d/b", "/mesh.d/bc"}},
+	} {
+		if err := os.WriteFile(path, []byte(`{"version":1,"away":["/mesh.d/b","/mesh.d/bc"],`+
+			`"objects":[{"kind":"`+kind+`","namespace":"shop","name":"a","file":"/mesh.d/b/c/a.yaml",`+
+			`"spec":{"odd":1}}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, wrong := lastgood.Read(path, "default", validate.Object)
+		if diff := cmp.Diff(want, got); diff != "" || len(wrong) != 1 {
+			t.Errorf("%s: %v (-want +got):\n%s", kind, wrong, diff)
+		}
 	}
 }

@@ -1,34 +1,47 @@
 package store
 
 import (
-	"cmp"
+	"errors"
+	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Awaits reports whether some path of Options.Await could not be listed so far, and whether one of
-// these can be listed now.
+// Awaits reports whether a path is away or missing, and whether one of them may be there now.
 func (s *Store) Awaits() (awaits, appeared bool) {
 	for path := range s.awaited {
-		_, problem := s.roots[path]
-		if _, away := s.away[path]; !problem && !away {
-			continue // the path was not read yet
+		if _, problem := s.roots[path]; problem { // else it is not read yet
+			awaits, appeared = true, appeared || rootError(path) == nil
 		}
-		awaits, appeared = true, appeared || rootError(path) == nil
+	}
+	for path := range s.away {
+		awaits, appeared = true, appeared || s.lost(path) == ""
+	}
+	for _, p := range s.missing {
+		if p.File != "" {
+			err := rootError(p.File)
+			awaits, appeared = true, appeared || s.lost(p.File) == "" &&
+				(err == nil || errors.Is(err, fs.ErrNotExist))
+		}
 	}
 	return awaits, appeared
 }
 
-// Unlisted returns the problem that policies are unknown: not all files of a configured path were
-// ever found, or a required source has never delivered its complete state. ok is false if there is
-// no such problem.
+// Unlisted returns the problem that policies are unknown: not all files of a configured path, or of
+// one of Options.Folders, were ever found, or a required source has never delivered its complete
+// state. ok is false if there is no such problem.
 func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
 			return p, true
 		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(s.missing)) {
+		return s.missing[folder], true
 	}
 	for _, source := range s.options.Required {
 		if !s.complete[source] {
@@ -39,7 +52,21 @@ func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	return object.Problem{}, false
 }
 
-// rootError returns why a configured path does not exist, or why the directory cannot be listed.
+// recordRoot records whether a scan of a configured path has found all files. err is its error.
+func (s *Store) recordRoot(path string, err error) {
+	delete(s.roots, path)
+	if _, missing := s.missing[path]; !missing {
+		s.listed[path] = s.listed[path] || err == nil
+		if !errors.Is(err, fs.ErrNotExist) && rootError(path) == nil {
+			delete(s.awaited, path)
+		}
+	}
+	if err != nil {
+		s.roots[path] = s.unreadableRoot(path, err)
+	}
+}
+
+// rootError returns why a path does not exist, or why the directory cannot be listed.
 func rootError(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -50,14 +77,4 @@ func rootError(path string) error {
 		return err
 	}
 	return directory.Close()
-}
-
-// Proceed ends the wait for paths that cannot be listed: they count as empty.
-func (s *Store) Proceed() {
-	for path := range s.awaited {
-		delete(s.awaited, path)
-		if _, problem := s.roots[path]; problem {
-			s.roots[path] = s.unreadableRoot(path, cmp.Or(rootError(path), os.ErrNotExist))
-		}
-	}
 }

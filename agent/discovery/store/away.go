@@ -13,8 +13,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// A path is away if its file system is not mounted any more. A configured path is also away if it
-// does not exist any more. Its objects are not deleted: they stay in force, also in the next store.
+// A path is away if its file system is not mounted any more: it is an empty directory, and another
+// one than before. A configured path is also away if it does not exist any more. Its objects are not
+// deleted: they stay in force, also in the next store.
 
 // Away returns the paths that are away. They are Options.Away of the next store.
 func (s *Store) Away() []string { return slices.Sorted(maps.Keys(s.away)) }
@@ -23,7 +24,10 @@ func (s *Store) Away() []string { return slices.Sorted(maps.Keys(s.away)) }
 func (s *Store) restore(away []string) {
 	s.restored = map[object.Key]*object.Object{}
 	for _, folder := range away {
-		s.devices[folder] = 0 // no file system has the device 0
+		s.folders[folder] = folderID{} // no directory has it
+		maps.DeleteFunc(s.missing, func(known string, _ object.Problem) bool {
+			return within(folder, known)
+		})
 		for path, objects := range s.held {
 			if within(folder, path) && s.files[path] == nil {
 				s.replace(path, &file{objects: objects, held: objects}, s.restored)
@@ -33,8 +37,8 @@ func (s *Store) restore(away []string) {
 }
 
 // vanished reports whether a configured path that contained files has disappeared: it was removed,
-// renamed or unmounted (which leaves an empty directory of another file system). Users hardly mean
-// to delete all objects in this way, which would stop all traffic.
+// renamed or unmounted (which leaves another directory, which is empty). Users hardly mean to delete
+// all objects in this way, which would stop all traffic.
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
@@ -46,15 +50,11 @@ func (s *Store) vanished(root string) bool {
 		return false
 	}
 	how := s.lost(root)
-	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
-		how = "is gone"
-	}
 	if how == "" {
 		return false
 	}
 	delete(s.roots, root)
-	s.away[root] = awayProblem(root, how, held, fmt.Sprintf("rename or mount it back, or take "+
-		"it out of %s and restart %s", s.options.Program.Files, s.options.Program.Name))
+	s.away[root] = s.awayProblem(root, how, held)
 	return true
 }
 
@@ -64,20 +64,19 @@ func holdsNothing(folder string) bool {
 	return err == nil && nothing
 }
 
-// lost returns why a directory is empty although its content was not deleted: an unmounted
-// directory is an empty one of another file system, or a link without a target. It returns "" if
-// the directory is not lost.
+// lost returns why a configured path or a directory is empty although its content was not deleted:
+// an unmounted directory is another one, which is empty, or a link without a target. It returns ""
+// if the path is not lost.
 func (s *Store) lost(folder string) string {
-	before, known := s.devices[folder]
-	if !known {
-		return ""
-	}
+	before, known := s.folders[folder]
 	info, err := os.Stat(folder)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && isLink(folder):
+	case errors.Is(err, fs.ErrNotExist) && known && isLink(folder):
 		return "is a link to what is gone"
-	case err == nil && info.IsDir() && fingerprintOf(info).device != before && holdsNothing(folder):
-		return "is empty, and on another file system than before"
+	case errors.Is(err, fs.ErrNotExist) && slices.Contains(s.options.Paths, folder):
+		return "is gone"
+	case err == nil && info.IsDir() && known && !before.is(folderOf(info)) && holdsNothing(folder):
+		return "is empty, and may be a mount point"
 	}
 	return ""
 }
@@ -105,22 +104,9 @@ func (s *Store) retainAway(path string, missing []string) (others []string) {
 		counts[at]++
 	}
 	for at, n := range counts {
-		s.away[at.folder] = awayProblem(at.folder, at.how, n, "mount it back or remove it")
+		s.away[at.folder] = s.awayProblem(at.folder, at.how, n)
 	}
 	return others
-}
-
-// recordDevices records the file systems of the directories that a scan has found at and below a
-// path, except directories that are away.
-func (s *Store) recordDevices(path string, found map[string]uint64) {
-	maps.DeleteFunc(s.devices, func(folder string, _ uint64) bool {
-		return within(path, folder) && !s.isAway(folder)
-	})
-	for folder, device := range found {
-		if !s.isAway(folder) {
-			s.devices[folder] = device
-		}
-	}
 }
 
 func (s *Store) isAway(folder string) bool {
@@ -132,11 +118,30 @@ func (s *Store) isAway(folder string) bool {
 	return false
 }
 
-func awayProblem(path, how string, files int, fix string) object.Problem {
-	what := "file stays"
-	if files > 1 {
-		what = "files stay"
+// awayProblem returns the problem of a path that is away. files is the number of its files whose
+// objects are in force; 0: what it had is unknown.
+func (s *Store) awayProblem(path, how string, files int) object.Problem {
+	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
+		Fix: s.emptied(path, "mount or move it back")}
+	switch files {
+	case 0:
+		p.Severity, p.Message = condition.Error, how+": "+mayRestrictText
+	case 1:
+		p.Message = how + ": its 1 file stays in force as last read"
+	default:
+		p.Message = fmt.Sprintf("%s: its %d files stay in force as last read", how, files)
 	}
-	return object.Problem{File: path, Line: 1, Severity: condition.Warning,
-		Message: fmt.Sprintf("%s: its %d %s in force as last read", how, files, what), Fix: fix}
+	return p
+}
+
+const mayRestrictText = "it may have access policies and be on a file system that is not mounted, " +
+	"so nothing is served"
+
+// emptied returns what to do about a path that is away or does not exist: otherwise, or if it is to
+// have no objects any more.
+func (s *Store) emptied(path, otherwise string) string {
+	if s.files[path] == nil && !isMesh(filepath.Base(path)) {
+		path = filepath.Join(path, "empty.yaml")
+	}
+	return otherwise + ", or create an empty file " + path + " if nothing of it is to be in force"
 }

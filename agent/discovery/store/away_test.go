@@ -27,7 +27,7 @@ func TestAway_RetainsObjects(t *testing.T) {
 	for _, by := range []string{"mount point", "link", "removed link", "configured directory"} {
 		for _, end := range []string{"mounted again", "removed"} {
 			f := newFiles(t)
-			mount, folder, problem := f.path("shared"), "shared", "another file system than before"
+			mount, folder, problem := f.path("shared"), "shared", "may be a mount point"
 			if by == "configured directory" {
 				mount, folder = f.directory, "below"
 			}
@@ -40,7 +40,7 @@ func TestAway_RetainsObjects(t *testing.T) {
 				t.Fatal(err)
 			}
 			if by == "link" {
-				problem = "another file system than before"
+				problem = "may be a mount point"
 			}
 			if err := unix.Mount("none", mount, "tmpfs", 0, ""); err != nil {
 				t.Fatal(err)

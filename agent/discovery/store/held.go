@@ -70,11 +70,15 @@ func (s *Store) holdUnseen(paths []string) {
 	}
 }
 
-// forget drops held objects whose files do not exist, unless they are below a configured path that
-// cannot be read.
+// forget drops held objects whose files do not exist, unless they are below a path that is missing
+// or cannot be read.
 func (s *Store) forget() {
 	for path := range s.held {
-		if _, wrong := s.roots[s.rootOf(path)]; !wrong && s.files[path] == nil && !s.expected(path) {
+		_, wrong := s.roots[s.rootOf(path)]
+		for folder := range s.missing {
+			wrong = wrong || within(folder, path)
+		}
+		if !wrong && s.files[path] == nil && !s.expected(path) {
 			delete(s.held, path)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/condition"
 )
 
 // again replaces the store by a new one that starts with its held objects, as after a restart.
@@ -167,7 +169,8 @@ func TestHeld_UnreadableFiles(t *testing.T) {
 			}
 			if file := f.path(test.path); strings.HasSuffix(file, ".yaml") {
 				got := problems[0].String()
-				if !strings.Contains(got, " cannot read it; chgrp ") ||
+				if problems[0].Severity != condition.Error ||
+					!strings.Contains(got, " cannot read it; chgrp ") ||
 					!strings.HasSuffix(got, "; chmod 640 "+file) {
 					t.Errorf("no cure in %s", got)
 				}

@@ -16,7 +16,7 @@ func (s *Store) Problems() []object.Problem {
 		slices.SortFunc(s.ofFiles, object.Problem.Compare)
 		s.ofFiles = slices.Compact(s.ofFiles)
 	}
-	if len(s.roots)+len(s.away)+len(s.duplicates) == 0 {
+	if len(s.roots)+len(s.away)+len(s.missing)+len(s.duplicates) == 0 {
 		return s.ofFiles
 	}
 	all := slices.Clone(s.ofFiles)
@@ -26,9 +26,14 @@ func (s *Store) Problems() []object.Problem {
 	for _, p := range s.away {
 		all = append(all, p)
 	}
+	for _, p := range s.missing {
+		if _, reported := s.roots[p.File]; !reported {
+			all = append(all, p)
+		}
+	}
 	for _, p := range s.duplicates {
 		all = append(all, p...)
 	}
 	slices.SortFunc(all, object.Problem.Compare)
-	return all
+	return slices.Compact(all)
 }

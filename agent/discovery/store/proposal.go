@@ -24,7 +24,7 @@ func ReadTexts(paths []string, limit int) ([]Text, error) {
 	for _, root := range paths {
 		var found []string
 		err := scan(filepath.Clean(root), func(path string, info fs.FileInfo) {
-			if info.IsDir() {
+			if info.IsDir() || !isMesh(filepath.Base(path)) && info.Mode()&fs.ModeSymlink != 0 {
 				return
 			}
 			found = append(found, path)

@@ -59,9 +59,10 @@ const maxEntries = 100_000
 // errTooMany is the error of a scan that has ended at maxEntries.
 var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
 
-// scan calls found for root and for every file and directory below it. It resolves symbolic links,
-// and visits each directory once: those without a link in their path first. A root that does not
-// exist is an error; files that vanish during the scan are not.
+// scan calls found for every file below root, for links without a target, whatever their name, and
+// for root and each directory below it whose entries were all found. It resolves symbolic links, and
+// visits each directory once: those without a link in their path first. A root that does not exist
+// is an error; files that vanish during the scan are not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -109,8 +110,8 @@ func (s *scanner) visit(d directory) {
 		return
 	}
 	s.visited[identity] = true
-	s.found(d.path, d.info)
 	entries, err := readfile.Entries(d.path, s.left)
+	complete := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.failed = cmp.Or(s.failed, err)
 	}
@@ -124,13 +125,11 @@ func (s *scanner) visit(d directory) {
 		info, err := os.Stat(path)
 		switch {
 		case isHidden(err):
-			s.failed = cmp.Or(s.failed, err)
-		// unless the entry vanished, the target of the link may return
-		case err != nil && isMesh(entry.Name()):
-			if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+			s.failed, complete = cmp.Or(s.failed, err), false
+		case err != nil: // the entry vanished, or is a link whose target may return
+			if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 				s.found(path, info)
 			}
-		case err != nil: // the entry vanished, or is a dangling link
 		case info.IsDir() && entry.IsDir():
 			s.directories = append(s.directories, directory{path, info})
 		case info.IsDir():
@@ -138,6 +137,9 @@ func (s *scanner) visit(d directory) {
 		case info.Mode().IsRegular() && isMesh(entry.Name()):
 			s.found(path, info)
 		}
+	}
+	if complete {
+		s.found(d.path, d.info)
 	}
 }
 
@@ -153,17 +155,15 @@ func isHidden(err error) bool {
 func (s *Store) unreadableRoot(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("cannot be read: %v", err),
-		Fix:     "create it or take it out of " + s.options.Program.Files}
+		Fix:     "create it or take it out of the configuration"}
 	switch {
 	case s.awaited[path]:
 		p.Severity = condition.Error
 		if errors.Is(err, fs.ErrNotExist) {
 			p.Message = "does not exist"
 		}
-		p.Message += ": it may have access policies and be on a file system that is not mounted yet, " +
-			"so nothing is served"
-		p.Fix = fmt.Sprintf("mount or create it, take it out of %s, or run %q to serve without it",
-			s.options.Program.Files, s.options.Program.Reload)
+		p.Message += ": " + mayRestrictText
+		p.Fix = s.emptied(path, "mount it")
 	case errors.Is(err, fs.ErrNotExist):
 		p.Severity, p.Message = condition.Info, "does not exist"
 	case errors.Is(err, fs.ErrPermission):

@@ -33,10 +33,18 @@ type Options struct {
 	// only errors are Unknown. They count as last good versions, unless they have others.
 	Tolerate bool
 
-	// Await makes a path that does not exist, or cannot be listed, an error (see Unlisted): it may
-	// be on a file system that is not mounted yet. The error ends when the path can be listed, or
-	// Proceed is called.
+	// Await makes a path that does not exist, or cannot be listed, an error (see Unlisted), as well
+	// as one of Folders that was not found: it may be on a file system that is not mounted yet. The
+	// error ends when the path can be listed.
 	Await bool
+
+	// Folders are the inodes of the directories in which an earlier store had policies
+	// (Store.Folders).
+	Folders map[string]uint64
+
+	// FoldersLost means that Folders could not be read. With Await, directories without files may
+	// have had policies.
+	FoldersLost bool
 
 	// LastGood holds the objects that an earlier store returned from Held. Those that name no
 	// namespace are in this store's default namespace.
@@ -54,16 +62,6 @@ type Options struct {
 	// Away are paths that were away in an earlier store (Store.Away) and whose objects stay in
 	// force.
 	Away []string
-
-	Program Program // program that uses the store, for messages; zero: outriderd
-}
-
-// Program describes how people operate the program that uses a store. The fixes of problems contain
-// it.
-type Program struct {
-	Files  string // key in its configuration for Paths: [discovery] files
-	Reload string // command that reloads its configuration: outrider reload
-	Name   string // name of what people restart: the agent
 }
 
 // Store holds the objects of files and inputs. It is not safe for concurrent use.
@@ -82,8 +80,12 @@ type Store struct {
 	// with Await: those Options.Paths that could not be listed yet
 	awaited map[string]bool
 	listed  map[string]bool // those Options.Paths whose files have all been found once
-	// devices of directories at their last scan; for a directory that is away, before it was
-	devices map[string]uint64
+	// directories at their last scan; for a directory that is away, before it was
+	folders       map[string]folderID
+	policyFolders map[string]int // number of files with policies, by directory
+	// directories that may have policies and were not found yet, with problems since the first scan
+	missing    map[string]object.Problem
+	suspicious map[string]bool // with FoldersLost: those Options.Paths that were not found yet
 	// problems of paths that are away
 	away       map[string]object.Problem
 	restored   map[object.Key]*object.Object // keys of objects below Options.Away, until Load
@@ -102,14 +104,13 @@ func New(options Options) *Store {
 	}
 	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{},
 		candidates: map[object.Key][]*object.Object{},
-		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
-		listed: map[string]bool{}, away: map[string]object.Problem{},
+		roots:      map[string]object.Problem{}, folders: map[string]folderID{},
+		policyFolders: map[string]int{}, missing: map[string]object.Problem{},
+		suspicious: map[string]bool{},
+		listed:     map[string]bool{}, away: map[string]object.Problem{},
 		duplicates: map[object.Key][]object.Problem{}, denials: map[object.Key][]*object.Object{},
 		ranks: map[string]int{}, complete: map[string]bool{},
 		registered: map[string][]*object.Object{}}
-	if options.Program == (Program{}) {
-		s.options.Program = Program{"[discovery] files", "outrider reload", "the agent"}
-	}
 	for i, source := range options.Sources {
 		s.ranks[source] = i
 	}
@@ -118,6 +119,7 @@ func New(options Options) *Store {
 		for _, path := range options.Paths {
 			s.awaited[path] = true
 		}
+		s.expectFolders(options.Folders)
 	}
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.In(options.Namespace))
@@ -189,13 +191,17 @@ func (s *Store) rootOf(path string) string {
 // incomplete, unseen has the files that may have either state: a file in an unreadable directory is
 // not deleted, and reading it reports the error.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
-	present, devices := map[string]bool{}, map[string]uint64{}
+	present, folders := map[string]bool{}, map[string]folderID{}
+	var links []string // to nothing
 	err := scan(path, func(found string, info fs.FileInfo) {
-		if info.IsDir() {
-			devices[found] = fingerprintOf(info).device
+		switch {
+		case info.IsDir():
+			folders[found] = folderOf(info)
 			return
-		}
-		if found == path && !isRoot && !isMesh(filepath.Base(path)) {
+		case !isMesh(filepath.Base(found)) && info.Mode()&fs.ModeSymlink != 0:
+			links = append(links, found)
+			return
+		case found == path && !isRoot && !isMesh(filepath.Base(path)):
 			return
 		}
 		present[found] = true
@@ -205,18 +211,15 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 			changed = append(changed, found)
 		}
 	})
-	if isRoot {
-		delete(s.roots, path)
-		s.listed[path] = s.listed[path] || err == nil
-	}
-	if isRoot && !errors.Is(err, fs.ErrNotExist) && rootError(path) == nil {
-		delete(s.awaited, path)
-	}
-	if err != nil && isRoot {
-		s.roots[path] = s.unreadableRoot(path, err)
-	}
 	missing := s.retainAway(path, s.unseen(path, present))
-	s.recordDevices(path, devices)
+	if isRoot {
+		s.suspect(path, folders, links)
+	}
+	s.find(path, folders)
+	s.recordFolders(path, folders)
+	if isRoot {
+		s.recordRoot(path, err)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return changed, nil, missing
 	}
@@ -307,6 +310,7 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	if !slices.Equal(had, has) {
 		s.ofFiles = nil
 	}
+	s.countPolicies(path, s.files[path], next)
 	s.hold(path, next)
 	if next == nil {
 		delete(s.files, path)

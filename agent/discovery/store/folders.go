@@ -1,0 +1,142 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// folderID identifies a directory. device is 0 if it is one of Options.Folders: a file system may
+// have another device after a boot. No directory has inode 0.
+type folderID struct{ device, inode uint64 }
+
+func folderOf(info fs.FileInfo) folderID {
+	f := fingerprintOf(info)
+	return folderID{f.device, f.inode}
+}
+
+func (id folderID) is(found folderID) bool {
+	return id.inode == found.inode && (id.device == 0 || id.device == found.device)
+}
+
+// Folders returns the inodes of the directories that have policies in or below them, 0 if it is
+// unknown, for Options.Folders of the next store. It is nil without Options.Await.
+func (s *Store) Folders() map[string]uint64 {
+	if !s.options.Await {
+		return nil
+	}
+	all := map[string]uint64{}
+	for _, folder := range slices.AppendSeq(slices.Collect(maps.Keys(s.policyFolders)),
+		maps.Keys(s.missing)) {
+		for ; s.rootOf(folder) != ""; folder = filepath.Dir(folder) {
+			if _, done := all[folder]; done {
+				break
+			}
+			all[folder] = s.folders[folder].inode
+		}
+	}
+	return all
+}
+
+// countPolicies counts the files with policies of a directory. A file has changed from before to
+// next, each of which may be nil.
+func (s *Store) countPolicies(path string, before, next *file) {
+	folder := filepath.Dir(path)
+	if had, has := before.restricts(), next.restricts(); had && !has {
+		if s.policyFolders[folder]--; s.policyFolders[folder] == 0 {
+			delete(s.policyFolders, folder)
+		}
+	} else if has && !had {
+		s.policyFolders[folder]++
+	}
+}
+
+func (f *file) restricts() bool {
+	return f != nil && slices.ContainsFunc(f.objects, func(o *object.Object) bool {
+		return o.Kind.Restricts()
+	})
+}
+
+// expectFolders makes the store wait for directories in which an earlier one had policies.
+func (s *Store) expectFolders(inodes map[string]uint64) {
+	for folder, inode := range inodes {
+		if s.rootOf(folder) != "" {
+			s.folders[folder] = folderID{inode: inode}
+			s.missing[folder] = object.Problem{}
+		}
+	}
+	for _, path := range s.options.Paths {
+		s.suspicious[path] = s.options.FoldersLost
+	}
+}
+
+// suspect makes the store wait for directories below a configured path that have no files, and for
+// targets of links, if it is not known which ones had policies.
+func (s *Store) suspect(root string, found map[string]folderID, links []string) {
+	if _, ok := found[root]; !ok || !s.suspicious[root] {
+		return
+	}
+	delete(s.suspicious, root)
+	for folder := range found {
+		if holdsNothing(folder) {
+			links = append(links, folder)
+		}
+	}
+	for _, folder := range links {
+		s.folders[folder] = folderID{}
+		s.missing[folder] = object.Problem{}
+	}
+}
+
+// find ends the wait for the directories that a scan of a configured path has found, with all of
+// their entries, and for those that somebody has deleted.
+func (s *Store) find(root string, found map[string]folderID) {
+	for folder := range s.missing {
+		if !within(root, folder) {
+			continue
+		}
+		absent, at := "", folder // at is the deepest directory of its path that was found
+		_, ok := found[at]
+		for !ok && at != root {
+			absent, at = at, filepath.Dir(at)
+			_, ok = found[at]
+		}
+		how, where := s.lost(at), at
+		if how == "" && absent != "" && ok {
+			how, where = s.lost(absent), absent
+		}
+		_, err := os.Lstat(cmp.Or(absent, at))
+		if how == "" && ok && (absent == "" || errors.Is(err, fs.ErrNotExist)) {
+			delete(s.missing, folder)
+			continue
+		}
+		p := s.awayProblem(where, cmp.Or(how, "cannot be read completely"), 0)
+		if how == "" {
+			p.Fix = opening(cmp.Or(closedFolder(where), where))
+		}
+		s.missing[folder] = p
+	}
+}
+
+// recordFolders records the directories that a scan has found at and below a path, except of those
+// that are away or expected.
+func (s *Store) recordFolders(path string, found map[string]folderID) {
+	unseen := func(folder string) bool {
+		_, missing := s.missing[folder]
+		return missing || s.isAway(folder)
+	}
+	maps.DeleteFunc(s.folders, func(folder string, _ folderID) bool {
+		return within(path, folder) && !unseen(folder)
+	})
+	for folder, id := range found {
+		if !unseen(folder) {
+			s.folders[folder] = id
+		}
+	}
+}
