@@ -61,6 +61,12 @@ func (r *reader) read(content []byte, first int) (found document) {
 			found.mentioned = []object.Key{{}}
 		}
 	}()
+	if r.input { // its objects have no lines
+		if root := parseJSON(content); root != nil {
+			r.object(&decoder{wide: true}, root, &found, 0)
+			return found
+		}
+	}
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	for {
 		var root yaml.Node
