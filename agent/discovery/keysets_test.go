@@ -53,7 +53,7 @@ spec: {hosts: [issuer.test], addresses: [127.0.0.1], resolution: STATIC, ports: 
 // tokenLoad repeats requests with a token, and records unexpected statuses.
 type tokenLoad struct {
 	phase atomic.Pointer[map[string]bool] // statuses that are expected now
-	seen  atomic.Pointer[string]          // newest status
+	seen  atomic.Pointer[string]          // status of the newest response
 	wrong sync.Map
 	count atomic.Int64
 }

@@ -21,13 +21,14 @@ const (
 	maxRequestBytes  = 8 << 20
 	maxNodeBytes     = 512 << 10
 	maxResponseBytes = 256 << 20
-	maxResources     = 1 << 20 // resources in one response, including removed ones
-	maxStreams       = 64      // streams on one connection of a client
-	maxRequests      = 256     // requests queued for an upstream server that does not read
+	// maximum number of resources in one response, including removed ones
+	maxResources = 1 << 20
+	maxStreams   = 64  // maximum number of streams on one connection of a client
+	maxRequests  = 256 // requests queued for an upstream server that does not read
 	// bytes of the queued requests; the first requests of a link contain all names
 	maxQueuedBytes    = 64 << 20
 	maxPending        = 64      // unanswered responses of a type that are remembered for one stream
-	maxRefusalBytes   = 8 << 10 // bytes of an error message of Envoy
+	maxRefusalBytes   = 8 << 10 // maximum length of an error message of Envoy in bytes
 	nameOverhead      = 64      // bytes of memory that a name or a version needs beside its text
 	keepaliveInterval = 30 * time.Second
 	keepaliveTimeout  = 10 * time.Second

@@ -79,9 +79,12 @@ const maxNodes = 2
 
 // Codes of the cache's conditions.
 const (
-	conditionRefused   = "discovery-cache-refused"   // active until the cache is written
-	conditionUnwritten = "discovery-cache-unwritten" // active until the cache is written
-	conditionExpired   = "discovery-cache-expired"   // active until Envoy accepts resources
+	// the file was not usable; active until the cache is written
+	conditionRefused = "discovery-cache-refused"
+	// the file could not be written; active until it is written
+	conditionUnwritten = "discovery-cache-unwritten"
+	// the resources in the file are too old; active until Envoy accepts resources
+	conditionExpired = "discovery-cache-expired"
 )
 
 // OpenCache reads the cache from a file. An invalid file is reported on the board and ignored.

@@ -27,7 +27,7 @@ type target struct {
 const (
 	lookupTimeout = 2 * time.Second
 	maxIPs        = 16  // IP addresses of a name
-	maxFailures   = 256 // targets whose failures are remembered
+	maxFailures   = 256 // maximum number of targets whose failures are remembered
 )
 
 // targets chooses the address of each link of a session. Each IP address has a back-off of its own.

@@ -45,10 +45,11 @@ type modules struct {
 
 // Limits for fetching Wasm modules.
 const (
-	maxModules        = 16
-	maxModuleBytes    = 64 << 20
-	maxKnownBytes     = 128 << 20
-	maxExtensionBytes = 240 << 20 // maximum for a response, whose limit is maxResponseBytes
+	maxModules     = 16
+	maxModuleBytes = 64 << 20
+	maxKnownBytes  = 128 << 20
+	// maximum size of all modules in a response, below maxResponseBytes
+	maxExtensionBytes = 240 << 20
 	// time-out of fetching one module, unless the resource's is shorter
 	moduleTime        = 30 * time.Second
 	moduleAttempts    = 5

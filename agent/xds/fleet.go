@@ -13,7 +13,7 @@ import (
 const (
 	fleetConnections       = 16_384
 	fleetStreams           = 32_768
-	fleetStreamsPerSecond  = 500 // new streams, for each core
+	fleetStreamsPerSecond  = 500 // new streams per second, for each core
 	fleetSubscriptionBytes = 8 << 20
 )
 

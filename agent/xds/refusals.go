@@ -65,7 +65,8 @@ func (r *Refusals) Ended(stream uint64) {
 func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	removed := map[refusedBy]bool{} // refusals that end; their field stream is 0
+	// resources that no stream refuses any more; the field stream is 0
+	removed := map[refusedBy]bool{}
 	codes := map[string]bool{}
 	for by := range r.all {
 		if gone(by) {

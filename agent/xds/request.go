@@ -61,7 +61,7 @@ func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
 
 // limits bounds what one stream may request, and so the memory that it uses.
 type limits struct {
-	types     int // number of types on one stream
+	types     int // maximum number of types on one stream
 	nameBytes int // maximum length of one name in bytes
 	bytes     int // total length of the names that one stream subscribes to
 }

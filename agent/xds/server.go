@@ -75,7 +75,7 @@ type Options struct {
 	// ConnectsPerSecond of their own, is reserved; nil: nothing is reserved.
 	Reserved func(client Peer) bool
 
-	MaxStreams int // number of concurrent streams; 0: 10,000
+	MaxStreams int // maximum number of concurrent streams; 0: 10,000
 	// MaxStreamsPerIdentity bounds the concurrent streams of one Identity; 0: MaxStreams.
 	MaxStreamsPerIdentity int
 	// ConnectsPerSecond bounds the number of new streams; further ones wait up to a second before
@@ -92,7 +92,7 @@ type Options struct {
 	AnswerTimeout time.Duration
 	// FirstRequestTimeout bounds the wait for the first request of a stream; 0: 30 s.
 	FirstRequestTimeout time.Duration
-	MaxMessageBytes     int // size of a request; 0: 16 MiB
+	MaxMessageBytes     int // maximum size of a request; 0: 16 MiB
 	// MaxSubscriptionBytes bounds the total length of the names that one stream subscribes to; 0:
 	// 16 MiB.
 	MaxSubscriptionBytes int

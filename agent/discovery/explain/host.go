@@ -194,7 +194,8 @@ func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.Vi
 
 // closeness ranks a domain by how specifically it matches an authority; 0: it does not match.
 func closeness(domain, authority string) int {
-	const exact, suffix, prefix = 1 << 30, 1 << 20, 1 << 10 // higher than the length of any domain
+	// ranks of the kinds of matches; each exceeds the next by more than the length of any domain
+	const exact, suffix, prefix = 1 << 30, 1 << 20, 1 << 10
 	switch {
 	case domain == authority:
 		return exact

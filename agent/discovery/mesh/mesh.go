@@ -67,7 +67,7 @@ type Config struct {
 // Credentials says where the certificates are that Gateways and DestinationRules name.
 type Credentials struct {
 	Folder  string // folder of the certificates; "" if they are on another host
-	Cluster string // cluster of the SDS server that serves them
+	Cluster string // cluster of the SDS server that serves the certificates
 }
 
 // Default returns the configuration without a mesh config file.

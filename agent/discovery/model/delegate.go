@@ -15,8 +15,8 @@ import (
 // Limits of merging one VirtualService with its delegates. Each match of a route is combined with
 // each match of its delegate, which at the limit takes a fraction of a second.
 const (
-	mostMerged   = 10_000  // number of matches after merging
-	mostCompared = 200_000 // number of compared pairs of matches
+	mostMerged   = 10_000  // maximum number of matches after merging
+	mostCompared = 200_000 // maximum number of compared pairs of matches
 )
 
 // delegateKey returns the key of the VirtualService that a route of root delegates to.

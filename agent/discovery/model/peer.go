@@ -26,7 +26,7 @@ const (
 // PeerPolicy is the combined policy of the PeerAuthentications for connections to a workload.
 type PeerPolicy struct {
 	Default PeerMode
-	Ports   map[uint32]PeerMode // modes by port of the workload
+	Ports   map[uint32]PeerMode // modes of ports of the workload that have one of their own
 	// Shadowed are younger PeerAuthentications for the same mesh, namespace or workload; they have
 	// no effect.
 	Shadowed []Precedence

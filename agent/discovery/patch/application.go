@@ -15,7 +15,7 @@ import (
 type application struct {
 	patches  map[applyTo][]*patch // patches by kind, in order of application
 	context  context
-	used     map[*patch]bool // patches that had an effect
+	used     map[*patch]bool // patches that had an effect on the resource
 	problems []object.Problem
 	failed   error // why the patched resource is invalid
 }

@@ -67,7 +67,7 @@ type Result struct {
 	// patched resource: the same one if no patch matches it, nil if a patch removes it
 	Resource *resource.Resource
 	Problems []object.Problem
-	Used     []Entry // patches that had an effect
+	Used     []Entry // patches that had an effect on the resource
 }
 
 // Apply patches a resource. If an EnvoyFilter makes the resource invalid, Apply leaves out and

@@ -25,10 +25,10 @@ type document struct {
 	objects      []*object.Object
 	bad          []object.Key // keys of invalid objects, whose last good versions stay in force
 	problems     []object.Problem
-	broken       bool         // an object has no readable key
+	broken       bool         // whether an object has no readable kind, namespace or name
 	bare         []object.Key // those of objects that are policies without a spec
 	denials      []denial
-	unidentified bool // broken, and the object may be a policy
+	unidentified bool // broken, and the object may be a policy, whose name is not known
 	isPolicy     bool // unidentified, and the object is certainly a policy
 	// if unidentified: policies that the text mentions; see reader.mentioned
 	mentioned []object.Key

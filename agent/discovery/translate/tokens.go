@@ -24,7 +24,8 @@ var spacedClaims = []string{"permission", "scope"}
 // Tokens holds the filter for the RequestAuthentications of a proxy. The filter follows external
 // authorizers and precedes the other AuthorizationPolicies.
 type Tokens struct {
-	Requests []*hcmv3.HttpFilter // empty if the proxy has no rules
+	// HTTP filters; empty if no RequestAuthentication of the proxy has rules
+	Requests []*hcmv3.HttpFilter
 	Origins  []resource.Origin
 	Problems []object.Problem
 }
