@@ -140,7 +140,8 @@ func FuzzParse(f *testing.F) {
 		"<<: {kind: List}\n<<: [{items: []}]\n? [a]\n: b\n", "\xff\xfe",
 		"%YAML 1.1\n---\na: !!binary x\n", "kind: .nan\nspec: 0x\n",
 		"\r\u0085\u2028\u2029\"", "kind: a\r\n---\rkind: \"", "\xff\xfe\x85\x00\x85\x00\"\x00",
-		"\xfe\xff\x00\n\x00-\x00-\x00-",
+		"\xfe\xff\x00\n\x00-\x00-\x00-", deniesA + "---\n" + tokens, deniesA + "a: [", tokens + "spec: x\n",
+		"kind: RequestAuthentication\nmetadata: {namespace: X}\nspec: {jwtRules: [{}], selector: 5}\n",
 	} {
 		f.Add([]byte(seed))
 	}

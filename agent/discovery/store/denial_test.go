@@ -304,6 +304,10 @@ func TestDenials_OfDanglingLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.expectDenials("it is away")
+	if err := os.Symlink(f.path("x.yaml"), target); err != nil {
+		t.Fatal(err)
+	}
+	f.expectDenials("it is a link to itself")
 	if !slices.ContainsFunc(f.store.Objects("ns"), func(o *object.Object) bool {
 		return o.Name == "x"
 	}) {
@@ -312,6 +316,11 @@ func TestDenials_OfDanglingLink(t *testing.T) {
 	if len(f.store.Problems()) == 0 {
 		t.Error("nothing is reported")
 	}
+	first := newFiles(t)
+	if err := os.Symlink(target, first.path("x.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	first.expectDenials("nothing of it is known", "all at 1")
 }
 
 // TestDenials_OfUnreadableFile removes the permissions of a file that no earlier store has read.

@@ -30,6 +30,7 @@ type document struct {
 	denials      []denial
 	unidentified bool // broken, and the object may be a policy, whose name is not known
 	isPolicy     bool // unidentified, and the object is certainly a policy
+	headless     bool // unidentified, and the text may belong to the document before
 	// if unidentified: policies that the text mentions; see reader.mentioned
 	mentioned []object.Key
 
@@ -56,6 +57,7 @@ func (r *reader) read(content []byte, first int) (found document) {
 	defer func() {
 		if found.unidentified {
 			found.mentioned = r.mentioned()
+			found.headless = !bytes.Contains(r.text, []byte("apiVersion"))
 		}
 		if found.isPolicy && len(found.mentioned) == 0 {
 			found.mentioned = []object.Key{{}}

@@ -195,10 +195,11 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 		f.broken = f.broken || d.broken
 	}
 	var cut []denial
-	for _, d := range f.documents {
-		for _, o := range d.objects {
-			// an additional line "---" may have cut off the policy's spec
-			if f.broken && slices.Contains(d.bare, o.Key) {
+	for i, d := range f.documents {
+		for j, o := range d.objects {
+			last := j == len(d.objects)-1 && o.Kind.Restricts()
+			// an additional line "---" may have cut off the policy's spec, or the rest of it
+			if f.broken && slices.Contains(d.bare, o.Key) || last && f.cutOff(i) {
 				bad[o.Key] = true
 				cut = append(cut, denialOf(o))
 				continue
@@ -246,6 +247,17 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 		return !o.Kind.Restricts() || bad[o.Key]
 	})
 	f.addDenials(path, denials, unnamed)
+}
+
+// cutOff reports whether the document after one may be the rest of it. Documents without content do
+// not count.
+func (f *file) cutOff(after int) bool {
+	for _, d := range f.documents[after+1:] {
+		if d.broken || len(d.objects)+len(d.problems) > 0 {
+			return d.headless
+		}
+	}
+	return false
 }
 
 // unreadable returns the problem that a file exists but cannot be read.
