@@ -28,8 +28,14 @@ func (x *discoverydCheck) all() {
 	if x.Registration.Enabled {
 		x.refuse([]string{"registration.enabled"}, "remove it", "is not yet in this version")
 	}
-	if x.CA.Enabled {
-		x.refuse([]string{"ca.enabled"}, "remove it", "is not yet in this version")
+	if x.CA.Enabled && x.Listen.TLS == "" {
+		x.refuse([]string{"ca.enabled", "listen.tls"}, "set listen.tls",
+			"the authority serves on listen.tls only, which is off")
+	}
+	if x.CA.Enabled && (x.CA.CertFile == "" || x.CA.KeyFile == "") {
+		x.refuse([]string{"ca.enabled", "ca.cert_file", "ca.key_file"},
+			"set ca.cert_file and ca.key_file; \"outrider-discoveryd ca init DIR\" makes some "+
+				"for trying out", "needs a certificate that signs, and its key")
 	}
 	if x.Push.DebounceAfter > x.Push.DebounceMax {
 		x.refuse([]string{"push.debounce_after", "push.debounce_max"}, "write a shorter one",
@@ -46,7 +52,8 @@ func (x *discoverydCheck) listeners() {
 		x.refuse([]string{"listen.tls", "tls.cert_file", "tls.key_file"},
 			"set tls.cert_file and tls.key_file", "needs a certificate")
 	}
-	if x.Listen.TLS != "" && x.Auth.Require == "mtls" && x.TLS.ClientCAFile == "" {
+	if x.Listen.TLS != "" && x.Auth.Require == "mtls" && x.TLS.ClientCAFile == "" &&
+		!x.CA.Enabled {
 		x.refuse([]string{"auth.require", "tls.client_ca_file"}, "set tls.client_ca_file",
 			"no certificate of a client can be verified")
 	}

@@ -87,7 +87,10 @@ func TestDiscoveryd_Errors(t *testing.T) {
 		"[source]\ntype = \"files\"":    ":1:1: source: is a table, not a list of tables; write [[source]]",
 		"[registration]\nenabled = true": ":2:1: registration.enabled: is not yet in this version; " +
 			"remove it",
-		"[ca]\nenabled = true":                    ":2:1: ca.enabled: is not yet in this version",
+		"[ca]\nenabled = true": ":2:1: ca.enabled: the authority serves on listen.tls only, " +
+			"which is off; set listen.tls",
+		"[listen]\ntls = \":1\"\n[tls]\ncert_file = \"c\"\nkey_file = \"k\"\n[ca]\nenabled = true": ":7:1: " +
+			"ca.enabled: needs a certificate that signs, and its key; set ca.cert_file and ca.key_file",
 		"[listen]\ntls = \":15012\"":              ":2:1: listen.tls: needs a certificate",
 		"[auth]\njoin_not_before = \"yesterday\"": ":2:1: auth.join_not_before: \"yesterday\" is not valid",
 		"[[source]]\ntype = \"mcp\"":              ":1:1: source.1: type mcp needs an address",

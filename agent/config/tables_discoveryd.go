@@ -183,10 +183,12 @@ func caTable(c *CA) table {
 	return table{name: "ca", keys: []key{
 		setting("enabled", &c.Enabled, false, Start, "IstioCertificateService on [listen] tls; "+
 			"signs only the caller's own SPIFFE identity"),
-		setting("cert_file", &c.CertFile, "", Start, "root or intermediate, hot-rotated").file(),
-		setting("key_file", &c.KeyFile, "", Start, "").file(),
-		setting("root_file", &c.RootFile, "", Start, "").file(),
-		duration("max_ttl", &c.MaxTTL, "24h", Start, "").must(atLeast(time.Minute)),
+		setting("cert_file", &c.CertFile, "", Live, "root, or intermediate and those above it; "+
+			"hot-rotated").file(),
+		setting("key_file", &c.KeyFile, "", Live, "").file(),
+		setting("root_file", &c.RootFile, "", Live, `roots, both in a change; "" = that in cert_file`).
+			file(),
+		duration("max_ttl", &c.MaxTTL, "24h", Live, "longest validity").must(atLeast(time.Minute)),
 	}}
 }
 

@@ -1,10 +1,34 @@
 package xds
 
 import (
+	"context"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
+
+// Wait blocks until a client may begin a stream, or a call of a service of Options.Also. The error is
+// a gRPC status.
+func (s *Server) Wait(ctx context.Context, client Peer) error {
+	rate := &s.rate
+	if !s.reserved(client) {
+		rate = &s.other
+	}
+	err := s.rates.of(client).wait(ctx)
+	if err == nil {
+		err = rate.wait(ctx)
+	}
+	if err != nil {
+		s.counters.refusedStreams.Add(1)
+	}
+	return err
+}
+
+// reserved reports whether a client belongs to those of Options.Reserved.
+func (s *Server) reserved(client Peer) bool {
+	return s.options.Reserved == nil || s.options.Reserved(client)
+}
 
 // admit authenticates a stream's client, and sets the client's identity and the node whose
 // resources it gets.

@@ -54,16 +54,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	client := PeerFrom(ctx)
 	st.Peer = client.withoutToken()
-	rate := &s.rate
-	if s.options.Reserved != nil && !s.options.Reserved(client) {
-		st.other, rate = true, &s.other
-	}
-	err = s.rates.of(client).wait(ctx)
-	if err == nil {
-		err = rate.wait(ctx)
-	}
-	if err != nil {
-		s.counters.refusedStreams.Add(1)
+	st.other = !s.reserved(client)
+	if err := s.Wait(ctx, client); err != nil {
 		return err
 	}
 	if err := s.join(st); err != nil {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -20,6 +22,7 @@ import (
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/debug"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/kubernetes"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
@@ -101,6 +104,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		return append(server.TrustDomains(), c.Domain)
 	}, b.logOf("auth"))
 	var debugger *debug.Debugger
+	var authority *ca.Server
 	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: server, Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
@@ -110,7 +114,12 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		MaxUnansweredBytes: c.Listen.MaxBufferedBytes,
 		ControlPlane:       "outrider-discoveryd " + version,
 		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond,
-		MaxConnectionAge:   c.Listen.MaxConnectionAge}))
+		MaxConnectionAge:   c.Listen.MaxConnectionAge,
+		Also: func(registrar grpc.ServiceRegistrar) {
+			if authority != nil {
+				authority.Register(registrar)
+			}
+		}}))
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +128,13 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	certificates := watch.NewNotifier(watch.Delays{Debounce: 100 * time.Millisecond,
 		MaxDelay: time.Second}, b.logOf("watch"))
 	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
+	if c.CA.Enabled {
+		if authority, err = ca.New(caOf(c), ca.Options{Authenticate: clients.Authenticate,
+			Wait: streams.Wait, Trust: identity.trust, Watcher: certificates, Board: b.board,
+			Logger: b.logOf("ca")}); err != nil {
+			return nil, err
+		}
+	}
 	p := &program{certificates: &certificateWatch{Notifier: certificates}, files: files,
 		recorder: recorder, discovery: server, streams: streams,
 		events: &journal.Events{Board: b.board, Log: b.log, Logs: b.logs}}
@@ -127,7 +143,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	p.reports = newReporter(server, pushed, all)
 	p.reloader = newReloader(b, loaded, server, identity)
-	p.reloader.clients, p.reloader.streams = clients, streams
+	p.reloader.clients, p.reloader.streams, p.reloader.authority = clients, streams, authority
 	p.reloader.states = newSourceStates(all, b.board)
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
@@ -143,7 +159,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
 	}
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
-		Metrics: newMetrics(server, streams, p.reloader.states), Debug: debugger.Page,
+		Metrics: newMetrics(server, streams, authority, p.reloader.states), Debug: debugger.Page,
 		Logger: b.logOf("monitoring")})
 	return p, nil
 }
@@ -192,6 +208,12 @@ func authOf(c *config.Discoveryd) auth.Settings {
 		}, tokenAudience)
 	}
 	return s
+}
+
+// caOf returns the settings of the certificate authority.
+func caOf(c *config.Discoveryd) ca.Settings {
+	return ca.Settings{CertFile: c.CA.CertFile, KeyFile: c.CA.KeyFile, RootFile: c.CA.RootFile,
+		MaxTTL: c.CA.MaxTTL}
 }
 
 // required returns the names of the sources that may contain policies, except the files, for which

@@ -6,7 +6,6 @@ import (
 	"net"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/xds"
@@ -39,7 +38,7 @@ func (l *listener) Run(ctx context.Context) error {
 	l.MarkReady()
 	var options []grpc.ServerOption
 	if l.identity != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(l.identity.config())))
+		options = append(options, grpc.Creds(l.identity.credentials()))
 	}
 	return l.server.Serve(ctx, xds.LimitTCP(socket), options...)
 }

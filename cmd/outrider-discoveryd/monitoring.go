@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
@@ -26,13 +27,16 @@ func newMonitor(address string, options monitoring.Options) *monitor {
 	return &monitor{address: address, options: options}
 }
 
-// newMetrics returns the collectors for /metrics.
-func newMetrics(server *discovery.Server, streams *xds.Server,
+// newMetrics returns the collectors for /metrics. authority is nil if [ca] is off.
+func newMetrics(server *discovery.Server, streams *xds.Server, authority *ca.Server,
 	states *sourceStates) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		discovery.Metrics{Server: server}, xds.Metrics{Server: streams}, states)
+	if authority != nil {
+		registry.MustRegister(authority)
+	}
 	return registry
 }
 

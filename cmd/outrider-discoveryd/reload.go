@@ -21,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
@@ -51,6 +52,7 @@ type reloader struct {
 	states    *sourceStates
 	streams   *xds.Server
 	clients   *auth.Authenticator
+	authority *ca.Server // nil: [ca] is off
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool
@@ -175,6 +177,9 @@ func (r *reloader) reload(requested bool) {
 	}
 	setLevel(r.base.level, applied.Log.Level)
 	r.clients.Configure(authOf(applied))
+	if r.authority != nil && applied.CA != r.running.Config.CA {
+		r.authority.Configure(caOf(applied))
+	}
 	apply := r.server.Configure
 	if requested {
 		apply = r.server.Reload

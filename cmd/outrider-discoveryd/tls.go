@@ -14,6 +14,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/watch"
 )
 
@@ -28,10 +29,13 @@ type serverIdentity struct {
 	board   *condition.Board
 	log     *slog.Logger
 	current atomic.Pointer[tls.Config]
+	// limits the log lines about refused client certificates
+	refusals repeat.Limiter
 
-	mu    sync.Mutex
-	files config.DiscoverydTLS
-	stop  func() // ends the watch of the files
+	mu      sync.Mutex
+	files   config.DiscoverydTLS
+	trusted []*x509.Certificate // roots of client certificates beside those of the files
+	stop    func()              // ends the watch of the files
 }
 
 func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, board *condition.Board,
@@ -43,8 +47,8 @@ func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, boar
 func (s *serverIdentity) load() error {
 	s.mu.Lock()
 	files := s.files
+	c, err := readIdentity(files, s.trusted)
 	s.mu.Unlock()
-	c, err := readIdentity(files)
 	if err != nil {
 		return err
 	}
@@ -66,11 +70,26 @@ func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.stop = s.watcher.Watch(paths, s.reread)
 }
 
+// trust has client certificates of the roots accepted, in place of those of the last call.
+func (s *serverIdentity) trust(roots []*x509.Certificate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trusted = roots
+	if s.current.Load() != nil {
+		s.update()
+	}
+}
+
 // reread puts changed files in use if they are valid.
 func (s *serverIdentity) reread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, err := readIdentity(s.files)
+	s.update()
+}
+
+// update implements reread and trust. The caller holds mu.
+func (s *serverIdentity) update() {
+	c, err := readIdentity(s.files, s.trusted)
 	if err != nil {
 		s.board.Raise(conditionCertificate, condition.Error,
 			"the files of [tls] are not usable, those read before stay: "+err.Error())
@@ -85,23 +104,22 @@ func (s *serverIdentity) reread() {
 	}
 }
 
-// config returns the TLS configuration of a listener.
-func (s *serverIdentity) config() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return s.current.Load(), nil
-		}}
-}
-
 // readIdentity reads the files of [tls]. A client may connect without a certificate; if it has one,
-// the certificate is verified.
-func readIdentity(files config.DiscoverydTLS) (*tls.Config, error) {
+// the certificate is verified by the roots in the file and by the trusted ones.
+func readIdentity(files config.DiscoverydTLS, trusted []*x509.Certificate) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", files.CertFile, files.KeyFile, err)
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
 		Certificates: []tls.Certificate{pair}}
+	if files.ClientCAFile == "" && len(trusted) == 0 {
+		return c, nil
+	}
+	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
+	for _, root := range trusted {
+		c.ClientCAs.AddCert(root)
+	}
 	if files.ClientCAFile == "" {
 		return c, nil
 	}
@@ -109,7 +127,6 @@ func readIdentity(files config.DiscoverydTLS) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
 	if !c.ClientCAs.AppendCertsFromPEM(text) {
 		return nil, errors.New(files.ClientCAFile + " has no certificate in PEM")
 	}

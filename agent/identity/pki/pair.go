@@ -26,8 +26,9 @@ type Usage int
 
 // The usages.
 const (
-	Either Usage = iota // TLS servers or clients
-	Both                // TLS servers and clients: the identity of a workload
+	Either    Usage = iota // TLS servers or clients
+	Both                   // TLS servers and clients: the identity of a workload
+	Authority              // signing certificates
 )
 
 // Pair is a certificate chain and its private key. It is immutable.
@@ -175,7 +176,12 @@ func (p *Pair) sortChain() error {
 
 func (p *Pair) checkChain(usage Usage) error {
 	leaf := p.Leaf()
-	if detail := unusable(leaf, usage); detail != "" {
+	if usage == Authority {
+		if !signsCertificates(leaf) {
+			return p.certificate.problem(ErrUsage, "name the certificate of an authority",
+				"the certificate of %s may not sign certificates", subject(leaf))
+		}
+	} else if detail := unusable(leaf, usage); detail != "" {
 		return p.certificate.problem(ErrUsage, "issue a certificate for TLS servers and clients",
 			"%s", detail)
 	}
@@ -190,6 +196,12 @@ func (p *Pair) checkChain(usage Usage) error {
 		}
 	}
 	return nil
+}
+
+// signsCertificates reports whether a certificate is that of an authority.
+func signsCertificates(c *x509.Certificate) bool {
+	return c.BasicConstraintsValid && c.IsCA &&
+		(c.KeyUsage == 0 || c.KeyUsage&x509.KeyUsageCertSign != 0)
 }
 
 // unusable returns why a leaf cannot be used in TLS, "" if it can. A server may present a

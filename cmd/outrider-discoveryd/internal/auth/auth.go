@@ -74,7 +74,7 @@ func (a *Authenticator) Refused() uint64 { return a.refused.Load() }
 
 // Admit authenticates a client. It implements xds.Options.Admit.
 func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
-	id, err := a.identify(client)
+	id, _, err := a.identify(client)
 	if err != nil {
 		return nil, a.refuse(codes.Unauthenticated, client, node, err)
 	}
@@ -105,36 +105,77 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 	return nil
 }
 
-// identify returns the identity of a client, or the zero identity if the client needs none.
-func (a *Authenticator) identify(client *xds.Peer) (Identity, error) {
+// Caller is an authenticated client of a service other than xDS.
+type Caller struct {
+	Identity
+	Credential string // what proved the identity, for logs: "certificate SERIAL" or "token"
+}
+
+// Refusal is the reason why a client is not authenticated. It is a gRPC status.
+type Refusal struct {
+	code  codes.Code
+	err   error
+	Cause error // what the client does not learn; nil: nothing
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return strings.ReplaceAll(r.err.Error(), "\n", "; ") }
+
+// GRPCStatus returns the status for the client.
+func (r *Refusal) GRPCStatus() *status.Status { return status.New(r.code, r.Error()) }
+
+func refusal(code codes.Code, err error) *Refusal {
+	var cause *unavailable
+	if errors.As(err, &cause) {
+		return &Refusal{codes.Unavailable, err, cause.error}
+	}
+	return &Refusal{code, err, nil}
+}
+
+// Authenticate returns the identity of a client. In contrast to Admit, it accepts no client without
+// an identity, whatever Settings.Require is. The error is a *Refusal. It is not logged.
+func (a *Authenticator) Authenticate(client xds.Peer) (Caller, error) {
+	id, credential, err := a.identify(&client)
+	if err == nil && id == (Identity{}) {
+		err = errors.New("authentication required: connect with TLS, and show a certificate or token")
+	}
+	if err != nil {
+		return Caller{}, refusal(codes.Unauthenticated, err)
+	}
+	return Caller{id, credential}, nil
+}
+
+// identify returns the identity of a client and the credential that proved it, or the zero identity
+// if the client needs none.
+func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential string, err error) {
 	if !client.TLS {
-		return Identity{}, nil
+		return Identity{}, "", nil
 	}
 	settings := a.settings.Load()
 	var failures []error
 	if client.Certificate != nil && settings.Require != Token {
 		id, err := ofCertificate(client.Certificate, a.domains(), time.Now())
 		if err == nil {
-			return id, nil
+			return id, "certificate " + client.Certificate.SerialNumber.Text(16), nil
 		}
 		failures = append(failures, fmt.Errorf("certificate: %w", err))
 	}
 	if client.Token != "" && settings.Require != MTLS {
 		id, err := a.ofToken(settings, client)
 		if err == nil {
-			return id, nil
+			return id, "token", nil
 		}
 		failures = append(failures, fmt.Errorf("token: %w", err))
 	}
 	if len(failures) > 0 {
-		return Identity{}, errors.Join(failures...)
+		return Identity{}, "", errors.Join(failures...)
 	}
 	needed := map[string]string{MTLS: "a certificate of [tls] client_ca_file", Token: "a token",
 		Any: "a certificate of [tls] client_ca_file, or a token"}[settings.Require]
 	if settings.Require != None {
-		return Identity{}, fmt.Errorf("authentication required: show %s", needed)
+		return Identity{}, "", fmt.Errorf("authentication required: show %s", needed)
 	}
-	return Identity{}, nil
+	return Identity{}, "", nil
 }
 
 // reportLimits bounds the number of log lines about refused clients.
@@ -144,21 +185,18 @@ var reportLimits = repeat.Limits{Class: 3, All: 10}
 func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.Node,
 	err error) error {
 	a.refused.Add(1)
-	var cause *unavailable
-	if errors.As(err, &cause) {
-		code = codes.Unavailable
-	}
-	reason := strings.ReplaceAll(err.Error(), "\n", "; ")
+	refused := refusal(code, err)
+	reason := refused.Error()
 	omitted, ok := a.limiter.Allow(time.Now(), "", repeat.Class(reason), reportLimits)
 	if ok {
 		fields := []any{"address", client.Address, "node", shorten(node.GetId()), "error", reason,
 			"omitted", omitted}
-		if cause != nil {
-			fields = append(fields, "cause", cause.error)
+		if refused.Cause != nil {
+			fields = append(fields, "cause", refused.Cause)
 		}
 		a.log.Warn("refused xDS client", fields...)
 	}
-	return status.Error(code, reason)
+	return refused
 }
 
 // shorten returns a text of a client, shortened so that it may be logged.

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	securityv1 "istio.io/api/security/v1alpha1"
+
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// signing is a running program with [ca], and an issuer of tokens.
+type signing struct {
+	t          *testing.T
+	folder     string
+	address    string
+	file       string
+	monitoring int
+	tokens     *ecdsa.PrivateKey
+	server     *pkitest.Authority // of the server's certificate
+	roots      *x509.CertPool
+}
+
+const ownID = "spiffe://cluster.local/ns/default/sa/web"
+
+// startSigning starts the program with an authority that signs.
+func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Authority) *signing {
+	t.Helper()
+	s := &signing{t: t, folder: parts.ShortDir(t), tokens: pkitest.NewKey(t),
+		server: pkitest.NewAuthority(t, "server", nil), roots: x509.NewCertPool()}
+	s.roots.AddCert(s.server.Certificate)
+	template := pkitest.Leaf("server", time.Hour)
+	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	chain, key := s.server.Issue(t, template)
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.tokens.Public()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.put("cert", chain)
+	s.put("key", key)
+	s.put("jwks", keys)
+	s.sign(with, roots...)
+	if err := os.Mkdir(filepath.Join(s.folder, "mesh"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	port, monitoring := freePort(t), freePort(t)
+	s.monitoring = monitoring
+	s.address, s.file = fmt.Sprintf("127.0.0.1:%d", port), filepath.Join(s.folder, "discoveryd.toml")
+	write(t, s.file, fmt.Sprintf(`[paths]
+state_dir = "state"
+[listen]
+plaintext = "127.0.0.1:%d"
+tls = %q
+monitoring = "127.0.0.1:%d"
+[tls]
+cert_file = "cert"
+key_file = "key"
+[auth]
+jwt_issuers = [{ issuer = "https://tokens.test", audience = "istio-ca", jwks_file = "jwks" }]
+[ca]
+enabled = true
+cert_file = "ca.pem"
+key_file = "ca.key"
+root_file = "roots.pem"
+max_ttl = "1h"
+[[source]]
+paths = ["mesh"]
+`, freePort(t), s.address, monitoring))
+	start(t, s.file, monitoring)
+	return s
+}
+
+func (s *signing) put(name string, text []byte) {
+	s.t.Helper()
+	path := filepath.Join(s.folder, name)
+	write(s.t, path+".next", string(text))
+	if err := os.Rename(path+".next", path); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// sign writes the files of [ca].
+func (s *signing) sign(with *pkitest.Authority, roots ...*pkitest.Authority) {
+	s.t.Helper()
+	var bundle []byte
+	for _, root := range roots {
+		bundle = append(bundle, pkitest.PEM(root.Certificate)...)
+	}
+	s.put("roots.pem", bundle)
+	s.put("ca.key", pkitest.KeyPEM(s.t, with.Key))
+	s.put("ca.pem", pkitest.PEM(with.Certificate))
+}
+
+// token returns a token of service account default/web, with some claims replaced.
+func (s *signing) token(by *ecdsa.PrivateKey, replaced map[string]any) string {
+	s.t.Helper()
+	claims := map[string]any{"iss": "https://tokens.test", "aud": "istio-ca",
+		"sub": "system:serviceaccount:default:web", "exp": time.Now().Add(time.Hour).Unix()}
+	for name, value := range replaced {
+		claims[name] = value
+	}
+	text, err := json.Marshal(claims)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: by}, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	signed, err := signer.Sign(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	compact, err := signed.CompactSerialize()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return compact
+}
+
+// agent returns the agent's client of the program.
+func (s *signing) agent() identity.Istiod {
+	s.put("token", []byte(s.token(s.tokens, nil)))
+	s.put("server.pem", pkitest.PEM(s.server.Certificate))
+	return identity.Istiod{Address: s.address, RootFile: filepath.Join(s.folder, "server.pem"),
+		TokenFile: filepath.Join(s.folder, "token"), SpiffeID: ownID, TTL: 24 * time.Hour}
+}
+
+// request makes a call with a token or a certificate.
+func (s *signing) request(csr, token string, shown *tls.Certificate) error {
+	config := &tls.Config{RootCAs: s.roots}
+	if shown != nil {
+		// Shown also if the server names other authorities.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return shown, nil
+		}
+	}
+	connection, err := grpc.NewClient("passthrough:"+s.address,
+		grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	_, err = securityv1.NewIstioCertificateServiceClient(connection).CreateCertificate(ctx,
+		&securityv1.IstioCertificateRequest{Csr: csr, ValidityDuration: 3600})
+	return err
+}
+
+// csr returns a certificate request.
+func csr(t *testing.T, key any, change func(*x509.CertificateRequest)) string {
+	t.Helper()
+	template := &x509.CertificateRequest{URIs: pkitest.Leaf("web", time.Hour).URIs}
+	if change != nil {
+		change(template)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// The agent gets its first certificate by a token and the next one by that certificate, from an
+// intermediate. Neither the journal nor the state nor the debug pages have the key.
+func TestCA_AgentIsIssuedCertificates(t *testing.T) {
+	t.Parallel()
+	root := pkitest.NewAuthority(t, "root", nil)
+	middle := pkitest.NewAuthority(t, "middle", root)
+	s := startSigning(t, middle, root)
+	agent := s.agent()
+	first, err := agent.Issue(t.Context(), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := first.Pair.Leaf()
+	if left := time.Until(leaf.NotAfter); left > time.Hour || left < 50*time.Minute ||
+		len(leaf.DNSNames) > 0 || leaf.IsCA || len(first.Pair.Chain) != 2 {
+		t.Errorf("valid for %v, names %v, CA %v, chain of %d", left, leaf.DNSNames, leaf.IsCA,
+			len(first.Pair.Chain))
+	}
+	agent.Workload, agent.TokenFile = true, ""
+	second, err := agent.Issue(t.Context(), nil, first.Pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"serial":"` + leaf.SerialNumber.Text(16) + `","identity":"` + ownID,
+		`"credential":"token"`, `"serial":"` + second.Pair.Leaf().SerialNumber.Text(16),
+		`"credential":"certificate ` + leaf.SerialNumber.Text(16) + `"`} {
+		s.logs(want)
+	}
+	s.secretsAreNowhere(middle.Key)
+}
+
+// logs returns once the program has logged a text.
+func (s *signing) logs(text string) {
+	s.t.Helper()
+	parts.EventuallySees(s.t, time.Minute, "logged "+text, func() (bool, string) {
+		log := logOf(s.file)
+		return strings.Contains(log, text), log
+	})
+}
+
+// secretsAreNowhere checks that a key is in no file but that of the operator, nor in debug pages.
+func (s *signing) secretsAreNowhere(key any) {
+	s.t.Helper()
+	block, _ := pem.Decode(pkitest.KeyPEM(s.t, key))
+	scalar, err := key.(*ecdsa.PrivateKey).Bytes()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	line := base64.StdEncoding.EncodeToString(block.Bytes)[64:128] // of PEM, in the middle of the key
+	check := func(where, text string) {
+		for _, secret := range []string{string(scalar), string(block.Bytes), line,
+			hex.EncodeToString(scalar)} {
+			if strings.Contains(text, secret) {
+				s.t.Errorf("%s has the key", where)
+			}
+		}
+	}
+	for _, page := range []string{"/debug/config", "/debug/connections", "/metrics"} {
+		code, text := ask("GET", fmt.Sprintf("http://127.0.0.1:%d%s", s.monitoring, page), "", "")
+		if code != http.StatusOK {
+			s.t.Errorf("%s: %d %s", page, code, text)
+		}
+		check(page, text)
+	}
+	err = filepath.WalkDir(s.folder, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || e.Name() == "ca.key" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		check(path, string(text))
+		return nil
+	})
+	if err != nil {
+		s.t.Error(err)
+	}
+}

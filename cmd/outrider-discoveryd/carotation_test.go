@@ -1,0 +1,90 @@
+package main
+
+import (
+	"crypto/x509"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+// phase is a state of the files of [ca].
+type phase struct {
+	with  *pkitest.Authority
+	roots []*pkitest.Authority
+}
+
+// TestCA_RotationFailsNoRenewal replaces the authority in steps, each of which all clients see before
+// the next one, under 100 renewals a second with the certificate before.
+func TestCA_RotationFailsNoRenewal(t *testing.T) {
+	t.Parallel()
+	const clients, perSecond = 10, 100
+	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)
+	s := startSigning(t, old, old)
+	agent := s.agent()
+	var current [clients]*identity.Issued
+	for i := range current {
+		var err error
+		if current[i], err = agent.Issue(t.Context(), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent.Workload, agent.TokenFile = true, ""
+	renewals, begun := 0, time.Now()
+	for _, p := range []phase{{old, []*pkitest.Authority{old, next}},
+		{next, []*pkitest.Authority{old, next}}, {next, []*pkitest.Authority{next}}} {
+		s.sign(p.with, p.roots...)
+		var wait sync.WaitGroup
+		var failed, counted atomic.Int64
+		turns := make(chan struct{})
+		for i := range current {
+			wait.Go(func() {
+				for range turns {
+					issued, err := agent.Issue(t.Context(), nil, current[i].Pair)
+					if err != nil {
+						failed.Add(1)
+						t.Error(err)
+						return
+					}
+					current[i] = issued
+					counted.Add(1)
+					if len(issued.Roots) == len(p.roots) && issued.Pair.IssuedBy(
+						[]*x509.Certificate{p.with.Certificate}) && counted.Load() >= perSecond {
+						return // this client has seen the phase
+					}
+				}
+			})
+		}
+		done := make(chan struct{})
+		go func() { wait.Wait(); close(done) }()
+		tick, late := time.NewTicker(time.Second/perSecond), time.After(2*time.Minute)
+		for running := true; running; {
+			select {
+			case <-done:
+				running = false
+			case <-tick.C:
+				select {
+				case turns <- struct{}{}:
+				case <-done:
+					running = false
+				}
+			case <-late:
+				t.Fatal("clients do not see the files of [ca]")
+			}
+		}
+		tick.Stop()
+		renewals += int(counted.Load())
+		if failed.Load() > 0 {
+			t.Fatalf("%d renewals failed\n%s", failed.Load(), logOf(s.file))
+		}
+	}
+	t.Logf("%d renewals in %v", renewals, time.Since(begun))
+	if log := logOf(s.file); strings.Contains(log, "refused certificate request") ||
+		strings.Contains(log, "refused client certificate") {
+		t.Errorf("something was refused:\n%s", log)
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"outrider.org/outrider/agent/repeat"
+)
+
+// loggedHandshakes logs the client certificates that cannot be verified: their connections end
+// before any service sees them.
+type loggedHandshakes struct {
+	credentials.TransportCredentials
+	identity *serverIdentity
+}
+
+// credentials returns the credentials of a listener.
+func (s *serverIdentity) credentials() credentials.TransportCredentials {
+	return loggedHandshakes{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return s.current.Load(), nil
+		}}), s}
+}
+
+// handshakeLimits bounds the log lines about client certificates, for each address.
+var handshakeLimits = repeat.Limits{Class: 3, All: 10}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secure, info, err := l.TransportCredentials.ServerHandshake(from)
+	var unverified *tls.CertificateVerificationError
+	if !errors.As(err, &unverified) {
+		return secure, info, err
+	}
+	address := from.RemoteAddr().String()
+	host, _, _ := net.SplitHostPort(address)
+	reason := unverified.Err.Error()
+	omitted, ok := l.identity.refusals.Allow(time.Now(), host, repeat.Class(reason), handshakeLimits)
+	if ok {
+		identity := ""
+		if shown := unverified.UnverifiedCertificates[0]; len(shown.URIs) > 0 {
+			const most = 256
+			identity = shown.URIs[0].String()
+			identity = identity[:min(len(identity), most)]
+		}
+		l.identity.log.Warn("refused client certificate", "caller", address, "claimed", identity,
+			"reason", reason, "omitted", omitted)
+	}
+	return secure, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (l loggedHandshakes) Clone() credentials.TransportCredentials {
+	return loggedHandshakes{l.TransportCredentials.Clone(), l.identity}
+}

@@ -1,0 +1,212 @@
+// Package ca is the certificate authority of outrider-discoveryd: Istio's IstioCertificateService.
+//
+// A Server signs for each caller the caller's own SPIFFE ID, with a root or an intermediate from
+// files:
+//
+//	certificate or token → Options.Authenticate → rates → request → authority → chain and roots
+//
+// Changed files replace the authority for later requests once they can be used together; until
+// then the one before stays. The private key is in the file and in the memory of an authority, and
+// nowhere else: no message and no method has it.
+package ca
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	securityv1 "istio.io/api/security/v1alpha1"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/repeat"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
+)
+
+// conditionRefused is active while the files of [ca] cannot be used. Those that were read before
+// stay in use.
+const conditionRefused = "ca-refused"
+
+// Settings are [ca].
+type Settings struct {
+	CertFile string // root or intermediate, followed by the intermediates that issued it
+	KeyFile  string
+	RootFile string // roots that clients trust; "": the root in CertFile
+	MaxTTL   time.Duration
+}
+
+// Options configures a Server.
+type Options struct {
+	// Authenticate returns the identity of a client, which must have one.
+	Authenticate func(client xds.Peer) (auth.Caller, error)
+	// Wait blocks until a client may begin a call. The error is a gRPC status.
+	Wait func(ctx context.Context, client xds.Peer) error
+	// Trust has the listener accept client certificates of the roots, in place of those of the last
+	// call. It is called before the Server signs with one of them.
+	Trust   func(roots []*x509.Certificate)
+	Watcher *watch.Notifier
+	Board   *condition.Board
+	Logger  *slog.Logger
+}
+
+// Server signs certificates. It is safe for concurrent use.
+type Server struct {
+	securityv1.UnimplementedIstioCertificateServiceServer
+
+	options Options
+	current atomic.Pointer[authority]
+	maxTTL  atomic.Int64
+	rates   rates
+	limiter repeat.Limiter
+	issued  atomic.Uint64
+	refused atomic.Uint64
+
+	mu       sync.Mutex
+	settings Settings
+	stop     func() // ends the watch of the files
+}
+
+// New returns a Server that signs with the files, and watches them. Options.Watcher must run.
+func New(settings Settings, options Options) (*Server, error) {
+	s := &Server{options: options, stop: func() {}}
+	read, err := readAuthority(settings, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	s.use(read)
+	s.Configure(settings)
+	return s, nil
+}
+
+// Register registers the service with a gRPC server.
+func (s *Server) Register(registrar grpc.ServiceRegistrar) {
+	securityv1.RegisterIstioCertificateServiceServer(registrar, s)
+}
+
+// Configure replaces the settings. If the new files cannot be used, the authority stays.
+func (s *Server) Configure(settings Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maxTTL.Store(int64(settings.MaxTTL))
+	s.stop()
+	s.settings = settings
+	paths := []string{settings.CertFile, settings.KeyFile}
+	if settings.RootFile != "" {
+		paths = append(paths, settings.RootFile)
+	}
+	s.stop = s.options.Watcher.Watch(paths, s.reread)
+}
+
+// reread puts changed files in use if they can be used.
+func (s *Server) reread() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, err := readAuthority(s.settings, time.Now())
+	if err != nil {
+		s.options.Board.Raise(conditionRefused, condition.Error,
+			"the files of [ca] are not usable, those read before stay: "+err.Error())
+		return
+	}
+	s.options.Board.Clear(conditionRefused)
+	if s.current.Load().equal(next) {
+		return
+	}
+	s.use(next)
+	s.options.Logger.Info("replaced signing certificate",
+		"serial", next.certificate.SerialNumber.Text(16),
+		"subject", next.certificate.Subject.String(), "not_after", next.notAfter,
+		"roots", len(next.roots))
+}
+
+func (s *Server) use(next *authority) {
+	s.options.Trust(next.roots)
+	s.current.Store(next)
+}
+
+// CreateCertificate implements IstioCertificateService.
+func (s *Server) CreateCertificate(ctx context.Context,
+	in *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
+	client := xds.PeerFrom(ctx)
+	if err := s.options.Wait(ctx, client); err != nil {
+		return nil, s.refuse(client, auth.Caller{}, err)
+	}
+	caller, err := s.options.Authenticate(client)
+	if err != nil {
+		return nil, s.refuse(client, auth.Caller{}, err)
+	}
+	if now := time.Now(); !s.rates.allow(caller.String(), now) {
+		return nil, s.refuse(client, caller, status.Errorf(codes.ResourceExhausted,
+			"%s makes more than %d requests a second: try again", caller, perSecond))
+	}
+	public, err := publicKey(in.GetCsr(), caller.String())
+	if err != nil {
+		code := codes.InvalidArgument
+		if errors.Is(err, errOtherIdentity) {
+			code = codes.PermissionDenied
+		}
+		return nil, s.refuse(client, caller, status.Error(code, err.Error()))
+	}
+	result, err := s.current.Load().sign(public, caller.String(), time.Now(),
+		s.ttl(in.GetValidityDuration()))
+	if err != nil {
+		return nil, s.refuse(client, caller, status.Error(codes.Unavailable, err.Error()))
+	}
+	s.issued.Add(1)
+	s.options.Logger.Info("issued certificate", "serial", result.serial.Text(16),
+		"identity", caller.String(), "caller", client.Address, "credential", caller.Credential,
+		"reason", "the caller's own identity", "not_after", result.notAfter)
+	return &securityv1.IstioCertificateResponse{CertChain: result.chain}, nil
+}
+
+// ttl returns the validity for a number of requested seconds. 0 means the longest one.
+func (s *Server) ttl(seconds int64) time.Duration {
+	longest := time.Duration(s.maxTTL.Load())
+	if seconds <= 0 || seconds >= int64(longest/time.Second) {
+		return longest
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// unknownLimits bounds the log lines about callers that have no identity, for each address. The
+// rate of a caller with an identity is limited, so each of its refusals is logged.
+var unknownLimits = repeat.Limits{Class: 10, All: 30}
+
+// refuse counts and logs a refused request, and returns the gRPC status.
+func (s *Server) refuse(client xds.Peer, caller auth.Caller, err error) error {
+	s.refused.Add(1)
+	refusal := status.Convert(err)
+	identity, omitted := "", 0
+	if caller == (auth.Caller{}) || refusal.Code() == codes.ResourceExhausted {
+		host, _, _ := net.SplitHostPort(client.Address)
+		var ok bool
+		omitted, ok = s.limiter.Allow(time.Now(), cmp.Or(host, client.Address),
+			repeat.Class(refusal.Message()), unknownLimits)
+		if !ok {
+			return refusal.Err()
+		}
+	}
+	if caller != (auth.Caller{}) {
+		identity = caller.String()
+	}
+	fields := []any{"identity", identity, "caller", client.Address,
+		"credential", caller.Credential, "reason", refusal.Message()}
+	if omitted > 0 {
+		fields = append(fields, "omitted", omitted)
+	}
+	var unauthenticated *auth.Refusal
+	if errors.As(err, &unauthenticated) && unauthenticated.Cause != nil {
+		fields = append(fields, "cause", unauthenticated.Cause)
+	}
+	s.options.Logger.Warn("refused certificate request", fields...)
+	return refusal.Err()
+}

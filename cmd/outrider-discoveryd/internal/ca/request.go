@@ -1,0 +1,126 @@
+package ca
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const (
+	maxRequestBytes = 16 << 10 // with an RSA key of 8192 bits it has 4 KiB
+	minRSABits      = 2048
+	maxRSABits      = 8192
+)
+
+// errOtherIdentity is the reason of a refusal that is about rights, not about the form.
+var errOtherIdentity = errors.New("the request is for another identity")
+
+var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+// publicKey returns the key of a certificate signing request in PEM. It returns an error unless the
+// request is for the identity alone, with a strong key that has signed the request.
+func publicKey(text, identity string) (crypto.PublicKey, error) {
+	if len(text) > maxRequestBytes {
+		return nil, fmt.Errorf("the request has %d bytes, more than %d", len(text),
+			maxRequestBytes)
+	}
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || !strings.HasSuffix(block.Type, "CERTIFICATE REQUEST") {
+		return nil, errors.New("the request is not a certificate request in PEM")
+	}
+	if strings.TrimSpace(string(rest)) != "" {
+		return nil, errors.New("something follows the request")
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("the request cannot be parsed: %w", err)
+	}
+	if err := checkKey(request.PublicKey); err != nil {
+		return nil, err
+	}
+	switch request.SignatureAlgorithm {
+	case x509.SHA1WithRSA, x509.ECDSAWithSHA1:
+		return nil, fmt.Errorf("the request is signed by %s", request.SignatureAlgorithm)
+	}
+	if err := request.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("the signature of the request is wrong: %w", err)
+	}
+	if err := checkNames(request, identity); err != nil {
+		return nil, err
+	}
+	return request.PublicKey, nil
+}
+
+// checkKey returns why a public key is too weak, or cannot be used by Envoy.
+func checkKey(public crypto.PublicKey) error {
+	switch key := public.(type) {
+	case *rsa.PublicKey:
+		if bits := key.N.BitLen(); bits < minRSABits || bits > maxRSABits {
+			return fmt.Errorf("an RSA key of %d bits; it must have %d to %d", bits, minRSABits,
+				maxRSABits)
+		}
+		return nil
+	case *ecdsa.PublicKey:
+		if slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()},
+			key.Curve) {
+			return nil
+		}
+		return fmt.Errorf("a key on curve %s; it must be P-256, P-384 or P-521",
+			key.Curve.Params().Name)
+	}
+	return fmt.Errorf("a key of type %T; it must be RSA or ECDSA", public)
+}
+
+// checkNames returns an error unless the identity is the only requested name and nothing else is
+// requested. The names are compared encoded: Go's parser leaves out names of rare types.
+func checkNames(request *x509.CertificateRequest, identity string) error {
+	var names []asn1.RawValue
+	for _, extension := range request.Extensions {
+		if !extension.Id.Equal(subjectAltName) {
+			return fmt.Errorf("extension %s is requested; only a SPIFFE ID may be", extension.Id)
+		}
+		var more []asn1.RawValue
+		if _, err := asn1.Unmarshal(extension.Value, &more); err != nil {
+			return fmt.Errorf("the names of the request cannot be parsed: %w", err)
+		}
+		names = append(names, more...)
+	}
+	const uri = 6 // the tag of uniformResourceIdentifier in GeneralName
+	if len(names) != 1 || names[0].Class != asn1.ClassContextSpecific || names[0].Tag != uri {
+		return fmt.Errorf("%d names are requested, not one SPIFFE ID alone: %s", len(names),
+			describe(request))
+	}
+	if requested := string(names[0].Bytes); requested != identity {
+		return fmt.Errorf("%w: %q", errOtherIdentity, shorten(requested))
+	}
+	return nil
+}
+
+// describe returns the names of a request of the usual types, for messages.
+func describe(request *x509.CertificateRequest) string {
+	all := slices.Concat(request.DNSNames, request.EmailAddresses)
+	for _, address := range request.IPAddresses {
+		all = append(all, address.String())
+	}
+	for _, uri := range request.URIs {
+		all = append(all, uri.String())
+	}
+	return fmt.Sprintf("%q", shorten(strings.Join(all, ", ")))
+}
+
+// shorten returns a text of a client, shortened so that it may be logged.
+func shorten(text string) string {
+	const most = 256
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
