@@ -243,6 +243,25 @@ func breakPolicy(t *testing.T, kind string) {
 		}
 		end()
 	}
+
+	// the file is copied, and the copy edited before the file is removed
+	write(t, policy, good)
+	copied := filepath.Join(directory, "policy-new.yaml")
+	write(t, copied, good)
+	put("copied")
+	changes <- []string{policy, copied, routes}
+	answers(t, "a copy", edge, "/open", "copied")
+	write(t, copied, strings.NewReplacer("STRICT", "PERMISSIVE", "/open", "/closed", "issuer: a",
+		"issuer: b").Replace(good))
+	changes <- []string{copied}
+	answers(t, "a copy that differs", edge, "/open", "403")
+	answers(t, "a copy that differs, in what it allows", edge, "/closed", "403")
+	answers(t, "the other workload", other, "/", "copied")
+	if err := os.Remove(policy); err != nil {
+		t.Fatal(err)
+	}
+	changes <- []string{policy}
+	answers(t, "the copy alone", edge, "/closed", "copied")
 }
 
 // TestDenials_DenyEverything starts Envoys with a policy that was never valid. Requests to a
