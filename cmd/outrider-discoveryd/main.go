@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 )
 
 // version is the program's version, which the build sets.
@@ -46,9 +47,15 @@ func run(arguments []string) int {
 	switch {
 	case flags.Arg(0) == "check" && flags.NArg() <= 2:
 		return exitCode(checkSources(context.Background(), options, flags.Arg(1), os.Stdout))
+	case flags.Arg(0) == "ca" && flags.Arg(1) == "init" && flags.NArg() >= 3:
+		if err := ca.Init(flags.Arg(2), flags.Args()[3:], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "outrider-discoveryd:", err)
+			return exitProblems
+		}
+		return exitOK
 	case flags.NArg() > 0:
-		fmt.Fprintf(os.Stderr, "outrider-discoveryd: unexpected argument %q; the command is "+
-			"check [SOURCE]\n", flags.Arg(0))
+		fmt.Fprintf(os.Stderr, "outrider-discoveryd: unexpected argument %q; the commands are "+
+			"check [SOURCE] and ca init DIR [NAME…]\n", flags.Arg(0))
 		return exitUsage
 	case *check:
 		_, err := config.LoadDiscoveryd(options)
