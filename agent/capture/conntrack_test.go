@@ -16,11 +16,11 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 	trackAll(t)
 	newHostsWithoutEnvoy(t).Do(t, func() {
 		for _, resolver := range far {
-			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
+			datagrams(t, net.JoinHostPort(resolver, "53"), answerOf("far"))
 		}
 	})
 	for _, address := range []string{"127.0.0.1:15053", "[::1]:15053"} {
-		datagrams(t, address, func([]byte) []byte { return []byte("proxy") })
+		datagrams(t, address, answerOf("proxy"))
 	}
 	socket, err := newOwnerSocket()
 	if err != nil {

@@ -102,7 +102,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	closed.FailClosed = true
 	r.apply(closed)
 	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
-	r.answers(time.Second, refused)
+	r.answers(soon, refused)
 	during := func(settings Settings, shown string, closed bool) {
 		t.Helper()
 		board := condition.NewBoard()
@@ -111,7 +111,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
-		parts.Eventually(t, 5*time.Second, shown, func() bool {
+		parts.Eventually(t, 30*time.Second, shown, func() bool {
 			all := board.Conditions()
 			return f.State().Closed == closed && len(all) == 1 &&
 				strings.Contains(all[0].Sentence, shown)
@@ -121,7 +121,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	}
 	during(closed, "new outbound connections are refused, inbound ones go direct", true)
 	during(captureAll, "connections go direct", false)
-	r.answers(time.Second, "far 80")
+	r.answers(soon, "far 80")
 }
 
 // leaver is a Controller of an Envoy that drains and stops.
@@ -142,14 +142,14 @@ func newLeaver(t *testing.T) *leaver {
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	l.answers(10*time.Second, "15001")
+	l.answers(30*time.Second, "15001")
 	return l
 }
 
 // captured checks who answers a connection of this host and one to it.
 func (l *leaver) captured(outbound, inbound string) {
 	l.t.Helper()
-	l.answers(5*time.Second, outbound)
+	l.answers(30*time.Second, outbound)
 	var answer string
 	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
 	l.other.Do(l.t, func() { answer = dial(l.t, "tcp", netip.Addr{}, to) })
@@ -195,7 +195,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	l := newLeaver(t)
 	l.captures(On)
 	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
-	parts.Eventually(t, 5*time.Second, "the controller knows the rules", func() bool {
+	parts.Eventually(t, 30*time.Second, "the controller knows the rules", func() bool {
 		reach := l.Reach()
 		if reach == nil {
 			return false

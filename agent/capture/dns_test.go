@@ -26,6 +26,11 @@ func proxyAnswer(query []byte) []byte {
 	return append(query[:3:3], append([]byte{5}, query[4:]...)...)
 }
 
+// answerOf returns a function that answers a query with its identifier and a text.
+func answerOf(text string) func(query []byte) []byte {
+	return func(query []byte) []byte { return append(query[:2:2], text...) }
+}
+
 // datagrams answers UDP until the test ends or the socket is closed.
 func datagrams(t *testing.T, address string, answer func(query []byte) []byte) net.PacketConn {
 	t.Helper()
@@ -58,7 +63,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	r.resolvers(resolvers)
 	r.other.Do(t, func() {
 		for _, resolver := range far {
-			datagrams(t, net.JoinHostPort(resolver, "53"), func([]byte) []byte { return []byte("far") })
+			datagrams(t, net.JoinHostPort(resolver, "53"), answerOf("far"))
 		}
 		serve(t, 53, "far")
 	})
@@ -107,7 +112,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.client.Done()
-	parts.Eventually(t, 5*time.Second, "the new image of the helper serves", func() bool {
+	parts.Eventually(t, 30*time.Second, "the new image of the helper serves", func() bool {
 		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // it exists all the time
 		r.client, err = Dial(t.Context(), r.socket())
 		return err == nil
@@ -144,7 +149,7 @@ func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	r := newRig(t)
 	r.resolvers("nameserver " + far[0] + "\n")
 	r.other.Do(t, func() {
-		datagrams(t, net.JoinHostPort(far[0], "53"), func([]byte) []byte { return []byte("far") })
+		datagrams(t, net.JoinHostPort(far[0], "53"), answerOf("far"))
 	})
 	proxy := r.startDNS()
 	return r, proxy

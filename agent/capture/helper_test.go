@@ -22,27 +22,27 @@ func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
 	}
 	r := newRig(t)
 	r.apply(captureAll)
-	r.answers(time.Second, "far 80")
+	r.answers(soon, "far 80")
 	if s, err := r.client.Status(t.Context()); err != nil || s.State != Withdrawn {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.startEnvoy()
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	s, err := r.client.Status(t.Context())
 	if err != nil || s.State != On || s.Families != (Families{true, true}) || len(s.Counters) == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for range 3 {
 		r.kill(r.envoy)
-		t.Logf("direct %v after the kill of Envoy", r.answers(2*time.Second, "far 80"))
+		t.Logf("direct %v after the kill of Envoy", r.answers(soon, "far 80"))
 		r.startEnvoy()
-		r.answers(10*time.Second, "15001")
+		r.answers(30*time.Second, "15001")
 	}
 	// A stopped Envoy has its sockets and accepts nothing.
 	resume := parts.Stop(t, r.envoy.Process.Pid)
-	t.Logf("direct %v after SIGSTOP", r.answers(stallLimit+5*time.Second, "far 80"))
+	t.Logf("direct %v after SIGSTOP", r.answers(30*time.Second, "far 80"))
 	resume()
-	r.answers(2*time.Second, "15001")
+	r.answers(soon, "15001")
 }
 
 func TestHelper_RedirectsNothingToOthers(t *testing.T) {
@@ -52,13 +52,13 @@ func TestHelper_RedirectsNothingToOthers(t *testing.T) {
 	r := newRig(t)
 	r.apply(captureAll)
 	r.startEnvoy()
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	r.kill(r.envoy)
 	parts.RunAs(t, appUser, func() {
 		serve(t, OutboundPort, "stranger")
 		serve(t, InboundPort, "stranger")
 	})
-	r.answers(time.Second, "far 80")
+	r.answers(soon, "far 80")
 	s, err := r.client.Status(t.Context())
 	if want := fmt.Sprintf("user %d listens on port 1500", appUser); err != nil ||
 		s.State != Withdrawn || !strings.HasPrefix(s.Reason, want) {
@@ -73,7 +73,7 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 	r := newRig(t)
 	r.apply(captureAll)
 	r.startEnvoy()
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	for range 3 {
 		r.kill(r.helper)
 		if left := run(t, "", "nft", "list", "ruleset"); left != "" {
@@ -83,7 +83,7 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 			t.Errorf("answer %q", answer)
 		}
 		r.start() // without the agent: the settings are in the folder
-		t.Logf("back after %v", r.answers(time.Second, "15001"))
+		t.Logf("back after %v", r.answers(soon, "15001"))
 	}
 	run(t, "", "nft", "flush", "ruleset")
 	if answer := r.answer(); answer != "15001" {
@@ -111,30 +111,30 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	closed.FailClosed = true
 	r.apply(closed)
 	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
-	r.answers(time.Second, refused)
+	r.answers(soon, refused)
 	if s, err := r.client.Status(t.Context()); err != nil || !s.Closed {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.startEnvoy()
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	r.kill(r.envoy)
-	r.answers(2*time.Second, refused)
+	r.answers(soon, refused)
 	r.startEnvoy()
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	r.kill(r.helper)
 	if answer := r.answer(); answer != refused {
 		t.Errorf("without the helper: %q", answer)
 	}
 	r.start()
-	r.answers(time.Second, "15001")
+	r.answers(soon, "15001")
 	r.kill(r.envoy)
-	r.answers(2*time.Second, refused)
+	r.answers(soon, refused)
 	run(t, "", "nft", "flush", "ruleset") // deletes a table without owner
-	r.answers(2*time.Second, refused)
+	r.answers(soon, refused)
 	if err := r.client.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	r.answers(time.Second, "far 80")
+	r.answers(soon, "far 80")
 }
 
 // An established connection stays redirected when the rules are withdrawn, and through an upgrade
@@ -172,7 +172,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.client.Done()
-	parts.Eventually(t, 5*time.Second, "the new helper serves", func() bool {
+	parts.Eventually(t, 30*time.Second, "the new helper serves", func() bool {
 		if now := run(t, "", "nft", "list", "table", "inet", "outrider"); now == "" {
 			t.Fatalf("no rules during the upgrade; before: %s", table)
 		}
@@ -190,7 +190,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	}
 	check("withdrawn for longer")
 	_ = connection.Close()
-	parts.Eventually(t, 5*time.Second, "the nat table is gone", func() bool {
+	parts.Eventually(t, 30*time.Second, "the nat table is gone", func() bool {
 		return run(t, "", "nft", "list", "ruleset") == ""
 	})
 }
@@ -275,7 +275,7 @@ func TestHelper_FollowsUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		enter(t, path)
-		t.Logf("captured %v after its start", r.answers(time.Second, "15001"))
+		t.Logf("captured %v after its start", r.answers(soon, "15001"))
 		s, err := r.client.Status(t.Context())
 		if err != nil || len(s.Units) != 1 || s.Units[0].Path != path {
 			t.Errorf("%+v, %v", s.Units, err)
@@ -287,7 +287,7 @@ func TestHelper_FollowsUnits(t *testing.T) {
 		if err := os.Remove(folder); err != nil {
 			t.Fatal(err)
 		}
-		parts.Eventually(t, time.Second, "the stop of the unit is noticed", func() bool {
+		parts.Eventually(t, soon, "the stop of the unit is noticed", func() bool {
 			s, err := r.client.Status(t.Context())
 			return err == nil && len(s.Units) == 0
 		})
@@ -295,7 +295,7 @@ func TestHelper_FollowsUnits(t *testing.T) {
 	except := captureAll
 	except.ExcludeUnits = []string{slice.Name}
 	r.apply(except)
-	r.answers(5*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	enter(t, slice.Path)
 	if answer := r.answer(); answer != "far 80" {
 		t.Errorf("excluded: %q", answer)

@@ -37,7 +37,7 @@ func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	r.apply(captureAll)
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	if err := os.Remove(filepath.Join(r.folder, "state.json")); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.client.Done()
-	r.answers(5*time.Second, "far 80")
+	r.answers(30*time.Second, "far 80")
 	client, err := Dial(t.Context(), r.socket())
 	if err != nil {
 		t.Fatal(err)

@@ -120,10 +120,14 @@ func (r *rig) apply(settings Settings) {
 	}
 }
 
+// soon bounds what takes the helper a second or two on an idle machine. It is shorter than
+// stallLimit, within which every Envoy that is gone is found.
+const soon = stallLimit - time.Second
+
 // captures waits for a state.
 func (r *rig) captures(want State) {
 	r.t.Helper()
-	parts.Eventually(r.t, 10*time.Second, "capture is "+string(want), func() bool {
+	parts.Eventually(r.t, 30*time.Second, "capture is "+string(want), func() bool {
 		s, err := r.client.Status(r.t.Context())
 		return err == nil && s.State == want
 	})

@@ -75,7 +75,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	parts.Eventually(t, 30*time.Second, "both connections are captured", func() bool {
 		r.other.Do(t, func() {
 			for family, address := range here {
-				c, err := net.DialTimeout("tcp", net.JoinHostPort(address, "9090"), 3*time.Second)
+				c, err := net.DialTimeout("tcp", net.JoinHostPort(address, "9090"), 30*time.Second)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -113,7 +113,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	if left := run(t, "", "nft", "list", "ruleset"); left != "" {
 		t.Errorf("left: %s", left)
 	}
-	parts.Eventually(t, time.Second, "connections are direct", func() (direct bool) {
+	parts.Eventually(t, soon, "connections are direct", func() (direct bool) {
 		r.other.Do(t, func() {
 			c, err := net.DialTimeout("tcp", net.JoinHostPort(here[0], "80"), time.Second)
 			direct = err == nil
@@ -146,7 +146,7 @@ func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 		ip(t, family+" rule delete table 133")
 		ip(t, family+" route flush table 133")
 	}
-	parts.Eventually(t, 5*time.Second, "rules and routes are back: "+before, func() bool {
+	parts.Eventually(t, 30*time.Second, "rules and routes are back: "+before, func() bool {
 		return policy() == before
 	})
 }

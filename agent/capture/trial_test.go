@@ -17,7 +17,7 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 		t.Error("a trial without settings")
 	}
 	r.apply(captureAll)
-	r.answers(10*time.Second, "15001")
+	r.answers(30*time.Second, "15001")
 	if s, err := r.client.Try(ctx, time.Second); err != nil || s.State != Trial {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -35,7 +35,7 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 	if _, err := r.client.Withdraw(ctx); err != nil {
 		t.Error(err)
 	}
-	r.answers(time.Second, "far 80")
+	r.answers(soon, "far 80")
 }
 
 // With a trial in the settings nothing is ever captured for longer without a confirmation.
@@ -55,7 +55,7 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	trial := captureAll
 	trial.Trial, trial.FailClosed, trial.DNSPort = 2*time.Second, true, DNSPort
 	r.apply(trial)
-	r.answers(2*time.Second, "15001")
+	r.answers(soon, "15001")
 	state(Trial)
 	r.answers(3*time.Second, "far 80") // not refused
 	r.kill(r.helper)
@@ -64,7 +64,7 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	state(Withdrawn)
 	trial.Trial, trial.ExcludeOutboundPorts = time.Minute, nil
 	r.apply(trial)
-	r.answers(time.Second, "15001")
+	r.answers(soon, "15001")
 	state(Trial)
 	if _, err := r.client.Confirm(ctx); err != nil {
 		t.Error(err)

@@ -41,7 +41,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 			t.Fatal(err)
 		}
 		i.kill()
-		parts.Eventually(t, 5*time.Second, "the loss is reported", func() bool {
+		parts.Eventually(t, 30*time.Second, "the loss is reported", func() bool {
 			return strings.Contains(r.condition(conditionAway), i.address) &&
 				r.Status().State == Connecting
 		})

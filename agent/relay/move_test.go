@@ -116,7 +116,7 @@ func TestMove_KilledServer(t *testing.T) {
 	defer end()
 	begun := time.Now()
 	killed.Kill()
-	parts.Eventually(t, 5*time.Second, "the other server is used", func() bool {
+	parts.Eventually(t, 30*time.Second, "the other server is used", func() bool {
 		return r.Status().Address == addresses[1]
 	})
 	t.Logf("moved after %v", time.Since(begun).Round(time.Millisecond))
@@ -163,7 +163,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 			return servers[addresses[0]], s
 		case s := <-servers[addresses[1]].accepted:
 			return servers[addresses[1]], s
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("the relay opens no stream")
 		}
 		return nil, nil
@@ -187,7 +187,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	above.send(deltaResponse("2"))
 	envoy.next()
 	<-stopped
-	parts.Eventually(t, 10*time.Second, "the other server is in use",
+	parts.Eventually(t, 30*time.Second, "the other server is in use",
 		func() bool { return r.Status().Address == second.address })
 	if got := moves(t, events); len(got) != 1 {
 		t.Errorf("moved to %v", got)
@@ -253,7 +253,7 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 				default:
 				}
 			}
-			parts.Eventually(t, 10*time.Second, "a stream", func() bool {
+			parts.Eventually(t, 30*time.Second, "a stream", func() bool {
 				return len(one.accepted)+len(other.accepted) > 0
 			})
 		}
@@ -273,7 +273,7 @@ func TestMove_NoServer(t *testing.T) {
 	r := startRelay(t, serverAt(addresses...), "")
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
-	parts.Eventually(t, 10*time.Second, "both are named", func() bool {
+	parts.Eventually(t, 30*time.Second, "both are named", func() bool {
 		said := r.condition(conditionAway)
 		return strings.Contains(said, addresses[0]) && strings.Contains(said, addresses[1]) &&
 			strings.Count(said, "connection refused") == 2

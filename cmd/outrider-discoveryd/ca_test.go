@@ -65,7 +65,7 @@ func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Autho
 	if err := os.Mkdir(filepath.Join(s.folder, "mesh"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	port, monitoring := freePort(t), freePort(t)
+	port, monitoring := parts.FreePort(t), parts.FreePort(t)
 	s.monitoring = monitoring
 	s.address, s.file = fmt.Sprintf("127.0.0.1:%d", port), filepath.Join(s.folder, "discoveryd.toml")
 	write(t, s.file, fmt.Sprintf(`[paths]
@@ -87,7 +87,7 @@ root_file = "roots.pem"
 max_ttl = "1h"
 [[source]]
 paths = ["mesh"]
-`, freePort(t), s.address, monitoring))
+`, parts.FreePort(t), s.address, monitoring))
 	start(t, s.file, monitoring)
 	return s
 }

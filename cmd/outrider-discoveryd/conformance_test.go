@@ -169,7 +169,7 @@ func differences(want, got map[string][]byte) string {
 func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, "secret")
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	one := memory.New(&config.Source{Name: "memory", Listen: address, TokenFile: token}, false, sink,
 		slog.New(slog.DiscardHandler))
 	runUntilEnd(t, one.Run)

@@ -33,7 +33,7 @@ func TestProgram_ServesKubernetes(t *testing.T) {
 			"endpoints: [{address: 10.0.0.1}]}")
 	}
 	directory := parts.ShortDir(t)
-	xds, monitoring := freePort(t), freePort(t)
+	xds, monitoring := parts.FreePort(t), parts.FreePort(t)
 	file := filepath.Join(directory, "discoveryd.toml")
 	write(t, file, fmt.Sprintf(`[paths]
 state_dir = "state"

@@ -46,17 +46,6 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]
 `
 
-// freePort returns a port that is free now.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -126,7 +115,7 @@ func logOf(file string) string {
 // from a file and one from the write API, a reload, and a stop by SIGTERM.
 func TestProgram_ServesEnvoyFromFilesAndMemory(t *testing.T) {
 	directory := parts.ShortDir(t)
-	xds, monitoring, api := freePort(t), freePort(t), freePort(t)
+	xds, monitoring, api := parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)
 	backend := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "host "+r.Host) })}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -136,7 +125,7 @@ func TestProgram_ServesEnvoyFromFilesAndMemory(t *testing.T) {
 	go func() { _ = backend.Serve(listener) }()
 	t.Cleanup(func() { _ = backend.Close() })
 	target := listener.Addr().(*net.TCPAddr).Port
-	first, second := freePort(t), freePort(t)
+	first, second := parts.FreePort(t), parts.FreePort(t)
 	mesh := filepath.Join(directory, "mesh")
 	if err := os.Mkdir(mesh, 0o700); err != nil {
 		t.Fatal(err)

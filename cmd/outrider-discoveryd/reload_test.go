@@ -18,7 +18,7 @@ import (
 // then writes an invalid file. The program continues with the configuration in force.
 func TestProgram_ReloadsInPlace(t *testing.T) {
 	directory := parts.ShortDir(t)
-	secure, monitoring := freePort(t), freePort(t)
+	secure, monitoring := parts.FreePort(t), parts.FreePort(t)
 	authority := pkitest.NewAuthority(t, "root", nil)
 	issue := func(name string) {
 		template := pkitest.Leaf(name, time.Hour)

@@ -24,7 +24,7 @@ func testTokenReview(t *testing.T, c *cluster.Cluster) {
 	template := pkitest.Leaf("server", time.Hour)
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	chain, key := authority.Issue(t, template)
-	secure, monitoring := freePort(t), freePort(t)
+	secure, monitoring := parts.FreePort(t), parts.FreePort(t)
 	file := filepath.Join(directory, "discoveryd.toml")
 	token, roots := filepath.Join(directory, "token"), filepath.Join(directory, "roots")
 	for name, text := range map[string]string{"cert": string(chain), "key": string(key),

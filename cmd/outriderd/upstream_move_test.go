@@ -37,7 +37,7 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	connected := func(other string) api.Discovery {
 		t.Helper()
 		var status api.Status
-		rig.Eventually(t, 20*time.Second, "the agent is connected", func() bool {
+		rig.Eventually(t, time.Minute, "the agent is connected", func() bool {
 			r.JSON(&status, "status", "--json")
 			return status.Discovery.State == "connected" && status.Discovery.Address != other
 		})
@@ -57,8 +57,11 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 		!strings.Contains(out, "not in use "+used+": ") {
 		t.Errorf("outrider status:\n%s", out)
 	}
-	if text := daemon.Output(); !strings.Contains(text, "moved to another upstream server") ||
-		strings.Contains(text, "no connection to the upstream server") {
+	parts.EventuallySees(t, time.Minute, "the move is logged", func() (bool, string) {
+		text := daemon.Output()
+		return strings.Contains(text, "moved to another upstream server"), text
+	})
+	if text := daemon.Output(); strings.Contains(text, "no connection to the upstream server") {
 		t.Errorf("journal:\n%s", text)
 	}
 	if report := load.Stop(); report.Lost > 0 {

@@ -21,7 +21,7 @@ import (
 // Clients with certificates whose server ends continue at the other one, which sends no resource
 // again, and receive changes there.
 func TestLoad_MovesWithVersions(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	root := pkitest.NewAuthority(t, "root", nil)
 	roots := x509.NewCertPool()
@@ -77,7 +77,7 @@ func TestLoad_MovesWithVersions(t *testing.T) {
 	}
 	before := load.Received()
 	stops[0]()
-	parts.Eventually(t, 10*time.Second, "half of the clients have moved",
+	parts.Eventually(t, time.Minute, "half of the clients have moved",
 		func() bool { return load.Moved() == clients/2 })
 	for typeURL, now := range load.Received() {
 		if now.Resources != before[typeURL].Resources {

@@ -43,7 +43,14 @@ func TestExec_KillsTheGroup(t *testing.T) {
 	for script, fails := range map[string]bool{
 		"sleep 1000 & echo $! >$0; wait": true, "sleep 1000 >/dev/null 2>&1 & echo $! >$0": false} {
 		file := filepath.Join(t.TempDir(), "pid")
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		written := func() bool {
+			text, err := os.ReadFile(file)
+			return err == nil && len(text) > 0
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if fails { // it waits for its child
+			go func() { parts.Poll(time.Minute, written); cancel() }()
+		}
 		err := Exec(ctx, "/bin/sh", []string{"sh", "-c", script, file})
 		cancel()
 		if (err != nil) != fails {
@@ -54,7 +61,7 @@ func TestExec_KillsTheGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		status := filepath.Join("/proc", strings.TrimSpace(string(text)), "cmdline")
-		parts.Eventually(t, 5*time.Second, "the child has ended", func() bool {
+		parts.Eventually(t, 30*time.Second, "the child has ended", func() bool {
 			line, err := os.ReadFile(status)
 			return err != nil || len(line) == 0 // a zombie has none
 		})
