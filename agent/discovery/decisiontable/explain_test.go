@@ -40,7 +40,7 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 		predicted = "closed"
 	}
 	if predicted == got.result() && (said.Body == "" || said.Body == got.Body || r.method == "HEAD") {
-		return ""
+		return w.explainPlaces(said)
 	}
 	var steps strings.Builder
 	for _, s := range said.Steps {

@@ -22,13 +22,14 @@ func startOutrider(t testing.TB, cases []*testCase, providers *authorizers) sour
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
-	feeds := map[string]*resource.Feed{}
+	feeds, places := map[string]*resource.Feed{}, map[string]map[string]resource.Origin{}
 	for _, c := range cases {
 		meshConfig := filepath.Join(t.TempDir(), "mesh.yaml")
 		write(t, meshConfig, providers.meshConfig()+fmt.Sprintf("defaultConfig: "+
 			"{gatewayTopology: {numTrustedProxies: %d}}\n", c.trustedProxies))
 		file := filepath.Join(folder, c.name+".yaml")
 		write(t, file, c.text())
+		places[c.name] = placesOf(t, file, c.text())
 		server, err := discovery.New(discovery.Options{Files: []string{common, file},
 			Namespace: c.name, KeySetRefresh: keySetRefresh,
 			Settings: discovery.Settings{MeshConfigFile: meshConfig}})
@@ -48,7 +49,7 @@ func startOutrider(t testing.TB, cases []*testCase, providers *authorizers) sour
 	}
 	return func(c *testCase) *workload {
 		snapshot, _ := feeds[c.name].Current()
-		return &workload{snapshot: snapshot}
+		return &workload{snapshot: snapshot, places: places[c.name]}
 	}
 }
 

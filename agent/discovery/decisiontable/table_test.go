@@ -85,7 +85,7 @@ func (r *rig) answers(t *testing.T, cases []*testCase, from source) (answers []a
 	t.Helper()
 	workloads := from.workloads(t, cases, r.keys)
 	envoy := startEnvoy(t, workloads, r.pki)
-	predicted, authorizer, codec := 0, 0, 0
+	predicted, authorizer, codec, placed := 0, 0, 0, 0
 	for _, c := range cases {
 		of := workloads[c.name]
 		for i, request := range c.requests {
@@ -99,10 +99,11 @@ func (r *rig) answers(t *testing.T, cases []*testCase, from source) (answers []a
 		}
 		predicted, authorizer, codec = predicted+of.predicted, authorizer+of.authorizer,
 			codec+of.codec
+		placed += of.placed
 	}
 	envoy.expectAccepted(t)
-	t.Logf("%d answers and %d calls of authorizers as explained, %d refused by the codec",
-		predicted, authorizer, codec)
+	t.Logf("%d answers and %d calls of authorizers as explained, %d refused by the codec, %d "+
+		"explained by the place of the only policy", predicted, authorizer, codec, placed)
 	return answers
 }
 
@@ -164,6 +165,9 @@ type workload struct {
 	// numbers of explanations that predicted the answer, of those that predicted the call of an
 	// authorizer, and of answers of the HTTP codec
 	predicted, authorizer, codec int
+	// access policies in the file of the case, by kind, namespace and name; nil with istiod
+	places map[string]resource.Origin
+	placed int // refusals whose explanation names the place of the only policy of its kind
 }
 
 func newWorkload(resources []*resource.Resource) *workload {

@@ -195,6 +195,11 @@ func (e *explanation) policies(rules *rbacconfigv3.RBAC, d *listener) ([]resourc
 			origins, names = append(origins, of...), append(names, text)
 		}
 	}
+	if len(rules.Policies) == 0 { // those of the listener have no rules for connections
+		for _, o := range objectsOf(d, string(object.AuthorizationPolicy)) {
+			origins, names = append(origins, o), append(names, o.String())
+		}
+	}
 	if len(names) == 0 {
 		return nil, "a policy without rules"
 	}

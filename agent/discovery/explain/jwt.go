@@ -44,13 +44,14 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 	if config.BypassCorsPreflight && e.request.Method == http.MethodOptions && origin && preflight {
 		return false
 	}
-	origins := objectsOf(d, string(object.RequestAuthentication))
+	all := objectsOf(d, string(object.RequestAuthentication))
 	for _, rule := range config.Rules {
 		if matches := e.match(rule.GetMatch()); !matches.holds {
 			continue
 		}
 		a := &authentication{explanation: e, providers: config.Providers}
-		fault := a.require(rule.GetRequires())
+		fault, by := a.require(rule.GetRequires())
+		origins := ofProviders(all, by)
 		switch {
 		case fault == requirementExternal:
 			e.unknown("what requirement of filter state the token has to meet")
@@ -61,8 +62,8 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 				status = http.StatusForbidden
 			}
 			reason := "the token is refused: " + string(fault)
-			if len(origins) > 0 {
-				reason += "; by " + origins[0].String()
+			for i, o := range origins {
+				reason += []string{"; by ", " or "}[min(i, 1)] + o.String()
 			}
 			e.step("token", "", origins, "is refused: "+string(fault))
 			e.end(Answered, status, reason, adviceFor[fault])
@@ -71,7 +72,7 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 		}
 		e.publish(rbac.TokenFilter, a.payload)
 		if a.issuer == "" {
-			e.step("token", "", origins, "no token, which is no reason to refuse the request")
+			e.step("token", "", all, "no token, which is no reason to refuse the request")
 			return false
 		}
 		e.step("token", "", origins, "is valid, of issuer "+a.issuer)
@@ -89,6 +90,23 @@ func objectsOf(d *listener, kind string) (found []resource.Origin) {
 	return found
 }
 
+// ofProviders returns those RequestAuthentications that have one of the providers, or all of them if
+// none has.
+func ofProviders(all []resource.Origin, providers []string) (found []resource.Origin) {
+	for _, provider := range providers {
+		namespace, name, _, _ := splitPolicy(provider)
+		for _, o := range all {
+			if o.Namespace == namespace && o.Name == name && !slices.Contains(found, o) {
+				found = append(found, o)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return all
+	}
+	return found
+}
+
 // authentication holds the state of evaluating a JWT filter's requirements.
 type authentication struct {
 	*explanation
@@ -98,47 +116,53 @@ type authentication struct {
 }
 
 // require evaluates a requirement as Envoy does. RequiresAll stops at the first failure.
-// RequiresAny prefers the failure of a token over the lack of one.
-func (a *authentication) require(r *jwtv3.JwtRequirement) jwt.Fault {
+// RequiresAny prefers the failure of a token over the lack of one. by are the providers that have
+// determined the result.
+func (a *authentication) require(r *jwtv3.JwtRequirement) (fault jwt.Fault, by []string) {
 	switch of := r.GetRequiresType().(type) {
 	case nil:
-		return jwt.Valid
+		return jwt.Valid, nil
 	case *jwtv3.JwtRequirement_ProviderName:
-		return a.verify(of.ProviderName, nil)
+		return a.verify(of.ProviderName, nil), []string{of.ProviderName}
 	case *jwtv3.JwtRequirement_ProviderAndAudiences:
-		return a.verify(of.ProviderAndAudiences.ProviderName, of.ProviderAndAudiences.Audiences)
+		name := of.ProviderAndAudiences.ProviderName
+		return a.verify(name, of.ProviderAndAudiences.Audiences), []string{name}
 	case *jwtv3.JwtRequirement_RequiresAll:
 		for _, one := range of.RequiresAll.Requirements {
-			if fault := a.require(one); fault != jwt.Valid {
-				return fault
+			fault, these := a.require(one)
+			if fault != jwt.Valid {
+				return fault, these
 			}
+			by = append(by, these...)
 		}
-		return jwt.Valid
+		return jwt.Valid, by
 	case *jwtv3.JwtRequirement_RequiresAny:
 		return a.requireAny(of.RequiresAny.Requirements)
 	}
-	return requirementExternal // a requirement that neither Outrider nor istiod writes
+	return requirementExternal, nil // neither Outrider nor istiod writes such a requirement
 }
 
-func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) jwt.Fault {
+func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) (final jwt.Fault, by []string) {
 	final, allowMissing := missingToken, false
 	for _, one := range of {
 		if _, ok := one.GetRequiresType().(*jwtv3.JwtRequirement_AllowMissing); ok {
 			allowMissing = true
 			continue
 		}
-		fault := a.require(one)
-		if fault == jwt.Valid {
-			return jwt.Valid
-		}
-		if fault != missingToken && fault != unknownIssuer || final == missingToken {
-			final = fault
+		fault, these := a.require(one)
+		switch {
+		case fault == jwt.Valid:
+			return jwt.Valid, these
+		case fault == final:
+			by = append(by, these...)
+		case fault != missingToken && fault != unknownIssuer || final == missingToken:
+			final, by = fault, these
 		}
 	}
 	if allowMissing && final == missingToken {
-		return jwt.Valid
+		return jwt.Valid, nil
 	}
-	return final
+	return final, by
 }
 
 // verify checks the tokens in all locations of a provider. All of them must be valid.

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"fmt"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -65,7 +64,7 @@ func verifyTokens(rules []model.TokenRule, keys func(model.TokenRule) string,
 		Providers: map[string]*jwtv3.JwtProvider{}}
 	var all, one []*jwtv3.JwtRequirement
 	for i, rule := range rules {
-		name := fmt.Sprintf("origins-%d", i)
+		name := ruleName(rule.Object, "", i)
 		config.Providers[name] = provider(rule, keys(rule), gateway)
 		this := &jwtv3.JwtRequirement{RequiresType: &jwtv3.JwtRequirement_ProviderName{
 			ProviderName: name}}

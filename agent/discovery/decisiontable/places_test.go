@@ -1,0 +1,84 @@
+package decisiontable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// placesOf returns the access policies of a file, by kind, namespace and name.
+func placesOf(t testing.TB, file, text string) map[string]resource.Origin {
+	t.Helper()
+	places, decoder := map[string]resource.Origin{}, yaml.NewDecoder(strings.NewReader(text))
+	for {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			return places
+		}
+		var o struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+		}
+		if err == nil {
+			err = document.Decode(&o)
+		}
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, text)
+		}
+		if object.Kind(o.Kind).Restricts() {
+			place := resource.Origin{File: file, Line: document.Content[0].Line, Kind: o.Kind,
+				Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
+			places[place.Object()] = place
+		}
+	}
+}
+
+// explainPlaces compares the policies that an explanation names with the file of the case, "" if
+// they are the same. If the request was refused by a kind of which the case has one, it must be the
+// named one.
+func (w *workload) explainPlaces(said explain.Answer) string {
+	if w.places == nil || len(said.Steps) == 0 {
+		return ""
+	}
+	kinds := map[string]object.Kind{"policy": object.AuthorizationPolicy,
+		"token": object.RequestAuthentication}
+	for _, step := range said.Steps {
+		if kinds[step.What] == "" {
+			continue
+		}
+		for _, o := range step.Origins {
+			if w.places[o.Object()] != o {
+				return fmt.Sprintf("explained by %v, which is %v", o, w.places[o.Object()])
+			}
+		}
+	}
+	last := said.Steps[len(said.Steps)-1]
+	kind := kinds[last.What]
+	if said.Outcome == explain.Forwarded || kind == "" {
+		return ""
+	}
+	var all []resource.Origin
+	for _, place := range w.places {
+		if place.Kind == string(kind) {
+			all = append(all, place)
+		}
+	}
+	if len(all) != 1 {
+		return ""
+	}
+	w.placed++
+	if len(last.Origins) == 0 || last.Origins[0] != all[0] ||
+		!strings.Contains(said.Reason, resource.Position(all[0].File, all[0].Line)) {
+		return fmt.Sprintf("refused by %v (%s), want %v", last.Origins, said.Reason, all[0])
+	}
+	return ""
+}
