@@ -6,8 +6,8 @@ import "time"
 // file system was mounted.
 const awaitPause = time.Second
 
-// awaited returns a channel that receives when it is time to look for such paths again, nil if
-// there are none. Only Run may call awaited and appeared.
+// awaited returns a channel that receives when it is time to look again for paths that are missing
+// or away, nil if there are none. Only Run may call awaited and appeared.
 func (s *Server) awaited() <-chan time.Time {
 	if awaits, _ := s.config.store.Awaits(); awaits {
 		return time.After(awaitPause)
@@ -15,7 +15,7 @@ func (s *Server) awaited() <-chan time.Time {
 	return nil
 }
 
-// appeared reports whether one of these paths may be there now.
+// appeared reports whether a path that was missing or away may exist now.
 func (s *Server) appeared() bool {
 	_, appeared := s.config.store.Awaits()
 	return appeared

@@ -19,7 +19,7 @@ type configuration struct {
 	stored    []Problem         // problems that the store has found
 	held      []*object.Object  // last good versions that the store has in force
 	away      []string          // directories whose objects are among held
-	folders   map[string]uint64 // directories with policies; see store.Options
+	folders   map[string]uint64 // directories that have policies; see store.Options
 	objects   map[object.Kind]int
 	refs      references
 

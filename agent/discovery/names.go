@@ -34,7 +34,7 @@ func (s *Server) NamesOf(node *corev3.Node) ([]Name, error) {
 	return s.names(n), nil
 }
 
-// names is Names for a node. Callers hold mu.
+// names returns the sorted hosts with addresses that the proxy of a node imports. Callers hold mu.
 func (s *Server) names(node model.Node) []Name {
 	w := s.config.world
 	names := w.DNSNames(w.Scope(node))

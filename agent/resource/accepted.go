@@ -97,7 +97,7 @@ type version struct {
 	resource *Resource
 	sequence uint64
 	replaced time.Time
-	refused  bool // a client refused a version that came after it
+	refused  bool // whether a client has refused a newer version
 }
 
 // refusal records who refused the newest version of a resource.
@@ -113,7 +113,7 @@ func newAcceptance() acceptance {
 		streams: map[string][]joined{}, notify: func() {}}
 }
 
-// Draining is the epoch of a client whose Envoy is known to drain.
+// Draining is the epoch of a client whose Envoy is known to drain, in place of a number.
 const Draining = -1
 
 // Join records that a client has answered a response with listeners. Older clients of its proxy no
@@ -126,8 +126,8 @@ func (f *Feed) Join(client Client, epoch int) {
 	f.streams[client.Proxy] = append(f.streams[client.Proxy], joined{epoch, client.Stream})
 }
 
-// outdated reports whether a client drains: a later one of the same proxy has joined, or it joined
-// as one that drains. Callers hold mu.
+// outdated reports whether a client's Envoy drains: a later client of the same proxy has joined, or
+// the client has joined with the epoch Draining. Callers hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
 	if len(all) == 0 {
@@ -195,8 +195,8 @@ func (f *Feed) dropped(old *Resource) {
 	delete(f.refusals, key)
 }
 
-// Accept records that a client accepted resources of the snapshot with a sequence. The listeners of
-// a client that drains are ignored.
+// Accept records that a client accepted resources of the snapshot with a sequence. Listeners are
+// ignored if the client's Envoy drains.
 func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	if f.open.Load() == 0 {
 		return
@@ -218,7 +218,7 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 		}
 		delete(f.unaccepted, key)
 		if m := f.refusals[key]; m == nil {
-			if f.accepted[key].refused { // State no longer has it
+			if f.accepted[key].refused { // the accepted version replaces the refusal in State
 				e.keys = append(e.keys, key)
 				changed = true
 			}

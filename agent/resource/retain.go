@@ -88,8 +88,8 @@ func (r *Resource) Known() bool { return r != nil && len(r.encoded) > 0 }
 // State holds the refusals of a feed, to be restored in a later feed of the same proxies. Refusals
 // of secrets are left out.
 type State struct {
-	// refused resources, with their versions but without their content; without a version if a newer
-	// one awaits its answer
+	// refused resources, with their versions but without their content; without a version if
+	// clients have not yet answered a newer one
 	Refused  []Refused   `json:"refused,omitempty"`
 	Retained []*Resource `json:"retained,omitempty"`
 }

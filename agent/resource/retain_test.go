@@ -199,8 +199,9 @@ func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	}
 }
 
-// TestFeed_StateHasTheAcceptedVersionUntilAnother: an agent that is killed between the refusal of a
-// version and the answer to the next one must know what the client has.
+// TestFeed_StateHasTheAcceptedVersionUntilAnother: an agent may be killed after a version was
+// refused and before the next one is answered. The next agent must know which version the client
+// has.
 func TestFeed_StateHasTheAcceptedVersionUntilAnother(t *testing.T) {
 	f, client := NewFeed(), Client{"a", 1}
 	version := func(content string) *Resource {

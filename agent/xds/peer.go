@@ -34,8 +34,8 @@ type Peer struct {
 	connection *admission.Conn
 }
 
-// Key returns what limits count the client to. Clients that are not connected through LimitTCP have
-// the key of root.
+// Key returns the key by which limits count the client. Clients that are not connected through
+// LimitTCP have the key of root.
 func (p Peer) Key() admission.Key {
 	if p.connection == nil {
 		return admission.Key{}

@@ -115,7 +115,7 @@ func (t *trial) split(names []string) {
 	}
 }
 
-// join tells the feed, once, that the client has answered a response with listeners.
+// join notifies the feed, once, that the client has answered a response with listeners.
 func (s *session) join(w *watch) {
 	if w.typeURL == resource.ListenerType && !s.joined {
 		s.joined = true

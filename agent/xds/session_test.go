@@ -178,8 +178,9 @@ func TestReconnect_AsksAboutListeners(t *testing.T) {
 	p.sends()
 }
 
-// TestReconnect_DrainingClientAcceptsNoListeners: after a restart of the agent, an Envoy that drains
-// may connect first, and has the listener that the live one refused: it does not check listeners.
+// TestReconnect_DrainingClientAcceptsNoListeners: after a restart of the agent, a draining Envoy
+// may be the first to connect. It has a listener that the live one refused, because it does not
+// check listeners.
 func TestReconnect_DrainingClientAcceptsNoListeners(t *testing.T) {
 	good, bad := made(lds, "a=1"), made(lds, "a=2")
 	for epoch, want := range map[int]bool{resource.Draining: true, 7: false} {

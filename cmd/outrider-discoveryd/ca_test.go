@@ -31,7 +31,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// signing is a running program with [ca], and an issuer of tokens.
+// signing is a running program with [ca], with an issuer of tokens.
 type signing struct {
 	t          *testing.T
 	folder     string
@@ -39,13 +39,13 @@ type signing struct {
 	file       string
 	monitoring int
 	tokens     *ecdsa.PrivateKey
-	server     *pkitest.Authority // of the server's certificate
+	server     *pkitest.Authority // CA that issued the server's certificate
 	roots      *x509.CertPool
 }
 
 const ownID = "spiffe://cluster.local/ns/default/sa/web"
 
-// startSigning starts the program with an authority that signs.
+// startSigning starts the program with [ca].
 func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Authority) *signing {
 	t.Helper()
 	s := &signing{t: t, folder: parts.ShortDir(t), tokens: pkitest.NewKey(t),
@@ -152,7 +152,7 @@ func (s *signing) agent() identity.Istiod {
 func (s *signing) request(csr, token string, shown *tls.Certificate) error {
 	config := &tls.Config{RootCAs: s.roots}
 	if shown != nil {
-		// Shown also if the server names other authorities.
+		// The client presents its certificate even if the server names other CAs.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return shown, nil
 		}
@@ -173,7 +173,7 @@ func (s *signing) request(csr, token string, shown *tls.Certificate) error {
 	return err
 }
 
-// csr returns a certificate request.
+// csr returns a certificate signing request.
 func csr(t *testing.T, key any, change func(*x509.CertificateRequest)) string {
 	t.Helper()
 	template := &x509.CertificateRequest{URIs: pkitest.Leaf("web", time.Hour).URIs}
@@ -219,7 +219,7 @@ func TestCA_AgentIsIssuedCertificates(t *testing.T) {
 	s.secretsAreNowhere(middle.Key)
 }
 
-// logs returns once the program has logged a text.
+// logs waits until the program has logged a text.
 func (s *signing) logs(text string) {
 	s.t.Helper()
 	parts.EventuallySees(s.t, time.Minute, "logged "+text, func() (bool, string) {
@@ -228,7 +228,7 @@ func (s *signing) logs(text string) {
 	})
 }
 
-// secretsAreNowhere checks that a key is in no file but that of the operator, nor in debug pages.
+// secretsAreNowhere checks that no file except the operator's contains a key, nor any debug page.
 func (s *signing) secretsAreNowhere(key any) {
 	s.t.Helper()
 	block, _ := pem.Decode(pkitest.KeyPEM(s.t, key))
@@ -236,7 +236,8 @@ func (s *signing) secretsAreNowhere(key any) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	line := base64.StdEncoding.EncodeToString(block.Bytes)[64:128] // of PEM, in the middle of the key
+	// a line in the middle of the key's PEM text
+	line := base64.StdEncoding.EncodeToString(block.Bytes)[64:128]
 	check := func(where, text string) {
 		for _, secret := range []string{string(scalar), string(block.Bytes), line,
 			hex.EncodeToString(scalar)} {

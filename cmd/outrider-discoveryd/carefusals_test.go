@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// TestCA_Refusals sends requests that are refused. Each is logged with the reason.
+// TestCA_Refusals sends requests that must be refused, each of which is logged with the reason.
 func TestCA_Refusals(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)

@@ -18,8 +18,8 @@ type phase struct {
 	roots []*pkitest.Authority
 }
 
-// TestCA_RotationFailsNoRenewal replaces the authority in steps, each of which all clients see before
-// the next one, under 100 renewals a second with the certificate before.
+// TestCA_RotationFailsNoRenewal replaces the authority in steps. All clients see a step before the
+// next one, while 100 renewals a second authenticate with the earlier certificate.
 func TestCA_RotationFailsNoRenewal(t *testing.T) {
 	t.Parallel()
 	const clients, perSecond = 10, 100
@@ -54,7 +54,7 @@ func TestCA_RotationFailsNoRenewal(t *testing.T) {
 					counted.Add(1)
 					if len(issued.Roots) == len(p.roots) && issued.Pair.IssuedBy(
 						[]*x509.Certificate{p.with.Certificate}) && counted.Load() >= perSecond {
-						return // this client has seen the phase
+						return // the phase is complete once this client has seen it
 					}
 				}
 			})

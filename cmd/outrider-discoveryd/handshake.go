@@ -11,14 +11,14 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// loggedHandshakes logs the client certificates that cannot be verified: their connections end
-// before any service sees them.
+// loggedHandshakes logs client certificates that cannot be verified. Their connections end before
+// any service is called.
 type loggedHandshakes struct {
 	credentials.TransportCredentials
 	identity *serverIdentity
 }
 
-// credentials returns the credentials of a listener.
+// credentials returns the transport credentials of a listener.
 func (s *serverIdentity) credentials() credentials.TransportCredentials {
 	return loggedHandshakes{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2"},

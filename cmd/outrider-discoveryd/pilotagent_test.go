@@ -176,8 +176,8 @@ func request(port int, host string) (status int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// startPilotAgent starts pilot-agent, in a directory with etc/certs, with a server at a port and its
-// DNS proxy at another one. It returns the URL of its status server.
+// startPilotAgent starts pilot-agent in a directory with etc/certs, connected to a server on a
+// port, and with its DNS proxy on another port. It returns the URL of pilot-agent's status server.
 func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 	t.Helper()
 	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")

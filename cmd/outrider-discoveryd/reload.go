@@ -52,7 +52,7 @@ type reloader struct {
 	states    *sourceStates
 	streams   *xds.Server
 	clients   *auth.Authenticator
-	authority *ca.Server // nil: [ca] is off
+	authority *ca.Server // certificate authority; nil: [ca] is off
 	watcher   *watch.Watcher
 	pings     chan struct{}
 	serving   atomic.Bool

@@ -29,12 +29,12 @@ type serverIdentity struct {
 	board   *condition.Board
 	log     *slog.Logger
 	current atomic.Pointer[tls.Config]
-	// limits the log lines about refused client certificates
+	// limits the number of log lines about refused client certificates
 	refusals repeat.Limiter
 
 	mu      sync.Mutex
 	files   config.DiscoverydTLS
-	trusted []*x509.Certificate // roots of client certificates beside those of the files
+	trusted []*x509.Certificate // roots of client certificates in addition to those in the files
 	stop    func()              // ends the watch of the files
 }
 
@@ -70,7 +70,8 @@ func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.stop = s.watcher.Watch(paths, s.reread)
 }
 
-// trust has client certificates of the roots accepted, in place of those of the last call.
+// trust makes the listener accept client certificates of the roots, in place of the roots of the
+// last call.
 func (s *serverIdentity) trust(roots []*x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +88,7 @@ func (s *serverIdentity) reread() {
 	s.update()
 }
 
-// update implements reread and trust. The caller holds mu.
+// update reads the files for reread and trust. Callers hold mu.
 func (s *serverIdentity) update() {
 	c, err := readIdentity(s.files, s.trusted)
 	if err != nil {

@@ -31,7 +31,7 @@ type State struct {
 	Away    []string // paths of Objects whose files were missing, see store.Options
 	// Folders are the inodes of the directories that had policies, see store.Options.
 	Folders map[string]uint64
-	Lost    bool // the file exists and could not be read
+	Lost    bool // whether the file exists and could not be read
 	// Checked reports whether there are EnvoyFilters, and whether those with fields that Envoy's
 	// API does not have are refused. Older agents applied them.
 	Checked bool
@@ -124,8 +124,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	return state, wrong
 }
 
-// doubt removes the paths from Away that are away with a policy that is unusable: what they restrict
-// is unknown then.
+// doubt removes from Away the path that contains the file of an unusable policy: what the policy
+// restricts is not known.
 func (s *State) doubt(file string) {
 	s.Away = slices.DeleteFunc(s.Away, func(path string) bool {
 		if file != path && !strings.HasPrefix(file, path+"/") {

@@ -238,8 +238,8 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestUnusablePolicyOfAPathThatIsAway reads a policy that is not valid any more: the path counts as
-// one with unknown policies.
+// TestUnusablePolicyOfAPathThatIsAway reads a policy that is no longer valid, in a path that is
+// away: the path's policies count as unknown.
 func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	for kind, want := range map[string]lastgood.State{

@@ -14,7 +14,7 @@ import (
 // Awaits reports whether a path is away or missing, and whether one of them may be there now.
 func (s *Store) Awaits() (awaits, appeared bool) {
 	for path := range s.awaited {
-		if _, problem := s.roots[path]; problem { // else it is not read yet
+		if _, problem := s.roots[path]; problem { // the path was not read yet
 			awaits, appeared = true, appeared || rootError(path) == nil
 		}
 	}
@@ -52,7 +52,8 @@ func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	return object.Problem{}, false
 }
 
-// recordRoot records whether a scan of a configured path has found all files. err is its error.
+// recordRoot records whether a scan of a configured path has found all files. err is the error of
+// the scan.
 func (s *Store) recordRoot(path string, err error) {
 	delete(s.roots, path)
 	if _, missing := s.missing[path]; !missing {

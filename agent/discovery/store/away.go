@@ -24,7 +24,7 @@ func (s *Store) Away() []string { return slices.Sorted(maps.Keys(s.away)) }
 func (s *Store) restore(away []string) {
 	s.restored = map[object.Key]*object.Object{}
 	for _, folder := range away {
-		s.folders[folder] = folderID{} // no directory has it
+		s.folders[folder] = folderID{} // no directory has the identity 0
 		maps.DeleteFunc(s.missing, func(known string, _ object.Problem) bool {
 			return within(folder, known)
 		})
@@ -118,8 +118,8 @@ func (s *Store) isAway(folder string) bool {
 	return false
 }
 
-// awayProblem returns the problem of a path that is away. files is the number of its files whose
-// objects are in force; 0: what it had is unknown.
+// awayProblem returns the problem of a path that is away. files is the number of the path's files
+// whose objects are in force; 0: its objects are unknown.
 func (s *Store) awayProblem(path, how string, files int) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Warning,
 		Fix: s.emptied(path, "mount or move it back")}
@@ -137,8 +137,8 @@ func (s *Store) awayProblem(path, how string, files int) object.Problem {
 const mayRestrictText = "it may have access policies and be on a file system that is not mounted, " +
 	"so nothing is served"
 
-// emptied returns what to do about a path that is away or does not exist: otherwise, or if it is to
-// have no objects any more.
+// emptied returns how to fix a path that is away or does not exist: as otherwise says, or by an
+// empty file if the path is meant to have no objects.
 func (s *Store) emptied(path, otherwise string) string {
 	if s.files[path] == nil && !isMesh(filepath.Base(path)) {
 		path = filepath.Join(path, "empty.yaml")

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// FuzzBrokenEdit replaces a file with policies by any text: while the text has an error, all of them
-// are in force, in the next store as well.
+// FuzzBrokenEdit replaces a file with policies by an arbitrary text. While the text has an error,
+// all policies stay in force, also in the next store.
 func FuzzBrokenEdit(f *testing.F) {
 	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n" +
 		"  name: mtls\nspec:\n  mtls:\n    mode: STRICT\n"

@@ -60,7 +60,7 @@ func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change 
 	return changes
 }
 
-// changesOf returns the changes between objects with different keys.
+// changesOf returns the changes from one list of objects to another. Within a list the keys differ.
 func changesOf(had, has []*object.Object) (changes []object.Change) {
 	for _, o := range had {
 		if !slices.ContainsFunc(has, func(x *object.Object) bool { return x.Key == o.Key }) {
@@ -79,9 +79,9 @@ func changesOf(had, has []*object.Object) (changes []object.Change) {
 	return changes
 }
 
-// conflict returns the denial of a policy that is not in force because another one with its key is,
-// which is different: it would open what the policy closes. ok is false if it would not. number
-// tells the denials of a key apart.
+// conflict returns the denial of a policy that has no effect because another policy with its key is
+// in force. ok is false if the policy in force restricts the same, or the other one restricts
+// nothing. number makes the names of denials of one key different.
 func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
 	if !o.Kind.Restricts() || isDryRun(o) ||
 		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {
@@ -92,7 +92,8 @@ func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bo
 	n.object.Spec = denyScope(o.Spec)
 	for _, known := range s.denials[o.Key] {
 		if known.Line == o.Line && object.Equal(known, n.object) {
-			n.object = known // the objects of a store and of its changes are the same
+			// the changes that a store returns must contain the same objects that it has
+			n.object = known
 		}
 	}
 	n.because = fmt.Sprintf("another version of it is at %s, %s", inForce.Position(),

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// policyX is a policy "x" with the rest of its metadata and its spec.
+// policyX returns a policy "x" with further metadata and a spec.
 func policyX(kind, metadata, spec string) string {
 	return "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: x" + metadata +
 		"}\nspec: {" + spec + "}\n"
@@ -23,8 +23,8 @@ const (
 	appB = "selector: {matchLabels: {app: b}}, "
 )
 
-// TestConflicts_OfPolicies has policies of one name in several files: all but the first deny what
-// they select unless they are like it.
+// TestConflicts_OfPolicies reads policies with the same name from several files. All except the
+// first one deny what they select, unless they are equal to it.
 func TestConflicts_OfPolicies(t *testing.T) {
 	authorization := func(spec string) string { return policyX("AuthorizationPolicy", "", spec) }
 	allow := authorization(appA + "rules: [{from: [{source: {namespaces: [a]}}]}]")
@@ -79,7 +79,7 @@ func TestConflicts_OfPolicies(t *testing.T) {
 	}
 }
 
-// follow applies changes to objects by key, and compares them with those that a store has.
+// follow applies changes to a map of objects by key, and compares it with the store's objects.
 func (f *files) follow(what string, objects map[object.Key]*object.Object, changes []object.Change) {
 	f.t.Helper()
 	for _, c := range changes {

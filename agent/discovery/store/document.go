@@ -30,7 +30,7 @@ type document struct {
 	denials      []denial
 	unidentified bool // broken, and the object may be a policy, whose name is not known
 	isPolicy     bool // unidentified, and the object is certainly a policy
-	headless     bool // unidentified, and the text may belong to the document before
+	headless     bool // unidentified, and the text may be a part of the previous document
 	// if unidentified: policies that the text mentions; see reader.mentioned
 	mentioned []object.Key
 
@@ -63,7 +63,7 @@ func (r *reader) read(content []byte, first int) (found document) {
 			found.mentioned = []object.Key{{}}
 		}
 	}()
-	if r.input { // its objects have no lines
+	if r.input { // the objects of the text have no lines
 		if root := parseJSON(content); root != nil {
 			r.object(&decoder{wide: true}, root, &found, 0)
 			return found

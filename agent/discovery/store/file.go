@@ -198,7 +198,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	for i, d := range f.documents {
 		for j, o := range d.objects {
 			last := j == len(d.objects)-1 && o.Kind.Restricts()
-			// an additional line "---" may have cut off the policy's spec, or the rest of it
+			// an additional line "---" may have cut off the policy's spec, or a part of it
 			if f.broken && slices.Contains(d.bare, o.Key) || last && f.cutOff(i) {
 				bad[o.Key] = true
 				cut = append(cut, denialOf(o))
@@ -249,8 +249,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	f.addDenials(path, denials, unnamed)
 }
 
-// cutOff reports whether the document after one may be the rest of it. Documents without content do
-// not count.
+// cutOff reports whether the document that follows a document may be a part of it. It skips
+// documents without content.
 func (f *file) cutOff(after int) bool {
 	for _, d := range f.documents[after+1:] {
 		if d.broken || len(d.objects)+len(d.problems) > 0 {

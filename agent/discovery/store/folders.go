@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// folderID identifies a directory. device is 0 if it is one of Options.Folders: a file system may
-// have another device after a boot. No directory has inode 0.
+// folderID identifies a directory. device is 0 for one of Options.Folders, because a file system
+// may have another device number after a boot. No directory has inode 0.
 type folderID struct{ device, inode uint64 }
 
 func folderOf(info fs.FileInfo) folderID {
@@ -25,8 +25,9 @@ func (id folderID) is(found folderID) bool {
 	return id.inode == found.inode && (id.device == 0 || id.device == found.device)
 }
 
-// Folders returns the inodes of the directories that have policies in or below them, 0 if it is
-// unknown, for Options.Folders of the next store. It is nil without Options.Await.
+// Folders returns the inodes of the directories that contain policies, directly or below them, for
+// Options.Folders of the next store. An inode that is unknown is 0. The result is nil without
+// Options.Await.
 func (s *Store) Folders() map[string]uint64 {
 	if !s.options.Await {
 		return nil
@@ -44,8 +45,8 @@ func (s *Store) Folders() map[string]uint64 {
 	return all
 }
 
-// countPolicies counts the files with policies of a directory. A file has changed from before to
-// next, each of which may be nil.
+// countPolicies updates the number of files with policies of a directory after a file has changed
+// from before to next. Both may be nil.
 func (s *Store) countPolicies(path string, before, next *file) {
 	folder := filepath.Dir(path)
 	if had, has := before.restricts(), next.restricts(); had && !has {
@@ -63,7 +64,7 @@ func (f *file) restricts() bool {
 	})
 }
 
-// expectFolders makes the store wait for directories in which an earlier one had policies.
+// expectFolders makes the store wait for directories that had policies in an earlier store.
 func (s *Store) expectFolders(inodes map[string]uint64) {
 	for folder, inode := range inodes {
 		if s.rootOf(folder) != "" {
@@ -76,8 +77,8 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 	}
 }
 
-// suspect makes the store wait for directories below a configured path that have no files, and for
-// targets of links, if it is not known which ones had policies.
+// suspect makes the store wait for directories without files below a configured path, and for
+// targets of links, if it is not known which directories had policies.
 func (s *Store) suspect(root string, found map[string]folderID, links []string) {
 	if _, ok := found[root]; !ok || !s.suspicious[root] {
 		return
@@ -94,14 +95,14 @@ func (s *Store) suspect(root string, found map[string]folderID, links []string) 
 	}
 }
 
-// find ends the wait for the directories that a scan of a configured path has found, with all of
-// their entries, and for those that somebody has deleted.
+// find ends the wait for directories that a scan of a configured path has found with all of their
+// entries, and for those that were deleted.
 func (s *Store) find(root string, found map[string]folderID) {
 	for folder := range s.missing {
 		if !within(root, folder) {
 			continue
 		}
-		absent, at := "", folder // at is the deepest directory of its path that was found
+		absent, at := "", folder // at is the deepest directory of the path that the scan has found
 		_, ok := found[at]
 		for !ok && at != root {
 			absent, at = at, filepath.Dir(at)
@@ -124,8 +125,8 @@ func (s *Store) find(root string, found map[string]folderID) {
 	}
 }
 
-// recordFolders records the directories that a scan has found at and below a path, except of those
-// that are away or expected.
+// recordFolders records the identities of the directories that a scan has found at and below a
+// path, except those that are away or awaited.
 func (s *Store) recordFolders(path string, found map[string]folderID) {
 	unseen := func(folder string) bool {
 		_, missing := s.missing[folder]

@@ -17,8 +17,8 @@ import (
 const anyPolicy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 	"metadata: {name: x}\nspec: {}\n"
 
-// bind mounts a directory of the same file system at a path below the files, until the test ends
-// or unmount is called.
+// bind mounts a directory of the same file system on a path below the test's directory, until the
+// test ends or unmount is called.
 func (f *files) bind(name string) (unmount func()) {
 	f.t.Helper()
 	if err := os.MkdirAll(f.path(name), 0o755); err != nil {
@@ -45,7 +45,7 @@ func (f *files) bind(name string) (unmount func()) {
 	return unmount
 }
 
-// nextRun replaces the store by the one of a new agent, which awaits paths.
+// nextRun replaces the store by that of a new agent, which awaits its paths.
 func (f *files) nextRun(lost bool) {
 	f.t.Helper()
 	options := f.store.options
@@ -58,7 +58,7 @@ func (f *files) nextRun(lost bool) {
 	f.store.Load()
 }
 
-// closedBy checks why nothing is served: "" if everything is.
+// closedBy compares the reason why nothing is served; "": everything is served.
 func (f *files) closedBy(what, want string) {
 	f.t.Helper()
 	p, closed := f.store.Unlisted()
@@ -74,7 +74,8 @@ func (f *files) closedBy(what, want string) {
 	}
 }
 
-// TestAway_BindMount unmounts a directory of the same file system while the agent runs.
+// TestAway_BindMount unmounts a directory of the same file system while the agent runs. Its objects
+// stay in force.
 func TestAway_BindMount(t *testing.T) {
 	f := newFiles(t)
 	unmount := f.bind("shared")
@@ -95,8 +96,8 @@ func TestAway_BindMount(t *testing.T) {
 	f.expectProblems()
 }
 
-// TestFolders_AwaitedByNextStore takes directories with policies away while no agent runs: nothing
-// is served until they are back, or somebody says that they are empty.
+// TestFolders_AwaitedByNextStore makes directories with policies disappear while no agent runs.
+// Nothing is served until they are back, or an administrator confirms that they are empty.
 func TestFolders_AwaitedByNextStore(t *testing.T) {
 	const mount = "may be a mount point: it may have access policies"
 	for _, test := range []struct {
@@ -190,7 +191,7 @@ func TestFolders_AwaitedByNextStore(t *testing.T) {
 	}
 }
 
-// move renames a path, which the end of the test removes.
+// move renames a path. The new path is removed when the test ends.
 func (f *files) move(from, to string) {
 	f.t.Helper()
 	f.t.Cleanup(func() { _ = os.RemoveAll(to) })
@@ -199,7 +200,7 @@ func (f *files) move(from, to string) {
 	}
 }
 
-// TestFolders_Unreadable removes the rights of a directory with policies while no agent runs.
+// TestFolders_Unreadable removes the permissions of a directory with policies while no agent runs.
 func TestFolders_Unreadable(t *testing.T) {
 	for _, mode := range []fs.FileMode{0, 0o311, 0o644} {
 		f := newFiles(t)
@@ -228,7 +229,8 @@ func TestFolders_Unreadable(t *testing.T) {
 	}
 }
 
-// TestFolders_Lost starts with a damaged record: directories without files may have had policies.
+// TestFolders_Lost starts with a damaged record of directories: any directory without files may
+// have had policies.
 func TestFolders_Lost(t *testing.T) {
 	f := newFiles(t)
 	f.write("full/a.yaml", entry("a", "a.test"))

@@ -11,14 +11,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// errTooDeep is the error of JSON with more levels than any object.
+// errTooDeep is the error of JSON with more levels of nesting than any object has.
 var errTooDeep = errors.New("too many levels")
 
-// parseJSON returns the tree that the YAML parser makes of a JSON text, without lines, in less than
-// half of its time. It returns nil for all other texts, whose faults the YAML parser explains.
+// parseJSON parses a JSON text into the tree that the YAML parser would return, without lines, in
+// less than half of the time. It returns nil for every other text, so that the YAML parser reports
+// its errors.
 func parseJSON(text []byte) *yaml.Node {
 	if !utf8.Valid(text) {
-		return nil // package json would replace what is invalid
+		return nil // package json would replace invalid UTF-8
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -60,7 +61,7 @@ func jsonNode(decoder *json.Decoder, depth int) (*yaml.Node, error) {
 			}
 			node.Content = append(node.Content, child)
 		}
-		_, err = decoder.Token() // its end
+		_, err = decoder.Token() // end of the object or array
 	default:
 		node.Value = "null"
 	}

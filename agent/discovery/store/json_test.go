@@ -9,7 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestParseJSON_TreeOfTheYAMLParser compares the trees of JSON texts. Other texts have none.
+// TestParseJSON_TreeOfTheYAMLParser compares the trees of JSON texts with those of the YAML parser.
+// For other texts there is no tree.
 func TestParseJSON_TreeOfTheYAMLParser(t *testing.T) {
 	for _, text := range []string{
 		`{"kind": "ServiceEntry", "spec": {"hosts": ["a.test", "b.test"], "none": [], "empty": {}}}`,

@@ -22,8 +22,8 @@ const (
 	extensionsGroup = "extensions.istio.io"
 )
 
-// groups maps Istio's API groups to whether a kind that is unknown may restrict access. It may in a
-// group of Istio that is unknown.
+// groups maps Istio's API groups to whether an unknown kind of the group may restrict access. A
+// kind of an unknown group of Istio may.
 var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
 	"telemetry.istio.io": false, "install.istio.io": false}
 
@@ -87,8 +87,8 @@ func restrictingGroup(name string) bool {
 	return strings.HasSuffix("."+name, ".istio.io")
 }
 
-// resemblesPolicy reports whether a spec is a valid one of a kind that restricts access, and has
-// more than a selector.
+// resemblesPolicy reports whether a spec is a valid spec of a kind that restricts access, and has
+// more fields than a selector.
 func resemblesPolicy(spec *yaml.Node) bool {
 	for _, name := range object.Kinds(securityGroup) {
 		m := object.NewSpec(object.Kind(name)).ProtoReflect()

@@ -42,8 +42,8 @@ type Options struct {
 	// (Store.Folders).
 	Folders map[string]uint64
 
-	// FoldersLost means that Folders could not be read. With Await, directories without files may
-	// have had policies.
+	// FoldersLost reports whether Folders could not be read. With Await, every directory without
+	// files then counts as one that may have had policies.
 	FoldersLost bool
 
 	// LastGood holds the objects that an earlier store returned from Held. Those that name no
@@ -80,17 +80,19 @@ type Store struct {
 	// with Await: those Options.Paths that could not be listed yet
 	awaited map[string]bool
 	listed  map[string]bool // those Options.Paths whose files have all been found once
-	// directories at their last scan; for a directory that is away, before it was
+	// identities of directories at their last scan; for a directory that is away, before it was
 	folders       map[string]folderID
 	policyFolders map[string]int // number of files with policies, by directory
-	// directories that may have policies and were not found yet, with problems since the first scan
+	// directories that may have policies and were not found yet, with the problem of each since the
+	// first scan
 	missing    map[string]object.Problem
 	suspicious map[string]bool // with FoldersLost: those Options.Paths that were not found yet
 	// problems of paths that are away
 	away       map[string]object.Problem
 	restored   map[object.Key]*object.Object // keys of objects below Options.Away, until Load
 	duplicates map[object.Key][]object.Problem
-	// denials of objects that are not in force because others with the same key are, see conflict
+	// denials of policies that have no effect because others with the same key are in force; see
+	// conflict
 	denials map[object.Key][]*object.Object
 	// problems of all files, sorted; nil: must be collected again
 	ofFiles []object.Problem
@@ -192,7 +194,7 @@ func (s *Store) rootOf(path string) string {
 // not deleted, and reading it reports the error.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
 	present, folders := map[string]bool{}, map[string]folderID{}
-	var links []string // to nothing
+	var links []string // links without a target
 	err := scan(path, func(found string, info fs.FileInfo) {
 		switch {
 		case info.IsDir():

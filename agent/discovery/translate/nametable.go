@@ -9,10 +9,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// NameTableName is the name of a table of names. A proxy has one.
+// NameTableName is the name of the resource with the table of names. Each proxy has only one.
 const NameTableName = "names"
 
-// Fields of Istio's NameTable, a map of hosts (1, with key 1 and value 2), and of its NameInfo.
+// Field numbers of Istio's NameTable, a map of hosts (field 1, with key 1 and value 2), and of its
+// NameInfo.
 const (
 	tableField     = 1
 	hostField      = 1
@@ -50,8 +51,8 @@ func appendText(message []byte, field protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(message, field, protowire.BytesType), text)
 }
 
-// kubernetesName returns the name and namespace of a Service of Kubernetes: of a registry, whose
-// objects have a colon in their names, and in the domain.
+// kubernetesName returns the name and namespace of a service that is a Kubernetes Service: it comes
+// from a registry, whose objects have a colon in their names, and its host is in the domain.
 func kubernetesName(n model.Name, domain string) (short, namespace string, ok bool) {
 	rest, inDomain := strings.CutSuffix(n.Host, ".svc."+domain)
 	if !inDomain || !strings.Contains(n.Service.Oldest().Name, ":") {

@@ -7,13 +7,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// tableKey identifies what a table of names depends on, beside the world.
+// tableKey identifies on what a table of names depends, in addition to the world.
 type tableKey struct {
 	namespace string
 	sidecar   *object.Object
 }
 
-// names publishes the table with which the proxy's agent answers DNS queries, if it wants one.
+// names publishes the table of names for DNS of the proxy's agent, if the proxy requests one.
 func (s *sidecar) names(v *View, touched model.Touched) {
 	const unit = "names"
 	if v.node.NameTable && (len(touched.Hosts) > 0 || v.units[unit] == nil) {
@@ -21,7 +21,7 @@ func (s *sidecar) names(v *View, touched model.Touched) {
 	}
 }
 
-// nameTable returns the table of a scope, which proxies share.
+// nameTable returns the table of names for a scope. Proxies with equal tableKeys share it.
 func (c *Cache) nameTable(w *model.World, scope *model.Scope, namespace string) *resource.Resource {
 	key := tableKey{namespace, scope.Object}
 	table := c.tables[key]

@@ -61,11 +61,11 @@ func (a *addresses) of(key admission.Key) *address {
 	return made
 }
 
-// idle reports whether there is nothing to remember.
+// idle reports whether the state of the address need not be remembered.
 func (a *address) idle() bool { return len(a.turns) == 0 && a.rate.Tokens() >= refusedAtOnce }
 
-// mayTry reports whether a token may be reviewed.
+// mayTry reports whether a token of the address may be reviewed.
 func (a *address) mayTry() bool { return a.rate.Tokens() >= 1 }
 
-// refused counts a review that failed.
+// refused counts a refused review of the address.
 func (a *address) refused() { a.rate.Allow() }

@@ -108,17 +108,18 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 // Caller is an authenticated client of a service other than xDS.
 type Caller struct {
 	Identity
-	Credential string // what proved the identity, for logs: "certificate SERIAL" or "token"
+	// credential that proved the identity, for logs: "certificate SERIAL" or "token"
+	Credential string
 }
 
 // Refusal is the reason why a client is not authenticated. It is a gRPC status.
 type Refusal struct {
 	code  codes.Code
 	err   error
-	Cause error // what the client does not learn; nil: nothing
+	Cause error // cause that the client does not learn; nil: none
 }
 
-// Error implements error.
+// Error returns the reason that the client learns. It implements error.
 func (r *Refusal) Error() string { return strings.ReplaceAll(r.err.Error(), "\n", "; ") }
 
 // GRPCStatus returns the status for the client.

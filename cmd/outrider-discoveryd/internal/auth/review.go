@@ -75,7 +75,7 @@ func (r *reviews) review(review Review, from admission.Key, token string, expiry
 	return subject, nil
 }
 
-// enter waits for a turn.
+// enter waits for a slot among the concurrent reviews.
 func enter(ctx context.Context, turns chan struct{}) error {
 	select {
 	case turns <- struct{}{}:

@@ -127,8 +127,9 @@ func TestReview_CacheIsBounded(t *testing.T) {
 	})
 }
 
-// TestReview_OfOneAddressIsBounded has clients of one address with tokens that the API server
-// refuses, and then such that make it hang: another address and known tokens notice neither.
+// TestReview_OfOneAddressIsBounded: clients of one address send tokens that the API server refuses,
+// and then tokens that make it hang. Clients of another address, and cached tokens, are not
+// affected.
 func TestReview_OfOneAddressIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, calls := newReviews(), atomic.Int64{}
@@ -183,7 +184,7 @@ func TestReview_OfOneAddressIsBounded(t *testing.T) {
 	})
 }
 
-// TestAddresses_AreBounded has more addresses than are remembered.
+// TestAddresses_AreBounded uses more addresses than are remembered.
 func TestAddresses_AreBounded(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		a := newAddresses()

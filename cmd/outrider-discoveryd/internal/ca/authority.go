@@ -18,19 +18,21 @@ import (
 
 const (
 	maxFileBytes = 1 << 20
-	// validity before the time of issue, for hosts whose clocks are behind, as istiod has it
+	// how long before its issue a certificate is valid, for hosts whose clocks are behind, as in
+	// istiod
 	clockTolerance = 2 * time.Minute
 	serialBits     = 128
 )
 
-// authority signs certificates. It is immutable.
+// authority holds a key that signs certificates, with its chain. It is immutable.
 type authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
-	notAfter    time.Time // when the first certificate of the chain expires
+	notAfter    time.Time // time at which the first certificate of the chain expires
 	roots       []*x509.Certificate
-	chain       string // PEM of the intermediates, which clients need beside the roots; "": none
-	bundle      string // PEM of the roots
+	// intermediates as PEM, which clients need in addition to the roots; "": none
+	chain  string
+	bundle string // roots as PEM
 }
 
 // readAuthority reads the files of [ca], and checks that they can be used together at the time now.
@@ -91,16 +93,17 @@ func readAuthority(s Settings, now time.Time) (*authority, error) {
 		bundle: string(pki.EncodeCertificates(roots))}, nil
 }
 
-// equal reports whether two authorities give the same answers.
+// equal reports whether two authorities sign with the same certificate and return the same chain
+// and roots.
 func (a *authority) equal(b *authority) bool {
 	return a.certificate.Equal(b.certificate) && a.chain == b.chain && a.bundle == b.bundle
 }
 
-// issued is an issued certificate.
+// issued is a certificate that was issued, with its chain.
 type issued struct {
 	serial   *big.Int
 	notAfter time.Time
-	chain    []string // PEM: the certificate, the intermediates if there are any, the roots
+	chain    []string // as PEM: the certificate, the intermediates if there are any, the roots
 }
 
 var errExpired = errors.New("the signing certificate has expired")

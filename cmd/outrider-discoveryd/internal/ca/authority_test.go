@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// files writes the files of [ca].
+// files writes the files of [ca] to a directory.
 func files(t testing.TB, chain, key, roots []byte) Settings {
 	t.Helper()
 	folder := t.TempDir()

@@ -33,33 +33,34 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
-// conditionRefused is active while the files of [ca] cannot be used. Those that were read before
-// stay in use.
+// conditionRefused is active while the files of [ca] cannot be used. The files that were read
+// before stay in use.
 const conditionRefused = "ca-refused"
 
-// Settings are [ca].
+// Settings are the settings of [ca] in the configuration.
 type Settings struct {
-	CertFile string // root or intermediate, followed by the intermediates that issued it
+	// file with a root or intermediate, followed by the intermediates that issued it
+	CertFile string
 	KeyFile  string
-	RootFile string // roots that clients trust; "": the root in CertFile
+	RootFile string // file with the roots that clients trust; "": the root in CertFile
 	MaxTTL   time.Duration
 }
 
 // Options configures a Server.
 type Options struct {
-	// Authenticate returns the identity of a client, which must have one.
+	// Authenticate returns the identity of a client. A client without one is an error.
 	Authenticate func(client xds.Peer) (auth.Caller, error)
 	// Wait blocks until a client may begin a call. The error is a gRPC status.
 	Wait func(ctx context.Context, client xds.Peer) error
-	// Trust has the listener accept client certificates of the roots, in place of those of the last
-	// call. It is called before the Server signs with one of them.
+	// Trust makes the listener accept client certificates of the roots, in place of the roots of
+	// the last call. It is called before the Server signs with one of the roots.
 	Trust   func(roots []*x509.Certificate)
 	Watcher *watch.Notifier
 	Board   *condition.Board
 	Logger  *slog.Logger
 }
 
-// Server signs certificates. It is safe for concurrent use.
+// Server signs certificates for authenticated clients. It is safe for concurrent use.
 type Server struct {
 	securityv1.UnimplementedIstioCertificateServiceServer
 
@@ -76,7 +77,8 @@ type Server struct {
 	stop     func() // ends the watch of the files
 }
 
-// New returns a Server that signs with the files, and watches them. Options.Watcher must run.
+// New returns a Server that signs with the files in the settings, and watches them. Options.Watcher
+// must run.
 func New(settings Settings, options Options) (*Server, error) {
 	s := &Server{options: options, stop: func() {}}
 	read, err := readAuthority(settings, time.Now())
@@ -93,7 +95,8 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	securityv1.RegisterIstioCertificateServiceServer(registrar, s)
 }
 
-// Configure replaces the settings. If the new files cannot be used, the authority stays.
+// Configure replaces the settings. If the new files cannot be used, the current authority stays in
+// use.
 func (s *Server) Configure(settings Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +110,7 @@ func (s *Server) Configure(settings Settings) {
 	s.stop = s.options.Watcher.Watch(paths, s.reread)
 }
 
-// reread puts changed files in use if they can be used.
+// reread reads changed files, and puts them in use if they are valid.
 func (s *Server) reread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +136,7 @@ func (s *Server) use(next *authority) {
 	s.current.Store(next)
 }
 
-// CreateCertificate implements IstioCertificateService.
+// CreateCertificate signs the certificate of a caller. It implements IstioCertificateService.
 func (s *Server) CreateCertificate(ctx context.Context,
 	in *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
 	client := xds.PeerFrom(ctx)

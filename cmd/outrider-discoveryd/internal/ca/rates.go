@@ -6,23 +6,25 @@ import (
 	"time"
 )
 
-// Limits of the requests of one identity. All hosts of a service account share one, so a burst must
-// be enough for a fleet that starts.
+// Limits of the requests of one identity. All hosts of a service account have the same identity, so
+// a burst must suffice for the start of a fleet.
 const (
 	perSecond = 100
 	burst     = 1000
-	// number of identities whose requests are counted separately; more share one limit
+	// maximum number of identities whose requests are counted separately; all others share one
+	// limit
 	maxIdentities = 16_384
 
 	interval = time.Second / perSecond
-	idleTime = burst * interval // after which a whole burst is allowed again
+	idleTime = burst * interval // time without requests after which a whole burst is allowed again
 )
 
-// rates limits the requests of each identity. Its zero value is ready.
+// rates limits the requests of each identity. Its zero value is ready for use.
 type rates struct {
-	mu    sync.Mutex
-	next  map[string]time.Time // by identity: when a request is due at the rate of perSecond
-	swept time.Time            // time of the last removal of idle identities
+	mu sync.Mutex
+	// time at which the next request of an identity is due at the rate of perSecond
+	next  map[string]time.Time
+	swept time.Time // time of the last removal of idle identities
 }
 
 // allow reports whether an identity may make another request now.

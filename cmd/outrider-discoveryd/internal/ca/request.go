@@ -15,18 +15,20 @@ import (
 )
 
 const (
-	maxRequestBytes = 16 << 10 // with an RSA key of 8192 bits it has 4 KiB
+	// maximum size of a request; with an RSA key of 8192 bits a request has 4 KiB
+	maxRequestBytes = 16 << 10
 	minRSABits      = 2048
 	maxRSABits      = 8192
 )
 
-// errOtherIdentity is the reason of a refusal that is about rights, not about the form.
+// errOtherIdentity is the error of a request that is valid, but for an identity other than the
+// caller's.
 var errOtherIdentity = errors.New("the request is for another identity")
 
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// publicKey returns the key of a certificate signing request in PEM. It returns an error unless the
-// request is for the identity alone, with a strong key that has signed the request.
+// publicKey returns the key in a certificate signing request in PEM. It returns an error unless the
+// request is for the identity only, and signed by its own strong key.
 func publicKey(text, identity string) (crypto.PublicKey, error) {
 	if len(text) > maxRequestBytes {
 		return nil, fmt.Errorf("the request has %d bytes, more than %d", len(text),
@@ -79,8 +81,8 @@ func checkKey(public crypto.PublicKey) error {
 	return fmt.Errorf("a key of type %T; it must be RSA or ECDSA", public)
 }
 
-// checkNames returns an error unless the identity is the only requested name and nothing else is
-// requested. The names are compared encoded: Go's parser leaves out names of rare types.
+// checkNames returns an error unless the request contains the identity as its only name and nothing
+// else. It compares the encoded names, because Go's parser leaves out names of rare types.
 func checkNames(request *x509.CertificateRequest, identity string) error {
 	var names []asn1.RawValue
 	for _, extension := range request.Extensions {
@@ -93,7 +95,7 @@ func checkNames(request *x509.CertificateRequest, identity string) error {
 		}
 		names = append(names, more...)
 	}
-	const uri = 6 // the tag of uniformResourceIdentifier in GeneralName
+	const uri = 6 // tag of uniformResourceIdentifier in an X.509 GeneralName
 	if len(names) != 1 || names[0].Class != asn1.ClassContextSpecific || names[0].Tag != uri {
 		return fmt.Errorf("%d names are requested, not one SPIFFE ID alone: %s", len(names),
 			describe(request))
@@ -104,7 +106,8 @@ func checkNames(request *x509.CertificateRequest, identity string) error {
 	return nil
 }
 
-// describe returns the names of a request of the usual types, for messages.
+// describe returns the names in a certificate request that have one of the usual types, for
+// messages.
 func describe(request *x509.CertificateRequest) string {
 	all := slices.Concat(request.DNSNames, request.EmailAddresses)
 	for _, address := range request.IPAddresses {

@@ -48,7 +48,7 @@ func key(t testing.TB, kind pki.KeyType) crypto.Signer {
 	return made
 }
 
-// names returns the encoded extension with subject alternative names.
+// names returns an encoded extension with subject alternative names.
 func names(t *testing.T, all ...asn1.RawValue) pkix.Extension {
 	t.Helper()
 	value, err := asn1.Marshal(all)

@@ -43,7 +43,7 @@ type Debugger struct {
 // answerTime bounds the time for one answer, and the wait for the answer before it.
 const answerTime = 30 * time.Second
 
-// readTime bounds the time in which a client of this host reads a page.
+// readTime bounds the time in which a client on this host must read a page.
 const readTime = 5 * time.Second
 
 // New returns a Debugger with the given options.
@@ -109,7 +109,7 @@ func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 		var text []byte
 		name := strings.TrimPrefix(r.URL.Path, "/debug/")
 		if text, err = d.text(ctx, name+"?"+r.URL.RawQuery); err == nil {
-			// a client that reads slowly has the turn meanwhile
+			// without the deadline, a client that reads slowly would delay all other answers
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write(text) // fails only if the client has disconnected

@@ -293,13 +293,13 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// unread is a response whose client reads nothing.
+// unread is a http.ResponseWriter whose client never reads.
 type unread struct {
 	http.ResponseWriter
 	deadline time.Time
 }
 
-// SetWriteDeadline implements what http.ResponseController needs.
+// SetWriteDeadline is called by http.ResponseController.
 func (u *unread) SetWriteDeadline(deadline time.Time) error { u.deadline = deadline; return nil }
 
 // Write implements io.Writer.
@@ -308,7 +308,8 @@ func (u *unread) Write([]byte) (int, error) {
 	return 0, os.ErrDeadlineExceeded
 }
 
-// TestPage_OfSlowReaderHoldsNobodyUp requests a page while the client of another one does not read.
+// TestPage_OfSlowReaderHoldsNobodyUp requests a page while the client of another page does not
+// read.
 func TestPage_OfSlowReaderHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{})

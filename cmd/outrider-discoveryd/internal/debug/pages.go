@@ -37,7 +37,7 @@ type port struct {
 	Name   string `json:"name"`
 }
 
-// names answers as istiod's ndsz, without the short names of Kubernetes.
+// names returns what istiod's ndsz returns, without the short names of Kubernetes Services.
 func (d *Debugger) names(ctx context.Context, query url.Values) (any, error) {
 	node, err := d.node(ctx, query.Get("proxyID"))
 	if err != nil {

@@ -50,7 +50,7 @@ type collection struct {
 
 	err       error
 	forbidden bool // the list is not permitted, but optional
-	missing   bool // the API server does not have the kind; no objects are known
+	missing   bool // whether the API server does not have the kind, and so no objects are known
 	since     time.Time
 	deadline  time.Time // deadline of the current watch
 	broken    bool      // a watch has failed since the last list
@@ -82,10 +82,10 @@ func (c *collection) Watch(options metav1.ListOptions) (watch.Interface, error) 
 	return c.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext returns a page of a list. The first list is what the API server's cache has, as
-// that of each informer of Kubernetes; the watch adds what the cache lacked. Kinds that restrict
-// access, and later lists, are the newest. A list need not be at least as new as the previous one:
-// the API server may have been restored from a backup.
+// ListWithContext returns a page of a list. The first list comes from the API server's cache, as
+// for each informer of Kubernetes; the watch adds what the cache lacked. Lists of kinds that
+// restrict access, and later lists, must be the newest. A list need not be at least as new as the
+// previous one, because the API server may have been restored from a backup.
 func (c *collection) ListWithContext(ctx context.Context,
 	options metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)

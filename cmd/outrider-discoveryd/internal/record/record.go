@@ -34,7 +34,7 @@ const (
 	startWait  = 10 * time.Second // longest wait for all sources to synchronise
 	poll       = 50 * time.Millisecond
 	writeDelay = 5 * time.Second // least time between a change of a state and writing it
-	writeShare = 100             // a write lasts at most this part of the time
+	writeShare = 100             // writing takes at most this share of the time
 )
 
 var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", Most: 512 << 20}
