@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// corpusService is a ServiceEntry of the corpus that can be expressed as a Kubernetes Service.
+// corpusService is a ServiceEntry of the corpus that can be expressed as a service of a registry.
 type corpusService struct {
 	corpusObject
 	host string // host of the Service
@@ -45,6 +45,7 @@ type corpusEndpoint struct {
 	Labels         map[string]string `json:"labels,omitempty"`
 	Locality       string            `json:"locality,omitempty"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
+	Weight         int               `json:"weight,omitempty"` // not of a Kubernetes Service
 }
 
 // servicesOf returns the ServiceEntries that can be expressed as Services, and the other objects.
@@ -54,7 +55,7 @@ func servicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 	t.Helper()
 	hosts := map[string]int{}
 	for _, o := range objects {
-		if s, ok := newCorpusService(t, o); ok {
+		if s, ok := newCorpusService(t, o); ok && !s.isWeighted() {
 			hosts[s.spec.Hosts[0]]++
 			services = append(services, s)
 		}
@@ -103,6 +104,10 @@ func newCorpusService(t *testing.T, o corpusObject) (s corpusService, ok bool) {
 	}
 	s.head = tree.Metadata
 	return s, true
+}
+
+func (s corpusService) isWeighted() bool {
+	return slices.ContainsFunc(s.spec.Endpoints, func(e corpusEndpoint) bool { return e.Weight != 0 })
 }
 
 // entry returns a ServiceEntry that is equal to the Service made by create. i is the number of the

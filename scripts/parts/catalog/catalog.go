@@ -3,6 +3,7 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,17 +40,22 @@ var find = sync.OnceValues(func() (string, error) {
 type Consul struct {
 	*parts.Process
 	Address string // http://127.0.0.1:PORT
-	port    int
-	acl     bool
+	options Options
 }
 
 // Options of a Consul.
 type Options struct {
 	Port int  // of its API; 0: any
 	ACL  bool // requests without a token are refused; see ManagementToken
+
+	Datacenter string  // "": dc1
+	Join       *Consul // of another datacentre; nil: none
+
+	// ports of other servers: RPC, gossip in the datacentre and between datacentres; "": any
+	rpc, lan, wan string
 }
 
-// Start starts a Consul in datacentre dc1, which ends with the test, and waits for its leader.
+// Start starts a Consul, which ends with the test, and waits for its leader.
 func Start(t testing.TB, o Options) *Consul {
 	t.Helper()
 	c := Launch(t, o)
@@ -72,12 +78,19 @@ func Launch(t testing.TB, o Options) *Consul {
 		config += `acl { enabled = true default_policy = "deny" tokens { initial_management = "` +
 			ManagementToken + `" } }`
 	}
-	port := func() string { return strconv.Itoa(parts.FreePort(t)) }
+	for _, port := range []*string{&o.rpc, &o.lan, &o.wan} {
+		if *port == "" {
+			*port = strconv.Itoa(parts.FreePort(t))
+		}
+	}
 	command := exec.Command(program, "agent", "-dev", "-node", "server", "-bind", "127.0.0.1",
-		"-log-level", "warn", "-http-port", strconv.Itoa(o.Port), "-server-port", port(),
-		"-serf-lan-port", port(), "-serf-wan-port", port(), "-dns-port", "-1", "-grpc-port", "-1",
-		"-grpc-tls-port", "-1", "-hcl", config)
-	return &Consul{Process: parts.StartProcess(t, command), port: o.Port, acl: o.ACL,
+		"-log-level", "warn", "-http-port", strconv.Itoa(o.Port), "-server-port", o.rpc,
+		"-serf-lan-port", o.lan, "-serf-wan-port", o.wan, "-dns-port", "-1", "-grpc-port", "-1",
+		"-grpc-tls-port", "-1", "-hcl", config, "-datacenter", cmp.Or(o.Datacenter, "dc1"))
+	if o.Join != nil {
+		command.Args = append(command.Args, "-retry-join-wan", "127.0.0.1:"+o.Join.options.wan)
+	}
+	return &Consul{Process: parts.StartProcess(t, command), options: o,
 		Address: fmt.Sprintf("http://127.0.0.1:%d", o.Port)}
 }
 
@@ -85,7 +98,7 @@ func Launch(t testing.TB, o Options) *Consul {
 func (c *Consul) Restart(t testing.TB) *Consul {
 	t.Helper()
 	c.Kill()
-	return Start(t, Options{Port: c.port, ACL: c.acl})
+	return Start(t, c.options)
 }
 
 // leads reports whether Consul has elected a leader and made its own registration.
@@ -117,7 +130,7 @@ func (c *Consul) call(method, path string, body, answer any) error {
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	if c.acl {
+	if c.options.ACL {
 		request.Header.Set("X-Consul-Token", ManagementToken)
 	}
 	response, err := http.DefaultClient.Do(request)

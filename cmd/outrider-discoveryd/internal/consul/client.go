@@ -21,7 +21,7 @@ const (
 	// blockTime is how long Consul delays the answer to a blocking query while nothing changes.
 	// Consul adds up to a sixteenth.
 	blockTime = time.Minute
-	// queryTimeout bounds a query, in addition to blockTime.
+	// queryTimeout bounds a query, in addition to blockTime if it blocks.
 	queryTimeout = 20 * time.Second
 	// readers is the number of services that are read concurrently, in all datacentres together.
 	// With three blocking queries per datacentre, 60 datacentres need fewer connections than the
@@ -38,6 +38,7 @@ type client struct {
 	transport *http.Transport
 	tokenFile string
 	readers   chan struct{}
+	timeout   time.Duration // queryTimeout, but in tests
 }
 
 func newClient(o Options) (*client, error) {
@@ -69,7 +70,7 @@ func newClient(o Options) (*client, error) {
 		return nil, fmt.Errorf("consul at %s: %w", o.Address, err)
 	}
 	return &client{api: consul, transport: transport, tokenFile: o.TokenFile,
-		readers: make(chan struct{}, readers)}, nil
+		readers: make(chan struct{}, readers), timeout: queryTimeout}, nil
 }
 
 func (c *client) close() { c.transport.CloseIdleConnections() }

@@ -6,46 +6,175 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
-// fake is an HTTP server that answers like a Consul with one service, and with an index that the
-// test sets.
+// fake is an HTTP server that answers like a Consul: each service has the same instance, and the
+// test changes the index.
 type fake struct {
 	leader atomic.Bool
 	code   atomic.Int32
-	entry  atomic.Value // the service, of type map[string]any
+	entry  atomic.Value // map[string]any: the service
+	names  atomic.Value // map[string][]string: the services; nil: web
+	fault  atomic.Value // string: of the answers
+
+	mu    sync.Mutex
+	index int
+	newer chan struct{} // closed when index changes
+}
+
+func newFake() *fake { return &fake{index: 7, newer: make(chan struct{})} }
+
+// change answers blocking queries.
+func (f *fake) change() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	close(f.newer)
+	f.newer = make(chan struct{})
+}
+
+// current returns the index, and a channel that is closed when it is not that any more.
+func (f *fake) current() (string, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strconv.Itoa(f.index), f.newer
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	index, newer := f.current()
+	if r.URL.Query().Get("index") == index {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-newer:
+			index, _ = f.current()
+		}
+	}
 	if code := f.code.Load(); code != 0 {
 		w.WriteHeader(int(code))
 		return
 	}
-	if r.URL.Query().Get("index") != "" {
-		<-r.Context().Done()
-		return
-	}
-	w.Header().Set("X-Consul-Index", "7")
+	w.Header().Set("X-Consul-Index", index)
 	w.Header().Set("X-Consul-LastContact", "0")
 	w.Header().Set("X-Consul-KnownLeader", strconv.FormatBool(f.leader.Load()))
 	var body any = []any{}
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/v1/catalog/services"):
 		body = map[string][]string{"web": {}}
+		if names := f.names.Load(); names != nil {
+			body = names
+		}
 	case strings.HasPrefix(r.URL.Path, "/v1/health/service/"):
 		body = []any{map[string]any{"Node": map[string]any{"Node": "n", "Address": "10.0.0.1",
 			"Datacenter": "dc1"}, "Service": f.entry.Load()}}
 	}
-	_ = json.NewEncoder(w).Encode(body)
+	switch f.fault.Load() {
+	case "slow":
+		<-r.Context().Done()
+	case "cut off":
+		text, _ := json.Marshal(body)
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)+1))
+		_, _ = w.Write(text[:1])
+		panic(http.ErrAbortHandler)
+	default:
+		_ = json.NewEncoder(w).Encode(body)
+	}
+}
+
+// TestRegistry_KeepsStateOverFaults has a Consul with three services that fails in every way that
+// its state does not show: what was served last stays, the fault is reported, and its end is noticed.
+func TestRegistry_KeepsStateOverFaults(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.leader.Store(true)
+	f.entry.Store(map[string]any{"Service": "x", "Port": 80, "Weights": map[string]any{"Passing": 1}})
+	services := func(names ...string) map[string][]string {
+		all := map[string][]string{}
+		for _, name := range names {
+			all[name] = []string{}
+		}
+		return all
+	}
+	f.names.Store(services("api", "mail", "web"))
+	server := httptest.NewServer(f)
+	t.Cleanup(server.Close) // after the registry
+	s := start(t, Options{Address: server.URL}, func(r *Registry) {
+		r.client.timeout = 200 * time.Millisecond
+	})
+	s.awaitSynced()
+	const all = "consul:api consul:mail consul:web"
+	unchanged := func(fault string) {
+		t.Helper()
+		if got := s.paths(); got != all {
+			t.Errorf("%s: services %s", fault, got)
+		}
+	}
+	unchanged("start")
+	for _, test := range []struct {
+		fault, err, problem string
+		begin               func()
+	}{
+		{"slow", "deadline exceeded", "", func() { f.fault.Store("slow") }},
+		{"cut off", "consul closed the connection", "", func() { f.fault.Store("cut off") }},
+		{"token revoked", "consul refuses the token (403)", "",
+			func() { f.code.Store(http.StatusForbidden) }},
+		{"no leader", "consul has no leader", "", func() { f.leader.Store(false) }},
+		{"empty list", "", "Consul has lost 3 of 3 services",
+			func() { f.names.Store(services()) }},
+		{"half a list", "", "Consul has lost 2 of 3 services",
+			func() { f.names.Store(services("web")) }},
+	} {
+		s.mu.Lock()
+		batches := s.batches
+		s.mu.Unlock()
+		f.code.Store(http.StatusServiceUnavailable) // the next lists are no changes of those before
+		f.change()
+		parts.Eventually(t, limit, "the names cannot be read", func() bool {
+			h := &s.registry.watchers[0].health
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.errors[ofNames] != nil
+		})
+		test.begin()
+		f.code.CompareAndSwap(http.StatusServiceUnavailable, 0)
+		if test.err != "" {
+			s.awaitError(test.err)
+		} else {
+			parts.EventuallySees(t, limit, test.fault, func() (bool, string) {
+				return strings.HasPrefix(s.problem(), test.problem), s.problem()
+			})
+		}
+		unchanged(test.fault)
+		s.mu.Lock()
+		if s.batches != batches {
+			t.Errorf("%s: %d batches", test.fault, s.batches-batches)
+		}
+		s.mu.Unlock()
+		f.fault.Store("")
+		f.code.Store(0)
+		f.leader.Store(true)
+		f.names.Store(services("api", "mail", "web"))
+		f.change()
+		s.awaitError("")
+		s.await("problem", "", s.problem)
+		unchanged("after " + test.fault)
+	}
+	f.names.Store(services("api", "mail", "new", "web")) // it has caught up
+	f.change()
+	s.await("services", "consul:api consul:mail consul:new consul:web", s.paths)
 }
 
 // TestRegistry_RefusesOutdatedAnswers causes faults that a Consul with a single server does not
 // have.
 func TestRegistry_RefusesOutdatedAnswers(t *testing.T) {
 	t.Parallel()
-	f := &fake{}
+	f := newFake()
 	f.entry.Store(map[string]any{"Service": "web", "Port": 80, "Namespace": "team-a",
 		"Weights": map[string]any{"Passing": 1}})
 	f.code.Store(http.StatusTooManyRequests)

@@ -57,7 +57,11 @@ func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- an
 // outdated.
 func send[T any](ctx context.Context, w *watcher, index uint64,
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
-	ctx, cancel := context.WithTimeout(ctx, blockTime*17/16+queryTimeout)
+	timeout := w.registry.client.timeout
+	if index > 0 {
+		timeout += blockTime * 17 / 16
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var none T
 	options, err := w.registry.client.options(ctx, w.datacenter, index)

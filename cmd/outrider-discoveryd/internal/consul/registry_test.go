@@ -211,3 +211,45 @@ func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 		t.Errorf("hosts %s of a TCP service", got)
 	}
 }
+
+// TestRegistry_OfTwoDatacenters has two Consuls that know each other over the WAN, and asks one of
+// them. The other one is lost and comes back.
+func TestRegistry_OfTwoDatacenters(t *testing.T) {
+	t.Parallel()
+	first := catalog.Start(t, catalog.Options{})
+	second := catalog.Start(t, catalog.Options{Datacenter: "dc2", Join: first})
+	near := catalog.Instance{Service: "web", Address: "10.0.0.1", Port: 80, Status: "passing",
+		Meta: map[string]string{"protocol": "http"}}
+	far := near
+	far.Address = "10.0.2.1"
+	first.Register(t, near)
+	second.Register(t, far)
+	s := start(t, Options{Address: first.Address, Datacenters: []string{"dc1", "dc2"}})
+	s.awaitSynced()
+	s.awaitAddresses("consul:dc1/web", "10.0.0.1")
+	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
+	got := s.entry("consul:dc2/web")
+	if hosts := strings.Join(got.Hosts, " "); hosts != "web.service.consul web.service.dc2.consul" ||
+		got.Endpoints[0].Locality != "dc2" {
+		t.Errorf("hosts %s, locality %s", hosts, got.Endpoints[0].Locality)
+	}
+	second.SetStatus(t, far, "critical")
+	s.awaitAddresses("consul:dc2/web", "")
+	second.SetStatus(t, far, "passing")
+	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
+
+	second.Kill()
+	s.awaitError("datacenter dc2: ")
+	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
+	near.Address = "10.0.0.9" // the other datacentre goes on
+	first.Register(t, near)
+	s.awaitAddresses("consul:dc1/web", "10.0.0.9")
+	second = second.Restart(t)
+	s.awaitError("")
+	s.await("problem", "Consul has lost 1 of 1 services: their last state stays until they are "+
+		"registered again; a reload removes them", s.problem)
+	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
+	far.Address = "10.0.2.2"
+	second.Register(t, far)
+	s.awaitAddresses("consul:dc2/web", "10.0.2.2")
+}
