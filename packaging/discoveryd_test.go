@@ -119,8 +119,12 @@ func discoverydDebRuns(h *host) {
 	h.script("systemctl reload outrider-discoveryd")
 	h.discoverydIs("active")
 	h.isReady()
+	h.script("echo unknown=1 >/etc/outrider/discoveryd.d/x.toml")
+	h.expect("refused", "systemctl reload outrider-discoveryd 2>/dev/null || echo refused")
+	h.script("rm /etc/outrider/discoveryd.d/x.toml && systemctl reload outrider-discoveryd")
+	h.isReady()
 	if out := h.script("journalctl -u outrider-discoveryd -o cat"); strings.Count(out,
-		"Reloaded") != 1 {
+		"Reloaded") != 2 {
 		h.t.Errorf("the journal:\n%s", out)
 	}
 }

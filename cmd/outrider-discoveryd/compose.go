@@ -46,6 +46,7 @@ func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", 
 type program struct {
 	notifier     *systemd.Notifier
 	reloader     *reloader
+	control      *control
 	events       *journal.Events
 	certificates part.Part
 	files        part.Part
@@ -145,6 +146,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	p.reloader = newReloader(b, loaded, server, identity)
 	p.reloader.clients, p.reloader.streams, p.reloader.authority = clients, streams, authority
 	p.reloader.states = newSourceStates(all, b.board)
+	p.control = newControl(controlSocket(os.Getenv, ""), p.reloader.Reload, b.logOf("control"))
 	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
 	p.reloader.notifier, p.reloader.sources = p.notifier, all

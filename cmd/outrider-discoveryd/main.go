@@ -53,9 +53,12 @@ func run(arguments []string) int {
 			return exitProblems
 		}
 		return exitOK
+	case flags.Arg(0) == "reload" && flags.NArg() == 1:
+		return exitCode(requestReload(context.Background(),
+			controlSocket(os.Getenv, "/run/outrider-discoveryd")))
 	case flags.NArg() > 0:
 		fmt.Fprintf(os.Stderr, "outrider-discoveryd: unexpected argument %q; the commands are "+
-			"check [SOURCE] and ca init DIR [NAME…]\n", flags.Arg(0))
+			"check [SOURCE], reload, and ca init DIR [NAME…]\n", flags.Arg(0))
 		return exitUsage
 	case *check:
 		_, err := config.LoadDiscoveryd(options)

@@ -77,7 +77,8 @@ func ask(method, url, token, body string) (int, string) {
 func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended <-chan error) {
 	t.Helper()
 	command := exec.Command(os.Args[0], "--config", file)
-	command.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
+	command.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1",
+		"RUNTIME_DIRECTORY="+filepath.Dir(file))
 	output, err := os.Create(file + ".log")
 	if err != nil {
 		t.Fatal(err)

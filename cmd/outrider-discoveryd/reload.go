@@ -54,6 +54,7 @@ type reloader struct {
 	clients   *auth.Authenticator
 	authority *ca.Server // certificate authority; nil: [ca] is off
 	watcher   *watch.Watcher
+	requests  chan chan error // of Reload, which receives the result
 	pings     chan struct{}
 	serving   atomic.Bool
 	stopping  atomic.Bool   // the server drains: its clients move to other servers
@@ -65,7 +66,7 @@ func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Ser
 	return &reloader{base: b, running: loaded, server: server, identity: identity,
 		watcher: watch.New(watch.Options{Delays: watch.Delays{Debounce: configDelay,
 			MaxDelay: 10 * configDelay}, Suffixes: []string{".toml"}, Logger: b.logOf("watch")}),
-		pings: make(chan struct{}), announced: make(chan struct{}, 1)}
+		requests: make(chan chan error), pings: make(chan struct{}), announced: make(chan struct{}, 1)}
 }
 
 // Name returns the name of the part.
@@ -73,9 +74,9 @@ func (r *reloader) Name() string { return "reloader" }
 
 // Run applies changes of the configuration until ctx ends.
 func (r *reloader) Run(ctx context.Context) error {
-	requests := make(chan os.Signal, 1)
-	signal.Notify(requests, syscall.SIGHUP)
-	defer signal.Stop(requests)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	if err := r.watcher.Set(slices.Concat(r.running.Files, r.running.Dirs)); err != nil {
 		return err
 	}
@@ -86,10 +87,12 @@ func (r *reloader) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		select {
-		case <-requests:
-			r.reload(true)
+		case <-hangups:
+			_ = r.reload(true) // it has raised a condition
+		case result := <-r.requests:
+			result <- r.reload(true)
 		case <-r.watcher.Changes():
-			r.reload(false)
+			_ = r.reload(false)
 		case <-r.announced:
 			r.serving.Store(true)
 			r.report()
@@ -100,6 +103,26 @@ func (r *reloader) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return <-watching
 		}
+	}
+}
+
+// Reload does what SIGHUP does, and reads all files again. It returns once that is done, or why the
+// configuration was refused.
+func (r *reloader) Reload(ctx context.Context) error {
+	result := make(chan error, 1)
+	select {
+	case r.requests <- result:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-result:
+		if err != nil || !r.serving.Load() {
+			return err
+		}
+		return r.server.Rescan(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -152,8 +175,9 @@ func (r *reloader) ping(ctx context.Context) error {
 }
 
 // reload reads the configuration, and applies the changes that need no restart. A requested reload
-// also sends refused resources to clients again, and serves without files that do not exist.
-func (r *reloader) reload(requested bool) {
+// also sends refused resources to clients again, and serves without files that do not exist. The
+// error is why the configuration is refused.
+func (r *reloader) reload(requested bool) error {
 	if r.serving.Load() && !r.stopping.Load() {
 		r.notifier.Set(systemd.Reloading, "reloading")
 		defer r.report()
@@ -164,7 +188,7 @@ func (r *reloader) reload(requested bool) {
 		r.base.board.Raise(conditionRefused, condition.Error,
 			"the configuration was refused, that in force stays: "+
 				strings.Join(config.Reasons(err), "; "))
-		return
+		return errors.New(strings.Join(config.Reasons(err), "\n"))
 	}
 	r.base.board.Clear(conditionRefused)
 	if err := r.watcher.Set(slices.Concat(next.Files, next.Dirs)); err != nil {
@@ -195,6 +219,7 @@ func (r *reloader) reload(requested bool) {
 	}
 	r.running = &config.DiscoverydLoaded{Config: applied, Files: next.Files, Dirs: next.Dirs,
 		Sources: next.Sources, Hash: next.Hash}
+	return nil
 }
 
 // log logs the changes of a reload. It raises a condition if changes wait for the next start, else

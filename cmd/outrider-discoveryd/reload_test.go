@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -82,7 +84,24 @@ paths = ["."]
 		"changes of domain wait for the next start")
 	write(t, file, text+"[unknown]\n")
 	logs("the configuration was refused", file+":15:1: unknown: there is no such table")
-	write(t, file, text)
+	reload := func() (string, error) {
+		command := exec.Command(os.Args[0], "reload")
+		command.Env = program.Env
+		said, err := command.CombinedOutput()
+		return string(said), err
+	}
+	if said, err := reload(); err == nil || !strings.Contains(said, "reload refused") ||
+		!strings.Contains(said, file+":15:1: unknown: there is no such table") {
+		t.Errorf("a reload of an invalid configuration: %v, %s", err, said)
+	}
+	write(t, file, strings.Replace(text, `"info"`, `"warn"`, 1))
+	if said, err := reload(); err != nil || said != "" {
+		t.Errorf("reload: %v, %s", err, said)
+	}
+	const changed = `"key":"log.level","old":"\"debug\"","new":"\"warn\""`
+	if log := logOf(file); !strings.Contains(log, changed) {
+		t.Errorf("the reload returned before it was done: %s", log)
+	}
 	if err := program.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

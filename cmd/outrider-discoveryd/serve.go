@@ -75,7 +75,7 @@ func (p *program) run(ctx context.Context) error {
 		end()
 	})
 	defer abandon()
-	group.Start(p.notifier, p.reloader, p.events, p.certificates, p.files, p.monitoring,
+	group.Start(p.notifier, p.reloader, p.control, p.events, p.certificates, p.files, p.monitoring,
 		p.reports)
 	for _, s := range p.sources {
 		group.Start(s)
