@@ -7,15 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
 
-	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/catalog"
 )
@@ -47,10 +45,10 @@ type = "mcp"
 address = "127.0.0.1:%d"
 `, first, first))
 
-	objects, services := &inputs{}, &inputs{}
-	for _, one := range []*inputs{objects, services} {
+	objects, services := &sourcetest.Receiver{}, &sourcetest.Receiver{}
+	for _, one := range []*sourcetest.Receiver{objects, services} {
 		client, err := mcp.New(mcp.Options{Name: "test", Plaintext: true, Services: one == services,
-			Address: fmt.Sprintf("127.0.0.1:%d", second), Sink: one.take,
+			Address: fmt.Sprintf("127.0.0.1:%d", second), Sink: one.Take,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -58,15 +56,15 @@ address = "127.0.0.1:%d"
 		go func() { _ = client.Run(t.Context()) }()
 	}
 	parts.EventuallySees(t, time.Minute, "the objects of the first program", func() (bool, string) {
-		text := objects.text("test:ServiceEntry/shop/files")
+		text := objects.Text("test:ServiceEntry/shop/files")
 		return strings.Contains(text, "files.test"), text
 	})
 	parts.Eventually(t, time.Minute, "the service of Consul", func() bool {
-		return services.endpoints("test:ServiceEntry/consul/service:web") == "10.0.0.1 "
+		return endpoints(services, "test:ServiceEntry/consul/service:web") == "10.0.0.1 "
 	})
 	consul.SetStatus(t, web, "critical")
 	parts.Eventually(t, time.Minute, "no endpoint", func() bool {
-		return services.endpoints("test:ServiceEntry/consul/service:web") == "none"
+		return endpoints(services, "test:ServiceEntry/consul/service:web") == "none"
 	})
 }
 
@@ -87,40 +85,15 @@ debounce_after = "10ms"
 	parts.StartProcess(t, program)
 }
 
-// inputs records what a source has delivered.
-type inputs struct {
-	mu     sync.Mutex
-	byPath map[string]store.Input
-}
-
-func (i *inputs) take(b discovery.Batch) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if b.All || i.byPath == nil {
-		i.byPath = map[string]store.Input{}
-	}
-	for _, input := range b.Inputs {
-		i.byPath[input.Path] = input
-	}
-}
-
-func (i *inputs) text(path string) string {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return string(i.byPath[path].Text)
-}
-
 // endpoints returns the addresses of a service's endpoints, "none", or "" if the service does not
 // exist.
-func (i *inputs) endpoints(path string) string {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	objects := i.byPath[path].Objects
-	if len(objects) == 0 {
+func endpoints(services *sourcetest.Receiver, path string) string {
+	in, ok := services.Input(path)
+	if !ok {
 		return ""
 	}
 	var found strings.Builder
-	for _, e := range objects[0].Spec.(*networking.ServiceEntry).Endpoints {
+	for _, e := range in.Objects[0].Spec.(*networking.ServiceEntry).Endpoints {
 		found.WriteString(e.Address + " ")
 	}
 	if found.Len() == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/cluster"
 )
@@ -47,7 +48,7 @@ kubeconfig = %q
 	write(t, file, text)
 	start(t, file, monitoring)
 	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),
-		CAFile: roots, TokenFile: token, Sink: (&inputs{}).take,
+		CAFile: roots, TokenFile: token, Sink: (&sourcetest.Receiver{}).Take,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

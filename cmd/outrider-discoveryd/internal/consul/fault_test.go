@@ -130,9 +130,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 		{"half a list", "", "Consul has lost 2 of 3 services",
 			func() { f.names.Store(services("web")) }},
 	} {
-		s.mu.Lock()
-		batches := s.batches
-		s.mu.Unlock()
+		batches := s.Batches()
 		f.code.Store(http.StatusServiceUnavailable) // the next lists are no changes of those before
 		f.change()
 		parts.Eventually(t, limit, "the names cannot be read", func() bool {
@@ -151,11 +149,9 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 			})
 		}
 		unchanged(test.fault)
-		s.mu.Lock()
-		if s.batches != batches {
-			t.Errorf("%s: %d batches", test.fault, s.batches-batches)
+		if n := s.Batches() - batches; n != 0 {
+			t.Errorf("%s: %d batches", test.fault, n)
 		}
-		s.mu.Unlock()
 		f.fault.Store("")
 		f.code.Store(0)
 		f.leader.Store(true)

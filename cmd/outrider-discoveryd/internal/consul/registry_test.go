@@ -107,10 +107,8 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	if got := s.entry("consul:http-new").Ports[0].Protocol; got != "HTTP" {
 		t.Errorf("protocol of the name http-new: %s", got)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.alls != 1 {
-		t.Errorf("%d complete batches", s.alls)
+	if n := s.Complete(); n != 1 {
+		t.Errorf("%d complete batches", n)
 	}
 }
 

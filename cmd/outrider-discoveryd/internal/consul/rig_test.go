@@ -2,23 +2,17 @@ package consul
 
 import (
 	"cmp"
-	"context"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/discovery/store"
-
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -29,20 +23,16 @@ const limit = 30 * time.Second
 
 // sink records what a registry has delivered.
 type sink struct {
+	sourcetest.Receiver
 	t        testing.TB
 	registry *Registry
-
-	mu      sync.Mutex
-	inputs  map[string]store.Input
-	batches int
-	alls    int
 }
 
 // start runs a registry until the test ends, and returns its sink.
 func start(t testing.TB, o Options, adjust ...func(*Registry)) *sink {
 	t.Helper()
-	s := &sink{t: t, inputs: map[string]store.Input{}}
-	o.Name, o.Sink, o.Logger = cmp.Or(o.Name, "consul"), s.take, slog.New(slog.DiscardHandler)
+	s := &sink{t: t}
+	o.Name, o.Sink, o.Logger = cmp.Or(o.Name, "consul"), s.Take, slog.New(slog.DiscardHandler)
 	registry, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -51,52 +41,21 @@ func start(t testing.TB, o Options, adjust ...func(*Registry)) *sink {
 		change(registry)
 	}
 	s.registry = registry
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- registry.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	sourcetest.Run(t, registry.Run)
 	return s
-}
-
-func (s *sink) take(b discovery.Batch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.batches++
-	if b.All {
-		s.alls++
-		s.inputs = map[string]store.Input{}
-	}
-	for _, input := range b.Inputs {
-		if len(input.Objects) == 0 {
-			delete(s.inputs, input.Path)
-			continue
-		}
-		s.inputs[input.Path] = input
-	}
 }
 
 // entry returns the ServiceEntry that was delivered last for a path, nil if there is none.
 func (s *sink) entry(path string) *networking.ServiceEntry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if objects := s.inputs[path].Objects; len(objects) == 1 {
-		return objects[0].Spec.(*networking.ServiceEntry)
+	if in, _ := s.Input(path); len(in.Objects) == 1 {
+		return in.Objects[0].Spec.(*networking.ServiceEntry)
 	}
 	return nil
 }
 
 func (s *sink) problem() string { return s.registry.Status().Problem }
 
-func (s *sink) paths() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(slices.Sorted(maps.Keys(s.inputs)), " ")
-}
+func (s *sink) paths() string { return strings.Join(s.Paths(), " ") }
 
 // addresses returns the endpoints of a service as ADDRESS or ADDRESS*WEIGHT, in order.
 func (s *sink) addresses(path string) string {

@@ -24,13 +24,13 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	c.Create(at, serviceEntry("two", "two.example"))
 	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})
 	awaitSynced(t, s)
-	before := r.paths()
+	before := r.Paths()
 	c.Restart(func(string) {
 		parts.Eventually(t, limit, "the failure is reported", func() bool {
 			return s.Status().Err != nil
 		})
-		if !slices.Equal(r.paths(), before) || r.count() != 1 {
-			t.Errorf("without API server: %q", r.paths())
+		if !slices.Equal(r.Paths(), before) || r.Batches() != 1 {
+			t.Errorf("without API server: %q", r.Paths())
 		}
 	})
 	parts.Eventually(t, limit, "the API server is connected again", func() bool {
@@ -39,8 +39,8 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/one", "")
 	c.Create(at, serviceEntry("three", "three.example"))
 	r.await(t, "kubernetes:ServiceEntry/restart/three", "three.example")
-	if _, ok := r.input("kubernetes:ServiceEntry/restart/one"); ok || r.all != 1 {
-		t.Errorf("%d batches with all: %q", r.all, r.paths())
+	if _, ok := r.Input("kubernetes:ServiceEntry/restart/one"); ok || r.Complete() != 1 {
+		t.Errorf("%d batches with all: %q", r.Complete(), r.Paths())
 	}
 	c.Send(http.MethodDelete, at+"/two", "")
 	c.Send(http.MethodDelete, at+"/three", "")
@@ -68,7 +68,7 @@ func testCompaction(t *testing.T, c *cluster.Cluster) {
 	p.drop()
 	r.await(t, "kubernetes:ServiceEntry/compaction/three", "three.example")
 	parts.Eventually(t, limit, "the other is removed", func() bool {
-		_, ok := r.input("kubernetes:ServiceEntry/compaction/one")
+		_, ok := r.Input("kubernetes:ServiceEntry/compaction/one")
 		return !ok
 	})
 	c.Send(http.MethodDelete, at+"/two", "")
@@ -86,14 +86,14 @@ func testToken(t *testing.T, c *cluster.Cluster) {
 	kubeconfig := c.Kubeconfig(t, c.Address(), "first")
 	s, r := startSource(t, Options{Kubeconfig: kubeconfig})
 	awaitSynced(t, s)
-	before := r.paths()
+	before := r.Paths()
 	c.SetTokens("secret", "second")
 	c.Restart(nil)
 	parts.Eventually(t, limit, "the revoked token is reported", func() bool {
 		return apierrors.IsUnauthorized(s.Status().Err)
 	})
-	if !slices.Equal(r.paths(), before) {
-		t.Errorf("with a revoked token: %q", r.paths())
+	if !slices.Equal(r.Paths(), before) {
+		t.Errorf("with a revoked token: %q", r.Paths())
 	}
 	c.WriteKubeconfig(kubeconfig, c.Address(), "second")
 	c.Create(at, serviceEntry("two", "two.example"))
@@ -118,17 +118,17 @@ func testCutLists(t *testing.T, c *cluster.Cluster) {
 	parts.Eventually(t, limit, "lists were cut", func() bool {
 		return p.cuts.Load() >= 3 && s.Status().Err != nil
 	})
-	if s.Status().Synced || r.count() != 0 {
-		t.Errorf("synchronised with %d objects", len(r.paths()))
+	if s.Status().Synced || r.Batches() != 0 {
+		t.Errorf("synchronised with %d objects", len(r.Paths()))
 	}
 	p.cutAfter.Store(0)
 	awaitSynced(t, s)
-	if n := len(r.paths()); n != many || r.count() != 1 {
-		t.Errorf("%d objects in %d batches, want %d in one", n, r.count(), many)
+	if n := len(r.Paths()); n != many || r.Batches() != 1 {
+		t.Errorf("%d objects in %d batches, want %d in one", n, r.Batches(), many)
 	}
 	c.Send(http.MethodDelete, at, "")
 	parts.Eventually(t, limit, "a watch that reports all removals is believed", func() bool {
-		return len(r.paths()) == 0
+		return len(r.Paths()) == 0
 	})
 }
 
@@ -141,7 +141,7 @@ func testSlow(t *testing.T, c *cluster.Cluster) {
 	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, p.address(), "secret"),
 		Namespaces: []string{"slow"}})
 	awaitSynced(t, s)
-	if n := len(r.paths()); n != 1 {
+	if n := len(r.Paths()); n != 1 {
 		t.Errorf("%d objects", n)
 	}
 	c.Create(at, serviceEntry("two", "two.example"))
@@ -173,7 +173,7 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 	for i := range 20 { // makes the versions in the backup much older than the current ones
 		c.Create(at, serviceEntry(fmt.Sprintf("later%d", i), "later.example"))
 	}
-	parts.Eventually(t, limit, "all objects are there", func() bool { return len(r.paths()) == 22 })
+	parts.Eventually(t, limit, "all objects are there", func() bool { return len(r.Paths()) == 22 })
 	r.await(t, "kubernetes:ServiceEntry/older/one", `"new":"yes"`)
 	c.Restart(func(data string) {
 		if err := os.RemoveAll(data); err != nil {
@@ -182,8 +182,8 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 		copyFolder(backup, data)
 	})
 	parts.Eventually(t, limit, "the older state is accepted", func() bool {
-		in, _ := r.input("kubernetes:ServiceEntry/older/one")
-		return len(r.paths()) == 2 && !strings.Contains(string(in.Text), "new")
+		in, _ := r.Input("kubernetes:ServiceEntry/older/one")
+		return len(r.Paths()) == 2 && !strings.Contains(string(in.Text), "new")
 	})
 	c.Create(at, serviceEntry("next", "next.example"))
 	r.await(t, "kubernetes:ServiceEntry/older/next", "next.example")
@@ -198,7 +198,7 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 		Namespaces: []string{"services", "default"}})
 	awaitSynced(t, s)
 	awaitSynced(t, r)
-	before, had := objects.paths(), services.paths()
+	before, had := objects.Paths(), services.Paths()
 	if len(before) < 3 || len(had) < 5 {
 		t.Fatalf("objects %q, services %q", before, had)
 	}
@@ -214,7 +214,7 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	early, found := startSource(t, Options{Kubeconfig: kubeconfig})
 	awaitSynced(t, early)
 	if problem := early.Status().Problem; !strings.Contains(problem, "no definition of ") ||
-		!strings.Contains(problem, "ServiceEntry") || len(found.paths()) > 0 {
+		!strings.Contains(problem, "ServiceEntry") || len(found.Paths()) > 0 {
 		t.Errorf("a start without definitions: %q", problem)
 	}
 	c.Define()
@@ -235,17 +235,17 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	parts.Eventually(t, limit, "all kinds are defined", func() bool {
 		return early.Status().Problem == ""
 	})
-	if got := objects.paths(); len(got) != len(before)+1 {
+	if got := objects.Paths(); len(got) != len(before)+1 {
 		t.Errorf("after an empty list: %q, want %q and the new one", got, before)
 	}
-	if got := services.paths(); !slices.Equal(got, had) {
+	if got := services.Paths(); !slices.Equal(got, had) {
 		t.Errorf("after an empty list: %q, want %q", got, had)
 	}
 	s.Reload()
 	r.Reload()
 	parts.Eventually(t, limit, "the lists are accepted", func() bool {
-		return slices.Equal(objects.paths(), []string{"kubernetes:ServiceEntry/after/new"}) &&
-			slices.Equal(services.paths(), []string{"kubernetes:Service/default/kubernetes"})
+		return slices.Equal(objects.Paths(), []string{"kubernetes:ServiceEntry/after/new"}) &&
+			slices.Equal(services.Paths(), []string{"kubernetes:Service/default/kubernetes"})
 	})
 	if p := s.Status().Problem + r.Status().Problem; p != "" {
 		t.Errorf("problem %q remains", p)

@@ -1,17 +1,12 @@
 package kubernetes
 
 import (
-	"context"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/cluster"
 )
@@ -25,78 +20,15 @@ const (
 	corePath       = "/api/v1/namespaces/"
 )
 
-// receiver is a sink that records what a source has delivered.
-type receiver struct {
-	mu      sync.Mutex
-	inputs  map[string]store.Input
-	batches int
-	all     int // number of batches with All set
-	last    discovery.Batch
-}
-
-func (r *receiver) sink(b discovery.Batch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.batches++
-	r.last = b
-	if b.All {
-		r.all++
-		r.inputs = nil
-	}
-	if r.inputs == nil {
-		r.inputs = map[string]store.Input{}
-	}
-	for _, in := range b.Inputs {
-		if in.Text == nil && in.Objects == nil {
-			delete(r.inputs, in.Path)
-		} else {
-			r.inputs[in.Path] = in
-		}
-	}
-}
-
-// count returns the number of batches delivered so far.
-func (r *receiver) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.batches
-}
-
-// paths returns the sorted paths of the current inputs.
-func (r *receiver) paths() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.inputs))
-}
-
-func (r *receiver) input(path string) (store.Input, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	in, ok := r.inputs[path]
-	return in, ok
-}
+// receiver holds what a source has delivered.
+type receiver struct{ sourcetest.Receiver }
 
 // await waits until the input of a path contains a text.
 func (r *receiver) await(t *testing.T, path, text string) {
 	t.Helper()
 	parts.Eventually(t, limit, path+" contains "+text, func() bool {
-		in, ok := r.input(path)
-		return ok && strings.Contains(string(in.Text), text)
+		return strings.Contains(r.Text(path), text)
 	})
-}
-
-// start runs a source until the test ends.
-func start(t *testing.T, s source.Source) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := s.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
 }
 
 // startSource runs a source, and waits until it has delivered its complete state.
@@ -104,11 +36,11 @@ func startSource(t *testing.T, options Options) (*Source, *receiver) {
 	t.Helper()
 	options.Name = "kubernetes"
 	var r receiver
-	s, err := NewSource(options, r.sink)
+	s, err := NewSource(options, r.Take)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, s)
+	sourcetest.Run(t, s.Run)
 	return s, &r
 }
 
@@ -116,11 +48,11 @@ func startRegistry(t *testing.T, options Options) (*Registry, *receiver) {
 	t.Helper()
 	options.Name, options.Domain = "kubernetes", "cluster.local"
 	var r receiver
-	s, err := NewRegistry(options, r.sink)
+	s, err := NewRegistry(options, r.Take)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, s)
+	sourcetest.Run(t, s.Run)
 	return s, &r
 }
 

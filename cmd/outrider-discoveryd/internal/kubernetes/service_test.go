@@ -81,14 +81,14 @@ func testServices(t *testing.T, c *cluster.Cluster) {
 	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
 		Namespaces: []string{ns}})
 	awaitSynced(t, r)
-	if got.all != 1 || got.count() != 1 {
-		t.Errorf("%d batches, %d with all", got.count(), got.all)
+	if got.Complete() != 1 || got.Batches() != 1 {
+		t.Errorf("%d batches, %d with all", got.Batches(), got.Complete())
 	}
 	_, kill := c.Istiod()
 	defer kill()
 	istiods := debugEndpoints(t, c)
 	for _, s := range serviceCases {
-		in, ok := got.input("kubernetes:Service/services/" + s.name)
+		in, ok := got.Input("kubernetes:Service/services/" + s.name)
 		if ok != (s.want != nil) {
 			t.Errorf("%s: exists: %t", s.name, ok)
 			continue
@@ -176,16 +176,14 @@ func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})
 	awaitSynced(t, r)
 	shown := func(name string) []string {
-		in, _ := got.input("kubernetes:Service/services/" + name)
+		in, _ := got.Input("kubernetes:Service/services/" + name)
 		return show(in.Objects)
 	}
 	await := func(what, name string, want ...string) {
 		t.Helper()
 		parts.Eventually(t, limit, what, func() bool { return slices.Equal(shown(name), want) })
-		got.mu.Lock()
-		defer got.mu.Unlock()
-		if len(got.last.Inputs) != 1 || got.last.All {
-			t.Errorf("%s: %d inputs, all %t", what, len(got.last.Inputs), got.last.All)
+		if last := got.Last(); len(last.Inputs) != 1 || last.All {
+			t.Errorf("%s: %d inputs, all %t", what, len(last.Inputs), last.All)
 		}
 	}
 	const entry = "service:states 10.96.1.2 STATIC grpc-api/80/GRPC"

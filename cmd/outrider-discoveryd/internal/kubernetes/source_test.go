@@ -32,10 +32,10 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 	awaitSynced(t, s)
 	want := []string{"kubernetes:EnvoyFilter/source/f", "kubernetes:PeerAuthentication/source/p",
 		"kubernetes:ServiceEntry/source/web", "kubernetes:VirtualService/source/web"}
-	if got := r.paths(); !slices.Equal(got, want) || r.all != 1 || r.batches != 1 {
-		t.Fatalf("%d batches, %d with all: %q, want %q", r.batches, r.all, got, want)
+	if got := r.Paths(); !slices.Equal(got, want) || r.Complete() != 1 || r.Batches() != 1 {
+		t.Fatalf("%d batches, %d with all: %q, want %q", r.Batches(), r.Complete(), got, want)
 	}
-	in, _ := r.input("kubernetes:VirtualService/source/web")
+	in, _ := r.Input("kubernetes:VirtualService/source/web")
 	var got struct {
 		APIVersion string
 		Kind       string
@@ -55,7 +55,7 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 	r.await(t, "kubernetes:ServiceEntry/source/two", "two.example")
 	c.Send(http.MethodDelete, at+"/serviceentries/two", "")
 	parts.Eventually(t, limit, "the object is removed", func() bool {
-		return slices.Equal(r.paths(), want)
+		return slices.Equal(r.Paths(), want)
 	})
 	if status := s.Status(); status.Err != nil || status.Problem != "" || status.Inputs != 4 ||
 		status.Since.IsZero() {
@@ -79,16 +79,16 @@ func testNamespaces(t *testing.T, c *cluster.Cluster) {
 	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
 		Namespaces: []string{one}})
 	awaitSynced(t, s)
-	if got := r.paths(); !slices.Equal(got, []string{"kubernetes:ServiceEntry/one/web"}) {
+	if got := r.Paths(); !slices.Equal(got, []string{"kubernetes:ServiceEntry/one/web"}) {
 		t.Errorf("got %q", got)
 	}
 	object := networkingPath + one + "/serviceentries/web"
 	c.Merge(object+"/status", `{"status": {"conditions": [{"type": "X", "status": "True"}]}}`)
 	c.Merge(object, `{"metadata": {"labels": {"last": "yes"}}}`)
 	r.await(t, "kubernetes:ServiceEntry/one/web", `"last":"yes"`)
-	if r.count() != 2 {
-		in, _ := r.input("kubernetes:ServiceEntry/one/web")
-		t.Errorf("%d batches, want 2: the status is a change: %s", r.count(), in.Text)
+	if r.Batches() != 2 {
+		in, _ := r.Input("kubernetes:ServiceEntry/one/web")
+		t.Errorf("%d batches, want 2: the status is a change: %s", r.Batches(), in.Text)
 	}
 	c.Send(http.MethodDelete, object, "")
 	c.Send(http.MethodDelete, networkingPath+two+"/serviceentries/web", "")

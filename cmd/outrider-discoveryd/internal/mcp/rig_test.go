@@ -3,13 +3,10 @@ package mcp
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,9 +16,9 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/xds"
 
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -32,70 +29,26 @@ const limit = 30 * time.Second
 
 // sink records what a source has delivered.
 type sink struct {
+	sourcetest.Receiver
 	t      testing.TB
 	source *Source
-
-	mu     sync.Mutex
-	inputs map[string]store.Input
-	alls   int
 }
 
 // start runs a source until the test ends.
 func start(t testing.TB, o Options) *sink {
 	t.Helper()
-	s := &sink{t: t, inputs: map[string]store.Input{}}
-	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.take, slog.New(slog.DiscardHandler), true
+	s := &sink{t: t}
+	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.Take, slog.New(slog.DiscardHandler), true
 	source, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.source = source
-	run(t, source.Run)
+	sourcetest.Run(t, source.Run)
 	return s
 }
 
-// run runs a part until the test ends or the returned function is called.
-func run(t testing.TB, part func(context.Context) error) (end func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- part(ctx) }()
-	end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(end)
-	return end
-}
-
-func (s *sink) take(b discovery.Batch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.All {
-		s.alls++
-		s.inputs = map[string]store.Input{}
-	}
-	for _, input := range b.Inputs {
-		if input.Text == nil && input.Objects == nil {
-			delete(s.inputs, input.Path)
-			continue
-		}
-		s.inputs[input.Path] = input
-	}
-}
-
-func (s *sink) paths() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(slices.Sorted(maps.Keys(s.inputs)), " ")
-}
-
-func (s *sink) text(path string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return string(s.inputs[path].Text)
-}
+func (s *sink) paths() string { return strings.Join(s.Paths(), " ") }
 
 func (s *sink) awaitPaths(want string) {
 	s.t.Helper()
@@ -150,8 +103,8 @@ func serve(t testing.TB, address, folder string, old ...bool) (s *server, end fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := run(t, s.Run)
-	second := run(t, func(ctx context.Context) error {
+	first := sourcetest.Run(t, s.Run)
+	second := sourcetest.Run(t, func(ctx context.Context) error {
 		if len(old) == 0 {
 			return ads.Serve(ctx, listener)
 		}

@@ -100,7 +100,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 		`"namespace":"shop"},"spec":{"hosts":["api.example.com"],"ports":[{"number":80,` +
 		`"protocol":"HTTP","name":"http"}],"resolution":"STATIC","endpoints":[{` +
 		`"address":"10.0.0.1"}]}}`
-	if diff := cmp.Diff(want, config.text(entryPath)); diff != "" {
+	if diff := cmp.Diff(want, config.Text(entryPath)); diff != "" {
 		t.Error(diff)
 	}
 
@@ -111,9 +111,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	next := service("memory:db", "10.0.0.9", "10.0.0.10")
 	own.Accept(discovery.Batch{Source: "memory", Inputs: []store.Input{next}})
 	parts.Eventually(t, limit, "the new endpoint", func() bool {
-		services.mu.Lock()
-		defer services.mu.Unlock()
-		in := services.inputs["mcp:ServiceEntry/consul/service:db"]
+		in, _ := services.Input("mcp:ServiceEntry/consul/service:db")
 		return len(in.Objects) == 1 && cmp.Diff(in.Objects[0].Spec, next.Objects[0].Spec,
 			protocmp.Transform()) == ""
 	})
@@ -133,7 +131,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	}
 	again, _ := serve(t, own.address, own.folder)
 	parts.Eventually(t, limit, "the changed rule", func() bool {
-		return strings.Contains(config.text(rulePath), "3s")
+		return strings.Contains(config.Text(rulePath), "3s")
 	})
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 	now := config.source.Status()

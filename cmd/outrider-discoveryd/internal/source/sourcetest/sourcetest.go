@@ -1,0 +1,101 @@
+// Package sourcetest has what tests of sources share.
+package sourcetest
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+// Receiver holds what a source has delivered. The zero value is ready for use.
+type Receiver struct {
+	mu       sync.Mutex
+	inputs   map[string]store.Input
+	batches  int
+	complete int
+	last     discovery.Batch
+}
+
+// Take is the sink of the source.
+func (r *Receiver) Take(b discovery.Batch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.batches++
+	r.last = b
+	if b.All {
+		r.complete++
+		r.inputs = nil
+	}
+	if r.inputs == nil {
+		r.inputs = map[string]store.Input{}
+	}
+	for _, in := range b.Inputs {
+		if in.Text == nil && len(in.Objects) == 0 {
+			delete(r.inputs, in.Path)
+		} else {
+			r.inputs[in.Path] = in
+		}
+	}
+}
+
+// Batches returns the number of batches.
+func (r *Receiver) Batches() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.batches
+}
+
+// Complete returns the number of batches with All.
+func (r *Receiver) Complete() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.complete
+}
+
+// Last returns the newest batch.
+func (r *Receiver) Last() discovery.Batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+// Paths returns the paths that exist, sorted.
+func (r *Receiver) Paths() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.inputs))
+}
+
+// Input returns the input of a path.
+func (r *Receiver) Input(path string) (in store.Input, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in, ok = r.inputs[path]
+	return in, ok
+}
+
+// Text returns the text of a path's input, "" if there is none.
+func (r *Receiver) Text(path string) string {
+	in, _ := r.Input(path)
+	return string(in.Text)
+}
+
+// Run runs a part until the test ends, and returns a function that ends it before.
+func Run(t testing.TB, run func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
