@@ -150,18 +150,37 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	// Another version of the server writes another condition, which must not be overwritten.
 	c.Merge(path+"/status", `{"status": {"conditions": [{"type": "PassedAnalysis", `+
 		`"status": "False", "message": "other"}]}}`)
-	parts.Eventually(t, limit, "the servers have read the condition", func() bool {
-		for _, s := range servers {
-			s.status.mu.Lock()
-			has := s.status.objects["kubernetes:ServiceEntry/status/web"].has.message
-			s.status.mu.Unlock()
-			if has != "other" {
-				return false
-			}
-		}
-		return true
-	})
+	haveRead := func(message string) {
+		t.Helper()
+		parts.Eventually(t, limit, "the servers have read the condition", func() bool {
+			return !slices.ContainsFunc(servers[:], func(s *Source) bool {
+				s.status.mu.Lock()
+				defer s.status.mu.Unlock()
+				return s.status.objects["kubernetes:ServiceEntry/status/web"].has.message != message
+			})
+		})
+	}
+	haveRead("other")
 	report(nil, "False  other")
+	report(problems, "False Invalid spec.hosts: no host; name one")
+
+	// Servers that disagree do not write in turn.
+	haveRead("spec.hosts: no host; name one")
+	servers[0].Report(nil)
+	haveRead("")
+	_, version = conditionOf(t, c, path)
+	for range 3 {
+		servers[0].Report(nil)
+		servers[1].Report(problems)
+	}
+	servers[1].status.mu.Lock()
+	if n := len(servers[1].status.due); n > 0 {
+		t.Errorf("%d conditions are to be written", n)
+	}
+	servers[1].status.mu.Unlock()
+	if _, now := conditionOf(t, c, path); now != version {
+		t.Error("the condition was written again")
+	}
 	report(problems, "False Invalid spec.hosts: no host; name one")
 
 	// without permission to write, the problem is reported and the source works otherwise

@@ -75,7 +75,9 @@ func (w *statusWriter) set(path string, o *istioObject) {
 		w.objects[path] = s
 	}
 	_, own := o.splitConditions()
-	s.generation, s.has = o.Generation, verdictOf(own)
+	if s.generation, s.has = o.Generation, verdictOf(own); s.has == s.want {
+		delete(w.due, path) // written; a later change by another server remains
+	}
 }
 
 func (w *statusWriter) remove(path string) {
