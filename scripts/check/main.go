@@ -56,6 +56,8 @@ type options struct {
 	fuzzTime time.Duration // of one target
 	// durations is the JSON file to write the durations of the tests to; "" for none.
 	durations string
+	// packagingBeside reports whether step packaging runs the tests of deb and rpm, beside the others.
+	packagingBeside bool
 }
 
 // everything names all packages.
@@ -70,6 +72,7 @@ var (
 		{"golangci-lint", lint},
 		{"govulncheck", vulnerabilities},
 		{"systemd", newerSystemd},
+		{"packaging", packaging},
 		{"fuzz", fuzz},
 	}
 )
@@ -99,6 +102,8 @@ func main() {
 			os.Exit(2)
 		}
 	}
+	options.packagingBeside = slices.Contains(chosen, "packaging") &&
+		slices.Equal(options.packages, everything)
 	if err := setTags(); err != nil {
 		fmt.Fprintf(os.Stderr, "check: %v\n", err)
 		os.Exit(1)

@@ -36,19 +36,43 @@ type failure struct {
 type testRun struct {
 	newerSystemd string // OUTRIDER_TEST_ROOT, "" for the systemd of this machine
 	pattern      string // of go test -run, "" for all
+	oneByOne     bool   // one package at a time
 }
 
-// slowPackages take minutes each, the slowest first.
+// slowPackages take a minute or more each, the slowest first.
 var slowPackages = []string{"./scripts/machine/systemtest", "./cmd/outriderd", "./packaging",
-	"./agent/capture", "./agent/discovery"}
+	"./agent/discovery", "./agent/capture", "./cmd/outrider-discoveryd/internal/kubernetes",
+	"./agent/relay", "./agent/keeper", "./agent/identity"}
 
-// tests runs all tests. Slow packages start first, so that none of them runs alone at the end.
+// packagingPackages test deb and rpm; most of the time they wait for machines.
+const packagingPackages = "./packaging/..."
+
+// tests runs all tests, without those of step packaging if that is chosen, too. Slow packages start
+// first, so that none of them runs alone at the end.
 func tests(ctx context.Context, options options) result {
 	packages := options.packages
 	if slices.Equal(packages, everything) {
-		packages = slices.Concat(slowPackages, packages) // go test runs none twice
+		listed, err := command(ctx, "go", "list", "./...").Output()
+		if err != nil {
+			fmt.Printf("go list: %v\n", err)
+			return result{failed: 1}
+		}
+		packages = slices.Concat(slowPackages, strings.Fields(string(listed))) // none runs twice
+	}
+	if options.packagingBeside {
+		packages = slices.DeleteFunc(packages, func(name string) bool {
+			return strings.HasPrefix(name, "outrider.org/outrider/packaging") || name == "./packaging"
+		})
 	}
 	return goTest(ctx, testRun{}, packages...)
+}
+
+// packaging runs the tests of deb and rpm.
+func packaging(ctx context.Context, options options) result {
+	if !options.packagingBeside {
+		return result{}
+	}
+	return goTest(ctx, testRun{oneByOne: true}, packagingPackages)
 }
 
 // goTest runs tests with the race detector: at most two packages at a time, since many run real
@@ -56,6 +80,9 @@ func tests(ctx context.Context, options options) result {
 // that are left: goleak finds these.
 func goTest(ctx context.Context, run testRun, packages ...string) result {
 	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
+	if run.oneByOne {
+		arguments = append(arguments, "-p=1") // the last one counts
+	}
 	if run.pattern != "" {
 		arguments = append(arguments, "-run", run.pattern)
 	}
