@@ -57,9 +57,9 @@ func (x *discoverydCheck) listeners() {
 		x.refuse([]string{"auth.require", "tls.client_ca_file"}, "set tls.client_ca_file",
 			"no certificate of a client can be verified")
 	}
-	if x.Auth.JoinKeyFile != "" || x.Auth.JoinNotBefore != "" {
-		x.refuse([]string{"auth.join_key_file", "auth.join_not_before"}, "remove it",
-			"is not yet in this version")
+	if x.Auth.JoinNotBefore != "" && x.Auth.JoinKeyFile == "" {
+		x.refuse([]string{"auth.join_not_before"}, "set auth.join_key_file, or remove it",
+			"has no effect: join tokens are off")
 	}
 }
 

@@ -93,8 +93,10 @@ func TestDiscoveryd_Errors(t *testing.T) {
 			"ca.enabled: needs a certificate that signs, and its key; set ca.cert_file and ca.key_file",
 		"[listen]\ntls = \":15012\"":              ":2:1: listen.tls: needs a certificate",
 		"[auth]\njoin_not_before = \"yesterday\"": ":2:1: auth.join_not_before: \"yesterday\" is not valid",
-		"[[source]]\ntype = \"mcp\"":              ":1:1: source.1: type mcp needs an address",
-		"[[source]]\ntype = \"memory\"":           ":1:1: source.1: type memory needs the address of",
+		"[auth]\njoin_not_before = \"2026-01-02T15:04:05Z\"": ":2:1: auth.join_not_before: has no " +
+			"effect: join tokens are off; set auth.join_key_file, or remove it",
+		"[[source]]\ntype = \"mcp\"":    ":1:1: source.1: type mcp needs an address",
+		"[[source]]\ntype = \"memory\"": ":1:1: source.1: type memory needs the address of",
 		"[[source]]\ntype = \"memory\"\nlisten = \":1\"\ntoken_file = \"t\"": ":3:1: source.1.listen: " +
 			"the write API has no TLS: \":1\" is not only for this host; write a loopback address",
 		"[[source]]\ntype = \"mcp\"\naddress = \"a.test:1\"\nkey_file = \"k\"": ":4:1: " +

@@ -88,9 +88,9 @@ func discoverydAuthTable(a *DiscoverydAuth) table {
 			"token) | mtls | token | none: a client without may read its own configuration, no "+
 			"secrets, no debug").
 			must(oneOf("any", "mtls", "token", "none")),
-		setting("join_key_file", &a.JoinKeyFile, "", Start,
+		setting("join_key_file", &a.JoinKeyFile, "", Live,
 			"public keys (PEM) that verify tokens of `outrider-discoveryd token`").file(),
-		setting("join_not_before", &a.JoinNotBefore, "", Start,
+		setting("join_not_before", &a.JoinNotBefore, "", Live,
 			"RFC 3339: tokens issued earlier are refused").must(optional(timestamp)),
 		setting("debug_identities", &a.DebugIdentities, nil, Live, "SPIFFE IDs that may ask "+
 			"debug types; [] = none but loopback on [listen] monitoring").must(each(spiffeID)),

@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,6 +78,7 @@ cert_file = "cert"
 key_file = "key"
 [auth]
 jwt_issuers = [{ issuer = "https://tokens.test", audience = "istio-ca", jwks_file = "jwks" }]
+join_key_file = "join.pub"
 [ca]
 enabled = true
 cert_file = "ca.pem"
@@ -266,34 +266,5 @@ func (s *signing) secretsAreNowhere(key any) {
 	})
 	if err != nil {
 		s.t.Error(err)
-	}
-}
-
-// The configuration that "ca init" prints is valid with the files that it writes.
-func TestCAInit(t *testing.T) {
-	folder := t.TempDir()
-	run := func(arguments ...string) (string, error) {
-		command := exec.Command(os.Args[0], arguments...)
-		command.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
-		output, err := command.CombinedOutput()
-		return string(output), err
-	}
-	said, err := run("ca", "init", filepath.Join(folder, "ca"))
-	if err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
-	_, text, _ := strings.Cut(said, "ca.toml:\n")
-	text, _, found := strings.Cut(text, "\nThen:")
-	if !found {
-		t.Fatalf("no configuration in %s", said)
-	}
-	file := filepath.Join(folder, "discoveryd.toml")
-	write(t, file, text)
-	if said, err := run("--config", file, "--check"); err != nil {
-		t.Errorf("%v: %s", err, said)
-	}
-	if said, err := run("ca", "init", filepath.Join(folder, "ca")); err == nil ||
-		!strings.Contains(said, "is not empty") {
-		t.Errorf("a second time: %v %s", err, said)
 	}
 }

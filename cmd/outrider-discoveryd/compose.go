@@ -198,7 +198,11 @@ func names(c *config.Discoveryd) (all []string) {
 
 // authOf returns the settings of the authentication of clients.
 func authOf(c *config.Discoveryd) auth.Settings {
-	s := auth.Settings{Require: c.Auth.Require, DebugIdentities: c.Auth.DebugIdentities}
+	s := auth.Settings{Require: c.Auth.Require, DebugIdentities: c.Auth.DebugIdentities,
+		JoinKeyFile: c.Auth.JoinKeyFile}
+	if c.Auth.JoinNotBefore != "" {
+		s.JoinNotBefore, _ = time.Parse(time.RFC3339, c.Auth.JoinNotBefore) // it was checked
+	}
 	for _, i := range c.Auth.JWTIssuers {
 		s.Issuers = append(s.Issuers, auth.Issuer{Name: i.Issuer, Audience: i.Audience,
 			KeyFile: i.JWKSFile})

@@ -56,9 +56,11 @@ func run(arguments []string) int {
 	case flags.Arg(0) == "reload" && flags.NArg() == 1:
 		return exitCode(requestReload(context.Background(),
 			controlSocket(os.Getenv, "/run/outrider-discoveryd")))
+	case flags.Arg(0) == "token":
+		return tokenCommand(flags.Args()[1:])
 	case flags.NArg() > 0:
 		fmt.Fprintf(os.Stderr, "outrider-discoveryd: unexpected argument %q; the commands are "+
-			"check [SOURCE], reload, and ca init DIR [NAME…]\n", flags.Arg(0))
+			"check [SOURCE], reload, token, and ca init DIR [NAME…]\n", flags.Arg(0))
 		return exitUsage
 	case *check:
 		_, err := config.LoadDiscoveryd(options)

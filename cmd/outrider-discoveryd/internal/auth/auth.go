@@ -39,6 +39,10 @@ const (
 type Settings struct {
 	Require string // what clients with TLS must present: Any, MTLS, Token or None
 	Issuers []Issuer
+	// JoinKeyFile has the public keys (PEM) of join tokens; "": join tokens are refused. It is read
+	// for each token, so it may be replaced at any time.
+	JoinKeyFile   string
+	JoinNotBefore time.Time // join tokens issued earlier are refused; zero: none are
 	// verifies tokens of issuers other than the configured ones; nil: these are refused
 	Review          Review
 	DebugIdentities []string // SPIFFE IDs of clients that may request debug information
@@ -52,6 +56,7 @@ type Authenticator struct {
 	log      *slog.Logger
 	settings atomic.Pointer[Settings]
 	limiter  repeat.Limiter
+	joined   repeat.Limiter // limits log lines about join tokens
 	refused  atomic.Uint64
 }
 
@@ -162,9 +167,9 @@ func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential stri
 		failures = append(failures, fmt.Errorf("certificate: %w", err))
 	}
 	if client.Token != "" && settings.Require != MTLS {
-		id, err := a.ofToken(settings, client)
+		id, credential, err := a.ofToken(settings, client)
 		if err == nil {
-			return id, "token", nil
+			return id, credential, nil
 		}
 		failures = append(failures, fmt.Errorf("token: %w", err))
 	}

@@ -8,7 +8,9 @@ import (
 
 	"outrider.org/outrider/agent/jwt"
 	"outrider.org/outrider/agent/readfile"
+	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/join"
 )
 
 // Issuer describes an issuer of tokens. The subject of its tokens is a service account in
@@ -25,15 +27,19 @@ const (
 	maxEarly       = time.Minute // tolerance for clocks of issuers that are ahead
 )
 
-// ofToken returns the identity of a client's token.
-func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity, error) {
+// ofToken returns the identity of a client's token, and a description of the token for logs.
+func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity, string, error) {
 	token, fault := jwt.Parse(client.Token, jwt.Asymmetric)
 	if fault != jwt.Valid {
-		return Identity{}, fault
+		return Identity{}, "", fault
 	}
 	expiry, err := checkTime(token, time.Now())
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, "", err
+	}
+	if settings.JoinKeyFile != "" && token.Issuer() == join.Issuer {
+		id, err := a.ofJoinToken(settings, client, token)
+		return id, "join token " + join.ID(token), err
 	}
 	known := false
 	for _, issuer := range settings.Issuers {
@@ -42,8 +48,7 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 		}
 		known = true
 		if err = issuer.verify(token); err == nil {
-			subject, _ := token.Claims["sub"].(string)
-			return ofSubject(subject, a.domains())
+			return a.ofClaims(token)
 		}
 	}
 	switch {
@@ -51,13 +56,51 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 		subject, err := settings.reviews.review(settings.Review, client.Key(), client.Token,
 			expiry)
 		if err != nil {
-			return Identity{}, err
+			return Identity{}, "", err
 		}
-		return ofSubject(subject, a.domains())
+		id, err := ofSubject(subject, a.domains())
+		return id, "token", err
 	case !known:
-		return Identity{}, fmt.Errorf("[auth] jwt_issuers has no issuer %q", shorten(token.Issuer()))
+		return Identity{}, "", fmt.Errorf("[auth] jwt_issuers has no issuer %q",
+			shorten(token.Issuer()))
 	}
-	return Identity{}, err
+	return Identity{}, "", err
+}
+
+// ofClaims returns the identity in the claims of a verified token.
+func (a *Authenticator) ofClaims(token *jwt.Token) (Identity, string, error) {
+	subject, _ := token.Claims["sub"].(string)
+	id, err := ofSubject(subject, a.domains())
+	return id, "token", err
+}
+
+// joinLimits bounds the log lines about accepted join tokens, for each token.
+var joinLimits = repeat.Limits{Class: 60, All: 60}
+
+// ofJoinToken returns the identity of a join token, and logs its use.
+func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token *jwt.Token) (
+	Identity, error) {
+	keys, err := readfile.Read(settings.JoinKeyFile, maxKeySetBytes)
+	if err == nil {
+		err = join.CheckKeys(keys)
+	}
+	if err != nil {
+		return Identity{}, &unavailable{fmt.Errorf("cannot use the keys of [auth] join_key_file: %w",
+			err)}
+	}
+	if err := join.Verify(token, keys, settings.JoinNotBefore, time.Now()); err != nil {
+		return Identity{}, err
+	}
+	id, _, err := a.ofClaims(token)
+	if err != nil {
+		return Identity{}, err
+	}
+	omitted, ok := a.joined.Allow(time.Now(), join.ID(token), "", joinLimits)
+	if ok {
+		a.log.Info("accepted join token", "token", join.ID(token), "identity", id.String(),
+			"caller", client.Address, "omitted", omitted)
+	}
+	return id, nil
 }
 
 // verify returns why a token of the issuer is refused, nil if it is valid.

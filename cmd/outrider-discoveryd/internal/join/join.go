@@ -1,0 +1,225 @@
+// Package join signs and verifies the join tokens with which a host gets its first certificate
+// where no other issuer of tokens exists. A join token is a JWT for one service account, signed with
+// a key of the operator's.
+package join
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"outrider.org/outrider/agent/jwt"
+)
+
+const (
+	// Issuer is the claim iss of join tokens.
+	Issuer = "outrider-discoveryd"
+	// Audience is the claim aud of join tokens, the same as of other tokens for certificates.
+	Audience = "istio-ca"
+	// MaxTTL bounds the validity of a join token.
+	MaxTTL = 24 * time.Hour
+
+	minRSABits = 2048
+	// tolerance for the clock of the host that signs
+	maxEarly = time.Minute
+)
+
+// claims are the claims of a join token.
+type claims struct {
+	Issuer    string `json:"iss"`
+	Audience  string `json:"aud"`
+	Subject   string `json:"sub"`
+	IssuedAt  int64  `json:"iat"`
+	ExpiresAt int64  `json:"exp"`
+	ID        string `json:"jti"`
+}
+
+// Signed is a new join token.
+type Signed struct {
+	Text    string
+	ID      string // names the token in logs
+	KeyID   string
+	Expires time.Time
+}
+
+// Sign signs a token for a service account, NAMESPACE/NAME, with the private key of a PEM text.
+func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signed, error) {
+	namespace, name, ok := strings.Cut(account, "/")
+	if !ok || !isName(namespace) || !isName(name) {
+		return nil, fmt.Errorf("%q is not a service account, NAMESPACE/NAME", account)
+	}
+	if ttl < time.Second || ttl > MaxTTL {
+		return nil, fmt.Errorf("a life of %v is not between 1s and %v", ttl, MaxTTL)
+	}
+	key, err := privateKey(text)
+	if err != nil {
+		return nil, err
+	}
+	algorithm, err := algorithmOf(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	keyID, err := keyIDOf(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key},
+		(&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", keyID))
+	if err != nil {
+		return nil, err
+	}
+	s := &Signed{ID: rand.Text(), KeyID: keyID, Expires: now.Add(ttl)}
+	body, err := json.Marshal(claims{Issuer, Audience,
+		"system:serviceaccount:" + namespace + ":" + name, now.Unix(), s.Expires.Unix(), s.ID})
+	if err != nil {
+		return nil, err
+	}
+	signed, err := signer.Sign(body)
+	if err != nil {
+		return nil, err
+	}
+	s.Text, err = signed.CompactSerialize()
+	return s, err
+}
+
+// Verify returns why a token of Issuer is refused, nil if it is valid. keys are the public keys in
+// PEM; tokens that were issued before notBefore are refused. The caller checks that the token has
+// not expired.
+func Verify(token *jwt.Token, keys []byte, notBefore, now time.Time) error {
+	set, err := keySet(keys)
+	if err != nil {
+		return err
+	}
+	if fault := token.Verify(set); fault != jwt.Valid {
+		return fmt.Errorf("no key of [auth] join_key_file has signed it: %w", fault)
+	}
+	if !slices.Equal(token.Audiences(), []string{Audience}) {
+		return fmt.Errorf("it is not for audience %q alone", Audience)
+	}
+	issued, hasIssued := token.Claims["iat"].(float64)
+	expires, _ := token.Claims["exp"].(float64)
+	switch {
+	case !hasIssued:
+		return errors.New("it has no time of issue")
+	case issued > float64(now.Add(maxEarly).Unix()):
+		return errors.New("it was issued in the future; compare the clocks")
+	case expires-issued > MaxTTL.Seconds():
+		return fmt.Errorf("its life is longer than %v", MaxTTL)
+	case issued < float64(notBefore.Unix()) && !notBefore.IsZero():
+		return errors.New("it was issued before [auth] join_not_before, and is withdrawn")
+	}
+	return nil
+}
+
+// ID returns the name of a token in logs.
+func ID(token *jwt.Token) string {
+	const most = 64
+	id, _ := token.Claims["jti"].(string)
+	return id[:min(len(id), most)]
+}
+
+// CheckKeys returns why public keys in PEM cannot be used, nil if they can.
+func CheckKeys(text []byte) error {
+	_, err := keySet(text)
+	return err
+}
+
+// keySet returns public keys in PEM as a key set (JWKS).
+func keySet(text []byte) (string, error) {
+	var set jose.JSONWebKeySet
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			return "", errors.New("there is a private key in [auth] join_key_file; write public " +
+				"ones (openssl pkey -pubout)")
+		}
+		public, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return "", fmt.Errorf("a %s cannot be parsed: %w", block.Type, err)
+		}
+		if _, err := algorithmOf(public); err != nil {
+			return "", err
+		}
+		id, err := keyIDOf(public)
+		if err != nil {
+			return "", err
+		}
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: public, KeyID: id})
+	}
+	if len(set.Keys) == 0 {
+		return "", errors.New("there is no public key in PEM in [auth] join_key_file")
+	}
+	encoded, err := json.Marshal(set)
+	return string(encoded), err
+}
+
+// privateKey returns the private key in a PEM text.
+func privateKey(text []byte) (crypto.Signer, error) {
+	block, rest := pem.Decode(text)
+	for block != nil && !strings.HasSuffix(block.Type, "PRIVATE KEY") { // such as EC PARAMETERS
+		block, rest = pem.Decode(rest)
+	}
+	if block == nil {
+		return nil, errors.New("the file has no private key in PEM")
+	}
+	if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errors.New("the private key cannot be parsed; write one without passphrase")
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a key of type %T cannot sign", key)
+	}
+	return signer, nil
+}
+
+// algorithmOf returns the algorithm of a key's signatures, or why the key cannot be used.
+func algorithmOf(public crypto.PublicKey) (jose.SignatureAlgorithm, error) {
+	switch key := public.(type) {
+	case *ecdsa.PublicKey:
+		algorithm, known := map[int]jose.SignatureAlgorithm{256: jose.ES256, 384: jose.ES384,
+			521: jose.ES512}[key.Curve.Params().BitSize]
+		if known {
+			return algorithm, nil
+		}
+	case *rsa.PublicKey:
+		if key.N.BitLen() >= minRSABits {
+			return jose.RS256, nil
+		}
+	case ed25519.PublicKey:
+		return jose.EdDSA, nil
+	}
+	return "", errors.New("the key must be ECDSA with P-256 or larger, Ed25519, or RSA with 2048 " +
+		"bits or more")
+}
+
+// keyIDOf returns the ID of a key.
+func keyIDOf(public crypto.PublicKey) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(public)
+	sum := sha256.Sum256(der)
+	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
+}
+
+// isName reports whether a text may be a namespace or a service account.
+func isName(text string) bool {
+	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
+}
