@@ -12,7 +12,7 @@ type accessCase struct {
 // accessCases are the rules of one workload. Requests that no ALLOW rule matches are denied. For
 // each DENY rule, another rule allows everything on its port.
 var accessCases = []accessCase{
-	// field "to"
+	// rules with the field "to"
 	{action: "DENY", rule: `{to: [{operation: {ports: [PORT], methods: [POST, "P*", "*E"]}}]}`,
 		requests: []string{"200 GET /", "403 POST /", "403 PUT /", "403 DELETE /", "200 HEAD /"}},
 	{action: "ALLOW", rule: `{to: [{operation: {ports: [PORT], notMethods: [POST]}}]}`,
@@ -36,7 +36,7 @@ var accessCases = []accessCase{
 	{action: "DENY", rule: `{to: [{operation: {notPorts: ["1"], ports: [PORT], paths: [/x]}}, ` +
 		`{operation: {ports: [PORT], paths: [/y], methods: [GET]}}]}`,
 		requests: []string{"403 GET /x", "403 GET /y", "200 PUT /y", "200 GET /z"}},
-	// field "from"
+	// rules with the field "from"
 	{action: "ALLOW", rule: `{ANY, from: [{source: {principals: [cluster.local/ns/bank/sa/client]}}]}`,
 		requests: []string{"403 GET /", "200 bank@GET /", "200 alias@GET /", "403 shop@GET /"}},
 	{action: "ALLOW",
@@ -75,7 +75,7 @@ var accessCases = []accessCase{
 	{action: "ALLOW", rule: `{ANY, from: [{source: {namespaces: [bank], ipBlocks: [1.2.3.4]}}, ` +
 		`{source: {principals: ["*/sa/web"]}}]}`,
 		requests: []string{"403 bank@GET /", "200 shop@GET /"}},
-	// field "when"
+	// rules with the field "when"
 	{action: "ALLOW", rule: `{ANY, when: [{key: "request.headers[x-who]", values: [me, "a*"], ` +
 		`notValues: [ab]}]}`,
 		requests: []string{"403 GET /", "200 GET / x-who=me", "200 GET / X-Who=aa",
@@ -107,7 +107,7 @@ var accessCases = []accessCase{
 		`[istio_dry_run_deny_shadow_effective_policy_id]", values: ["ns[shop]*"]}]}`,
 		requests: []string{"403 GET /", "200 GET /dry"}},
 	{action: "ALLOW", rule: `{ANY}`, requests: []string{"200 GET /", "200 GET /dry"}},
-	// rules for connections
+	// rules for ports without HTTP
 	{tcp: true, action: "ALLOW", rule: `{ANY}`, requests: []string{"200 GET /", "200 bank@GET /"}},
 	{tcp: true, action: "ALLOW", rule: `{to: [{operation: {ports: [PORT], methods: [GET]}}]}`,
 		requests: []string{"refused GET /"}},

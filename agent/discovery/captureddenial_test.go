@@ -59,7 +59,8 @@ func TestDenials_OfCapturedPassthrough(t *testing.T) {
 		answer, _ := io.ReadAll(c)
 		return fmt.Sprintf("%.12s", answer)
 	}
-	const served = "HTTP/1.1 400" // response of the application, by net/http
+	// beginning of the application's response to such bytes, by net/http
+	const served = "HTTP/1.1 400"
 	for _, step := range []struct{ what, text, request, badToken, connection string }{
 		{"a denied workload", invalid, "403", "403", ""},
 		{"another workload", strings.Replace(invalid, "app: edge", "app: other", 1), "200", "200", served},

@@ -116,7 +116,7 @@ func asUser(t *testing.T, uid int, do func()) {
 func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
 	const nobody = 65534
 	for name, test := range map[string]struct {
-		options     string // options of the mount
+		options     string // options with which the file system is mounted
 		folder      int    // owner of the folder
 		breaks      func(folder string) error
 		restores    func(folder string) error
@@ -168,7 +168,8 @@ func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
 				t.Errorf("%s: the file of before has %q", name, got)
 			}
 			failed := make(chan error)
-			go func() { failed <- test.restores(folder) }() // runs as root
+			// this goroutine keeps the rights of root
+			go func() { failed <- test.restores(folder) }()
 			if err := cmp.Or(<-failed, s.persistRefusals()); err != nil {
 				t.Errorf("%s: once it is possible: %v", name, err)
 			}

@@ -86,7 +86,7 @@ func TestRefusal_ConcernsNoOtherVersion(t *testing.T) {
 			l.next()
 			f := serveFleet(t, l.server)
 			var mu sync.Mutex
-			known := map[string]bool{} // versions before the edit
+			known := map[string]bool{} // versions of resources that the proxies had before the edit
 			edited := false
 			refuses := func(r *resource.Resource) bool {
 				mu.Lock()

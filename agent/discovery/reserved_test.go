@@ -92,7 +92,7 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	for _, test := range []struct {
 		kind     string
 		objects  []string
-		want     []string // names of the listeners
+		want     []string // names of the expected listeners
 		reported []string
 	}{
 		{"sidecar", []string{entry}, []string{"127.0.0.1_80"},

@@ -26,7 +26,7 @@ func TestViews_ShareEqualResources(t *testing.T) {
 		"10.0.0.2, locality: us}]}"
 	for _, test := range []struct {
 		name    string
-		mesh    string // text of MeshConfig
+		mesh    string // text of the case's MeshConfig
 		objects []string
 		nodes   []*corev3.Node
 	}{

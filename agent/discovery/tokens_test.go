@@ -237,7 +237,7 @@ func TestTokens_AnswersAsWithIstiod(t *testing.T) {
 		path    string
 		header  http.Header
 		status  int
-		gateway string // expected answer
+		gateway string // expected answer of the gateway
 		sidecar string
 	}{
 		{"no token", "/", nil, 200, "a", "a"},

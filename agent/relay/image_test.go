@@ -162,7 +162,8 @@ func remoteVM(from, sum, secret string) *wasmv3.VmConfig {
 			KeyValues: map[string]string{pullSecret: secret}},
 		Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{
 			Remote: &corev3.RemoteDataSource{Sha256: sum, HttpUri: &corev3.HttpUri{Uri: from,
-				Timeout: durationpb.New(firstModulePause / 2)}}}}, // time-out of one attempt
+				// time-out of one attempt to fetch the module
+				Timeout: durationpb.New(firstModulePause / 2)}}}},
 	}
 }
 

@@ -47,8 +47,8 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 		})
 		// changes while istiod is stopped: one service has another endpoint
 		i.service("a", port, second)
-		i.remove("b")                // another service is removed
-		i.service("c", port, second) // a third service is new
+		i.remove("b")                // while istiod is stopped, a service is removed
+		i.service("c", port, second) // while istiod is stopped, a service is added
 		if got := ask(port, "b.test"); !strings.Contains(got, "first answers") {
 			t.Errorf("while istiod is away: %s", got)
 		}

@@ -153,7 +153,7 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 		!slices.Equal(first.ResourceNames, []string{"a"}) {
 		t.Errorf("the first request on the new stream is %v", first)
 	}
-	request("1", "v1", "a", "b") // has the nonce of the lost stream
+	request("1", "v1", "a", "b") // the request has the nonce of the lost stream
 	second := decode(above, &discoveryv3.DiscoveryRequest{})
 	if second.VersionInfo != "v1" || second.ResponseNonce != "" ||
 		!slices.Equal(second.ResourceNames, []string{"a", "b"}) {
@@ -181,7 +181,7 @@ func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	first.send(deltaResponse("1", "a")) // a response makes the stream count as connected
 	envoy.next()
 	long := strings.Repeat("x", 4096)
-	for i := range 4 * maxRequests { // 4 MB of requests
+	for i := range 4 * maxRequests { // sends 4 MB of requests, more than upstream's queue
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 			ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
 	}

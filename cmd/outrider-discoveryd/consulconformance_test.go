@@ -17,11 +17,11 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// consulDomain is that of the hosts of the corpus, NAME.test.
+// consulDomain is the domain of the hosts in the corpus, which are NAME.test.
 const consulDomain = "test"
 
-// TestConformance_ConsulGivesTheSameResources has services of Consul in place of the ServiceEntries
-// that they can express, and all other objects from another source.
+// TestConformance_ConsulGivesTheSameResources replaces ServiceEntries by services of Consul where
+// these can express them. All other objects come from another source.
 func TestConformance_ConsulGivesTheSameResources(t *testing.T) {
 	server := catalog.Start(t, catalog.Options{})
 	total, weighted := 0, 0
@@ -64,8 +64,8 @@ func TestConformance_ConsulGivesTheSameResources(t *testing.T) {
 	}
 }
 
-// consulServicesOf returns the ServiceEntries that services of Consul can express, and the other
-// objects.
+// consulServicesOf returns the ServiceEntries that can be expressed as services of Consul, and the
+// other objects.
 func consulServicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 	others []corpusObject) {
 	t.Helper()
@@ -80,7 +80,7 @@ func consulServicesOf(t *testing.T, objects []corpusObject) (services []corpusSe
 		}
 	}
 	services = slices.DeleteFunc(services, func(s corpusService) bool {
-		return hosts[s.spec.Hosts[0]] > 1 // several ServiceEntries are one service
+		return hosts[s.spec.Hosts[0]] > 1 // several ServiceEntries together are one service
 	})
 	for _, o := range objects {
 		if !slices.ContainsFunc(services, func(s corpusService) bool { return s.path() == o.path() }) {
@@ -122,7 +122,7 @@ func (s corpusService) metadata(e corpusEndpoint) (metadata map[string]string, t
 	return metadata, tags
 }
 
-// register registers the service until the test ends.
+// register registers the service in Consul until the test ends.
 func (s corpusService) register(t *testing.T, server *catalog.Consul) {
 	t.Helper()
 	for i, e := range s.spec.Endpoints {
@@ -137,7 +137,7 @@ func (s corpusService) register(t *testing.T, server *catalog.Consul) {
 	}
 }
 
-// consulEntry returns the ServiceEntry that is equal to the service.
+// consulEntry returns the ServiceEntry that is equal to the registered service.
 func (s corpusService) consulEntry(t *testing.T) corpusObject {
 	t.Helper()
 	port, name := s.spec.Ports[0], s.consulProtocol()

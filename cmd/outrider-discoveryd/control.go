@@ -19,20 +19,21 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// control serves the socket over which `outrider-discoveryd reload` requests a reload and waits for
-// its end. Its directory is for the program's user alone.
+// control serves a Unix socket over which `outrider-discoveryd reload` requests a reload and waits
+// for its end. Only the program's user can enter the socket's directory.
 type control struct {
 	part.Readiness
-	path     string                          // "": none
-	reload   func(ctx context.Context) error // returns why a reload is refused
+	path string // path of the socket; "": there is none
+	// reloads the configuration, and returns why it was refused
+	reload   func(ctx context.Context) error
 	logger   *slog.Logger
 	requests *admission.Pool
 }
 
-// controlLimits bound the connections. All are of one user, and of root.
+// controlLimits bound the connections to the socket. All clients are the program's user or root.
 var controlLimits = admission.Limits{Total: 16, PerKey: 16}
 
-// maxRefusal bounds the bytes of a refusal that the command reads.
+// maxRefusal is how many bytes of the reason for a refused reload the command reads.
 const maxRefusal = 1 << 20
 
 func newControl(path string, reload func(context.Context) error, logger *slog.Logger) *control {
@@ -40,8 +41,8 @@ func newControl(path string, reload func(context.Context) error, logger *slog.Lo
 		requests: admission.NewPool(controlLimits)}
 }
 
-// controlSocket returns the path of the socket in the directory of RUNTIME_DIRECTORY; without one,
-// otherwise, which may be "".
+// controlSocket returns the path of the socket in the directory RUNTIME_DIRECTORY. If that is not
+// set, it returns otherwise, which may be "".
 func controlSocket(environment func(string) string, otherwise string) string {
 	directory, _, _ := strings.Cut(environment("RUNTIME_DIRECTORY"), ":")
 	if directory = cmp.Or(directory, otherwise); directory == "" {
@@ -53,7 +54,7 @@ func controlSocket(environment func(string) string, otherwise string) string {
 // Name returns the name of the part.
 func (c *control) Name() string { return "control socket" }
 
-// Run serves until ctx ends.
+// Run serves the socket until ctx ends.
 func (c *control) Run(ctx context.Context) error {
 	if c.path == "" {
 		c.MarkReady()
@@ -88,7 +89,8 @@ func (c *control) serve(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// requestReload has the running program reload, and returns once it has. The error says why not.
+// requestReload makes the running program reload, and returns when the reload is done. The error
+// says why the reload was refused or impossible.
 func requestReload(ctx context.Context, socket string) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -45,7 +45,8 @@ type corpusEndpoint struct {
 	Labels         map[string]string `json:"labels,omitempty"`
 	Locality       string            `json:"locality,omitempty"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
-	Weight         int               `json:"weight,omitempty"` // not of a Kubernetes Service
+	// a Kubernetes Service cannot express the weight
+	Weight int `json:"weight,omitempty"`
 }
 
 // servicesOf returns the ServiceEntries that can be expressed as Services, and the other objects.

@@ -54,7 +54,7 @@ type reloader struct {
 	clients   *auth.Authenticator
 	authority *ca.Server // certificate authority; nil: [ca] is off
 	watcher   *watch.Watcher
-	requests  chan chan error // of Reload, which receives the result
+	requests  chan chan error // calls of Reload; each sent channel receives the result
 	pings     chan struct{}
 	serving   atomic.Bool
 	stopping  atomic.Bool   // the server drains: its clients move to other servers
@@ -88,7 +88,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-hangups:
-			_ = r.reload(true) // it has raised a condition
+			_ = r.reload(true) // a refused reload has raised a condition
 		case result := <-r.requests:
 			result <- r.reload(true)
 		case <-r.watcher.Changes():
@@ -106,8 +106,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Reload does what SIGHUP does, and reads all files again. It returns once that is done, or why the
-// configuration was refused.
+// Reload does what SIGHUP does, and also reads all files again. It returns when that is done; the
+// error says why the configuration was refused.
 func (r *reloader) Reload(ctx context.Context) error {
 	result := make(chan error, 1)
 	select {
@@ -176,7 +176,7 @@ func (r *reloader) ping(ctx context.Context) error {
 
 // reload reads the configuration, and applies the changes that need no restart. A requested reload
 // also sends refused resources to clients again, and serves without files that do not exist. The
-// error is why the configuration is refused.
+// error says why the configuration was refused.
 func (r *reloader) reload(requested bool) error {
 	if r.serving.Load() && !r.stopping.Load() {
 		r.notifier.Set(systemd.Reloading, "reloading")

@@ -22,7 +22,7 @@ const service = "httpbin"
 // testCase is a workload with its policies and the requests to it.
 type testCase struct {
 	name           string // name of the case, and its namespace
-	from           string // source of the policies
+	from           string // where the policies come from
 	kind           string // type of the proxy: sidecar or router
 	port, tcpPort  int
 	trustedProxies int

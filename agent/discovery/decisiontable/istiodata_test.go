@@ -83,7 +83,8 @@ func (m *maker) adapt(object map[string]any) {
 	for _, r := range rules {
 		if rule, _ := r.(map[string]any); rule["jwksUri"] != nil {
 			delete(rule, "jwksUri")
-			delete(rule, "timeout") // time-out of fetching keys
+			// a rule that contains its keys has no time-out for fetching them
+			delete(rule, "timeout")
 			rule["jwks"] = m.keys.istioSet
 		}
 	}

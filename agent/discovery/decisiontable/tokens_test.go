@@ -95,9 +95,9 @@ func (k *tokens) istio(t testing.TB, source string) {
 const (
 	valid   = ""
 	expired = "expired"
-	early   = "early" // valid only later
+	early   = "early" // the token is valid only later
 	foreign = "foreign"
-	unknown = "unknown" // signed by an unknown key
+	unknown = "unknown" // the token is signed by an unknown key
 	garbled = "garbled"
 	altered = "altered"
 )

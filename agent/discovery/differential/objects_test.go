@@ -29,7 +29,7 @@ var (
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
-	// kinds of security.istio.io
+	// kinds of security.istio.io, in the order in which tests support them
 	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"}
 )
 

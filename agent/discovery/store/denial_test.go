@@ -66,7 +66,7 @@ func TestDenials_OfWhatRestricts(t *testing.T) {
 		policy("RequestAuthentication",
 			"spec: {}"): false,
 		policy("AuthorisationPolicy",
-			"spec: {rules: [{}]}"): true, // misspelt kind
+			"spec: {rules: [{}]}"): true, // the kind is misspelt
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: x}, spec: []}": true,
 		"apiVersion: v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n":                                                                   true,
 		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: 5}\n":                                                 true,

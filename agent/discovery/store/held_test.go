@@ -48,7 +48,7 @@ func TestHeld_ByNextStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.expect("made bad", f.store.Load())
-	for range 2 { // the second time for a second restart
+	for range 2 { // restarts twice, because the second store must also retain the objects
 		f.expectHeld("of what is bad", "all.yaml b", "broken.yaml c", "large.yaml e")
 		before, problems := f.store.Held(), f.problems()
 		f.again()

@@ -23,20 +23,20 @@ func TestDenials_OfWhatIsUnknown(t *testing.T) {
 		apiVersion, kind, spec string
 		denies                 bool
 	}{
-		// unknown kinds
+		// objects of unknown kinds
 		{"security.istio.io/v1", "Foo", other, true},
 		{"security.istio.io/v1", "Authorization", other, true},
 		{"extensions.istio.io/v1alpha1", "Foo", other, true},
 		{"networking.istio.io/v1", "AuthorizationPolicy", rules, true},
 		{"v1", "AuthorizationPolicy", rules, true},
 		{"", "PeerAuthentication", mtls, true},
-		// unknown versions
+		// objects of unknown versions
 		{"security.istio.io/v2", "AuthorizationPolicy", rules, true},
 		{"security.istio.io/v1alpha1", "RequestAuthentication", jwt, true},
 		{"security.istio.io", "PeerAuthentication", mtls, true},
 		{"security.istio.io/v1/v1", "PeerAuthentication", mtls, true},
 		{"extensions.istio.io/v9", "TrafficExtension", "{" + selector + ", phase: AUTHZ}", true},
-		// unknown API groups
+		// objects of unknown API groups
 		{"security.istio.io.example/v1", "AuthorizationPolicy", rules, true},
 		{"authorization.example.com/v1", "AuthorizationPolicy", other, true},
 		{"policy.linkerd.io/v1alpha1", "AuthorizationPolicy", other, true},
@@ -52,7 +52,7 @@ func TestDenials_OfWhatIsUnknown(t *testing.T) {
 		{"access.example.com/v1", "Rule", "{action: DENY, rule: [{}]}", false},
 		{"access.example.com/v1", "Rule", "{" + selector + "}", false},
 		{"access.example.com/v1", "Rule", other, false},
-		// unknown fields
+		// objects with unknown fields
 		{"security.istio.io/v1", "AuthorizationPolicy", other, true},
 		{"security.istio.io/v1beta1", "PeerAuthentication", other, true},
 		{"security.istio.io/v1", "RequestAuthentication", other, true},

@@ -133,7 +133,7 @@ func TestTakenAddresses(t *testing.T) {
 		node  model.Node
 		taken mesh.Reserved
 		gone  string // listener that must not exist
-		want  string // expected problem
+		want  string // part of the expected problem
 	}{
 		"of a service": {web, sidecar, mesh.Reserved{Address: "127.0.0.1", Port: 80, By: "admin"},
 			"127.0.0.1_80", "nothing listens for host web.test: 127.0.0.1:80 belongs to admin"},

@@ -38,7 +38,7 @@ type client struct {
 	transport *http.Transport
 	tokenFile string
 	readers   chan struct{}
-	timeout   time.Duration // queryTimeout, but in tests
+	timeout   time.Duration // queryTimeout, except in tests
 }
 
 func newClient(o Options) (*client, error) {

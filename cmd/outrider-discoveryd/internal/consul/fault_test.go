@@ -19,8 +19,8 @@ import (
 type fake struct {
 	leader atomic.Bool
 	code   atomic.Int32
-	entry  atomic.Value // map[string]any: the service
-	names  atomic.Value // map[string][]string: the services; nil: web
+	entry  atomic.Value // the instance of each service, of type map[string]any
+	names  atomic.Value // the services with their tags, of type map[string][]string; nil: only web
 	fault  atomic.Value // string: of the answers
 
 	mu    sync.Mutex
@@ -30,7 +30,7 @@ type fake struct {
 
 func newFake() *fake { return &fake{index: 7, newer: make(chan struct{})} }
 
-// change answers blocking queries.
+// change increments the index, and so ends blocking queries.
 func (f *fake) change() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,7 +39,7 @@ func (f *fake) change() {
 	f.newer = make(chan struct{})
 }
 
-// current returns the index, and a channel that is closed when it is not that any more.
+// current returns the index, and a channel that is closed when the index changes.
 func (f *fake) current() (string, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,8 +87,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRegistry_KeepsStateOverFaults has a Consul with three services that fails in every way that
-// its state does not show: what was served last stays, the fault is reported, and its end is noticed.
+// TestRegistry_KeepsStateOverFaults causes all faults of a Consul with three services that do not
+// affect its data. The services last delivered are retained, and the begin and the end of each
+// fault are reported.
 func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 	t.Parallel()
 	f := newFake()
@@ -103,7 +104,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 	}
 	f.names.Store(services("api", "mail", "web"))
 	server := httptest.NewServer(f)
-	t.Cleanup(server.Close) // after the registry
+	t.Cleanup(server.Close) // runs after the registry has ended
 	s := start(t, Options{Address: server.URL}, func(r *Registry) {
 		r.client.timeout = 200 * time.Millisecond
 	})
@@ -131,7 +132,8 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 			func() { f.names.Store(services("web")) }},
 	} {
 		batches := s.Batches()
-		f.code.Store(http.StatusServiceUnavailable) // the next lists are no changes of those before
+		// after an error, the next lists do not count as changes of earlier ones
+		f.code.Store(http.StatusServiceUnavailable)
 		f.change()
 		parts.Eventually(t, limit, "the names cannot be read", func() bool {
 			h := &s.registry.watchers[0].health
@@ -161,7 +163,8 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 		s.await("problem", "", s.problem)
 		unchanged("after " + test.fault)
 	}
-	f.names.Store(services("api", "mail", "new", "web")) // it has caught up
+	// the registry has received the current state again
+	f.names.Store(services("api", "mail", "new", "web"))
 	f.change()
 	s.await("services", "consul:api consul:mail consul:new consul:web", s.paths)
 }

@@ -210,8 +210,8 @@ func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 	}
 }
 
-// TestRegistry_OfTwoDatacenters has two Consuls that know each other over the WAN, and asks one of
-// them. The other one is lost and comes back.
+// TestRegistry_OfTwoDatacenters runs two Consuls that are connected as datacentres, and sends
+// queries to one of them. The other one ends and returns.
 func TestRegistry_OfTwoDatacenters(t *testing.T) {
 	t.Parallel()
 	first := catalog.Start(t, catalog.Options{})
@@ -239,7 +239,7 @@ func TestRegistry_OfTwoDatacenters(t *testing.T) {
 	second.Kill()
 	s.awaitError("datacenter dc2: ")
 	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
-	near.Address = "10.0.0.9" // the other datacentre goes on
+	near.Address = "10.0.0.9" // the datacentre that still runs delivers its changes
 	first.Register(t, near)
 	s.awaitAddresses("consul:dc1/web", "10.0.0.9")
 	second = second.Restart(t)

@@ -20,7 +20,7 @@ const (
 	corePath       = "/api/v1/namespaces/"
 )
 
-// receiver holds what a source has delivered.
+// receiver records what a source has delivered.
 type receiver struct{ sourcetest.Receiver }
 
 // await waits until the input of a path contains a text.

@@ -164,7 +164,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	report(nil, "False  other")
 	report(problems, "False Invalid spec.hosts: no host; name one")
 
-	// Servers that disagree do not write in turn.
+	// Two servers that disagree about an object do not overwrite its status in turn.
 	haveRead("spec.hosts: no host; name one")
 	servers[0].Report(nil)
 	haveRead("")

@@ -76,7 +76,8 @@ func (w *statusWriter) set(path string, o *istioObject) {
 	}
 	_, own := o.splitConditions()
 	if s.generation, s.has = o.Generation, verdictOf(own); s.has == s.want {
-		delete(w.due, path) // written; a later change by another server remains
+		// the verdict was written, and a later change by another server is not overwritten
+		delete(w.due, path)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package sourcetest has what tests of sources share.
+// Package sourcetest provides what the tests of several sources need.
 package sourcetest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Receiver holds what a source has delivered. The zero value is ready for use.
+// Receiver records what a source has delivered. The zero value is ready for use.
 type Receiver struct {
 	mu       sync.Mutex
 	inputs   map[string]store.Input
@@ -43,35 +43,35 @@ func (r *Receiver) Take(b discovery.Batch) {
 	}
 }
 
-// Batches returns the number of batches.
+// Batches returns the number of batches delivered so far.
 func (r *Receiver) Batches() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.batches
 }
 
-// Complete returns the number of batches with All.
+// Complete returns the number of batches that had All set.
 func (r *Receiver) Complete() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.complete
 }
 
-// Last returns the newest batch.
+// Last returns the batch that was delivered last.
 func (r *Receiver) Last() discovery.Batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last
 }
 
-// Paths returns the paths that exist, sorted.
+// Paths returns the sorted paths of the current inputs.
 func (r *Receiver) Paths() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.inputs))
 }
 
-// Input returns the input of a path.
+// Input returns the current input of a path.
 func (r *Receiver) Input(path string) (in store.Input, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,13 +79,13 @@ func (r *Receiver) Input(path string) (in store.Input, ok bool) {
 	return in, ok
 }
 
-// Text returns the text of a path's input, "" if there is none.
+// Text returns the text of a path's current input, "" if there is none.
 func (r *Receiver) Text(path string) string {
 	in, _ := r.Input(path)
 	return string(in.Text)
 }
 
-// Run runs a part until the test ends, and returns a function that ends it before.
+// Run runs a part until the test ends or the returned function is called.
 func Run(t testing.TB, run func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
