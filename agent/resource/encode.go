@@ -10,7 +10,7 @@ import (
 
 // Encode marshals a message deterministically, because versions are hashes of the bytes. Where
 // protobuf itself marshals, invalid UTF-8 is an error; Envoy's generated marshalers accept it. Mesh
-// YAML cannot contain any.
+// YAML never contains invalid UTF-8.
 //
 // Envoy's types have generated marshalers (build tag vtprotobuf), which need no reflection tables,
 // but write maps in random order. Messages in which a map has several keys are left to protobuf.

@@ -26,8 +26,9 @@ type Sockets struct {
 	ended   bool               // whether Run has ended, so that no socket may be served any more
 	open    map[string]*socket // open sockets by path
 	inForce string
-	before  string            // path of the previous configuration
-	pending map[uint64]string // path by the ID of a reload in progress
+	before  string // path of the previous configuration
+	// path of the socket that a reload in progress holds, by the reload's ID
+	pending map[uint64]string
 }
 
 // socket is a bound Unix socket.

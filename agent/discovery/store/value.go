@@ -173,7 +173,7 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 		if !d.protobuf {
 			break
 		}
-		// a later version of Envoy may have a value for the number, which has no name in this one
+		// the number has no name in this version of the API, but may have one in a later version
 		number := protoreflect.EnumNumber(s.integer)
 		if int64(number) == s.integer && (d.envoy || values.ByNumber(number) != nil) {
 			return protoreflect.ValueOfEnum(number), true

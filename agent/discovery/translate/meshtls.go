@@ -36,8 +36,8 @@ func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
 }
 
 // mutualByEndpoint makes connections to endpoints with a mesh identity use mutual TLS. If a
-// DestinationRule sets a mode (see tlsMode), it must be ISTIO_MUTUAL; otherwise endpoints are
-// exempt whose PeerAuthentication disables mutual TLS.
+// DestinationRule sets a mode (see tlsMode), they do only if that is ISTIO_MUTUAL. Otherwise they
+// do unless the PeerAuthentication of the endpoint disables mutual TLS.
 func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 	mode *networking.ClientTLSSettings_TLSmode, names []string, serverName string) {
 	mutual := func(e *model.Endpoint) bool {

@@ -64,8 +64,9 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	}
 }
 
-// fallsBack reports whether a VirtualService matches the host only by a pattern while by names the
-// host. Such a pattern is meant for other hosts, so its unreachable routes are no problem.
+// fallsBack reports whether a VirtualService matches the host only by a pattern, while the
+// VirtualService by names the host itself. Such a pattern is meant for other hosts, so its
+// unreachable routes are no problem.
 func (s *shadow) fallsBack(routing, by *model.Routing) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
