@@ -12,7 +12,9 @@ import (
 // it may contain is in force, everything is denied.
 
 var (
-	commentLine = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$`)
+	// notContent matches comment lines, and the copy of an object that kubectl adds to it.
+	notContent = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$|` +
+		`^\s*kubectl\.kubernetes\.io/last-applied-configuration: \|\s*\{[^\r\n]*$`)
 	// headerKey matches a key beside the spec of an object, in any style of YAML and JSON, with a
 	// value on the same line.
 	headerKey = regexp.MustCompile(`(?:^|[\s{,"'])(apiVersion|kind|metadata|spec|name|namespace)["']?` +
@@ -25,7 +27,7 @@ var (
 func (r *reader) mentioned() (all []object.Key) {
 	// text in UTF-16 without a byte order mark has a zero byte in each character
 	text := bytes.ReplaceAll(r.text, []byte{0}, nil)
-	text = commentLine.ReplaceAll(text, nil)
+	text = notContent.ReplaceAll(text, nil)
 	var starts []int // starts of objects, because a line between documents may be missing
 	for _, at := range headerKey.FindAllSubmatchIndex(text, -1) {
 		if string(text[at[2]:at[3]]) == "apiVersion" {

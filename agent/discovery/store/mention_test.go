@@ -47,6 +47,9 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 			edited("action:", "action", "  name: x", "  labels: {name: z}\n  name: x"), all},
 		"name in the key of a label": {
 			edited("action:", "action", "  name: x", "  labels: {app/name: z}\n  name: x"), nil},
+		"as kubectl writes it": {
+			edited("action:", "action", "  name: x", "  annotations:\n    kubectl.kubernetes.io/"+
+				"last-applied-configuration: |\n      "+inLine+"\n  name: x"), nil},
 		"JSON in one line":        {inLine + ",", nil},
 		"list with a broken item": {"kind: List\nitems:\n- " + inLine + "\n- 5\n", nil},
 		"list with a broken policy": {
