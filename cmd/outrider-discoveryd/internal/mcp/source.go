@@ -135,9 +135,7 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 	for {
 		select {
 		case r := <-received:
-			if err := st.acknowledge(r); err != nil {
-				return synced, err
-			}
+			_ = st.acknowledge(r) // the cause of an error comes from receive
 			batch, changed := lists.take(r)
 			if lists.complete() && !synced {
 				synced = true

@@ -1,5 +1,5 @@
 // Package memory is a source whose objects are written over HTTP, for tests and tools. After a
-// restart it is empty.
+// restart it is empty; what it had is served from the disk until it is written again, see Reload.
 //
 //	PUT, GET, DELETE /objects/KIND/NAMESPACE/NAME with Authorization: Bearer TOKEN
 package memory
@@ -62,6 +62,10 @@ func (m *Memory) Status() source.Status {
 	defer m.mu.Unlock()
 	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
 }
+
+// Reload implements what record.Recorder needs of a source that may have lost its objects: those of
+// before a restart are served until they are written or deleted again, or until a reload.
+func (m *Memory) Reload() {}
 
 // Run serves the write API until ctx ends. While the address cannot be bound, it retries every
 // second.
@@ -148,14 +152,9 @@ func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
 	path := m.path(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	text, ok := m.texts[path]
-	if !ok {
-		http.NotFound(w, r)
-		return
-	}
+	m.bytes -= len(m.texts[path])
 	delete(m.texts, path)
-	m.bytes -= len(text)
-	m.deliver(store.Input{Path: path})
+	m.deliver(store.Input{Path: path}) // the object may be one of before a restart
 	w.WriteHeader(http.StatusNoContent)
 }
 
