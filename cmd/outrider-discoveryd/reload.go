@@ -130,6 +130,9 @@ func (r *reloader) Reload(ctx context.Context) error {
 // be contacted.
 func (r *reloader) report() {
 	problems := r.states.observe(time.Now())
+	if r.authority != nil {
+		r.authority.Observe(time.Now())
+	}
 	if r.stopping.Load() {
 		return
 	}

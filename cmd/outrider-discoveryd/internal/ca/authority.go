@@ -30,6 +30,7 @@ type authority struct {
 	key         crypto.Signer
 	notAfter    time.Time // time at which the first certificate of the chain expires
 	roots       []*x509.Certificate
+	issuers     []*x509.Certificate // those roots that have issued the chain
 	// intermediates as PEM, which clients need in addition to the roots; "": none
 	chain  string
 	bundle string // roots as PEM
@@ -76,10 +77,6 @@ func readAuthority(s Settings, now time.Time) (*authority, error) {
 	if len(roots) == 0 {
 		return nil, fmt.Errorf("%s is an intermediate; set [ca] root_file", s.CertFile)
 	}
-	if !pair.IssuedBy(roots) {
-		return nil, fmt.Errorf("%s was not issued by a root in %s; add its root", s.CertFile,
-			s.RootFile)
-	}
 	loaded, err := tls.X509KeyPair(pair.ChainPEM, pair.KeyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.CertFile, err)
@@ -88,8 +85,18 @@ func readAuthority(s Settings, now time.Time) (*authority, error) {
 	if !ok {
 		return nil, fmt.Errorf("the key in %s cannot sign", s.KeyFile)
 	}
+	var issuers []*x509.Certificate
+	for _, root := range roots {
+		if pair.IssuedBy([]*x509.Certificate{root}) {
+			issuers = append(issuers, root)
+		}
+	}
+	if len(issuers) == 0 {
+		return nil, fmt.Errorf("%s was not issued by a root in %s; add its root", s.CertFile,
+			s.RootFile)
+	}
 	return &authority{certificate: pair.Leaf(), key: signer, notAfter: pair.NotAfter(),
-		roots: roots, chain: string(pki.EncodeCertificates(intermediates)),
+		roots: roots, issuers: issuers, chain: string(pki.EncodeCertificates(intermediates)),
 		bundle: string(pki.EncodeCertificates(roots))}, nil
 }
 

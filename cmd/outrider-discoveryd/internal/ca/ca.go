@@ -75,6 +75,7 @@ type Server struct {
 	mu       sync.Mutex
 	settings Settings
 	stop     func() // ends the watch of the files
+	retired  []past // roots of replaced authorities
 }
 
 // New returns a Server that signs with the files in the settings, and watches them. Options.Watcher
@@ -121,10 +122,12 @@ func (s *Server) reread() {
 		return
 	}
 	s.options.Board.Clear(conditionRefused)
-	if s.current.Load().equal(next) {
+	before := s.current.Load()
+	if before.equal(next) {
 		return
 	}
 	s.use(next)
+	s.retire(before, time.Now())
 	s.options.Logger.Info("replaced signing certificate",
 		"serial", next.certificate.SerialNumber.Text(16),
 		"subject", next.certificate.Subject.String(), "not_after", next.notAfter,

@@ -1,0 +1,71 @@
+package ca
+
+import (
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+const (
+	// conditionExpires is active while the chain that signs ends soon. From then on certificates
+	// are valid for a shorter time than requested.
+	conditionExpires = "ca-expires"
+	// conditionRoot is active while a root is not in [ca] root_file although certificates that it
+	// has issued may still be valid.
+	conditionRoot = "ca-root-removed"
+)
+
+// expiresSoon is how long before the end of the chain conditionExpires is raised: for a long MaxTTL
+// twice that time.
+const expiresSoon = 7 * 24 * time.Hour
+
+// past is a root of a replaced authority.
+type past struct {
+	root  *x509.Certificate
+	until time.Time // when the last certificate ends that the authority has issued
+}
+
+// retire remembers the roots of an authority that is replaced now. The caller holds mu.
+func (s *Server) retire(before *authority, now time.Time) {
+	until := now.Add(time.Duration(s.maxTTL.Load()))
+	s.retired = slices.DeleteFunc(s.retired, func(p past) bool {
+		return !now.Before(p.until) || slices.ContainsFunc(before.issuers, p.root.Equal)
+	})
+	for _, root := range before.issuers {
+		s.retired = append(s.retired, past{root, until})
+	}
+}
+
+// Observe raises or clears the conditions that depend on the time.
+func (s *Server) Observe(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	current := s.current.Load()
+	set := func(code, sentence string) {
+		if sentence == "" {
+			s.options.Board.Clear(code)
+		} else {
+			s.options.Board.Raise(code, condition.Warning, sentence)
+		}
+	}
+	expires := ""
+	if current.notAfter.Sub(now) < max(expiresSoon, 2*time.Duration(s.maxTTL.Load())) {
+		expires = fmt.Sprintf("the chain in [ca] cert_file ends on %s UTC: replace it; no "+
+			"certificate is valid for longer", current.notAfter.UTC().Format(time.DateTime))
+	}
+	set(conditionExpires, expires)
+	var removed []string
+	for _, p := range s.retired {
+		if now.Before(p.until) && !slices.ContainsFunc(current.roots, p.root.Equal) {
+			removed = append(removed, fmt.Sprintf("[ca] root_file has no longer the root %s (%s), "+
+				"whose certificates may be valid until %s UTC: their holders are refused; add the "+
+				"root until then", p.root.Subject, p.root.SerialNumber.Text(16),
+				p.until.UTC().Format(time.DateTime)))
+		}
+	}
+	set(conditionRoot, strings.Join(removed, "; "))
+}
