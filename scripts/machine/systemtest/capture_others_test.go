@@ -165,7 +165,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 	h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
-	h.Eventually(3*time.Second, "connections are refused without Envoy", func() bool {
+	h.Eventually(10*time.Second, "connections are refused without Envoy", func() bool {
 		return strings.Contains(h.Script("curl -s -m 2 http://198.51.100.9/ || echo exit $?"), "exit 7")
 	})
 	for server, port := range published {

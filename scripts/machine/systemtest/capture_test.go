@@ -131,7 +131,7 @@ END
 	t.Run("Envoy that is gone cuts nothing off", func(t *testing.T) {
 		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 		began := time.Now()
-		h.Eventually(3*time.Second, "the outside answers", func() bool {
+		h.Eventually(10*time.Second, "the outside answers", func() bool {
 			return h.Script(call+" || true") == "200"
 		})
 		t.Logf("direct %v after the kill", time.Since(began))
@@ -143,7 +143,7 @@ END
 		h.Script("systemctl kill -s KILL outrider.service outrider-envoy.service " +
 			"outrider-capture.service")
 		began := time.Now()
-		h.Eventually(3*time.Second, "the outside answers", func() bool {
+		h.Eventually(10*time.Second, "the outside answers", func() bool {
 			return h.Script(call+" || true") == "200"
 		})
 		t.Logf("direct %v after the kill", time.Since(began))
@@ -175,7 +175,7 @@ END
 		state("on")
 		works("closed, while Envoy serves")
 		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
-		h.Eventually(3*time.Second, "connections are refused", func() bool {
+		h.Eventually(10*time.Second, "connections are refused", func() bool {
 			return strings.Contains(h.Script(call+" || echo exit $?"), "exit 7") // not connected
 		})
 		h.Script("systemctl kill -s CONT outrider.service")
