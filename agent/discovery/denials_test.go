@@ -172,6 +172,18 @@ func deniedRun(t *testing.T, options discovery.Options) (*discovery.Server, func
 	}
 }
 
+// Tests in which a policy of each kind of security.istio.io (AuthorizationPolicy,
+// RequestAuthentication, PeerAuthentication) must not become weaker:
+//
+//	running, reload, new epoch,    TestDenials_AreNeverWeakerThanBefore: each of brokenEdits
+//	kill -9, first start           TestDenials_OverLifeOfAgent (cmd/outriderd): agent and Envoy
+//	reboot                         staysClosed (scripts/machine/systemtest)
+//	texts that are not understood  TestBrokenEdits_OfPolicies (store), FuzzBrokenEdit
+//	refusal by Envoy               TestDenials_RefusedByEnvoy (cmd/outriderd)
+//	file or directory unreadable   TestHeld_UnreadableFiles, TestFolders_Unreadable (store)
+//	file system not mounted        TestAway_RetainsObjects, TestFolders_AwaitedByNextStore (store)
+//	key set not available          TestKeySets_RotateUnderLoad
+
 // TestDenials_AreNeverWeakerThanBefore makes policies of one workload invalid: while a server runs,
 // over a reload, for a new epoch, and for the next agent after a kill. Each time the policies must
 // stay in force, and changes of other objects must take effect. An agent that starts with an

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -118,6 +119,7 @@ func readTarget(target, address string, headers []string, into *api.MeshRequest)
 		if into.Address, err = netip.ParseAddr(address); err != nil {
 			return usagef("--to %s is not an IP address", address)
 		}
+		into.Address = into.Address.Unmap()
 	}
 	for _, line := range headers {
 		at := strings.IndexAny(line, ":=")
@@ -136,10 +138,10 @@ const mostToken = 64 << 10
 // readClient reads who the client is, and the token in a file ("": none).
 func readClient(from []string, token string, into *api.MeshRequest) error {
 	for _, text := range from {
-		if strings.HasPrefix(text, "spiffe://") {
+		if id, ok := strings.CutPrefix(text, "spiffe://"); ok && id != "" {
 			into.Identity = text
 		} else if address, err := netip.ParseAddr(text); err == nil {
-			into.Source = address
+			into.Source = address.Unmap()
 		} else {
 			return usagef("--from %s is neither an IP address nor a SPIFFE ID (spiffe://…)", text)
 		}
@@ -151,8 +153,12 @@ func readClient(from []string, token string, into *api.MeshRequest) error {
 	if err != nil {
 		return err
 	}
+	value := strings.TrimSpace(string(text))
+	if value == "" || strings.ContainsFunc(value, unicode.IsControl) {
+		return fmt.Errorf("%s is not a file with one token", token)
+	}
 	into.Headers = append(into.Headers, api.MeshHeader{Name: "authorization",
-		Value: "Bearer " + strings.TrimSpace(string(text))})
+		Value: "Bearer " + value})
 	return nil
 }
 

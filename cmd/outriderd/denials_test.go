@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +92,26 @@ func (d denials) answer(port int, path, token string) string {
 	return fmt.Sprint(response.StatusCode)
 }
 
+// countsDryRun adds a policy with dry-run: it denies nothing, and the agent's metrics count what it
+// would deny.
+func (d denials) countsDryRun() {
+	d.t.Helper()
+	d.Write("mesh.d/dry.yaml", `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: dry, namespace: default, annotations: {istio.io/dry-run: "true"}}
+spec: {selector: {matchLabels: {app: web}}, action: DENY, rules: [{to: [{operation: {paths: [/hello]}}]}]}
+`)
+	denied := regexp.MustCompile(
+		`envoy_http_rbac\{.*authz_dry_run_action="deny",authz_dry_run_result="denied"\} [1-9]`)
+	rig.Eventually(d.t, 60*time.Second, "what a dry run denies is counted", func() bool {
+		if status := d.answer(d.web, "/hello", ""); status != "200" {
+			d.t.Errorf("GET /hello: %s", status)
+		}
+		_, metrics, err := d.GetHost("localhost", d.Ports.Status, "/stats/prometheus")
+		return err == nil && denied.MatchString(metrics)
+	})
+}
+
 // TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent
 // runs, after a reload to a new epoch, and after the agent was killed: what was denied stays
 // denied, and what was admitted is admitted. An agent that starts with the broken ones and knows
@@ -109,6 +130,7 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 	r.StartReady()
 	rig.Eventually(t, 60*time.Second, "the policies are in force",
 		func() bool { return answers() == want })
+	d.countsDryRun()
 	broken := [][2]string{{"spec: {", "spec: {unknown: true, "}, {"security.istio.io/v1",
 		"security.istio.io/v9"}, {"spec: {", "spec: {{"}}
 	for _, edit := range broken {

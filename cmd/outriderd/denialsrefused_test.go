@@ -52,6 +52,11 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
 			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.rbac}"), "INSERT_BEFORE", edit)
 	}
+	onJWT := func(edit int) string { // no effect on a listener without RequestAuthentications
+		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
+			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.jwt_authn}"), "INSERT_BEFORE",
+			edit)
+	}
 	onTLS := func(edit int) string { // no effect on a listener without mutual TLS
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.strict, ", filterChain: {transportProtocol: "+
 			"tls, filter: {name: envoy.filters.network.http_connection_manager}}", "INSERT_FIRST", edit)
@@ -60,13 +65,12 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		state, _ := os.ReadFile(filepath.Join(d.Dir, "state", "mesh-refusals"))
 		return strings.Contains(string(state), "outrider.test.Unknown")
 	}
-	d.put(tokens, "", "")
 	d.Write(filter, "")
 	d.StartReady()
 	for _, test := range []struct {
 		name          string
 		first, second string // the filter before the edit and after it
-		policy        string // added by the edit
+		policy        string // added by the edit, or changed so that it selects the workload
 		before, after string // answers
 		inForce       bool
 	}{
@@ -77,10 +81,16 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 			false},
 		{"PeerAuthentication", onTLS(1), onTLS(2), peers, "200 200 401 200",
 			"200 200 401 closed", false},
+		{"RequestAuthentication", onJWT(1), onJWT(2), tokens, "200 200 200 200", "200 200 401 200",
+			false},
 	} {
 		d.Write(filter, test.first)
 		d.Write(access, "")
 		d.put(peers, "STRICT", "DISABLE")
+		d.put(tokens, "", "")
+		if test.policy == tokens {
+			d.put(tokens, "app: web", "app: other")
+		}
 		rig.Eventually(t, 60*time.Second, test.name+": before the edit", func() bool {
 			ready, _ := d.Ready()
 			said := d.Outrider("mesh", "check")
