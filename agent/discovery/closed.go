@@ -68,6 +68,7 @@ func (s *Server) reopen() {
 	}
 	c.withheld = model.Touched{}
 	s.outdated = true
+	s.sharing.move(model.Touched{Sidecars: true})
 }
 
 // withhold records a change that happens while nothing is served.

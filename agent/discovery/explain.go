@@ -36,8 +36,12 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	if err != nil {
 		return Explanation{}, err
 	}
+	n, err := parseNode(node, v.Node().Namespace)
+	if err != nil {
+		return Explanation{}, err
+	}
 	s.mu.Lock()
-	proxy := proxyOf(v.View)
+	proxy := proxyOf(v.View, n.Addresses) // the view may be of several hosts
 	request = addressed(request, v.Node(), v.World())
 	proxy.Idle, proxy.IdleFix = idleGateway(v.World(), v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.World(), v.Node())
@@ -77,7 +81,7 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	if err != nil {
 		return Explanation{}, err
 	}
-	proxy := proxyOf(c.view)
+	proxy := proxyOf(c.view, c.view.Node().Addresses)
 	proxy.Origins, proxy.Peer = c.view.HostOrigins, peerOf(c.world, c.view.Node())
 	proxy.Filters = c.view.FilterOrigins
 	proxy.Idle, proxy.IdleFix = idleGateway(c.world, c.view.Node(), request.Port)
@@ -96,12 +100,12 @@ func explained(answer explain.Answer, request explain.Request, problems []Proble
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}
 }
 
-// proxyOf returns the current resources and the addresses of the proxies of a view.
-func proxyOf(v *view.View) explain.Proxy {
+// proxyOf returns the current resources of a view's proxy at some addresses.
+func proxyOf(v *view.View, addresses []string) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
 	proxy := explain.Proxy{Resources: snapshot, Router: v.Node().Type == model.Router,
 		Captured: v.Node().Captured()}
-	for _, text := range v.Node().Addresses {
+	for _, text := range addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
 			proxy.Own = append(proxy.Own, address)
 		}

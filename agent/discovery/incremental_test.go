@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -30,10 +31,19 @@ func versions(feed *resource.Feed) map[string]string {
 	return all
 }
 
-// feedOf returns the feed of a sidecar or a router. The kinds REDIRECT and TPROXY are a sidecar at
-// 10.0.0.1 with interception.
+// feedOf returns the feed of kindNode.
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
+	feed, err := server.Feed(kindNode(kind))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return feed
+}
+
+// kindNode returns the node of a sidecar or a router; for REDIRECT or TPROXY, that of a sidecar at
+// 10.0.0.1 with interception.
+func kindNode(kind string) *corev3.Node {
 	kind, identity := strings.CutSuffix(kind, " identity")
 	n := node(kind, "shop", map[string]any{"app": "edge"})
 	if kind == "REDIRECT" || kind == "TPROXY" {
@@ -44,11 +54,7 @@ func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed 
 	if identity {
 		n.Metadata.Fields["OUTRIDER_IDENTITY"] = structpb.NewStringValue("true")
 	}
-	feed, err := server.Feed(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return feed
+	return n
 }
 
 // randomObject returns a valid object in YAML. There are few different hosts, ports and names, so
@@ -211,11 +217,20 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			directory := t.TempDir()
-			server, changes := start(t, discovery.Options{Files: []string{directory},
+			server, changes := startShared(t, discovery.Options{Files: []string{directory},
 				Namespace: "shop"})
 			kinds := []string{"sidecar", "router", "REDIRECT", "TPROXY"}
+			proxies := map[string]*proxyOfFleet{}
+			connect := func(server *discovery.Shared, kind string) *proxyOfFleet {
+				p, end, err := subscribe(t, server, "", kindNode(kind))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(end)
+				return p
+			}
 			for _, kind := range kinds {
-				feedOf(t, server, kind)
+				proxies[kind] = connect(server, kind)
 			}
 			current := map[string]string{}
 			for step := range steps {
@@ -238,11 +253,11 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 				}
 				changes <- reported
 				changes <- nil // the server receives this once it has processed the change before
-				fresh, _ := start(t, discovery.Options{Files: []string{directory},
+				fresh, _ := startShared(t, discovery.Options{Files: []string{directory},
 					Namespace: "shop"})
 				for _, kind := range kinds {
-					if diff := cmp.Diff(versions(feedOf(t, fresh, kind)), versions(feedOf(t, server,
-						kind))); diff != "" {
+					if diff := cmp.Diff(versions(connect(fresh, kind).feed),
+						versions(proxies[kind].current(t))); diff != "" {
 						t.Fatalf("step %d, %s (-fresh +changed):\n%s\nfiles:\n%s", step, kind, diff,
 							dump(current))
 					}

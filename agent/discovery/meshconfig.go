@@ -79,6 +79,7 @@ func (s *Server) reconfigure() bool {
 			}
 		}
 		s.outdated = true
+		s.sharing.move(everything)
 		s.dropCertificates()
 	}
 	if s.close(model.Touched{}) {

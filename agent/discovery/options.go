@@ -28,9 +28,9 @@ type Options struct {
 	Domain    string   // suffix of short host names; "": cluster.local
 	Settings  Settings // initial settings; see Configure
 
-	// OwnAddresses gives proxies that differ only in their addresses separate resources. Without
-	// interception, only inbound listeners of a Sidecar need that. If it is false, these proxies
-	// share all resources, and such listeners must name their bind address.
+	// OwnAddresses gives proxies that differ only in their addresses separate views. If it is false,
+	// those without interception share a view: inbound listeners of a Sidecar must name their bind
+	// address. For those with interception see Share.
 	OwnAddresses bool
 
 	// Await makes the server wait while one of Files, or a directory that had policies in an earlier
@@ -60,6 +60,10 @@ type Options struct {
 	Served bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
+	// MaxViewsPerIdentity is the number of kinds that clients of one identity brought, and all
+	// clients without an identity together; 0: MaxViews.
+	MaxViewsPerIdentity int
+
 	// file with the CA certificates that are trusted by default; "": the system's
 	SystemRoots string
 
@@ -132,6 +136,9 @@ func fill(o *Options) {
 	}
 	if o.MaxViews == 0 {
 		o.MaxViews = defaultMaxViews
+	}
+	if o.MaxViewsPerIdentity == 0 {
+		o.MaxViewsPerIdentity = o.MaxViews
 	}
 	if o.TrustBundle == nil {
 		o.TrustBundle = func(_, _ []string) {}

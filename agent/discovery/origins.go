@@ -57,10 +57,7 @@ func (s *Server) viewOf(node *corev3.Node) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !n.Captured() && !s.options.OwnAddresses {
-		n.Addresses = nil
-	}
-	v, err := s.viewFor(n, proxyName(node))
+	v, err := s.viewFor(s.classify(n, proxyName(node)))
 	if err != nil {
 		return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
 	}

@@ -31,7 +31,7 @@ func (s *Server) reportProblems() {
 	before := s.reported
 	views := maps.Clone(s.views)
 	// views that are not current would report the same problems again
-	maps.DeleteFunc(views, func(_ string, v *served) bool { return !s.isCurrent(v) })
+	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.left || !s.isCurrent(v) })
 	dropOutdated(views)
 	var refused []Problem
 	for _, v := range views {
@@ -39,7 +39,7 @@ func (s *Server) reportProblems() {
 	}
 	s.closed.Store(cmp.Or(s.config.closed, notInForce(refused)))
 	s.problems = gather(s.config.stored, slices.Concat(s.reportedMesh(), refused,
-		s.config.refs.problems(), unselected(s.config.world, views)), views)
+		s.sharing.problems(), s.config.refs.problems(), unselected(s.config.world, views)), views)
 	if s.reported = s.problems; s.settings.Unused {
 		s.reported = nil
 	}

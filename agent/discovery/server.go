@@ -65,7 +65,8 @@ type Server struct {
 	mu            sync.Mutex         // guards all fields below
 	config        *configuration     // configuration read from the files
 	views         map[string]*served // views by kind of proxy
-	outdated      bool               // views that are not current must be updated
+	sharing       sharing
+	outdated      bool // views that are not current must be updated
 	settings      Settings
 	mesh          *mesh.Config // last valid MeshConfig, which is in force
 	meshText      []byte       // text of the file from which mesh was read
@@ -99,7 +100,7 @@ func New(options Options) (*Server, error) {
 		reconsider: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		debounced: newDurations(), pushed: newDurations(),
 		nacked: make(chan struct{}, 1), received: make(chan struct{}, 1), mesh: mesh.Default(),
-		views: map[string]*served{},
+		views: map[string]*served{}, sharing: none{},
 	}
 	s.keySets = s.newKeySets(roots)
 	s.refusals = s.readRefusals()
@@ -239,6 +240,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 		s.reopen()
 	}
 	s.updateViews(touched)
+	s.sharing.move(touched)
 	s.edited(now)
 	s.dropCertificates()
 	s.reportProblems()

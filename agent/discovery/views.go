@@ -27,6 +27,10 @@ type served struct {
 	shared  bool   // more than one proxy has accepted resources of the view
 	kind    kind
 	created time.Time
+	owner   string // identity for which the view counts; see MaxViewsPerIdentity
+	// number of proxies that have the view by Shared.Subscribe
+	subscriptions int
+	left          bool // all proxies have moved to other views; it is deleted after evictAfter
 }
 
 // kind identifies the proxies of a view. Views that differ only in the version of Envoy have equal
@@ -37,34 +41,80 @@ type kind struct {
 	Proxy   string `json:"proxy"`   // name of the first proxy; see proxyName
 }
 
-// viewFor returns the view for a proxy's kind, and creates it if necessary. It returns an error if
-// there are MaxViews. Callers hold mu.
-func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
-	c, namespace, now := s.config, s.ownDefault(n.Namespace), time.Now()
-	of := kind{Node: nodeKey(n), Version: n.EnvoyVersion, Proxy: proxy}
-	if namespace != n.Namespace {
-		of.Node += "\n" // distinguishes these proxies from those whose own namespace is the default
+// key returns a key that is equal for proxies of one view.
+func (k kind) key() string { return k.Node + "\n" + k.Version }
+
+// sharing is implemented by Shared. Its methods are called with mu held.
+type sharing interface {
+	// ownPorts returns what a view has in place of the addresses of a captured proxy: the ports of
+	// services that its host serves or, if its Sidecar has an ingress that may need it, the first
+	// address.
+	ownPorts(n model.Node) (addresses []string, own *view.OwnPorts)
+	// move notifies the proxies whose view is another one after a change.
+	move(touched model.Touched)
+	// problems returns those of the ports that the hosts of connected proxies serve.
+	problems() []Problem
+}
+
+// none is the sharing of a server without Shared: captured proxies share views if they have the same
+// addresses.
+type none struct{}
+
+func (none) ownPorts(n model.Node) ([]string, *view.OwnPorts) { return n.Addresses, nil }
+func (none) move(model.Touched)                               {}
+func (none) problems() []Problem                              { return nil }
+
+// class is what decides which view a proxy has.
+type class struct {
+	kind
+	node model.Node     // as in the view
+	own  *view.OwnPorts // nil: those at the addresses of node
+}
+
+// classify returns the class of a proxy. Callers of this and the next function hold mu.
+func (s *Server) classify(n model.Node, proxy string) class {
+	c := class{node: n}
+	switch {
+	case s.options.OwnAddresses:
+	case n.Captured():
+		c.node.Addresses, c.own = s.sharing.ownPorts(n)
+	default:
+		c.node.Addresses = nil
 	}
-	key := of.Node + "\n" + of.Version
-	if v := s.views[key]; v != nil {
-		v.requested = now
+	c.kind = kind{Node: nodeKey(c.node), Version: n.EnvoyVersion, Proxy: proxy}
+	if c.own != nil {
+		c.Node += "\nports\n" + c.own.Key
+	}
+	if s.ownDefault(n.Namespace) != n.Namespace {
+		c.Node += "\n" // such a proxy may also be one in its own
+	}
+	return c
+}
+
+// viewFor returns the view of a class, and creates it if there is none. It returns an error if there
+// are MaxViews.
+func (s *Server) viewFor(of class) (*served, error) {
+	c, namespace, now := s.config, s.ownDefault(of.node.Namespace), time.Now()
+	if v := s.views[of.key()]; v != nil {
+		v.requested, v.left = now, false
 		return v, nil
 	}
 	dropped := s.dropIdle(now)
-	if len(s.views) >= s.options.MaxViews && s.evict(now) {
+	if len(s.views) >= s.options.MaxViews && s.evict(now, "") {
 		dropped = true
 	}
 	if len(s.views) >= s.options.MaxViews {
-		return nil,
-			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
-				"in labels, metadata or locality", len(s.views))
+		return nil, tooManyKinds(len(s.views), "")
 	}
-	n.NameTable = s.options.NameTables && n.Metadata["DNS_CAPTURE"] == "true"
-	made, err := view.New(c.world, n, c.cache, s.certificates.look)
+	of.node.NameTable = s.options.NameTables && of.node.Metadata["DNS_CAPTURE"] == "true"
+	made, err := view.New(c.world, of.node, c.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}
-	v := &served{View: made, namespace: namespace, requested: now, kind: of, created: now}
+	if of.own != nil {
+		made.ServePorts(*of.own)
+	}
+	v := &served{View: made, namespace: namespace, requested: now, kind: of.kind, created: now}
 	made.Feed().OnRefusal(func() {
 		select {
 		case s.nacked <- struct{}{}:
@@ -72,7 +122,7 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 		}
 	})
 	s.inheritRefusals(v)
-	s.views[key] = v
+	s.views[of.key()] = v
 	switch {
 	case !s.isCurrent(v):
 		s.outdated = true
@@ -86,12 +136,17 @@ func (s *Server) viewFor(n model.Node, proxy string) (*served, error) {
 	return v, nil
 }
 
-// evict deletes the view that was requested first among those without a proxy for evictAfter. It
-// reports whether there was one.
-func (s *Server) evict(now time.Time) bool {
+func tooManyKinds(kinds int, of string) error {
+	return fmt.Errorf("proxies of %d kinds%s are served and no more are allowed: too many differ in "+
+		"labels, metadata or locality", kinds, of)
+}
+
+// evict deletes the view that was requested first among those of an owner ("": of all) without a
+// proxy for evictAfter. It reports whether there was one.
+func (s *Server) evict(now time.Time, owner string) bool {
 	oldest := ""
 	for key, v := range s.views {
-		if v.unusedFor(now) > evictAfter &&
+		if (owner == "" || v.owner == owner) && v.unusedFor(now) > evictAfter &&
 			(oldest == "" || v.requested.Before(s.views[oldest].requested)) {
 			oldest = key
 		}
@@ -114,9 +169,9 @@ func (v *served) unusedFor(now time.Time) time.Duration {
 	return min(now.Sub(idle), now.Sub(v.requested))
 }
 
-// dropIdle deletes views that no proxy has used for idleAfter, and reports whether there were any.
-// The view requested last is retained, so that its problems are reported while the only proxy is
-// down.
+// dropIdle deletes views that no proxy has used for idleAfter or that all have left, and reports
+// whether there were any. The view requested last is retained, so that its problems are reported
+// while the only proxy is down.
 func (s *Server) dropIdle(now time.Time) bool {
 	var last time.Time
 	for _, v := range s.views {
@@ -127,7 +182,8 @@ func (s *Server) dropIdle(now time.Time) bool {
 	s.forgetRefusals(now)
 	dropped := false
 	for key, v := range s.views {
-		if v.unusedFor(now) > idleAfter && v.requested.Before(last) {
+		unused := v.unusedFor(now)
+		if unused > idleAfter && v.requested.Before(last) || unused > evictAfter && v.left {
 			s.retainRefusals(v)
 			delete(s.views, key)
 			dropped = true

@@ -144,8 +144,13 @@ func (f *Feed) outdated(client Client) bool {
 // function must not block, nor call the feed.
 func (f *Feed) OnRefusal(notify func()) { f.notify = notify }
 
-// count updates the field open. Callers hold mu.
-func (f *Feed) count() { f.open.Store(int64(len(f.unaccepted) + len(f.refusals))) }
+// count updates open. Callers hold mu.
+func (f *Feed) count() {
+	f.open.Store(int64(len(f.unaccepted) + len(f.refusals)))
+	if len(f.unaccepted) == 0 {
+		f.unaccepted = map[Key]bool{} // frees the memory of a large change
+	}
+}
 
 // lastAccepted returns the last accepted version of the resource with a key. Callers hold mu.
 func (f *Feed) lastAccepted(key Key, newest *Resource) version {
@@ -176,7 +181,10 @@ func (f *Feed) replaced(old, by *Resource) {
 	delete(f.unaccepted, key)
 	// A ProxyConfig never counts as unaccepted: no Envoy requests its type.
 	if by.Type != ProxyConfigType && !(last.resource != nil && last.resource.Version == by.Version) {
-		f.unaccepted[key], f.accepted[key] = true, last
+		f.unaccepted[key] = true
+		if last.resource != nil {
+			f.accepted[key] = last
+		}
 	}
 	if restored && stored.Resource.Version == by.Version {
 		stored.Resource = by

@@ -8,16 +8,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Wait blocks until a client may begin a stream, or a call of a service of Options.Also. The error is
-// a gRPC status.
-func (s *Server) Wait(ctx context.Context, client Peer) error {
-	rate := &s.rate
-	if !s.reserved(client) {
-		rate = &s.other
-	}
-	err := s.rates.of(client).wait(ctx)
-	if err == nil {
-		err = rate.wait(ctx)
+// Wait blocks until a client may begin a stream, or a call of a service of Options.Also. It is called
+// again once the client is known: before, clients of LimitTCP spend the rate of their address alone.
+// The error is a gRPC status.
+func (s *Server) Wait(ctx context.Context, client Peer, known bool) (err error) {
+	limited := client.connection != nil
+	switch {
+	case limited && !known:
+		err = s.rates.of(client).wait(ctx)
+	case limited != known: // clients of other listeners wait once
+	case s.reserved(client):
+		err = s.rate.wait(ctx)
+	default:
+		err = s.other.wait(ctx)
 	}
 	if err != nil {
 		s.counters.refusedStreams.Add(1)

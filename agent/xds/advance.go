@@ -19,19 +19,25 @@ func (s *session) advance(to *resource.Snapshot) {
 		if w.blank || from.Sequence != 0 && from.Changed(w.typeURL) == to.Changed(w.typeURL) {
 			continue
 		}
-		for name := range from.Set(w.typeURL) {
+		s.compare(w, from)
+	}
+}
+
+// compare notes the differences between another snapshot and the newest one.
+func (s *session) compare(w *watch, from *resource.Snapshot) {
+	before, now := from.Set(w.typeURL), s.snapshot.Set(w.typeURL)
+	for name := range before {
+		s.changed(w, name, from)
+	}
+	for name := range now {
+		if before[name] == nil {
 			s.changed(w, name, from)
 		}
-		for name := range to.Set(w.typeURL) {
-			if from.Set(w.typeURL)[name] == nil {
-				s.changed(w, name, from)
-			}
-		}
-		// names may also differ that are in neither snapshot: the client has them from an earlier
-		// stream, or requested them before the first snapshot
-		for name := range w.differs {
-			s.changed(w, name, from)
-		}
+	}
+	// names may also differ that are in neither snapshot: the client has them from an earlier
+	// stream, or requested them before the first snapshot
+	for name := range w.differs {
+		s.changed(w, name, from)
 	}
 }
 

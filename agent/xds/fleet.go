@@ -24,6 +24,7 @@ func ForFleet(options Options) Options {
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
 	setDefault(&options.ConnectsPerSecond, fleetStreamsPerSecond*runtime.GOMAXPROCS(0))
 	setDefault(&options.MaxSubscriptionBytes, fleetSubscriptionBytes)
+	options.move = (*stream).move
 	return options
 }
 

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // serveFleet serves on a TCP address, with the limits of a fleet, until the test ends. The identity
@@ -248,6 +251,77 @@ func TestFleet_RateOfOneAddress(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("none is refused")
+	}
+}
+
+// Unknown clients use up the rates of their addresses, and not that of all: one who is known is
+// served.
+func TestFleet_StrangersDoNotUseUpTheRate(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 4}, LimitTCP)
+	var strangers sync.WaitGroup
+	for _, user := range []int{parts.Nobody, 1, 2, 3} {
+		connection, err := grpc.NewClient(address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(_ context.Context, to string) (c net.Conn, err error) {
+				parts.RunAs(t, user, func() { c, err = net.Dial("tcp", to) })
+				return c, err
+			}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = connection.Close() }()
+		for range 5 {
+			strangers.Go(func() {
+				_, err := join(t, connection, "stranger").Recv()
+				if code := status.Code(err); code != codes.Unauthenticated &&
+					code != codes.ResourceExhausted {
+					t.Errorf("a stranger: %v", err)
+				}
+			})
+		}
+	}
+	strangers.Wait()
+	if _, err := join(t, connectTo(t, address), "one").Recv(); err != nil {
+		t.Error(err)
+	}
+}
+
+// busyObserver counts the responses that are made at the same time.
+type busyObserver struct {
+	nobody
+	now, most, all atomic.Int64
+}
+
+func (b *busyObserver) Pushed(Stream, Push) {
+	now := b.now.Add(1)
+	for most := b.most.Load(); now > most && !b.most.CompareAndSwap(most, now); {
+		most = b.most.Load()
+	}
+	for range 100 {
+		runtime.Gosched()
+	}
+	b.all.Add(1)
+	b.now.Add(-1)
+}
+
+// TestServer_Concurrency has streams that get a change at once.
+func TestServer_Concurrency(t *testing.T) {
+	const streams = 50
+	feed, seen := resource.NewFeed(), &busyObserver{}
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen, Concurrency: 2,
+		ConnectsPerSecond: 10_000}, LimitTCP)
+	connection := connectTo(t, address)
+	for range streams {
+		join(t, connection, "one")
+	}
+	eventually(t, "all are served", func() bool {
+		feed.Publish(resource.Change{Set: []*resource.Resource{cluster("a=1")}})
+		return seen.all.Load() >= streams
+	})
+	if most := seen.most.Load(); most > 2 {
+		t.Errorf("%d responses were made at the same time", most)
 	}
 }
 

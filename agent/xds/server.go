@@ -79,8 +79,12 @@ type Options struct {
 	// MaxStreamsPerIdentity bounds the concurrent streams of one Identity; 0: MaxStreams.
 	MaxStreamsPerIdentity int
 	// ConnectsPerSecond bounds the number of new streams; further ones wait up to a second before
-	// they are refused; 0: no bound. A single address of a listener of LimitTCP may use half of it.
+	// they are refused; 0: no bound. A single address of a listener of LimitTCP may use half of it,
+	// and streams that Admit refuses count for their address alone.
 	ConnectsPerSecond int
+	// Concurrency bounds how many responses are made at the same time; 0: one per CPU. It does not
+	// bound how many are being sent, so that a client that does not read delays no other one.
+	Concurrency int
 	// MaxUnansweredBytes bounds the responses that a client has not answered. If there are more,
 	// the next response ends the stream instead; 0: no bound.
 	MaxUnansweredBytes int
@@ -101,6 +105,10 @@ type Options struct {
 	MaxConnectionAge time.Duration
 	// Also registers further services with the gRPC server; nil: none.
 	Also func(grpc.ServiceRegistrar)
+
+	// move continues a stream with the feed that the source of its proxy has now, and returns the
+	// channel of the feed's changes; nil: no source moves proxies.
+	move func(st *stream, newer <-chan struct{}) (<-chan struct{}, error)
 }
 
 // Defaults of Options, and limits that are not configurable.
@@ -141,6 +149,7 @@ type Server struct {
 	drain    draining
 	counters counters
 	sets     *nameSets
+	turns    chan struct{} // of making responses; nil: any number at a time
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
@@ -181,6 +190,9 @@ func NewServer(options Options) (*Server, error) {
 			rates: map[admission.Key]*connectRate{}},
 		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
 		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
+	}
+	if options.Concurrency > 0 {
+		s.turns = make(chan struct{}, options.Concurrency)
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -290,8 +302,7 @@ func (s *Server) join(st *stream) error {
 	return nil
 }
 
-// share returns the encoded bodies that streams of a feed share. The caller must call leave when
-// its stream ends.
+// share returns the encoded bodies that streams of a feed share. The caller must call unshare.
 func (s *Server) share(feed *resource.Feed) *bodies {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,6 +313,16 @@ func (s *Server) share(feed *resource.Feed) *bodies {
 	}
 	h.streams++
 	return h.bodies
+}
+
+func (s *Server) unshare(feed *resource.Feed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.hubs[feed]; h != nil {
+		if h.streams--; h.streams == 0 {
+			delete(s.hubs, feed)
+		}
+	}
 }
 
 func (s *Server) leave(st *stream) {
@@ -316,10 +337,5 @@ func (s *Server) leave(st *stream) {
 	}
 	if s.owned[st.owner]--; s.owned[st.owner] <= 0 {
 		delete(s.owned, st.owner)
-	}
-	if h := s.hubs[st.feed]; h != nil {
-		if h.streams--; h.streams == 0 {
-			delete(s.hubs, st.feed)
-		}
 	}
 }

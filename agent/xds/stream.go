@@ -32,9 +32,15 @@ type stream struct {
 	server  *Server
 	carrier grpc.ServerStream
 	session *session
-	feed    *resource.Feed
 	other   bool   // nothing is reserved for the client
 	owner   string // identity for which the stream counts; "": none
+
+	source  func() (*resource.Feed, error) // see MovingSource
+	end     func()                         // ends source
+	moved   chan struct{}                  // source may return another one; nil: never
+	feed    *resource.Feed
+	unwatch func() // ends watching feed
+	shared  *bodies
 
 	requests chan *request
 	ended    chan error         // error with which receiving ended
@@ -55,7 +61,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	client := PeerFrom(ctx)
 	st.Peer = client.withoutToken()
 	st.other = !s.reserved(client)
-	if err := s.Wait(ctx, client); err != nil {
+	if err := s.Wait(ctx, client, false); err != nil {
 		return err
 	}
 	if err := s.join(st); err != nil {
@@ -89,27 +95,25 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err := s.admit(st, &client, first.node); err != nil {
 		return withStatus(err)
 	}
+	st.during(func() { err = s.Wait(ctx, client, true) })
+	if err != nil {
+		return err
+	}
 	if s.options.Debug != nil && isDebug(first.typeURL) {
 		return withStatus(st.debug(ctx, first))
 	}
-	feed, err := s.options.Source.Feed(st.Node)
-	if err != nil {
-		return withStatus(err)
+	defer st.endSubscription()
+	if err := st.subscribe(); err != nil {
+		return err
 	}
-	leave := feed.Watch()
-	defer leave()
-	shared := s.share(feed)
-	st.feed = feed // leave ends the use of the feed's shared state
-	proxy := resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
-	defer feed.Leave(proxy)
 	snapshot, newer := st.snapshot()
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
-		feed: feed, client: proxy, visible: st.visible,
+		feed: st.feed, client: st.client(), visible: st.visible,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: s.options.MaxSubscriptionBytes},
 		epoch:  func() int { return s.options.Epoch(st.Peer) },
-		shared: shared, sets: s.sets, report: st, redactor: s.options.Redact,
+		shared: st.shared, sets: s.sets, report: st, redactor: s.options.Redact,
 		watches: map[string]*watch{},
 	}
 	connected = true
@@ -202,8 +206,7 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			if err := st.checkUnanswered(); err != nil {
 				return err
 			}
-			if r := st.session.next(now); r != nil {
-				st.pushed(r)
+			if r := st.next(now); r != nil {
 				st.send(r)
 				stuck = now.Add(st.server.options.SendTimeout)
 			}
@@ -227,6 +230,11 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			var snapshot *resource.Snapshot
 			snapshot, newer = st.snapshot()
 			st.session.advance(snapshot)
+		case <-st.moved:
+			var err error
+			if newer, err = st.server.options.move(st, newer); err != nil {
+				return err
+			}
 		case do := <-st.inspect:
 			do(st)
 		case <-draining:
@@ -243,6 +251,20 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// next returns the response to send now, nil if there is none. At most Options.Concurrency streams
+// make one at a time.
+func (st *stream) next(now time.Time) *response {
+	if turns := st.server.turns; turns != nil {
+		turns <- struct{}{}
+		defer func() { <-turns }()
+	}
+	r := st.session.next(now)
+	if r != nil {
+		st.pushed(r)
+	}
+	return r
 }
 
 // expire stops the wait for overdue answers.
@@ -297,39 +319,3 @@ func (st *stream) send(r *response) {
 	frame := r.frame(st.Delta, st.server.options.ControlPlane)
 	go func() { st.sent <- st.carrier.SendMsg(frame) }()
 }
-
-func (st *stream) pushed(r *response) {
-	st.server.counters.pushed(r)
-	st.server.observer.Pushed(st.Stream, Push{
-		Type: r.typeURL, Nonce: r.nonce, Version: r.version, Resources: len(r.resources),
-		Removed: r.removed, Bytes: r.body.size, response: r,
-	})
-}
-
-// accepted implements reporter.
-func (st *stream) accepted(r *response) {
-	st.server.counters.accepted(r, r.published.After(st.Since))
-	st.server.observer.Accepted(st.Stream, r.typeURL, r.version)
-}
-
-// refused implements reporter.
-func (st *stream) refused(r Refusal) {
-	st.server.counters.refused(r.Type)
-	st.server.logger.Warn("client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
-		"type", r.Type,
-		"resources", first(r.Resources, 10), "count", len(r.Resources), "error", r.Error)
-	st.server.observer.Refused(st.Stream, r)
-}
-
-// recovered implements reporter.
-func (st *stream) recovered(typeURL string, names []string) {
-	st.server.observer.Recovered(st.Stream, typeURL, names)
-}
-
-// notOffered implements reporter.
-func (st *stream) notOffered(typeURL string) {
-	st.server.logger.Warn("client requests an unsupported type, answering that it has no resources",
-		"stream", st.ID, "node", st.Node.GetId(), "type", typeURL)
-}
-
-func first(names []string, n int) []string { return names[:min(n, len(names))] }

@@ -59,6 +59,9 @@ type program struct {
 	listeners    []part.Part
 }
 
+// maxViewsPerIdentity is a quarter of discovery.Options.MaxViews. With 1,000 services a view has 2 MB.
+const maxViewsPerIdentity = 1024
+
 // fileDelay merges the events of one written file; the discovery server debounces changes further.
 const fileDelay = time.Millisecond
 
@@ -86,11 +89,12 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			}
 		},
 		Settings: settingsOf(c), Sources: names(c), Required: required(c),
-		Await:        explicit && len(paths) > 0,
-		LastGood:     filepath.Join(c.StateDir, "last-good"),
-		Refusals:     filepath.Join(c.StateDir, "refusals"),
-		KeySets:      filepath.Join(c.StateDir, "key-sets"),
-		EncodeObject: mcp.Encode, NameTables: true,
+		Await:               explicit && len(paths) > 0,
+		MaxViewsPerIdentity: maxViewsPerIdentity,
+		LastGood:            filepath.Join(c.StateDir, "last-good"),
+		Refusals:            filepath.Join(c.StateDir, "refusals"),
+		KeySets:             filepath.Join(c.StateDir, "key-sets"),
+		EncodeObject:        mcp.Encode, NameTables: true,
 		Changes: files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err
@@ -106,7 +110,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}, b.logOf("auth"))
 	var debugger *debug.Debugger
 	var authority *ca.Server
-	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: server, Logger: b.logOf("xds"),
+	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: discovery.Share(server), Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
 			[]*resource.Resource, error) {
@@ -114,8 +118,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		},
 		MaxUnansweredBytes: c.Listen.MaxBufferedBytes,
 		ControlPlane:       "outrider-discoveryd " + version,
-		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond,
-		MaxConnectionAge:   c.Listen.MaxConnectionAge,
+		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, Concurrency: c.Push.Concurrency,
+		MaxConnectionAge: c.Listen.MaxConnectionAge,
 		Also: func(registrar grpc.ServiceRegistrar) {
 			if authority != nil {
 				authority.Register(registrar)

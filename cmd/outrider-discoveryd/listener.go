@@ -36,9 +36,10 @@ func (l *listener) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot listen on %s: %w", l.address, err)
 	}
 	l.MarkReady()
-	var options []grpc.ServerOption
+	options := []grpc.ServerOption{grpc.ConnectionTimeout(2 * handshakeTimeout)}
 	if l.identity != nil {
-		options = append(options, grpc.Creds(l.identity.credentials()))
+		options = append(options, grpc.Creds(limitHandshakes(l.identity.credentials(),
+			handshakesPerClient, handshakeTimeout)))
 	}
 	return l.server.Serve(ctx, xds.LimitTCP(socket), options...)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -47,10 +46,11 @@ func newInbound() inbound {
 
 // update determines the served ports of changed services, and publishes the resources that differ.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
-	dirty := touched.Sidecars || touched.Peers || v.guards.changed
+	dirty := touched.Sidecars || touched.Peers || v.guards.changed || v.ownChanged
+	v.ownChanged = false
 	for host := range touched.Hosts {
 		before := in.served[host]
-		now := servedBy(v, host)
+		now := servedBy(v.world, v.node, host)
 		if len(now) == 0 {
 			delete(in.served, host)
 		} else {
@@ -63,75 +63,19 @@ func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	}
 }
 
-// servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
-// on this host.
-func servedBy(v *View, host string) []served {
-	service := v.world.Service(host, v.node.Namespace)
-	if service == nil || service.Namespace != v.node.Namespace {
-		return nil
-	}
-	var found []served
-	for i := range service.Ports {
-		port := &service.Ports[i]
-		if port.Entry.Resolution != networking.ServiceEntry_STATIC {
-			continue
-		}
-		for _, e := range service.Endpoints(port, nil) {
-			if isAmong(e.Address, v.node.Addresses) && !slices.ContainsFunc(found,
-				func(s served) bool { return s.target == e.Port }) {
-				found = append(found, served{service: service, port: port, target: e.Port})
-			}
-		}
-	}
-	return found
-}
-
-func isAmong(address string, addresses []string) bool {
-	parsed, err := netip.ParseAddr(address)
-	return err == nil && slices.Contains(addresses, parsed.String())
-}
-
-// ports returns the inbound ports, sorted by number. If two have the same number, the older one
-// applies.
+// ports returns the inbound ports, sorted by number.
 func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
-	if ingress := scope.Spec.GetIngress(); len(ingress) > 0 {
+	switch {
+	case len(scope.Spec.GetIngress()) > 0:
 		return ingressPorts(v, scope)
+	case v.own != nil:
+		return v.own.ports, nil
 	}
-	var problems []object.Problem
-	byPort := map[uint32]inboundPort{}
 	var all []served
 	for _, services := range in.served {
 		all = append(all, services...)
 	}
-	slices.SortFunc(all, func(a, b served) int {
-		return cmp.Or(object.Age(a.service.Oldest(), b.service.Oldest()),
-			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
-	})
-	for _, s := range all {
-		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
-		if by, ok := byPort[s.target]; ok {
-			if by.Protocol != s.port.Protocol && by.host != s.service.Host {
-				problems = append(problems, s.port.Object.Warning(field, fmt.Sprintf(
-					"what comes in by port %d speaks another protocol for host %s of "+
-						"%s, which is older and takes precedence", s.target, by.host,
-					by.object.Position()), "give both ports one protocol"))
-			}
-			continue
-		}
-		pool := scope.Spec.GetInboundConnectionPool()
-		if pool == nil {
-			pool = translate.ConnectionPool(v.world.Rule(s.service, v.node), s.port.Number)
-		}
-		byPort[s.target] = inboundPort{object: s.port.Object, field: field, host: s.service.Host,
-			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
-				Pool: pool}}
-	}
-	ports := make([]inboundPort, 0, len(byPort))
-	for _, d := range byPort {
-		ports = append(ports, d)
-	}
-	slices.SortFunc(ports, func(a, b inboundPort) int { return cmp.Compare(a.Port, b.Port) })
-	return ports, problems
+	return servicePorts(v.world, v.node, scope, all)
 }
 
 // ingressPorts returns the ports of a Sidecar's ingress listeners.

@@ -37,6 +37,9 @@ type View struct {
 	kind      kind
 	guards    guards
 	published *mesh.Config // mesh config whose CA certificates were published
+
+	own        *OwnPorts // ports set by ServePorts; nil: those at the addresses of node
+	ownChanged bool      // ServePorts was called since the last update
 }
 
 // kind is the part of a view that depends on the type of proxy: sidecar or router.

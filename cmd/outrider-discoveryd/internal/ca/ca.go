@@ -50,8 +50,9 @@ type Settings struct {
 type Options struct {
 	// Authenticate returns the identity of a client. A client without one is an error.
 	Authenticate func(client xds.Peer) (auth.Caller, error)
-	// Wait blocks until a client may begin a call. The error is a gRPC status.
-	Wait func(ctx context.Context, client xds.Peer) error
+	// Wait blocks until a client may begin a call, and again once the client is authenticated
+	// (known). The error is a gRPC status.
+	Wait func(ctx context.Context, client xds.Peer, known bool) error
 	// Trust makes the listener accept client certificates of the roots, in place of the roots of
 	// the last call. It is called before the Server signs with one of the roots.
 	Trust   func(roots []*x509.Certificate)
@@ -143,12 +144,15 @@ func (s *Server) use(next *authority) {
 func (s *Server) CreateCertificate(ctx context.Context,
 	in *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
 	client := xds.PeerFrom(ctx)
-	if err := s.options.Wait(ctx, client); err != nil {
+	if err := s.options.Wait(ctx, client, false); err != nil {
 		return nil, s.refuse(client, auth.Caller{}, err)
 	}
 	caller, err := s.options.Authenticate(client)
+	if err == nil {
+		err = s.options.Wait(ctx, client, true)
+	}
 	if err != nil {
-		return nil, s.refuse(client, auth.Caller{}, err)
+		return nil, s.refuse(client, caller, err)
 	}
 	if now := time.Now(); !s.rates.allow(caller.String(), now) {
 		return nil, s.refuse(client, caller, status.Errorf(codes.ResourceExhausted,

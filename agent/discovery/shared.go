@@ -1,0 +1,216 @@
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Shared serves a fleet from a Server: captured proxies that differ in their addresses share a view
+// if their hosts serve the same ports of services. A change of those ports moves a connected proxy
+// to another view. Its methods are safe for concurrent use.
+type Shared struct {
+	*Server
+
+	// Guarded by the server's mu.
+	subscriptions map[*subscription]struct{}            // of captured proxies
+	byAddress     map[string]map[*subscription]struct{} // subscriptions by address of the host
+	index         *addressIndex                         // nil: no captured proxy has needed it
+	indexed       *model.World                          // world of index
+}
+
+// Share returns the Shared of a server without Options.OwnAddresses. It must be called before the
+// server is used.
+func Share(s *Server) *Shared {
+	shared := &Shared{Server: s, subscriptions: map[*subscription]struct{}{},
+		byAddress: map[string]map[*subscription]struct{}{}}
+	s.sharing = shared
+	return shared
+}
+
+// subscription is the subscription of a connected proxy to the feed of its view.
+type subscription struct {
+	node  model.Node // node of the proxy, with the addresses of its host
+	name  string     // name of the proxy; see proxyName
+	owner string     // identity of the proxy's client, or "none"
+	moved func()     // function to call when the feed may be another one
+
+	view *served        // current view; nil: none yet
+	own  *view.OwnPorts // ports that the host serves; nil: the view has the first address instead
+}
+
+// Subscribe returns a function for the feed of a connected proxy, as Feed does, and one that ends
+// the subscription. moved is called when the feed may be another one; it must not block, nor call
+// the server. identity is that of the proxy's client; see Options.MaxViewsPerIdentity.
+func (s *Shared) Subscribe(node *corev3.Node, identity string, moved func()) (
+	feed func() (*resource.Feed, error), end func()) {
+	if WantsObjects(node) {
+		return s.objectsFeed, func() {}
+	}
+	sub := &subscription{name: proxyName(node), owner: cmp.Or(identity, "none"), moved: moved}
+	return func() (*resource.Feed, error) { return s.feedFor(sub, node) }, func() { s.end(sub) }
+}
+
+// feedFor returns the feed of a subscription, and registers the subscription at its first call.
+func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := sub.view == nil
+	if !first && s.config.closed != nil {
+		return sub.view.Feed(), nil // other views are empty
+	}
+	if first {
+		var err error
+		if sub.node, err = parseNode(node, s.settings.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	of := s.classify(sub.node, sub.name)
+	v, err := s.viewOwnedBy(sub.owner, of)
+	if err != nil {
+		return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
+	}
+	if sub.view != v {
+		v.subscriptions++
+		if !first {
+			sub.view.subscriptions--
+			sub.view.left = sub.view.subscriptions == 0
+			defer s.reportProblems()
+		}
+	}
+	sub.view, sub.own = v, of.own
+	if first && sub.node.Captured() {
+		s.register(sub)
+	}
+	if sub.own != nil && len(sub.own.Problems) > 0 {
+		s.reportProblems()
+	}
+	return v.Feed(), nil
+}
+
+// viewOwnedBy returns the view of a class. If there is none, it creates one, which counts for an
+// owner.
+func (s *Shared) viewOwnedBy(owner string, of class) (*served, error) {
+	known := s.views[of.key()] != nil
+	if !known {
+		own := 0
+		for _, v := range s.views {
+			if v.owner == owner {
+				own++
+			}
+		}
+		if own >= s.options.MaxViewsPerIdentity && !s.evict(time.Now(), owner) {
+			return nil, tooManyKinds(own, " of the identity "+owner)
+		}
+	}
+	v, err := s.viewFor(of)
+	if err == nil && !known {
+		v.owner = owner
+	}
+	return v, err
+}
+
+// register records the subscription of a captured proxy. Callers of this and the next functions but
+// end hold mu.
+func (s *Shared) register(sub *subscription) {
+	s.subscriptions[sub] = struct{}{}
+	for _, address := range sub.node.Addresses {
+		if s.byAddress[address] == nil {
+			s.byAddress[address] = map[*subscription]struct{}{}
+		}
+		s.byAddress[address][sub] = struct{}{}
+	}
+}
+
+// end ends a subscription.
+func (s *Shared) end(sub *subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub.view != nil {
+		sub.view.subscriptions--
+	}
+	delete(s.subscriptions, sub)
+	for _, address := range sub.node.Addresses {
+		delete(s.byAddress[address], sub)
+		if len(s.byAddress[address]) == 0 {
+			delete(s.byAddress, address)
+		}
+	}
+}
+
+// ownPorts implements sharing.
+func (s *Shared) ownPorts(n model.Node) (addresses []string, own *view.OwnPorts) {
+	w := s.config.world
+	scope := w.Scope(n)
+	if len(scope.Spec.GetIngress()) > 0 {
+		return n.Addresses[:min(1, len(n.Addresses))], nil
+	}
+	if s.indexed != w {
+		s.index, s.indexed = newAddressIndex(w), w
+	}
+	found := view.FindOwnPorts(w, n, scope, s.index.of(n.Addresses))
+	return nil, &found
+}
+
+// move implements sharing.
+func (s *Shared) move(touched model.Touched) {
+	var changed map[string]struct{}
+	if s.indexed == s.config.world {
+		changed = s.index.update(s.indexed, touched.Hosts)
+	}
+	if s.config.closed != nil {
+		return // reopen calls it again
+	}
+	if touched.Sidecars {
+		for sub := range s.subscriptions {
+			s.moveOne(sub)
+		}
+		return
+	}
+	for address := range changed {
+		for sub := range s.byAddress[address] {
+			s.moveOne(sub)
+		}
+	}
+}
+
+func (s *Shared) moveOne(sub *subscription) {
+	now := s.classify(sub.node, sub.name)
+	if now.key() != sub.view.kind.key() {
+		sub.moved()
+		return
+	}
+	if now.own == nil {
+		return
+	}
+	served := sub.view.OwnPorts()
+	if served.SameObjects(*sub.own) && !served.SameObjects(*now.own) {
+		sub.view.ServePorts(*now.own) // the objects are newer
+		s.update(sub.view, model.Touched{})
+	}
+	sub.own = now.own
+}
+
+// problems implements sharing.
+func (s *Shared) problems() []Problem {
+	var all []Problem
+	known := map[Problem]bool{}
+	for sub := range s.subscriptions {
+		if sub.own == nil {
+			continue
+		}
+		for _, p := range sub.own.Problems {
+			if !known[p] {
+				known[p] = true
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,223 @@
+package discovery_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+// capturedAt returns the node of an intercepted proxy at an address.
+func capturedAt(address string) *corev3.Node {
+	n := node("sidecar", "shop", map[string]any{"app": "web"})
+	n.Id = strings.Replace(n.Id, "127.0.0.1", address, 1)
+	n.Metadata.Fields["INTERCEPTION_MODE"] = structpb.NewStringValue("REDIRECT")
+	return n
+}
+
+// contentOf returns the versions of all resources of a feed, by name.
+func contentOf(t *testing.T, feed *resource.Feed) string {
+	t.Helper()
+	snapshot, _ := feed.Current()
+	var all []string
+	for _, kind := range snapshot.Types() {
+		for name, r := range snapshot.Set(kind) {
+			all = append(all, fmt.Sprint(resource.TypeName(kind), " ", name, " ", r.Version))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// proxyOfFleet is a connected proxy.
+type proxyOfFleet struct {
+	node  *corev3.Node
+	moved chan struct{}
+	find  func() (*resource.Feed, error)
+	feed  *resource.Feed
+}
+
+// current returns the proxy's feed, which is another one if the proxy was moved.
+func (p *proxyOfFleet) current(t *testing.T) *resource.Feed {
+	t.Helper()
+	select {
+	case <-p.moved:
+		var err error
+		if p.feed, err = p.find(); err != nil {
+			t.Fatal(err)
+		}
+	default:
+	}
+	return p.feed
+}
+
+// startShared is start for a Shared.
+func startShared(tb testing.TB, options discovery.Options) (*discovery.Shared, chan<- []string) {
+	tb.Helper()
+	changes := make(chan []string)
+	options.Changes = changes
+	server, err := discovery.New(options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	shared := discovery.Share(server)
+	runServer(tb, server)
+	return shared, changes
+}
+
+func subscribe(t *testing.T, server *discovery.Shared, identity string,
+	node *corev3.Node) (*proxyOfFleet, func(), error) {
+	t.Helper()
+	p := &proxyOfFleet{node: node, moved: make(chan struct{}, 1)}
+	find, end := server.Subscribe(node, identity, func() {
+		select {
+		case p.moved <- struct{}{}:
+		default:
+		}
+	})
+	var err error
+	p.find = find
+	p.feed, err = find()
+	return p, end, err
+}
+
+// TestShared_CapturedHosts serves intercepted hosts that serve different ports: each has, after
+// each change, what a server with a view per address gives it, with few views.
+func TestShared_CapturedHosts(t *testing.T) {
+	service := func(name, more string, endpoints ...string) string {
+		text := ""
+		for _, e := range endpoints {
+			text += fmt.Sprintf("{address: %s, labels: {app: web}}, ", e)
+		}
+		return fmt.Sprintf("ServiceEntry shop/%[1]s: {hosts: [%[1]s.test], resolution: STATIC, %[2]s, "+
+			"endpoints: [%[3]s]}", name, more, text)
+	}
+	const http = "ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8080}]"
+	const tcp = "ports: [{number: 90, name: tcp, protocol: TCP}]"
+	steps := []struct {
+		name    string
+		objects []string
+		views   int
+	}{
+		{"no service", nil, 1},
+		{"two services of one port", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
+			service("b", http, "10.0.0.3")}, 2},
+		{"one more port", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
+			service("b", http, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 3},
+		{"another protocol", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 4},
+		{"an endpoint moves", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 4},
+		{"limits of connections", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3"),
+			"DestinationRule shop/d: {host: a.test, trafficPolicy: {connectionPool: " +
+				"{tcp: {maxConnections: 7}}}}"}, 6},
+		{"an ingress with addresses", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
+			"Sidecar shop/default: {ingress: [{port: {number: 9000, protocol: HTTP, name: own}, " +
+				"defaultEndpoint: '0.0.0.0:9001'}]}"}, 10},
+		{"none any more", nil, 10},
+	}
+	shared, own := t.TempDir(), t.TempDir()
+	fleet, changes := startShared(t, discovery.Options{Files: []string{shared}})
+	alone, changesAlone := start(t, discovery.Options{Files: []string{own}, OwnAddresses: true})
+	var proxies []*proxyOfFleet
+	for i := range 4 {
+		p, end, err := subscribe(t, fleet, "", capturedAt(fmt.Sprintf("10.0.0.%d", i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		proxies = append(proxies, p)
+	}
+	for _, step := range steps {
+		text := ""
+		for _, o := range step.objects {
+			head, spec, _ := strings.Cut(o, ": ")
+			kind, key, _ := strings.Cut(head, " ")
+			namespace, name, _ := strings.Cut(key, "/")
+			text += fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: %s\n"+
+				"metadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name, namespace, spec)
+		}
+		for directory, to := range map[string]chan<- []string{shared: changes, own: changesAlone} {
+			path := filepath.Join(directory, "mesh.yaml")
+			write(t, path, text)
+			to <- []string{path}
+			to <- nil // taken once the one before is done
+		}
+		for i, p := range proxies {
+			want, err := alone.Feed(p.node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := contentOf(t, p.current(t)), contentOf(t, want); got != want {
+				t.Errorf("%s: proxy %d has\n%s\nwant\n%s", step.name, i, got, want)
+			}
+			again, err := fleet.Feed(p.node)
+			if err != nil || again != p.feed {
+				t.Errorf("%s: proxy %d was not moved: %v", step.name, i, err)
+			}
+		}
+		if got := fleet.Stats().Views; got != step.views {
+			t.Errorf("%s: %d views, want %d", step.name, got, step.views)
+		}
+	}
+}
+
+// TestShared_ViewsOfOneIdentity has a client that invents nodes: it uses up the views of its
+// identity, and another one gets its resources and their changes.
+func TestShared_ViewsOfOneIdentity(t *testing.T) {
+	directory := t.TempDir()
+	path := filepath.Join(directory, "web.yaml")
+	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+	server, changes := startShared(t, discovery.Options{Files: []string{directory}, MaxViews: 10,
+		MaxViewsPerIdentity: 4})
+	labelled := func(i int) *corev3.Node {
+		return node("sidecar", "shop", map[string]any{"invented": fmt.Sprint(i)})
+	}
+	refused := 0
+	for i := range 100 {
+		p, end, err := subscribe(t, server, "spiffe://a", labelled(i))
+		defer end()
+		if err != nil {
+			refused++
+			if !strings.Contains(err.Error(), "spiffe://a") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		leave := p.feed.Watch()
+		defer leave()
+	}
+	if refused != 96 {
+		t.Errorf("%d of 100 were refused", refused)
+	}
+	// one kind that the first has, too, and four of its own
+	for i := range 5 {
+		p, end, err := subscribe(t, server, "spiffe://b", labelled(i*i*i+3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		leave := p.feed.Watch()
+		defer leave()
+		_, newer := p.feed.Current()
+		write(t, path, fmt.Sprintf(webEntry, "web", fmt.Sprintf("10.0.0.%d", i+2)))
+		changes <- []string{path}
+		<-newer
+	}
+	if _, end, err := subscribe(t, server, "spiffe://b", labelled(99)); err == nil {
+		t.Error("a fifth kind of four")
+	} else {
+		end()
+	}
+	if views := server.Stats().Views; views != 8 {
+		t.Errorf("%d views", views)
+	}
+}

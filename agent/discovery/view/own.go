@@ -1,0 +1,134 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+)
+
+// OwnPorts are the ports of services that the host of a captured proxy serves: all that the
+// proxy's resources depend on of its addresses, without an ingress in its Sidecar.
+type OwnPorts struct {
+	// Key is equal for hosts whose proxies have the same resources, if they are otherwise of one
+	// kind.
+	Key      string
+	Problems []object.Problem
+	ports    []inboundPort
+}
+
+// FindOwnPorts returns the ports of a proxy's host. hosts are those of services that may have an
+// endpoint at its addresses.
+func FindOwnPorts(w *model.World, node model.Node, scope *model.Scope, hosts []string) OwnPorts {
+	var all []served
+	for _, host := range hosts {
+		all = append(all, servedBy(w, node, host)...)
+	}
+	ports, problems := servicePorts(w, node, scope, all)
+	return OwnPorts{Key: keyOf(ports), Problems: dedupe(problems), ports: ports}
+}
+
+func keyOf(ports []inboundPort) string {
+	var key strings.Builder
+	for _, p := range ports {
+		fmt.Fprintf(&key, "%d %q %d", p.Port, p.Name, p.Protocol)
+		if p.Pool != nil {
+			text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Pool)
+			fmt.Fprintf(&key, " %x %v", text, err)
+		}
+		key.WriteByte('\n')
+	}
+	return key.String()
+}
+
+// SameObjects reports whether the ports come from the same versions of objects.
+func (o OwnPorts) SameObjects(other OwnPorts) bool {
+	return slices.EqualFunc(o.ports, other.ports, func(a, b inboundPort) bool {
+		return a.object == b.object && a.field == b.field
+	})
+}
+
+// ServePorts sets the ports that the hosts of all proxies of the view serve, in place of those at
+// the addresses of its node. The next Update publishes them.
+func (v *View) ServePorts(own OwnPorts) { v.own, v.ownChanged = &own, true }
+
+// OwnPorts returns the ports set by ServePorts; none without.
+func (v *View) OwnPorts() (own OwnPorts) {
+	if v.own != nil {
+		own = *v.own
+	}
+	return own
+}
+
+// servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
+// on this machine.
+func servedBy(w *model.World, node model.Node, host string) []served {
+	service := w.Service(host, node.Namespace)
+	if service == nil || service.Namespace != node.Namespace {
+		return nil
+	}
+	var found []served
+	for i := range service.Ports {
+		port := &service.Ports[i]
+		if port.Entry.Resolution != networking.ServiceEntry_STATIC {
+			continue
+		}
+		for _, e := range service.Endpoints(port, nil) {
+			if isAmong(e.Address, node.Addresses) && !slices.ContainsFunc(found,
+				func(s served) bool { return s.target == e.Port }) {
+				found = append(found, served{service: service, port: port, target: e.Port})
+			}
+		}
+	}
+	return found
+}
+
+func isAmong(address string, addresses []string) bool {
+	parsed, err := netip.ParseAddr(address)
+	return err == nil && slices.Contains(addresses, parsed.String())
+}
+
+// servicePorts returns the ports of the services that a machine serves, sorted by number. Of two
+// with the same number, the older one applies.
+func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []served) (
+	[]inboundPort, []object.Problem) {
+	var problems []object.Problem
+	byPort := map[uint32]inboundPort{}
+	slices.SortFunc(all, func(a, b served) int {
+		return cmp.Or(object.Age(a.service.Oldest(), b.service.Oldest()),
+			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
+	})
+	for _, s := range all {
+		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
+		if by, ok := byPort[s.target]; ok {
+			if by.Protocol != s.port.Protocol && by.host != s.service.Host {
+				problems = append(problems, s.port.Object.Warning(field, fmt.Sprintf(
+					"what comes in by port %d speaks another protocol for host %s of "+
+						"%s, which is older and takes precedence", s.target, by.host,
+					by.object.Position()), "give both ports one protocol"))
+			}
+			continue
+		}
+		pool := scope.Spec.GetInboundConnectionPool()
+		if pool == nil {
+			pool = translate.ConnectionPool(w.Rule(s.service, node), s.port.Number)
+		}
+		byPort[s.target] = inboundPort{object: s.port.Object, field: field, host: s.service.Host,
+			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
+				Pool: pool}}
+	}
+	ports := make([]inboundPort, 0, len(byPort))
+	for _, d := range byPort {
+		ports = append(ports, d)
+	}
+	slices.SortFunc(ports, func(a, b inboundPort) int { return cmp.Compare(a.Port, b.Port) })
+	return ports, problems
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/xds"
+)
+
+const (
+	// handshakesPerClient bounds the TLS handshakes of one address (IPv6: /64) or user of this host at
+	// a time; others wait. An address may be that of many hosts.
+	handshakesPerClient = 64
+	// handshakeTimeout bounds a handshake, and before it the wait.
+	handshakeTimeout = 30 * time.Second
+)
+
+var errHandshakes = errors.New("too many TLS handshakes of this address at a time")
+
+// handshakes are credentials that limit the concurrent handshakes of each client, so that one with
+// slow or many connections delays only its own.
+type handshakes struct {
+	credentials.TransportCredentials
+	limit   int
+	timeout time.Duration
+
+	mu    sync.Mutex
+	turns map[admission.Key]*turns
+}
+
+// turns are the handshakes of one client.
+type turns struct {
+	slots chan struct{}
+	users int // handshakes, and those that wait
+}
+
+func limitHandshakes(c credentials.TransportCredentials, limit int,
+	timeout time.Duration) *handshakes {
+	return &handshakes{TransportCredentials: c, limit: limit, timeout: timeout,
+		turns: map[admission.Key]*turns{}}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	key := xds.PeerOf(c.RemoteAddr()).Key()
+	t := h.enter(key)
+	defer h.leave(key)
+	timer := time.NewTimer(h.timeout)
+	defer timer.Stop()
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-timer.C:
+		return nil, nil, errHandshakes
+	}
+	if err := c.SetDeadline(time.Now().Add(h.timeout)); err != nil {
+		return nil, nil, err
+	}
+	return h.TransportCredentials.ServerHandshake(c)
+}
+
+func (h *handshakes) enter(key admission.Key) *turns {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.turns[key]
+	if t == nil {
+		t = &turns{slots: make(chan struct{}, h.limit)}
+		h.turns[key] = t
+	}
+	t.users++
+	return t
+}
+
+func (h *handshakes) leave(key admission.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.turns[key]; t.users > 1 {
+		t.users--
+	} else {
+		delete(h.turns, key)
+	}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h *handshakes) Clone() credentials.TransportCredentials {
+	return limitHandshakes(h.TransportCredentials.Clone(), h.limit, h.timeout)
+}
