@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,16 +21,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startDiscovery starts a discovery server for a folder of YAML in a process of its own, and waits
-// until it has read the files.
+// startDiscovery starts outrider-discoveryd for a folder, with the files read.
 func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	t.Helper()
-	programs, err := parts.Build(nil, "programs", "./scripts/adsserve")
-	if err != nil {
-		t.Fatal(err)
-	}
-	process := parts.StartProcess(t, exec.Command(filepath.Join(programs, "adsserve"),
-		"-files", folder, "-listen", address))
+	process := parts.StartProcess(t,
+		parts.Discoveryd{Folder: folder, Plaintext: address}.Command(t))
 	parts.Eventually(t, 20*time.Second, "the discovery server listens", func() bool {
 		connection, err := net.Dial("tcp", address)
 		if err == nil {

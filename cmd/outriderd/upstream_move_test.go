@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,10 +16,6 @@ import (
 // nothing.
 func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	t.Parallel()
-	programs, err := parts.Build(nil, "programs", "./scripts/adsserve")
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := rig.New(t, rig.Options{Race: true})
 	r.Write("istio.d/web.yaml", r.WebYAML(r.Ports.Backend))
 	servers := map[string]*parts.Process{}
@@ -28,8 +23,8 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	for range 2 {
 		address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 		addresses = append(addresses, address)
-		servers[address] = parts.StartProcess(t, exec.Command(filepath.Join(programs, "adsserve"),
-			"-files", filepath.Join(r.Dir, "istio.d"), "-listen", address))
+		servers[address] = parts.StartProcess(t, parts.Discoveryd{
+			Folder: filepath.Join(r.Dir, "istio.d"), Plaintext: address}.Command(t))
 	}
 	r.Set(fmt.Sprintf("[discovery]\naddress = [%q, %q]\nauth = \"none\"\n", addresses[0],
 		addresses[1]))

@@ -3,16 +3,17 @@ package adsload
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/backoff"
@@ -43,19 +44,28 @@ func (c *client) runEach(ctx context.Context) error {
 	if c.load.options.First {
 		begin = 0
 	}
+	pause := backoff.Backoff{Min: firstPause, Max: longestPause, Jitter: 1}
 	for attempt := begin; ; attempt++ {
 		err := c.runAt(ctx, targets[attempt%len(targets)])
-		if ctx.Err() != nil || len(targets) == 1 || !c.full {
+		switch {
+		case ctx.Err() == nil && status.Code(err) == codes.ResourceExhausted:
+			attempt-- // too many connect at once: the same one again, later
+		case ctx.Err() != nil || len(targets) == 1 || !c.full:
 			return err
+		default:
+			pause.Reset()
 		}
-		if err := backoff.Sleep(ctx, time.Duration(rand.Int64N(int64(firstPause)))); err != nil {
+		if err := pause.Wait(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// firstPause is the longest pause before the first attempt at another target.
-const firstPause = 50 * time.Millisecond
+// Pauses before the next attempt, as those of an agent; with the jitter up to twice as long.
+const (
+	firstPause   = 25 * time.Millisecond
+	longestPause = 600 * time.Millisecond
+)
 
 func (c *client) runAt(ctx context.Context, target string) error {
 	secure := insecure.NewCredentials()

@@ -2,61 +2,120 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"syscall"
 	"time"
 
-	"outrider.org/outrider/agent/identity/pkitest"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"outrider.org/outrider/scripts/adsload"
-	"outrider.org/outrider/scripts/parts"
 )
 
-// agentsResult is what agents cost a discovery server: each has a connection with mutual TLS of its
-// own, and moves to another server with the versions that it has.
+// agentsResult is what agents cost an outrider-discoveryd: each has a connection with mutual TLS of
+// its own, and moves to another server with the versions that it has.
 type agentsResult struct {
-	Services int `json:"services"`
-	Agents   int `json:"agents"`
+	Services    int  `json:"services"`
+	Agents      int  `json:"agents"`
+	Intercepted bool `json:"intercepted"` // each with an address of its own
 
-	PerAgent int           `json:"memory_per_agent_bytes"` // resident, of the server
-	Resident int           `json:"rss_bytes"`
-	Connect  time.Duration `json:"connected_ns"`
-	Change   time.Duration `json:"change_ns"` // at the last one, median, without debounce
+	PerAgent         int           `json:"memory_per_agent_bytes"` // resident, of the server
+	Resident         int           `json:"rss_bytes"`              // with all agents
+	Peak             int           `json:"peak_rss_bytes"`         // while they connect
+	Connect          time.Duration `json:"connected_ns"`
+	ConnectProcessor time.Duration `json:"connected_processor_ns"` // of the server
+	ConnectClients   time.Duration `json:"connected_clients_processor_ns"`
 
-	Moved  time.Duration `json:"moved_ns"` // from kill -9 to the first response for the last agent
-	Resent int           `json:"resources_resent"`
-	Bytes  int           `json:"bytes_of_responses_after_move"`
+	// at the last agent, median, without debounce
+	Change          time.Duration `json:"change_ns"`
+	ChangeProcessor time.Duration `json:"change_processor_ns"` // of the server
+	ChangeClients   time.Duration `json:"change_clients_processor_ns"`
+
+	Move *moveResult `json:"move,omitempty"`
 }
 
-// Targets.
+// moveResult is the loss of one of two servers, which all agents use.
+type moveResult struct {
+	Took      time.Duration `json:"moved_ns"`     // from kill -9 to the first response for the last
+	Processor time.Duration `json:"processor_ns"` // of the other server
+	Clients   time.Duration `json:"clients_processor_ns"`
+	Resent    int           `json:"resources_resent"`
+	Bytes     int           `json:"bytes_of_responses_after_move"`
+}
+
+// Targets. Clients and server share the CPUs, but not those of a fleet.
 const (
-	agentServices      = 1000
-	mostPerAgent       = 150 << 10
-	mostAgentChange    = 60 * time.Millisecond
-	mostMove           = 5 * time.Second
-	connectedAgentTime = 5 * time.Minute
+	agentServices         = 1000
+	mostPerAgent          = 150 << 10
+	mostAgentChange       = 60 * time.Millisecond
+	mostInterceptedChange = 200 * time.Millisecond
+	mostMove              = 5 * time.Second
+	connectedAgentTime    = 10 * time.Minute
+
+	manyAgents         = 10_000
+	mostManyRSS        = 2 << 30
+	mostManyChange     = time.Second
+	longestAgentChange = time.Minute
 )
 
-// agents measures one size of a fleet: s.clients agents and 1,000 services.
+// agents measures a fleet: ten times s.clients agents and 1,000 services, with interception and
+// without, and 10,000 agents.
 func agents(t *stage, s settings) any {
-	programs := parts.ShortDir(t)
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", programs, "./scripts/adsserve")
-	build.Dir = parts.Root()
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build adsserve: %v: %s", err, out)
+	one := agentsRun{settings: s, stage: t, agents: 10 * s.clients, move: true}
+	results := []*agentsResult{one.measure()}
+	one.intercepted, one.move = true, false
+	results = append(results, one.measure())
+	if s.failOnMiss {
+		many := agentsRun{settings: s, stage: t, agents: manyAgents}
+		results = append(results, many.measure())
 	}
+	for _, r := range results {
+		most := mostAgentChange
+		if r.Intercepted {
+			most = mostInterceptedChange
+		}
+		if r.Agents == manyAgents {
+			t.target(s, r.Peak <= mostManyRSS, "%d agents need %d MB", r.Agents, r.Peak>>20)
+			most = mostManyChange
+		}
+		t.target(s, r.PerAgent <= mostPerAgent, "%d KB per agent", r.PerAgent>>10)
+		t.target(s, r.Change <= most, "a change is at the last agent after %s", millis(r.Change))
+		if r.Move != nil {
+			t.target(s, r.Move.Took <= mostMove, "all agents have moved after %s",
+				millis(r.Move.Took))
+			t.target(s, r.Move.Resent == 0, "%d resources were sent again", r.Move.Resent)
+		}
+	}
+	return results
+}
+
+// agentsRun is one size of a fleet.
+type agentsRun struct {
+	settings
+	stage       *stage
+	agents      int
+	intercepted bool
+	move        bool
+}
+
+func (r agentsRun) measure() *agentsResult {
+	t := r.stage
 	folder, secure := writeServices(t, agentServices), newAgentTLS(t)
-	first, second := secure.start(t, folder, programs), secure.start(t, folder, programs)
-	result := &agentsResult{Services: agentServices, Agents: s.clients}
+	servers := []*discoveryServer{secure.start(t, folder), secure.start(t, folder)}
+	if !r.move {
+		servers[1].stop()
+		servers = servers[:1]
+	}
+	result := &agentsResult{Services: agentServices, Agents: r.agents, Intercepted: r.intercepted}
 	ctx, cancel := context.WithTimeout(context.Background(), connectedAgentTime)
 	defer cancel()
-
-	load := func(clients int, targets ...string) *adsload.Load {
-		running, err := adsload.Start(ctx, adsload.Options{Targets: targets, First: true,
-			Clients: clients, Delta: true, Same: true, TLS: secure.client})
+	load := func(clients int, servers ...*discoveryServer) *adsload.Load {
+		options := adsload.Options{First: true, Clients: clients, Delta: true, Same: true,
+			TLS: secure.client, Node: r.node}
+		for _, server := range servers {
+			options.Targets = append(options.Targets, server.address)
+		}
+		running, err := adsload.Start(ctx, options)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,95 +125,107 @@ func agents(t *stage, s settings) any {
 		return running
 	}
 	// The first agent costs the translation; the others are counted.
-	for _, server := range []*discoveryServer{first, second} {
-		if err := load(1, server.address).Stop(); err != nil {
+	for _, server := range servers {
+		if err := load(1, server).Stop(); err != nil {
 			t.Error(err)
 		}
 	}
 	time.Sleep(afterConnect)
-	before := memory(t, first.process.Process.Pid).RSS
-	begun := time.Now()
-	running := load(s.clients, first.address, second.address)
-	result.Connect = time.Since(begun)
+	before := memory(t, servers[0].process.Process.Pid).RSS
+	clock := startClock(t, servers[0])
+	running := load(r.agents, servers...)
+	result.Connect, result.ConnectProcessor, result.ConnectClients = clock.stop(t)
 	time.Sleep(afterConnect)
-	result.Resident = memory(t, first.process.Process.Pid).RSS
-	result.PerAgent = (result.Resident - before) / s.clients
+	result.Resident = memory(t, servers[0].process.Process.Pid).RSS
+	result.PerAgent, result.Peak = (result.Resident-before)/r.agents, servers[0].peak(t)
 	var took []time.Duration
-	for i := range s.changes {
-		took = append(took, change(t, running, folder, i)-first.debounce)
+	clock = startClock(t, servers[0])
+	for i := range r.changes {
+		took = append(took, change(t, running, folder, i)-servers[0].debounce)
 	}
+	_, server, clients := clock.stop(t)
 	result.Change = median(took)
-	time.Sleep(afterConnect)
+	n := time.Duration(r.changes)
+	result.ChangeProcessor, result.ChangeClients = server/n, clients/n
+	if r.move {
+		time.Sleep(afterConnect)
+		result.Move = r.kill(running, servers)
+		change(t, running, folder, r.changes) // at all of them, from the other server
+	}
+	if err := running.Stop(); err != nil {
+		t.Error(err)
+	}
+	servers[0].stop()
+	fmt.Printf("%d agents (intercepted: %v), %d services: connected %s (server %s, clients %s of a "+
+		"processor), resident %d MB, at most %d MB, %d KB per agent; change %s (server %s, clients "+
+		"%s)\n", r.agents, r.intercepted, agentServices, millis(result.Connect),
+		millis(result.ConnectProcessor), millis(result.ConnectClients), result.Resident>>20,
+		result.Peak>>20, result.PerAgent>>10, millis(result.Change),
+		millis(result.ChangeProcessor), millis(result.ChangeClients))
+	if m := result.Move; m != nil {
+		fmt.Printf("moved %s (server %s, clients %s), %d resources resent, %d bytes\n",
+			millis(m.Took), millis(m.Processor), millis(m.Clients), m.Resent, m.Bytes)
+	}
+	return result
+}
 
-	received := running.Received()
-	begun = time.Now()
-	first.stop()
-	for running.Moved() < s.clients {
-		if time.Since(begun) > time.Minute {
-			t.Fatalf("%d of %d agents have moved", running.Moved(), s.clients)
+// kill kills the first server and measures the move to the second.
+func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer) *moveResult {
+	t := r.stage
+	result, received := &moveResult{}, running.Received()
+	clock := startClock(t, servers[1])
+	servers[0].stop()
+	for running.Moved() < r.agents {
+		if time.Since(clock.begun) > longestAgentChange {
+			t.Fatalf("%d of %d agents have moved", running.Moved(), r.agents)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	result.Moved = time.Since(begun)
+	result.Took, result.Processor, result.Clients = clock.stop(t)
 	time.Sleep(afterConnect)
 	for typeURL, now := range running.Received() {
 		result.Resent += now.Resources - received[typeURL].Resources
 		result.Bytes += now.Bytes - received[typeURL].Bytes
 	}
-	change(t, running, folder, s.changes) // at all of them, from the other server
-	if err := running.Stop(); err != nil {
-		t.Error(err)
-	}
-	fmt.Printf("%d agents, %d services: connected %s, resident %d MB, %d KB per agent; change %s; "+
-		"moved %s, %d resources resent, %d bytes\n", s.clients, agentServices, millis(result.Connect),
-		result.Resident>>20, result.PerAgent>>10, millis(result.Change), millis(result.Moved),
-		result.Resent, result.Bytes)
-	t.target(s, result.PerAgent <= mostPerAgent, "%d KB per agent", result.PerAgent>>10)
-	t.target(s, result.Change <= mostAgentChange, "a change is at the last agent after %s",
-		millis(result.Change))
-	t.target(s, result.Moved <= mostMove, "all agents have moved after %s", millis(result.Moved))
-	t.target(s, result.Resent == 0, "%d resources were sent again", result.Resent)
 	return result
 }
 
-// agentTLS has the certificates of servers and agents.
-type agentTLS struct {
-	chain, key, roots string // files
-	pair              tls.Certificate
-	pool              *x509.CertPool
+// node returns the node of an agent. Intercepted ones have an address each, and serve a port of a
+// service, as their addresses are those of endpoints.
+func (r agentsRun) node(i int) *corev3.Node {
+	address, fields := "127.0.0.1", map[string]any{"NAMESPACE": "ns"}
+	if r.intercepted {
+		address = fmt.Sprintf("10.200.%d.%d", i&255, i>>8)
+		fields["INTERCEPTION_MODE"] = "REDIRECT"
+	}
+	metadata, err := structpb.NewStruct(fields)
+	if err != nil {
+		r.stage.Fatal(err)
+	}
+	return &corev3.Node{Id: fmt.Sprintf("sidecar~%s~x%d.ns~ns.svc.cluster.local", address, i),
+		Cluster: "adsload", Metadata: metadata}
 }
 
-func newAgentTLS(t *stage) *agentTLS {
-	root, folder := pkitest.NewAuthority(t, "root", nil), parts.ShortDir(t)
-	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
-	a := &agentTLS{pool: x509.NewCertPool(), chain: filepath.Join(folder, "cert.pem"),
-		key: filepath.Join(folder, "key.pem"), roots: filepath.Join(folder, "root.pem")}
-	a.pool.AddCert(root.Certificate)
-	for path, text := range map[string][]byte{a.chain: chain, a.key: key,
-		a.roots: pkitest.PEM(root.Certificate)} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	if a.pair, err = tls.X509KeyPair(chain, key); err != nil {
+// processorClock measures elapsed time and the processor time of a server and of this process.
+type processorClock struct {
+	begun           time.Time
+	of              *discoveryServer
+	server, clients time.Duration
+}
+
+func startClock(t *stage, server *discoveryServer) *processorClock {
+	return &processorClock{time.Now(), server, server.processor(t), ownProcessor(t)}
+}
+
+func (c *processorClock) stop(t *stage) (took, server, clients time.Duration) {
+	return time.Since(c.begun), c.of.processor(t) - c.server, ownProcessor(t) - c.clients
+}
+
+// ownProcessor returns the processor time of this process.
+func ownProcessor(t *stage) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
 		t.Fatal(err)
 	}
-	return a
-}
-
-// client returns the configuration of an agent's connections.
-func (a *agentTLS) client(int) *tls.Config {
-	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{a.pair},
-		ServerName: "web.test"}
-}
-
-// start starts a discovery server with mutual TLS.
-func (a *agentTLS) start(t *stage, folder, programs string) *discoveryServer {
-	s := &discoveryServer{debounce: pushDebounce,
-		address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))}
-	s.process = exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen",
-		s.address, "-cert", a.chain, "-key", a.key, "-client-ca", a.roots)
-	s.start(t)
-	return s
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -52,12 +52,11 @@ const (
 
 // compareDiscovery measures both servers.
 func compareDiscovery(t *stage, s settings) any {
-	programs := buildServer(t)
 	result := &discoveryResult{}
 	changes := map[int]time.Duration{}
 	for _, services := range s.sizes() {
 		for _, name := range []string{"outrider", "istiod"} {
-			row := discoveryOnce(t, s, name, services, programs)
+			row := discoveryOnce(t, s, name, services)
 			result.Rows = append(result.Rows, row)
 			fmt.Printf("%-8s %4d services: start %s (%s, %d MB); 1 client %s; %d clients %s (%s, "+
 				"peak %d MB); change %s (%s)\n", name, services,
@@ -75,7 +74,7 @@ func compareDiscovery(t *stage, s settings) any {
 		t.target(s, many <= 2*few+time.Millisecond,
 			"a change costs %s at 5,000 services and %s at 100", millis(many), millis(few))
 	}
-	result.Sustain = sustain(t, s, programs)
+	result.Sustain = sustain(t, s)
 	return result
 }
 
@@ -109,9 +108,9 @@ func (r *discoveryRow) compareTargets(t *stage, s settings) {
 const afterConnect = 3 * time.Second
 
 // discoveryOnce measures one server with one set of files.
-func discoveryOnce(t *stage, s settings, name string, services int, programs string) *discoveryRow {
+func discoveryOnce(t *stage, s settings, name string, services int) *discoveryRow {
 	folder := writeServices(t, services)
-	server := startServer(t, name, folder, programs)
+	server := startServer(t, name, folder)
 	defer server.stop()
 	row := &discoveryRow{Server: name, Services: services, Clients: s.clients, Ready: server.ready}
 	time.Sleep(3 * time.Second)

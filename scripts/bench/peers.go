@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -30,28 +29,15 @@ type discoveryServer struct {
 	output   bytes.Buffer
 }
 
-// buildServer builds the discovery server without an agent and returns its folder.
-func buildServer(t *stage) string {
-	t.Helper()
-	folder := parts.ShortDir(t)
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", folder, "./scripts/adsserve")
-	build.Dir = parts.Root()
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build adsserve: %v: %s", err, out)
-	}
-	return folder
-}
-
-// startServer starts the embedded server without an agent, or istiod.
-func startServer(t *stage, name, folder, programs string) *discoveryServer {
+// startServer starts outrider-discoveryd, or istiod.
+func startServer(t *stage, name, folder string) *discoveryServer {
 	t.Helper()
 	s := &discoveryServer{}
 	switch name {
 	case "outrider":
 		s.debounce = pushDebounce
 		s.address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
-		s.process = exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen",
-			s.address)
+		s.process = parts.Discoveryd{Folder: folder, Plaintext: s.address}.Command(t)
 	case "istiod":
 		s.debounce = istiodFileDebounce + pushDebounce
 		s.istiod(t, folder)

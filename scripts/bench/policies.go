@@ -39,10 +39,9 @@ const (
 
 // comparePolicies measures a change of a policy and of a route in both servers.
 func comparePolicies(t *stage, s settings) any {
-	programs := buildServer(t)
 	var results []*policiesResult
 	for _, name := range []string{"outrider", "istiod"} {
-		r := policiesOnce(t, s, name, programs)
+		r := policiesOnce(t, s, name)
 		results = append(results, r)
 		fmt.Printf("%-8s %d policies, %d clients: policy %s (%s), route %s (%s), peak %d MB\n",
 			name, r.Policies, r.Clients, millis(r.Policy), millis(r.PolicyProcessor),
@@ -58,7 +57,7 @@ func comparePolicies(t *stage, s settings) any {
 	return results
 }
 
-func policiesOnce(t *stage, s settings, name, programs string) *policiesResult {
+func policiesOnce(t *stage, s settings, name string) *policiesResult {
 	folder := parts.ShortDir(t)
 	replaceFile(t, folder, "sidecar.yaml", sidecarText())
 	writeService(t, folder, 0, "10.200.0.4")
@@ -66,7 +65,7 @@ func policiesOnce(t *stage, s settings, name, programs string) *policiesResult {
 	for i := range policyCount {
 		replaceFile(t, folder, fmt.Sprintf("policy-%d.yaml", i), policyText(i, "first"))
 	}
-	server := startServer(t, name, folder, programs)
+	server := startServer(t, name, folder)
 	defer server.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

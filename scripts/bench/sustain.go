@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"time"
 
 	"outrider.org/outrider/scripts/adsload"
@@ -28,12 +26,12 @@ const (
 
 // sustain makes ten changes a second, with a debounce of 10 ms: the default of 100 ms would merge
 // them.
-func sustain(t *stage, s settings, programs string) *sustainResult {
+func sustain(t *stage, s settings) *sustainResult {
 	folder := writeServices(t, sustainServices)
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	server := &discoveryServer{address: address,
-		process: exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen",
-			address, "-debounce-after", "10ms", "-debounce-max", "100ms")}
+		process: parts.Discoveryd{Folder: folder, Plaintext: address,
+			More: "[push]\ndebounce_after = \"10ms\"\ndebounce_max = \"100ms\"\n"}.Command(t)}
 	server.start(t)
 	result := &sustainResult{Clients: 10 * s.clients, Services: sustainServices}
 	connect(t, server, result.Clients, func(load *adsload.Load) {
