@@ -29,7 +29,7 @@ func TestToken_ReusesTokensUntilShortlyBeforeExpiry(t *testing.T) {
 	r.post(form("another subject"))
 	exchanges(3)
 	r.google.mu.Lock()
-	r.google.lifetime = 2 * time.Second
+	r.google.lifetime = 8 * time.Second
 	r.google.mu.Unlock()
 	short := form("short")
 	r.post(short)
