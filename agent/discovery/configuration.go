@@ -1,6 +1,8 @@
 package discovery
 
 import (
+	"slices"
+
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
@@ -49,6 +51,9 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 	}
 	touched := c.world.Apply(changes)
 	c.cache.Drop(touched)
+	if slices.ContainsFunc(changes, model.ChangesNames) {
+		c.cache.DropTables()
+	}
 	c.refs.update(c.world, touched)
 	return touched
 }

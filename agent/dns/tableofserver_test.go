@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,8 +85,27 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 		t.Error("a proxy whose agent answers no queries has a table")
 	}
 
+	endpoint := func() string {
+		feed, err := server.Feed(&corev3.Node{
+			Id: "sidecar~10.9.9.9~d.shop~shop.svc.cluster.local"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		snapshot, _ := feed.Current()
+		key := resource.Key{Type: resource.EndpointType, Name: "outbound|80||other.test"}
+		if found := snapshot.Get(key); found != nil {
+			return string(found.Value())
+		}
+		return ""
+	}
 	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
 		service("other", "other.test", "10.96.0.2", "10.0.0.3")}})
+	parts.Eventually(t, time.Minute, "the new endpoint", func() bool {
+		return strings.Contains(endpoint(), "10.0.0.3")
+	})
+	if table("a", "true") != first {
+		t.Error("a change of an endpoint makes another table")
+	}
 	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
 		service("service:web", host, "10.96.0.3", "10.0.0.1")}})
 	parts.EventuallySees(t, time.Minute, "the new address", func() (bool, string) {

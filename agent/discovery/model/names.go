@@ -1,6 +1,13 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
 
 // Name is a host with the addresses that a DNS server answers for it.
 type Name struct {
@@ -21,4 +28,18 @@ func (w *World) DNSNames(scope *Scope) (all []Name) {
 		}
 	}
 	return all
+}
+
+// ChangesNames reports whether a change may change DNSNames of a scope. One of endpoints does not.
+func ChangesNames(c object.Change) bool {
+	if kind := c.Newest().Kind; kind != object.ServiceEntry {
+		return kind == object.Sidecar
+	}
+	if c.Old == nil || c.New == nil {
+		return true
+	}
+	before, now := c.Old.Spec.(*networking.ServiceEntry), c.New.Spec.(*networking.ServiceEntry)
+	return !slices.Equal(before.Hosts, now.Hosts) || !slices.Equal(before.ExportTo, now.ExportTo) ||
+		!slices.Equal(entryAddresses(c.Old), entryAddresses(c.New)) ||
+		!c.Old.Created.Equal(c.New.Created)
 }

@@ -1,62 +1,48 @@
-package model_test
+package model
 
 import (
 	"testing"
+	"time"
 
-	"github.com/google/go-cmp/cmp"
+	networking "istio.io/api/networking/v1alpha3"
 
-	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
-func TestCipherSuites(t *testing.T) {
-	for name, want := range map[string]bool{
-		"": true, "ALL": true, "ECDHE-RSA-AES128-GCM-SHA256": true, "AES256-SHA": true,
-		"[ECDHE-RSA-AES128-GCM-SHA256|AES256-SHA]": true, "-AES256-SHA": true, "!NONE": true,
-		"all": false, "AES512": false, "aes": false, "zero": false, "Z": false, "A": false,
-		"0": false, "9": false, "3DES": false, "{x": true, "@x": true, "/x": true, ":x": true,
+func TestChangesNames(t *testing.T) {
+	entry := func(change func(*object.Object, *networking.ServiceEntry)) *object.Object {
+		spec := &networking.ServiceEntry{Hosts: []string{"a.test"}, Addresses: []string{"10.0.0.1"},
+			Endpoints: []*networking.WorkloadEntry{{Address: "10.1.0.1"}}}
+		o := &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "a"}, Spec: spec}
+		change(o, spec)
+		return o
+	}
+	before := entry(func(*object.Object, *networking.ServiceEntry) {})
+	for name, test := range map[string]struct {
+		change func(*object.Object, *networking.ServiceEntry)
+		want   bool
+	}{
+		"endpoints": {func(_ *object.Object, s *networking.ServiceEntry) { s.Endpoints = nil }, false},
+		"hosts": {func(_ *object.Object, s *networking.ServiceEntry) {
+			s.Hosts = append(s.Hosts, "b.test")
+		}, true},
+		"addresses": {func(_ *object.Object, s *networking.ServiceEntry) { s.Addresses = nil }, true},
+		"exportTo": {func(_ *object.Object, s *networking.ServiceEntry) {
+			s.ExportTo = []string{"."}
+		}, true},
+		"age": {func(o *object.Object, _ *networking.ServiceEntry) { o.Created = time.Now() }, true},
 	} {
-		if got := model.IsCipherSuite(name); got != want {
-			t.Errorf("%q: %t", name, got)
+		if got := ChangesNames(object.Change{Old: before, New: entry(test.change)}); got != test.want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
-	if diff := cmp.Diff([]string{"AES256-SHA", "ALL"},
-		model.CipherSuites([]string{"AES256-SHA", "none", "ALL", "AES256-SHA"})); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"P-256"},
-		model.Curves([]string{"P-224", "P-256", "P-256"})); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestNode(t *testing.T) {
-	for key, want := range map[string]bool{"NAME": true, "INSTANCE_IPS": true, "LABELS": false} {
-		if got := model.OfOneProxy(key); got != want {
-			t.Errorf("%s: %t", key, got)
-		}
-	}
-	for text, want := range map[string]model.Locality{
-		"": {}, "eu": {Region: "eu"}, "eu/a": {Region: "eu", Zone: "a"},
-		"eu/a/x": {Region: "eu", Zone: "a", Subzone: "x"},
-		"eu//x":  {Region: "eu", Subzone: "x"},
-	} {
-		got := model.ParseLocality(text)
-		if got != want || got.String() != text {
-			t.Errorf("%q: %+v, %q", text, got, got)
-		}
-	}
-	for mode, want := range map[model.Interception]bool{model.NoInterception: false,
-		model.Redirect: true, model.Tproxy: true} {
-		if got := (model.Node{Interception: mode}).Captured(); got != want {
-			t.Errorf("%q: %t", mode, got)
-		}
-	}
-	node := model.Node{Labels: map[string]string{"a": "b", model.NetworkLabel: "of the label"},
-		Locality: model.Locality{Region: "eu"}, Network: "of the node"}
-	for label, want := range map[string]string{"a": "b", "none": "",
-		model.NetworkLabel: "of the label", model.TopologyLabels[0]: "eu"} {
-		if got := node.Label(label); got != want {
-			t.Errorf("%s: %q", label, got)
+	for kind, want := range map[object.Kind]bool{object.ServiceEntry: true, object.Sidecar: true,
+		object.DestinationRule: false} {
+		o := &object.Object{Key: object.Key{Kind: kind}, Spec: before.Spec}
+		for _, c := range []object.Change{{New: o}, {Old: o}} {
+			if got := ChangesNames(c); got != want {
+				t.Errorf("%+v: %t", c, got)
+			}
 		}
 	}
 }

@@ -21,6 +21,9 @@ func (s *sidecar) names(v *View, touched model.Touched) {
 	}
 }
 
+// DropTables removes the tables of names.
+func (c *Cache) DropTables() { clear(c.tables) }
+
 // nameTable returns the table of names for a scope. Proxies with equal tableKeys share it.
 func (c *Cache) nameTable(w *model.World, scope *model.Scope, namespace string) *resource.Resource {
 	key := tableKey{namespace, scope.Object}

@@ -260,9 +260,6 @@ func (c *Cache) Drop(touched model.Touched) {
 	if touched.Filters {
 		clear(c.byFilter)
 	}
-	if len(touched.Hosts) > 0 || touched.Sidecars {
-		clear(c.tables)
-	}
 }
 
 // Clear removes all translated services and tables.
