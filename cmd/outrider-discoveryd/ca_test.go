@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -37,6 +39,7 @@ type signing struct {
 	address    string
 	file       string
 	monitoring int
+	pid        int
 	tokens     *ecdsa.PrivateKey
 	server     *pkitest.Authority // CA that issued the server's certificate
 	roots      *x509.CertPool
@@ -53,13 +56,9 @@ func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Autho
 	template := pkitest.Leaf("server", time.Hour)
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	chain, key := s.server.Issue(t, template)
-	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.tokens.Public()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.put("cert", chain)
 	s.put("key", key)
-	s.put("jwks", keys)
+	s.verifyTokens(s.tokens)
 	s.sign(with, roots...)
 	if err := os.Mkdir(filepath.Join(s.folder, "mesh"), 0o700); err != nil {
 		t.Fatal(err)
@@ -73,6 +72,7 @@ state_dir = "state"
 plaintext = "127.0.0.1:%d"
 tls = %q
 monitoring = "127.0.0.1:%d"
+max_connects_per_second = 10000
 [tls]
 cert_file = "cert"
 key_file = "key"
@@ -88,7 +88,8 @@ max_ttl = "1h"
 [[source]]
 paths = ["mesh"]
 `, parts.FreePort(t), s.address, monitoring))
-	start(t, s.file, monitoring)
+	program, _ := start(t, s.file, monitoring)
+	s.pid = program.Process.Pid
 	return s
 }
 
@@ -99,6 +100,16 @@ func (s *signing) put(name string, text []byte) {
 	if err := os.Rename(path+".next", path); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// verifyTokens has the program accept tokens that are signed by a key.
+func (s *signing) verifyTokens(by crypto.Signer) {
+	s.t.Helper()
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: by.Public()}}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.put("jwks", keys)
 }
 
 // sign writes the files of [ca].
@@ -114,7 +125,7 @@ func (s *signing) sign(with *pkitest.Authority, roots ...*pkitest.Authority) {
 }
 
 // token returns a token of service account default/web, with some claims replaced.
-func (s *signing) token(by *ecdsa.PrivateKey, replaced map[string]any) string {
+func (s *signing) token(by crypto.Signer, replaced map[string]any) string {
 	s.t.Helper()
 	claims := map[string]any{"iss": "https://tokens.test", "aud": "istio-ca",
 		"sub": "system:serviceaccount:default:web", "exp": time.Now().Add(time.Hour).Unix()}
@@ -125,7 +136,11 @@ func (s *signing) token(by *ecdsa.PrivateKey, replaced map[string]any) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: by}, nil)
+	algorithm := jose.ES256
+	if _, ok := by.(*rsa.PrivateKey); ok {
+		algorithm = jose.RS256
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: by}, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -42,6 +42,7 @@ type Signer struct {
 	ca     parts.IstiodCA
 	work   string
 	stop   func()
+	pid    int
 	mu     sync.Mutex
 	log    bytes.Buffer
 }
@@ -79,6 +80,7 @@ func (s *Signer) Restart(t testing.TB) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
+	s.pid = command.Process.Pid
 	s.stop = sync.OnceFunc(func() {
 		_ = command.Process.Kill()
 		_ = command.Wait()
@@ -95,6 +97,9 @@ func (s *Signer) Restart(t testing.TB) {
 
 // Stop kills istiod.
 func (s *Signer) Stop() { s.stop() }
+
+// PID returns the process ID of istiod.
+func (s *Signer) PID() int { return s.pid }
 
 // Log returns istiod's log.
 func (s *Signer) Log() string {
