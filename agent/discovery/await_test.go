@@ -73,3 +73,41 @@ func TestAwait_NotWithoutIdentity(t *testing.T) {
 		t.Error(why)
 	}
 }
+
+// TestAwait_OfFoldersWithPolicies replaces a folder with a policy by an empty one, as an unmounted
+// file system does, between two agents: the next one serves nothing, also if the record of the
+// folder is damaged, until the folder has a file.
+func TestAwait_OfFoldersWithPolicies(t *testing.T) {
+	folder := t.TempDir()
+	shared := filepath.Join(folder, "shared")
+	must(t, os.Mkdir(shared, 0o700))
+	write(t, filepath.Join(shared, "policy.yaml"), deniedPolicies["AuthorizationPolicy"])
+	options := discovery.Options{Files: []string{folder}, Namespace: "shop", Await: true,
+		LastGood: filepath.Join(t.TempDir(), "last-good.json")}
+	first, end := deniedRun(t, options)
+	if why := first.Closed(); why != "" {
+		t.Errorf("the first agent serves nothing: %s", why)
+	}
+	end()
+	must(t, os.Rename(shared, filepath.Join(t.TempDir(), "mounted")))
+	must(t, os.Mkdir(shared, 0o700))
+	want := shared + ":1: is empty, and may be a mount point: it may have access policies"
+	closed := func(when string) {
+		t.Helper()
+		next, end := deniedRun(t, options)
+		defer end()
+		if why := next.Closed(); !strings.Contains(why, want) {
+			t.Errorf("%s: closed by %q, want %q", when, why, want)
+		}
+	}
+	closed("the next agent")
+	write(t, options.LastGood, "{")
+	closed("with a damaged record")
+	closed("after a damaged record")
+	write(t, filepath.Join(shared, "empty.yaml"), "")
+	last, end := deniedRun(t, options)
+	defer end()
+	if why := last.Closed(); why != "" {
+		t.Errorf("with a file: %s", why)
+	}
+}

@@ -84,8 +84,12 @@ func (s *Store) suspect(root string, found map[string]folderID, links []string) 
 		return
 	}
 	delete(s.suspicious, root)
+	parents := map[string]bool{}
 	for folder := range found {
-		if holdsNothing(folder) {
+		parents[filepath.Dir(folder)] = true
+	}
+	for folder := range found {
+		if !parents[folder] && holdsNothing(folder) {
 			links = append(links, folder)
 		}
 	}
