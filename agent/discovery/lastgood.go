@@ -30,7 +30,7 @@ func readLastGood(o Options) (state lastgood.State, stale bool) {
 	}
 	state, wrong := lastgood.Read(o.LastGood, o.Settings.Namespace, validate.Object)
 	for _, err := range wrong {
-		o.Logger.Warn("cannot use a stored last good version", "error", err)
+		o.Logger.Warn("cannot use stored last-good version of object", "error", err)
 	}
 	return state, len(wrong) > 0
 }
@@ -42,7 +42,7 @@ func (s *Server) restoreMesh(text []byte) {
 	}
 	read, problems := meshfile.Parse(s.settings.MeshConfigFile, text)
 	if read == nil {
-		s.options.Logger.Warn("cannot use the stored last good MeshConfig", "error",
+		s.options.Logger.Warn("cannot use stored last-good MeshConfig", "error",
 			problems[0].Message)
 		return
 	}
@@ -54,11 +54,11 @@ func (s *Server) restoreMesh(text []byte) {
 func (s *Server) logRestored() {
 	now, waiting := s.lastGood(), s.config.store.Waiting()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh) > 0 {
-		s.options.Logger.Info("last good versions of the previous run stay in force",
+		s.options.Logger.Info("restored last-good objects from previous run",
 			"objects", objects, "mesh_config", len(now.Mesh) > 0)
 	}
 	if waiting > 0 {
-		s.options.Logger.Warn("last good versions wait for their files, which are missing",
+		s.options.Logger.Warn("last-good objects not in force: their files are missing",
 			"objects", waiting)
 	}
 }

@@ -250,12 +250,12 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	if err := os.Rename(l.objects, away); err != nil {
 		t.Fatal(err)
 	}
-	const inForce = "of the previous run stay in force"
+	const inForce = "restored last-good objects from previous run"
 	for range 2 {
 		l.next()
 		l.expect("without the folder", "", true, "does not exist")
 		if text := l.log.String(); strings.Contains(text, inForce) || !strings.Contains(text,
-			"wait for their files") {
+			"last-good objects not in force") {
 			t.Error(text)
 		}
 	}
@@ -267,7 +267,7 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	l.next()
 	l.expect("with the folder", "a 2s b 2s", true, "not valid YAML")
 	if text := l.log.String(); !strings.Contains(text, inForce) || strings.Contains(text,
-		"wait for their files") {
+		"last-good objects not in force") {
 		t.Error(text)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func (s *Server) logChanges(changes []object.Change) {
 	for i, c := range changes {
 		if i == maxEvents {
-			s.options.Logger.Info("changes of further mesh objects are not listed",
+			s.options.Logger.Info("too many mesh objects changed, not logging the rest",
 				"objects", len(changes)-maxEvents)
 			return
 		}

@@ -101,7 +101,7 @@ func (s *Server) remesh(paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.applyMesh(read) {
-		s.options.Logger.Info("mesh configuration changed", "file", file)
+		s.options.Logger.Info("MeshConfig changed", "file", file)
 	}
 }
 

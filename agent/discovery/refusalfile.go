@@ -137,7 +137,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 		}
 	}
 	if err != nil {
-		s.options.Logger.Warn("cannot use stored refusals of resources", "error", err)
+		s.options.Logger.Warn("cannot use persisted refusals of resources", "error", err)
 	} else {
 		s.refusalsSum = sumOf(records)
 	}
@@ -184,7 +184,8 @@ func (s *Server) persistRefusals() error {
 	records, without := refusalFormat.Fit(records)
 	if sum := sumOf(records); sum != s.refusalsSum {
 		if without > 0 {
-			s.options.Logger.Warn("refusals of resources are too large to be stored", "kinds", without)
+			s.options.Logger.Warn("refused resources of some proxies too large to persist",
+				"kinds", without)
 		}
 		if err := refusalFormat.Write(s.options.Refusals, slices.Values(records)); err != nil {
 			return err

@@ -25,8 +25,8 @@ func (s *Server) refused() {
 	for _, v := range s.views {
 		snapshot, _ := v.Feed().Current()
 		for _, o := range v.Override(snapshot.AllRefused()) {
-			s.options.Logger.Warn("earlier EnvoyFilters are in force for a refused resource", "type",
-				o.Key.Type, "name", o.Key.Name, "error", o.Reason)
+			s.options.Logger.Warn("resource refused by proxy, using its previous EnvoyFilters",
+				"type", o.Key.Type, "name", o.Key.Name, "error", o.Reason)
 		}
 	}
 	s.reportProblems()

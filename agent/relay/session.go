@@ -231,7 +231,8 @@ func (s *session) event(e event) error {
 	case e.err != nil:
 		if !s.lost {
 			s.lost = true
-			s.log.Debug("no upstream server; Envoy continues with what it has", "error", e.err)
+			s.log.Debug("upstream server unreachable, Envoy continues with current resources",
+				"error", e.err)
 		}
 		unreachable := !s.opened
 		s.drop(e.err)

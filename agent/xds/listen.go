@@ -158,10 +158,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		who, err := unixpeer.Of(accepted)
 		switch {
 		case err != nil:
-			l.logger.Warn("a client was closed: its credentials cannot be read", "socket", l.path,
+			l.logger.Warn("cannot read peer credentials, closing xDS connection", "socket", l.path,
 				"error", err)
 		case len(l.users) > 0 && !slices.Contains(l.users, who.UID):
-			l.logger.Warn("a client was closed: its user may not connect", "socket", l.path, "uid",
+			l.logger.Warn("xDS connection rejected: user not permitted", "socket", l.path, "uid",
 				who.UID, "pid", who.PID)
 		default:
 			return connection{accepted,

@@ -30,7 +30,7 @@ func (st *stream) recovered(typeURL string, names []string) {
 
 // notOffered implements reporter.
 func (st *stream) notOffered(typeURL string) {
-	st.server.logger.Warn("client requests an unsupported type, answering that it has no resources",
+	st.server.logger.Warn("client requested unsupported type, sending empty response",
 		"stream", st.ID, "node", st.Node.GetId(), "type", typeURL)
 }
 

@@ -172,7 +172,7 @@ func (s *Sockets) bind(path string) error {
 	s.open[path] = &socket{bound: bound, ended: make(chan struct{})}
 	if s.serve != nil {
 		s.serve(s.open[path])
-		s.options.Logger.Info("serving xDS on another socket", "socket", path)
+		s.options.Logger.Info("serving xDS on new socket", "socket", path)
 	}
 	return nil
 }

@@ -271,8 +271,8 @@ func (st *stream) next(now time.Time) *response {
 func (st *stream) expire(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
-		st.server.logger.Debug("client has not answered a response in time", "stream",
-			st.ID, "node", st.Node.GetId(),
+		st.server.logger.Debug("no ACK or NACK from client in time",
+			"stream", st.ID, "node", st.Node.GetId(),
 			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
 	}
 }

@@ -36,7 +36,7 @@ func (s *Switch) Serve(
 	group.Go(func() error {
 		for {
 			connection, err := accept.Next(bound.Accept, func(err error) {
-				s.Logger.Error("cannot accept a client of the xDS socket", "error", err)
+				s.Logger.Error("cannot accept connection on xDS socket", "error", err)
 			})
 			if err != nil {
 				if ctx.Err() != nil {
