@@ -52,8 +52,8 @@ func forApplications(
 	return sockets
 }
 
-// ownUsers returns a function that reports whether a user is root, the agent's or Envoy's, which a
-// drop-in of the keeper's unit may have changed.
+// ownUsers returns a function that reports whether a UID is that of root, the agent's user or
+// Envoy's user. The keeper reports Envoy's user, because a drop-in of its unit may change it.
 func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 	trusted := trustedUsers(c)
 	return func(uid uint32) bool {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// heldConfigs are the configurations of reloads whose epoch needs their secrets and upstream
-// server, by reload ID.
+// heldConfigs are the configurations whose secrets and upstream server an epoch that is being
+// started needs, by the ID of their reload.
 type heldConfigs struct {
 	identity *workloadIdentity
 	upstream *upstream

@@ -31,7 +31,7 @@ func readSeal(b *base, c *config.Config) []byte {
 		seal, err = os.ReadFile(filepath.Join(folder, sealCredential))
 	}
 	if err != nil && c.Identity.Provider == "istiod" && c.Identity.Persist != "off" {
-		b.logOf("identity").Warn("certificates are not stored across reboots: no credential seal",
+		b.logOf("identity").Warn("certificates are not stored across reboots: no key to encrypt them",
 			"error", err)
 	}
 	return seal

@@ -209,7 +209,7 @@ func (s *session) emit(ctx context.Context) error {
 	}
 	missed, err := s.emitter.events(s.options.Board)
 	if missed > 0 {
-		s.options.Logger.Warn("the bus was too slow for some signals", "missed events", missed)
+		s.options.Logger.Warn("dropped signals of events: the bus is too slow", "missed events", missed)
 	}
 	return err
 }

@@ -152,7 +152,7 @@ type failing struct {
 	connected time.Time // first sight of a connection that has not failed; zero: none
 }
 
-// again reports whether it failed again, later than right after the first failure.
+// again reports whether the last failure came at least confirmAfter after the first one.
 func (p *failing) again() bool { return p.Last.Sub(p.Since) >= confirmAfter }
 
 // undecided reports whether the next counters can make it a problem.

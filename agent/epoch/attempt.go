@@ -256,7 +256,7 @@ func (m *machine) orphaned(a *attempt) {
 	}
 }
 
-// lingers makes a process that does not end on SIGKILL one that is only waited for.
+// lingers marks a process that survived SIGKILL: from now on the machine only waits for its exit.
 func (m *machine) lingers(p *process) {
 	p.State, p.endedBy, p.Ends = Draining, endedBySupervisor, m.now
 }

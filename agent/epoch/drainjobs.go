@@ -246,7 +246,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 		}
 		err := x.awaitActivity(ctx, admin, 0, func(a envoy.Activity) bool { return a.Connections == 0 })
 		if err != nil {
-			x.logs(slog.LevelWarn, "cannot read connections: closing the listeners", "error", err)
+			x.logs(slog.LevelWarn, "cannot count connections of Envoy: closing its listeners", "error", err)
 		}
 	} else if !sleep(ctx, a.config.TerminationDrainDuration) {
 		return nil

@@ -200,7 +200,8 @@ func (m *machine) refuse(a *attempt, cause error) {
 	if p.exit != nil {
 		refused.LastLines = p.lastLines
 	}
-	m.warn("epoch refused", "epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
+	m.warn("new epoch failed, configuration refused",
+		"epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
 	m.reply(a.calls, answer{err: refused})
 	if a.undrain {
 		m.refuseUndrain(refused)

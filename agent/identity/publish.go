@@ -17,8 +17,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// version returns the version of a secret to publish, nil if there is none. The roots are merged
-// from the root file, or the authority, and the mesh configuration. Callers hold mu.
+// version returns the material to publish for a secret, or nil. Trusted roots come from the root
+// file or, without one, from the certificate authority; those of MeshConfig are added. Callers hold
+// mu.
 func (m *Manager) version(name string) *material {
 	e := m.entries[name]
 	if e == nil {

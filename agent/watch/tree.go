@@ -19,7 +19,7 @@ type tree struct {
 	folders  *folders
 	roots    map[string]*root    // by path as passed to Set
 	pending  map[*entry]struct{} // changed and not delivered
-	changed  bool                // a content has, since the flag was reset
+	changed  bool                // the content of a file has, since the flag was reset
 	reads    int                 // number of files read so far, for tests
 }
 

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// Limits of Istio's CRD, and of the length of values, which become regular expressions in Envoy.
+// Limits of Istio's CRD. longestValue is our own, as some values become regular expressions in
+// Envoy.
 const (
 	mostRules              = 512
 	mostSources            = 512

@@ -172,7 +172,7 @@ exec /usr/bin/systemd-creds "$@"
 	c.MustRun(t, "systemctl", "start", "outrider.service")
 	c.Serves()
 	if log := c.Journal("-u", "outrider.service", "-o", "cat"); !strings.Contains(log,
-		"certificates are not stored across reboots: no credential seal") {
+		"certificates are not stored across reboots: no key to encrypt them") {
 		t.Error("the missing credential is not reported")
 	}
 }

@@ -186,7 +186,7 @@ func killedWhileInitialising(s *Scene) {
 	if result := <-outcome; result.Exit != 1 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
-	// It may have been live for a moment, so the agent may have replaced it.
+	// The killed epoch may have been live for a moment; the live one is then its replacement.
 	if now := s.Live(); !rig.Alive(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}

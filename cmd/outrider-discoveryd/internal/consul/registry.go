@@ -1,11 +1,10 @@
 // Package consul is a service registry: the services of Consul's catalogue and their health.
 //
 // A watcher per datacentre has three blocking queries: the names of the services, the critical
-// checks and the checks in state warning. Their answers are small, and they say which services to
-// read. Consul does not say which service a new, removed or changed registration belongs to, so a
-// change of the catalogue has all services read once more; changes of health come first.
-// A connection per service, which blocking queries of 1,000 services would take, is more than
-// Consul accepts from one client (http_max_conns_per_client).
+// checks and the checks in state warning. Their answers are small. A change of checks names its
+// services, which are read first (urgent). A change of the catalogue names no service, so all
+// services are read again (sweep). A blocking query for each service would need a connection each,
+// and 1,000 connections are more than Consul accepts from one client (http_max_conns_per_client).
 //
 //	catalog/services ──┐             ┌─ urgent ─┐
 //	state/critical ────┼─> watcher ──┤          ├─> health/service/NAME ─> ServiceEntry ─> Sink
