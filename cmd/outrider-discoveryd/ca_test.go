@@ -36,7 +36,8 @@ import (
 type signing struct {
 	t          *testing.T
 	folder     string
-	address    string
+	address    string // with TLS
+	plaintext  string
 	file       string
 	monitoring int
 	pid        int
@@ -65,6 +66,8 @@ func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Autho
 	}
 	port, monitoring := parts.FreePort(t), parts.FreePort(t)
 	s.monitoring = monitoring
+	plain := parts.FreePort(t)
+	s.plaintext = fmt.Sprintf("127.0.0.1:%d", plain)
 	s.address, s.file = fmt.Sprintf("127.0.0.1:%d", port), filepath.Join(s.folder, "discoveryd.toml")
 	write(t, s.file, fmt.Sprintf(`[paths]
 state_dir = "state"
@@ -87,7 +90,7 @@ root_file = "roots.pem"
 max_ttl = "1h"
 [[source]]
 paths = ["mesh"]
-`, parts.FreePort(t), s.address, monitoring))
+`, plain, s.address, monitoring))
 	program, _ := start(t, s.file, monitoring)
 	s.pid = program.Process.Pid
 	return s

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
@@ -92,7 +93,7 @@ func processorTime(t *testing.T, pid int) time.Duration {
 		t.Fatal(err)
 	}
 	const user, system, hertz = 11, 12, 100 // fields after the name of the program; clock ticks
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+2:]))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+2:]))
 	var ticks int
 	for _, field := range []int{user, system} {
 		n, err := strconv.Atoi(fields[field])

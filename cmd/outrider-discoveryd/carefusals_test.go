@@ -9,8 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	securityv1 "istio.io/api/security/v1alpha1"
 
 	"outrider.org/outrider/agent/identity/pkitest"
 )
@@ -81,6 +85,17 @@ func TestCA_Refusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.code)
 		}
 		s.logs(c.reason)
+	}
+	plain, err := grpc.NewClient("passthrough:"+s.plaintext,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = plain.Close() }()
+	if _, err := securityv1.NewIstioCertificateServiceClient(plain).CreateCertificate(
+		metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token),
+		&securityv1.IstioCertificateRequest{Csr: good}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without TLS: %v", err)
 	}
 	if log := logOf(s.file); strings.Contains(log, token) {
 		t.Error("the log has a token")

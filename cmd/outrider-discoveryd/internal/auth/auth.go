@@ -71,6 +71,11 @@ func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Aut
 // Configure sets the settings for streams that begin from now on.
 func (a *Authenticator) Configure(settings Settings) {
 	settings.reviews = newReviews()
+	if settings.JoinKeyFile != "" {
+		if _, err := readJoinKeys(settings.JoinKeyFile); err != nil {
+			a.log.Error("join tokens cannot be verified", "error", err)
+		}
+	}
 	a.settings.Store(&settings)
 }
 

@@ -74,19 +74,27 @@ func (a *Authenticator) ofClaims(token *jwt.Token) (Identity, string, error) {
 	return id, "token", err
 }
 
+// readJoinKeys returns the public keys of join tokens, in PEM.
+func readJoinKeys(file string) ([]byte, error) {
+	keys, err := readfile.Read(file, maxKeySetBytes)
+	if err == nil {
+		err = join.CheckKeys(keys)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the keys of [auth] join_key_file: %w", err)
+	}
+	return keys, nil
+}
+
 // joinLimits bounds the log lines about accepted join tokens, for each token.
 var joinLimits = repeat.Limits{Class: 60, All: 60}
 
 // ofJoinToken returns the identity of a join token, and logs its use.
 func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token *jwt.Token) (
 	Identity, error) {
-	keys, err := readfile.Read(settings.JoinKeyFile, maxKeySetBytes)
-	if err == nil {
-		err = join.CheckKeys(keys)
-	}
+	keys, err := readJoinKeys(settings.JoinKeyFile)
 	if err != nil {
-		return Identity{}, &unavailable{fmt.Errorf("cannot use the keys of [auth] join_key_file: %w",
-			err)}
+		return Identity{}, &unavailable{err}
 	}
 	if err := join.Verify(token, keys, settings.JoinNotBefore, time.Now()); err != nil {
 		return Identity{}, err
