@@ -11,7 +11,7 @@ import (
 // separate for clients on this host and on others. A single user, address (IPv6: /64) or identity
 // may use half of a limit.
 const (
-	fleetConnections       = 16_384
+	fleetConnections       = 24_576
 	fleetStreams           = 32_768
 	fleetStreamsPerSecond  = 500 // new streams per second, for each core
 	fleetSubscriptionBytes = 8 << 20

@@ -68,6 +68,8 @@ const (
 )
 
 func (c *client) runAt(ctx context.Context, target string) error {
+	connected := c.load.connecting()
+	defer connected()
 	secure := insecure.NewCredentials()
 	if c.load.options.TLS != nil {
 		secure = credentials.NewTLS(c.load.options.TLS(c.index))
@@ -81,10 +83,11 @@ func (c *client) runAt(ctx context.Context, target string) error {
 		return fmt.Errorf("client %d: %w", c.index, err)
 	}
 	defer func() { _ = connection.Close() }()
-	return c.run(ctx, connection)
+	return c.run(ctx, connection, connected)
 }
 
-func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
+// run runs the client on a connection, and calls connected when it has a response.
+func (c *client) run(ctx context.Context, connection *grpc.ClientConn, connected func()) error {
 	method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 	if c.load.options.Delta {
 		method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
@@ -108,6 +111,7 @@ func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
 		if err := stream.RecvMsg(&m); err != nil {
 			return fmt.Errorf("client %d: receive: %w", c.index, err)
 		}
+		connected()
 		r, err := scan(m.buffer.ReadOnlyData(), c.load.options.Delta)
 		if err == nil {
 			err = c.handle(r)

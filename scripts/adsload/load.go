@@ -23,6 +23,9 @@ type Options struct {
 	Targets []string
 	First   bool // all begin at the first target; else they are spread over them
 	Clients int  // with one connection each
+	// Connecting is the number of clients that connect at the same time; 0: all. Clients of one
+	// process have no more CPUs than one host of a fleet.
+	Connecting int
 	// TLS returns the configuration of a client's connections; nil: no TLS
 	TLS   func(i int) *tls.Config
 	Delta bool // incremental
@@ -38,6 +41,7 @@ type Load struct {
 	learnt  *lessons
 	cancel  context.CancelFunc
 	group   *errgroup.Group
+	slots   chan struct{} // of clients that connect; nil: any number
 	failed  chan struct{} // closed when a client has failed
 	fail    sync.Once
 
@@ -72,6 +76,9 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 		fullIn: make([]time.Duration, options.Clients), allFull: make(chan struct{}),
 		received: map[string]Received{}, marks: map[*Mark]struct{}{},
 	}
+	if options.Connecting > 0 {
+		l.slots = make(chan struct{}, options.Connecting)
+	}
 	if options.Same {
 		l.learnt = &lessons{known: map[string][]string{}}
 	}
@@ -91,6 +98,15 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 		})
 	}
 	return l, nil
+}
+
+// connecting waits until a client may connect, and returns a function to call once it has.
+func (l *Load) connecting() (connected func()) {
+	if l.slots == nil {
+		return func() {}
+	}
+	l.slots <- struct{}{}
+	return sync.OnceFunc(func() { <-l.slots })
 }
 
 // Stop ends the clients and returns the first error of a client.

@@ -38,7 +38,7 @@ type settings struct {
 	reloads        int // of a reload storm, one per second
 	flood          time.Duration
 	idle           time.Duration
-	clients        int           // of a discovery server
+	clients        int           // of a discovery server; 10 and 100 times as many agents
 	changes        int           // of an endpoint
 	sustain        time.Duration // duration of the continuously changing mesh
 	failOnMiss     bool          // a missed target fails the benchmark
@@ -61,6 +61,7 @@ var benches = []bench{
 	{"discovery", "the embedded discovery server beside istiod", compareDiscovery},
 	{"policies", "a change of one of 1,000 policies, beside istiod", comparePolicies},
 	{"agents", "agents with TLS connections of their own: memory, a change, a killed server", agents},
+	{"thousands", "10,000 agents: memory, a change", thousands},
 	{"identity", "certificates from files over SDS, beside pilot-agent", identities},
 	{"capture", "a new connection that is captured, beside one to Envoy directly", captured},
 	{"dns", "the DNS proxy beside that of pilot-agent", proxies},
