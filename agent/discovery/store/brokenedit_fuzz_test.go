@@ -10,10 +10,9 @@ import (
 )
 
 // FuzzBrokenEdit replaces a file with policies by an arbitrary text. While the text has an error,
-// all policies stay in force, also in the next store.
+// all policies stay in force, also in the next store. A text without one gets a line "---", which
+// leaves each policy as it is, or denies.
 func FuzzBrokenEdit(f *testing.F) {
-	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n" +
-		"  name: mtls\nspec:\n  mtls:\n    mode: STRICT\n"
 	good := entry("a", "a.test") + "---\n" + deniesA + "---\n" + tokens + "---\n" + strict
 	for _, seed := range []string{good, strings.Replace(good, "action:", "action", 1),
 		strings.ReplaceAll(good, "---\n", ""), strings.Replace(good, "spec:", "---\nspec:", 2),
@@ -27,24 +26,22 @@ func FuzzBrokenEdit(f *testing.F) {
 		"apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: x}\n" +
 			"spec: {phase: AUTHZ}\n", "<<: &a {kind: AuthorizationPolicy}\nmetadata: *a\n", "",
 	} {
-		f.Add(seed)
+		f.Add(seed, uint8(8))
 	}
-	options := Options{Namespace: "ns", Validate: validateObject}
-	parse := func(text string, previous *file) *file {
-		next := &file{}
-		next.parse("x.yaml", inUTF8([]byte(text)), previous, options)
-		next.collect("x.yaml", previous, false)
-		return next
-	}
-	before := parse(good, nil)
-	f.Fuzz(func(t *testing.T, text string) {
-		after := parse(text, before)
+	before := parsed(good, nil)
+	f.Fuzz(func(t *testing.T, text string, at uint8) {
+		valid := parsed(text, nil)
+		lines := strings.SplitAfter(text, "\n")
+		if i := int(at); len(valid.problems) == 0 && i < len(lines) {
+			expectNotWeaker(t, valid, strings.Join(lines[:i], "")+"---\n"+strings.Join(lines[i:], ""))
+		}
+		after := parsed(text, before)
 		if !slices.ContainsFunc(after.problems, func(p object.Problem) bool {
 			return p.Severity == condition.Error
 		}) {
 			return
 		}
-		next := parse(text, &file{objects: after.objects})
+		next := parsed(text, &file{objects: after.objects})
 		for _, now := range []*file{after, next} {
 			for _, o := range before.objects {
 				if o.Kind.Restricts() && !slices.ContainsFunc(now.objects, func(x *object.Object) bool {

@@ -15,6 +15,8 @@ const (
 		"    - source:\n        principals: [\"*\"]\n"
 	tokens = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata:\n  name: tokens\n" +
 		"spec:\n  jwtRules:\n  - issuer: issuer.test\n    jwksUri: https://issuer.test/keys\n"
+	strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n" +
+		"  name: mtls\nspec:\n  mtls:\n    mode: STRICT\n"
 )
 
 // hasPolicy reports whether a policy is in force.
@@ -139,6 +141,71 @@ func TestBrokenEdits_OfPolicies(t *testing.T) {
 			t.Errorf("%s: the first agent denies nothing\n%q", name, f.problems())
 		}
 	}
+}
+
+// TestBrokenEdits_OfSeparators adds a line "---" to a file at each place, or moves the next one
+// there. Each policy is as before, or denied.
+func TestBrokenEdits_OfSeparators(t *testing.T) {
+	const target = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n" +
+		"  name: edge\nspec:\n  rules:\n  - {}\n  targetRefs:\n  - kind: %s\n    group: %q\n" +
+		"    name: edge\n"
+	more := "  - to:\n    - operation:\n        ports: [\"1\"]\n"
+	comment := "# apiVersion: v1\n# kind: ConfigMap\n"
+	list := "apiVersion: v1\nkind: List\nitems:\n- apiVersion: networking.istio.io/v1alpha3\n" +
+		"  kind: EnvoyFilter\n  metadata: {name: e}\n  spec: {}\n- " +
+		strings.TrimSuffix(strings.ReplaceAll(deniesA+more, "\n", "\n  "), "  ")
+	for name, good := range map[string]string{
+		"before another object": deniesA + more + "---\n" + entry("a", "a.test") + "---\n" + tokens +
+			"---\n" + strict + "---\n" + entry("b", "b.test"),
+		"before a comment": deniesA + more + comment,
+		"of a gateway":     fmt.Sprintf(target, "Gateway", "gateway.networking.k8s.io"),
+		"kind last": strings.Replace(strings.Replace(fmt.Sprintf(target, "Gateway",
+			"gateway.networking.k8s.io"), "- kind: Gateway\n    group", "- group", 1), "    name: edge",
+			"    name: edge\n    kind: Gateway", 1),
+		"of a Service": fmt.Sprintf(target, "Service", ""),
+		"list":         list,
+	} {
+		before := parsed(good, nil)
+		if len(before.problems) > 0 && name != "of a Service" {
+			t.Fatalf("%s: %v", name, before.problems)
+		}
+		lines := strings.SplitAfter(good, "\n")
+		for i := range lines {
+			start, rest := strings.Join(lines[:i], "")+"---\n", strings.Join(lines[i:], "")
+			for _, text := range []string{start + rest, start + strings.Replace(rest, "---\n", "", 1)} {
+				expectNotWeaker(t, before, text)
+			}
+		}
+	}
+}
+
+// expectNotWeaker replaces the content of a file by a text. Each policy is as before, or denied,
+// also in the next store and in one that knows nothing.
+func expectNotWeaker(t *testing.T, before *file, text string) {
+	t.Helper()
+	after := parsed(text, before)
+	for _, now := range []*file{after, parsed(text, &file{objects: after.objects}),
+		parsed(text, nil)} {
+		if slices.ContainsFunc(now.objects, isDenial) {
+			continue
+		}
+		for _, o := range before.objects {
+			if o.Kind.Restricts() && !slices.ContainsFunc(now.objects, func(x *object.Object) bool {
+				return object.Equal(x, o)
+			}) {
+				t.Errorf("%s is not as before: %v\n%s", o, now.problems, text)
+			}
+		}
+	}
+}
+
+func parsed(text string, previous *file) *file {
+	next := &file{}
+	next.parse("x.yaml", inUTF8([]byte(text)), previous, Options{Namespace: "ns",
+		Validate: validateObject})
+	Options{}.validateAll([]*file{next})
+	next.collect("x.yaml", previous, false)
+	return next
 }
 
 func unmarkedUTF16(text string) string {

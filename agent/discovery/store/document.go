@@ -30,7 +30,7 @@ type document struct {
 	denials      []denial
 	unidentified bool // broken, and the object may be a policy, whose name is not known
 	isPolicy     bool // unidentified, and the object is certainly a policy
-	headless     bool // unidentified, and the text may be a part of the previous document
+	headless     bool // the text begins as a part of a spec does; see headless
 	// if unidentified: policies that the text mentions; see reader.mentioned
 	mentioned []object.Key
 
@@ -54,10 +54,10 @@ type reader struct {
 func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	r.text = content
+	found.headless = headless(content)
 	defer func() {
 		if found.unidentified {
 			found.mentioned = r.mentioned()
-			found.headless = !bytes.Contains(r.text, []byte("apiVersion"))
 		}
 		if found.isPolicy && len(found.mentioned) == 0 {
 			found.mentioned = []object.Key{{}}

@@ -196,8 +196,9 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}
 	var cut []denial
 	for i, d := range f.documents {
-		for j, o := range d.objects {
-			last := j == len(d.objects)-1 && o.Kind.Restricts()
+		for _, o := range d.objects {
+			last := o.Kind.Restricts() && !slices.ContainsFunc(d.objects,
+				func(x *object.Object) bool { return x.Line > o.Line })
 			// an additional line "---" may have cut off the policy's spec, or a part of it
 			if f.broken && slices.Contains(d.bare, o.Key) || last && f.cutOff(i) {
 				bad[o.Key] = true
@@ -249,12 +250,12 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	f.addDenials(path, denials, unnamed)
 }
 
-// cutOff reports whether the document that follows a document may be a part of it. It skips
-// documents without content.
+// cutOff reports whether the document that follows a document may be a part of it, or begin with
+// one. It skips documents without content.
 func (f *file) cutOff(after int) bool {
 	for _, d := range f.documents[after+1:] {
 		if d.broken || len(d.objects)+len(d.problems) > 0 {
-			return d.headless
+			return d.headless && (d.broken || len(d.problems) > 0)
 		}
 	}
 	return false

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"regexp"
 	"strings"
 	"unicode/utf16"
 )
@@ -81,4 +82,18 @@ func inUTF8(content []byte) []byte {
 		units = append(units, order.Uint16(rest))
 	}
 	return []byte(string(utf16.Decode(units)))
+}
+
+// beforeContent matches the lines of a document before its content.
+var beforeContent = regexp.MustCompile(`^(?:---)?(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*`)
+
+// headless reports whether a document begins as the rest of an object does that a line "---" has
+// cut in its spec, or before it: with spec, or with a line that is indented.
+func headless(document []byte) bool {
+	content := document[len(beforeContent.Find(document)):]
+	key := bytes.TrimLeft(content, " \t")
+	if len(key) == len(content) {
+		return bytes.HasPrefix(bytes.TrimLeft(key, `"'`), []byte("spec"))
+	}
+	return !bytes.HasPrefix(key, []byte("apiVersion"))
 }
