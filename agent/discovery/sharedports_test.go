@@ -221,3 +221,48 @@ func TestShared_ViewsOfOneIdentity(t *testing.T) {
 		t.Errorf("%d views", views)
 	}
 }
+
+// TestShared_NobodyMovesWhileNothingIsServed changes the ports of a host while nothing is served:
+// the proxy retains its resources, as the other view has none, and moves afterwards.
+func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
+	directory, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
+	service, policy := filepath.Join(directory, "a.yaml"), filepath.Join(directory, "policy.yaml")
+	served := func(address string) {
+		write(t, service, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n"+
+			"metadata: {name: a, namespace: shop}\nspec: {hosts: [a.test], resolution: STATIC, ports: "+
+			"[{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}\n", address))
+	}
+	write(t, config, "rootNamespace: MESH\n") // invalid
+	served("10.0.0.9")
+	server, changes := startShared(t, discovery.Options{Files: []string{directory},
+		Settings: discovery.Settings{MeshConfigFile: config}})
+	push := func(path string) {
+		changes <- []string{path}
+		changes <- nil // taken once the one before is done
+	}
+	p, end, err := subscribe(t, server, "", capturedAt("10.0.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	before := contentOf(t, p.feed)
+	write(t, policy, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n"+
+		"metadata: {name: none, namespace: mesh}\nspec: {}\n")
+	push(policy)
+	served("10.0.0.1")
+	push(service)
+	if server.Closed() == "" {
+		t.Fatal("something is served")
+	}
+	if got := contentOf(t, p.current(t)); got != before {
+		t.Errorf("while nothing is served:\n%s\nwant\n%s", got, before)
+	}
+	if again, err := p.find(); err != nil || again != p.feed {
+		t.Errorf("the proxy has another feed while nothing is served: %v", err)
+	}
+	write(t, config, "rootNamespace: mesh\n")
+	push(config)
+	if got := contentOf(t, p.current(t)); !strings.Contains(got, "inbound|80||") {
+		t.Errorf("afterwards:\n%s", got)
+	}
+}

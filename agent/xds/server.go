@@ -223,7 +223,6 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true), // a connection has no buffer while nothing is sent
 		grpc.InitialWindowSize(requestWindow), grpc.InitialConnWindowSize(requestWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveInterval, Timeout: keepaliveTimeout,
