@@ -72,5 +72,5 @@ func (s *Server) takeAccepted(of *store.Store) []object.Change {
 	if len(batches) == 0 {
 		return nil
 	}
-	return of.Take(batches)
+	return of.ApplyBatches(batches)
 }

@@ -64,8 +64,8 @@ func (c *certificates) run(ctx context.Context, log *slog.Logger) {
 }
 
 // look inspects the files of secrets. It implements view.Inspect.
-func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
-	found := make([]view.Held, len(secrets))
+func (c *certificates) look(secrets []translate.FileSecret) []view.SecretFiles {
+	found := make([]view.SecretFiles, len(secrets))
 	if c == nil {
 		return found
 	}
@@ -103,7 +103,7 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 
 // credential returns which files of a credential are missing, or cannot be read by the agent.
 // Callers hold mu.
-func (c *certificates) credential(files credential.Files) (held view.Held) {
+func (c *certificates) credential(files credential.Files) (held view.SecretFiles) {
 	required, because := files.Required(), ""
 	if own := c.byPath[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
 		required = [][]string{files.Roots[:1]}

@@ -78,7 +78,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	if err != nil {
 		return Comparison{}, err
 	}
-	touched := world.Apply(additions(slices.SortedFunc(maps.Values(p.after), object.Age)))
+	touched := world.Apply(additions(slices.SortedFunc(maps.Values(p.after), object.CompareAge)))
 	made.Restore(p.overrides)
 	made.Update(touched)
 	next, _ := made.Feed().Current()

@@ -136,7 +136,7 @@ func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[strin
 		a.fields(string(change.New.Kind), change.New.Spec.ProtoReflect(), into)
 	}
 	var m meshapi.MeshConfig
-	for _, p := range store.Message("meshconfig.yaml", []byte(meshConfig), &m, nothing) {
+	for _, p := range store.DecodeMessage("meshconfig.yaml", []byte(meshConfig), &m, nothing) {
 		if p.Severity == condition.Error {
 			t.Fatal(p)
 		}

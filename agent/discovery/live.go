@@ -14,7 +14,8 @@ import (
 // LiveProblems returns problems of a proxy's clusters that are visible in the statistics of its
 // Envoy: names that cannot be resolved, servers whose certificates are refused. live has the
 // counters by cluster.
-func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) ([]Problem, error) {
+func (s *Server) LiveProblems(node *corev3.Node,
+	live map[string]explain.LiveState) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func (s *Server) takeMesh(r meshRead) {
 		s.meshRead = r
 	}
 	r = s.meshRead
-	if message := s.reverted.Load().MeshMessage(r.text); r.config != nil && message != "" &&
+	if message := s.reverted.Load().MeshError(r.text); r.config != nil && message != "" &&
 		r.config.SameMutualTLS(s.mesh) {
 		r.config, r.problems = nil, append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
 			Severity: condition.Error, Message: message, Fix: revertedFix})

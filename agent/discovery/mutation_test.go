@@ -196,7 +196,7 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	t.Helper()
 	var m meshapi.MeshConfig
-	store.Message("mesh", []byte(text), &m, nothing)
+	store.DecodeMessage("mesh", []byte(text), &m, nothing)
 	stripped := a.strip("MeshConfig", m.ProtoReflect(), key)
 	left, err := protojson.Marshal(&m)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Name is a host with the addresses that a DNS server answers for it.
-type Name struct {
+// DNSName is a host with the addresses that a DNS server answers for it.
+type DNSName struct {
 	Host      string
 	Addresses []netip.Addr
 	Ports     []model.Port
@@ -17,14 +17,14 @@ type Name struct {
 
 // Names returns the sorted hosts with addresses that are imported by a sidecar with these labels,
 // in the settings' namespace.
-func (s *Server) Names(labels map[string]string) []Name {
+func (s *Server) Names(labels map[string]string) []DNSName {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.names(model.Node{Namespace: s.config.namespace, Labels: labels})
 }
 
 // NamesOf returns the hosts with addresses that a proxy imports, sorted.
-func (s *Server) NamesOf(node *corev3.Node) ([]Name, error) {
+func (s *Server) NamesOf(node *corev3.Node) ([]DNSName, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, err := parseNode(node, s.settings.Namespace)
@@ -35,12 +35,12 @@ func (s *Server) NamesOf(node *corev3.Node) ([]Name, error) {
 }
 
 // names returns the sorted hosts with addresses that the proxy of a node imports. Callers hold mu.
-func (s *Server) names(node model.Node) []Name {
+func (s *Server) names(node model.Node) []DNSName {
 	w := s.config.world
 	names := w.DNSNames(w.Scope(node))
-	all := make([]Name, len(names))
+	all := make([]DNSName, len(names))
 	for i, n := range names {
-		all[i] = Name{n.Host, n.Addresses, n.Service.Ports}
+		all[i] = DNSName{n.Host, n.Addresses, n.Service.Ports}
 	}
 	return all
 }

@@ -57,7 +57,8 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	n.EnvoyVersion = envoyVersion(node)
 	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
 	for key, value := range fields {
-		if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !model.OfOneProxy(key) {
+		text, ok := value.GetKind().(*structpb.Value_StringValue)
+		if ok && !model.IsPerProxyKey(key) {
 			if n.Metadata == nil {
 				n.Metadata = map[string]string{}
 			}

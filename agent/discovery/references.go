@@ -195,7 +195,7 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string)
 // lostGateway returns why a request for a host may fail: a VirtualService for the host names a
 // Gateway that does not exist. It also returns the fix; "" if there is none.
 func lostGateway(w *model.World, host string) (why, fix string) {
-	for _, o := range slices.SortedFunc(w.VirtualServices(), object.Age) {
+	for _, o := range slices.SortedFunc(w.VirtualServices(), object.CompareAge) {
 		spec := o.Spec.(*networking.VirtualService)
 		for _, written := range spec.Gateways {
 			name := model.GatewayName(written, o.Namespace)

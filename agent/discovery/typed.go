@@ -41,7 +41,7 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 				typedconfig.API
 		}
 	}
-	if message := c.reverted().Message(o); message != "" {
+	if message := c.reverted().ObjectError(o); message != "" {
 		findings = append(findings, object.Finding{Severity: condition.Error, Message: message,
 			Fix: revertedFix})
 	}

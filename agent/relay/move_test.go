@@ -191,8 +191,8 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 			!strings.Contains(got[0].Error, "connection refused") {
 		t.Errorf("unused %+v", got)
 	}
-	if r.Lost() > 0 {
-		t.Errorf("%d streams were lost", r.Lost())
+	if r.LostStreams() > 0 {
+		t.Errorf("%d streams were lost", r.LostStreams())
 	}
 }
 

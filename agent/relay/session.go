@@ -45,7 +45,7 @@ type session struct {
 
 	reconfigured chan struct{} // receives when Server.Configure has changed the upstream server
 	announce     chan struct{} // receives when Server.Announce has a new announcement
-	query        chan chan<- []Type
+	query        chan chan<- []TypeStatus
 	renewed      chan struct{} // a notification of another session's end; see session.renew
 }
 
@@ -65,7 +65,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
 		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
-		query: make(chan chan<- []Type), renewed: make(chan struct{}, 1)}
+		query: make(chan chan<- []TypeStatus), renewed: make(chan struct{}, 1)}
 	session.targets = s.newTargets(session.upstream)
 	defer session.retry.Stop()
 	defer session.patience.Stop()

@@ -126,8 +126,8 @@ func (s *Server) Status() Status {
 	return now
 }
 
-// Lost returns the number of upstream streams that ended while their Envoy was connected.
-func (s *Server) Lost() uint64 { return s.lost.Load() }
+// LostStreams returns the number of upstream streams that ended while their Envoy was connected.
+func (s *Server) LostStreams() uint64 { return s.lost.Load() }
 
 // conditionRefusals is active while an Envoy or a Subscription refuses resources of upstream.
 const conditionRefusals = "upstream-resources-refused"

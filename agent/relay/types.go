@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Type describes the state of a resource type on the stream of an Envoy.
-type Type struct {
+// TypeStatus describes the state of a resource type on the stream of an Envoy.
+type TypeStatus struct {
 	PID            int32 // PID of the Envoy; 0 if unknown
 	URL            string
 	Version        string // version that Envoy accepted last
@@ -22,7 +22,7 @@ type Type struct {
 
 // Types returns the types that Envoys subscribe to. It leaves out streams that do not answer before
 // ctx ends.
-func (s *Server) Types(ctx context.Context) (all []Type) {
+func (s *Server) Types(ctx context.Context) (all []TypeStatus) {
 	s.mu.Lock()
 	var sessions []*session
 	for session := range s.sessions {
@@ -30,7 +30,7 @@ func (s *Server) Types(ctx context.Context) (all []Type) {
 	}
 	s.mu.Unlock()
 	for _, session := range sessions {
-		reply := make(chan []Type, 1)
+		reply := make(chan []TypeStatus, 1)
 		select {
 		case session.query <- reply:
 			all = append(all, <-reply...)
@@ -42,12 +42,12 @@ func (s *Server) Types(ctx context.Context) (all []Type) {
 }
 
 // types returns the state of all types on the session's stream.
-func (s *session) types() []Type {
+func (s *session) types() []TypeStatus {
 	var pid int32
 	if from, ok := peer.FromContext(s.stream.Context()); ok && s.server.options.PID != nil {
 		pid = s.server.options.PID(from.Addr)
 	}
-	all := make([]Type, 0, len(s.order))
+	all := make([]TypeStatus, 0, len(s.order))
 	for _, w := range s.order {
 		t := w.shown
 		t.PID, t.URL, t.Resources, t.Pending = pid, w.typeURL, len(w.held), len(w.pending) > 0

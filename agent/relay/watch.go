@@ -21,7 +21,7 @@ type watch struct {
 	held    map[string]resource
 	pending []pending // responses that Envoy has not answered, oldest first
 	served  bool      // whether a response was sent to Envoy on this stream
-	shown   Type
+	shown   TypeStatus
 
 	// State of the current upstream stream.
 	nonces   []string // nonces of the last responses on the current upstream stream
@@ -132,7 +132,7 @@ func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 		return answered, true
 	}
 	w.accept(answered.response)
-	w.shown = Type{Version: answered.version, Sent: w.shown.Sent, Accepted: time.Now(),
+	w.shown = TypeStatus{Version: answered.version, Sent: w.shown.Sent, Accepted: time.Now(),
 		Cached: answered.from == nil}
 	return answered, true
 }

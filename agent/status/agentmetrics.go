@@ -94,7 +94,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 		"Requests and connections that an endpoint refused or did not answer, as far as known.",
 		func() float64 { return float64(m.Endpoints.Failures()) })
 	counter("upstream_streams_lost_total", "Streams of the upstream xDS server that ended.",
-		func() float64 { return float64(m.Relay.Lost()) })
+		func() float64 { return float64(m.Relay.LostStreams()) })
 	gauge("upstream_connected", "1 if each Envoy has a stream of the upstream xDS server.",
 		func() float64 {
 			if m.Relay.Status().State == relay.Connected {

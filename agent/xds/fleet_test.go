@@ -290,7 +290,7 @@ func TestFleet_StrangersDoNotUseUpTheRate(t *testing.T) {
 
 // busyObserver counts the responses that are made at the same time.
 type busyObserver struct {
-	nobody
+	noopObserver
 	now, most, all atomic.Int64
 }
 

@@ -60,11 +60,11 @@ func (p Push) Names() []string {
 	return names
 }
 
-type nobody struct{}
+type noopObserver struct{}
 
-func (nobody) Connected(Stream)                   {}
-func (nobody) Disconnected(Stream, error)         {}
-func (nobody) Pushed(Stream, Push)                {}
-func (nobody) Accepted(Stream, string, string)    {}
-func (nobody) Refused(Stream, Refusal)            {}
-func (nobody) Recovered(Stream, string, []string) {}
+func (noopObserver) Connected(Stream)                   {}
+func (noopObserver) Disconnected(Stream, error)         {}
+func (noopObserver) Pushed(Stream, Push)                {}
+func (noopObserver) Accepted(Stream, string, string)    {}
+func (noopObserver) Refused(Stream, Refusal)            {}
+func (noopObserver) Recovered(Stream, string, []string) {}

@@ -198,7 +198,7 @@ func NewServer(options Options) (*Server, error) {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
 	if s.observer == nil {
-		s.observer = nobody{}
+		s.observer = noopObserver{}
 	}
 	return s, nil
 }

@@ -32,13 +32,13 @@ type liveProblems struct {
 	found   []discovery.Problem
 }
 
-// liveFilter selects the cluster statistics that explain.Live needs.
+// liveFilter selects the cluster statistics that explain.LiveState needs.
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
 	`ssl\.(handshake|fail_verify_error|fail_verify_san|connection_error))$`
 
 // counted returns the live epoch's statistics by cluster name, or nil if they are unavailable.
 // Clusters whose membership_total [telemetry] excludes are missing.
-func (o *Mesh) counted(ctx context.Context) map[string]explain.Live {
+func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveState {
 	live, ok := o.Proxy.Epoch()
 	if !ok || live.AdminLost {
 		return nil
@@ -52,15 +52,15 @@ func (o *Mesh) counted(ctx context.Context) map[string]explain.Live {
 	return countedOf(stats)
 }
 
-func countedOf(stats map[string]uint64) map[string]explain.Live {
-	all := map[string]explain.Live{}
+func countedOf(stats map[string]uint64) map[string]explain.LiveState {
+	all := map[string]explain.LiveState{}
 	for name, total := range stats {
 		cluster, ok := strings.CutSuffix(name, ".membership_total")
 		if !ok {
 			continue
 		}
 		count := func(field string) uint64 { return stats[cluster+"."+field] }
-		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.Live{
+		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.LiveState{
 			Endpoints: total, Resolved: count("update_success")+count("update_failure") > 0,
 			Handshakes: count("ssl.handshake"), Untrusted: count("ssl.fail_verify_error"),
 			OtherName: count("ssl.fail_verify_san"), Faulty: count("ssl.connection_error"),

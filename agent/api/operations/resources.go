@@ -72,7 +72,7 @@ func (o Resources) ResourceTypes(ctx context.Context) ([]api.ResourceType, error
 }
 
 // relayedType describes a type that comes from the upstream server or its cache.
-func relayedType(number int, t relay.Type) api.ResourceType {
+func relayedType(number int, t relay.TypeStatus) api.ResourceType {
 	shown := api.ResourceType{Epoch: number, Type: t.URL, Version: t.Version,
 		Resources: t.Resources, State: "accepted", Since: t.Accepted, Source: "upstream",
 		Refused: t.Refused, RefusedVersion: t.RefusedVersion}

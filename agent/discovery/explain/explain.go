@@ -56,7 +56,7 @@ type Proxy struct {
 	// Refused returns why Envoy refused a resource, "" if it did not. The function may be nil.
 	Refused func(resource.Key) string
 	// Live has statistics of the running Envoy, by cluster; nil if unknown.
-	Live map[string]Live
+	Live map[string]LiveState
 	// Identity is the SPIFFE ID of the proxy's certificate; "" if unknown.
 	Identity string
 	// Peer returns the mode of mutual TLS of an endpoint of a cluster. The function may be nil.
@@ -68,7 +68,7 @@ type Proxy struct {
 
 // State holds what only a running agent knows of a proxy.
 type State struct {
-	Live     map[string]Live // statistics of the running Envoy; see Proxy.Live
+	Live     map[string]LiveState // statistics of the running Envoy; see Proxy.Live
 	Identity string
 }
 

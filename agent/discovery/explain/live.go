@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Live has statistics of a cluster in a running Envoy since its start.
-type Live struct {
+// LiveState has statistics of a cluster in a running Envoy since its start.
+type LiveState struct {
 	Endpoints  uint64 // current number of the cluster's endpoints
 	Resolved   bool   // the DNS names were looked up at least once, successfully or not
 	Handshakes uint64 // number of successful TLS handshakes
@@ -26,9 +26,9 @@ type Finding struct {
 	Rule         bool // the fix concerns the DestinationRule, not the ServiceEntry
 }
 
-// Unresolved returns the finding for a cluster whose DNS names have no address; nil if they have
-// one.
-func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
+// CheckEndpoints returns the finding for a cluster whose DNS names have no address; nil if they
+// have one.
+func (l LiveState) CheckEndpoints(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, locality := range c.GetLoadAssignment().GetEndpoints() {
 		for _, ep := range locality.LbEndpoints {
@@ -43,9 +43,9 @@ func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 		Fix: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
 }
 
-// Untrusting returns the finding for a cluster of whose TLS handshakes some failed and none
-// succeeded; nil for other clusters.
-func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
+// CheckTLS returns the finding for a cluster whose TLS handshakes have failed without any success;
+// nil for any other cluster.
+func (l LiveState) CheckTLS(c *clusterv3.Cluster) *Finding {
 	found := &Finding{Rule: true}
 	var why string
 	switch {
@@ -70,7 +70,8 @@ func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 }
 
 // Findings returns the findings of all clusters, by the cluster's resource.
-func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.Resource][]Finding {
+func Findings(resources *resource.Snapshot,
+	live map[string]LiveState) map[*resource.Resource][]Finding {
 	found := map[*resource.Resource][]Finding{}
 	for name, r := range resources.Set(resource.ClusterType) {
 		counted, known := live[name]
@@ -82,7 +83,7 @@ func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.
 		if err != nil {
 			continue // never happens: this program encoded the cluster
 		}
-		for _, f := range []*Finding{counted.Unresolved(c), counted.Untrusting(c)} {
+		for _, f := range []*Finding{counted.CheckEndpoints(c), counted.CheckTLS(c)} {
 			if f != nil {
 				found[r] = append(found[r], *f)
 			}

@@ -34,8 +34,9 @@ type revertedMesh struct {
 	Message string `json:"message"`
 }
 
-// Message returns the error with which Envoy refused an object; "" if the object was not reverted.
-func (r *Reverted) Message(o *object.Object) string {
+// ObjectError returns the error with which Envoy refused an object; "" if the object was not
+// reverted.
+func (r *Reverted) ObjectError(o *object.Object) string {
 	if r != nil {
 		for version, message := range r.versions {
 			if object.Equal(version, o) {
@@ -46,9 +47,9 @@ func (r *Reverted) Message(o *object.Object) string {
 	return ""
 }
 
-// MeshMessage returns the error with which Envoy refused a text of MeshConfig; "" if it was not
+// MeshError returns the error with which Envoy refused a text of MeshConfig; "" if it was not
 // reverted.
-func (r *Reverted) MeshMessage(text []byte) string {
+func (r *Reverted) MeshError(text []byte) string {
 	if r == nil || r.mesh == nil || !bytes.Equal(r.mesh.Text, text) {
 		return ""
 	}

@@ -17,7 +17,7 @@ func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 	if path == "" {
 		return mesh.Default(), nil, nil
 	}
-	content, err := store.ReadAll(path)
+	content, err := store.ReadFile(path)
 	if err != nil {
 		return nil, nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error,
 			Message: err.Error(), Fix: "create it or take it out of [discovery] mesh_config_file"}}
@@ -32,7 +32,7 @@ func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 // Parse does what Read does, with the text of a file.
 func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
-	problems := store.Message(path, content, in, func() []object.Finding {
+	problems := store.DecodeMessage(path, content, in, func() []object.Finding {
 		c := &checker{}
 		c.mesh(in)
 		return c.findings

@@ -133,9 +133,9 @@ func compare(path string, want, got any) []string {
 	return differences
 }
 
-// Steps returns texts for a sequence of changes: in each, one object is removed and another one is
-// added again, and all move by a line.
-func (m *Mesh) Steps() []string {
+// History returns the texts of a sequence of changes. Each change removes one object, adds another
+// one again, and moves all objects by a line.
+func (m *Mesh) History() []string {
 	objects := strings.SplitAfter(m.Text, "\n---\n")
 	without := func(i int) string {
 		i %= len(objects)

@@ -48,7 +48,7 @@ func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
 		w.addHostsOf(address, hosts)
 	}
 	for _, address := range entryAddresses(c.New) {
-		insert(w.addresses, address, c.New, object.Age)
+		insert(w.addresses, address, c.New, object.CompareAge)
 		w.addHostsOf(address, hosts)
 	}
 }

@@ -84,7 +84,7 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 
 // PeerMode returns the mode of mutual TLS that the PeerAuthentications set for an endpoint.
 func (s *Service) PeerMode(e Endpoint) PeerMode {
-	return s.peers.of(s.Namespace, e.Labels).Of(e.Port)
+	return s.peers.of(s.Namespace, e.Labels).PortMode(e.Port)
 }
 
 // Accounts returns the service accounts of the service's endpoints.

@@ -62,7 +62,7 @@ func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string
 	peers := w.PeerPolicy(proxy)
 	sections["peers"] = "default: " + mode(peers.Default) + "\n"
 	for _, port := range slices.Sorted(maps.Keys(peers.Ports)) {
-		sections["peers"] += fmt.Sprintf("%d: %s\n", port, mode(peers.Of(port)))
+		sections["peers"] += fmt.Sprintf("%d: %s\n", port, mode(peers.PortMode(port)))
 	}
 	for _, s := range peers.Shadowed {
 		sections["peers"] += fmt.Sprintf("shadowed: %s by %s\n", name(s.Object), name(s.By))
@@ -209,7 +209,7 @@ func routing(t *testing.T, r *model.Routing) string {
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before := contentOf(t, m.World, proxy)
-		for i, text := range m.Steps() {
+		for i, text := range m.History() {
 			touched := m.Replace(text)
 			after := contentOf(t, m.World, proxy)
 			if diff := cmp.Diff(contentOf(t, m.Fresh(), proxy), after); diff != "" {

@@ -13,7 +13,7 @@ import (
 func replace(list []*object.Object, c object.Change) []*object.Object {
 	list = slices.DeleteFunc(slices.Clone(list), func(o *object.Object) bool { return o == c.Old })
 	if c.New != nil {
-		at, _ := slices.BinarySearchFunc(list, c.New, object.Age)
+		at, _ := slices.BinarySearchFunc(list, c.New, object.CompareAge)
 		list = slices.Insert(list, at, c.New)
 	}
 	return list

@@ -65,9 +65,9 @@ const NetworkLabel = "topology.istio.io/network"
 // of slashes.
 const LocalityLabel = "istio-locality"
 
-// OfOneProxy reports whether a metadata key identifies a single proxy. Resources that depend on
+// IsPerProxyKey reports whether a metadata key identifies a single proxy. Resources that depend on
 // such a key cannot be shared.
-func OfOneProxy(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
+func IsPerProxyKey(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
 
 // Interception is the mode in which connections are redirected to the proxy.
 type Interception string

@@ -63,8 +63,8 @@ func (p PeerPolicy) Origins() []resource.Origin {
 // Precedence is an object without effect, and the object By that has precedence over it.
 type Precedence struct{ Object, By *object.Object }
 
-// Of returns the mode of mutual TLS of a port.
-func (p PeerPolicy) Of(port uint32) PeerMode {
+// PortMode returns the mode of mutual TLS of a port.
+func (p PeerPolicy) PortMode(port uint32) PeerMode {
 	if mode, ok := p.Ports[port]; ok {
 		return mode
 	}

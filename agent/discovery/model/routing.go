@@ -136,7 +136,7 @@ func (r *Routing) each(host, gateway func(string)) {
 	}
 }
 
-func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
+func byAge(a, b *Routing) int { return object.CompareAge(a.Object, b.Object) }
 
 // Requests returns the VirtualServices for requests to a host from sidecars of a namespace, by
 // precedence. They are those that name the host, else those with the narrowest pattern that

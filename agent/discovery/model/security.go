@@ -47,7 +47,7 @@ func (p policies) change(c object.Change) {
 	}
 	if c.New != nil {
 		for _, key := range policyPairs(c.New) {
-			insert(p, key, c.New, object.Age)
+			insert(p, key, c.New, object.CompareAge)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 				}
 			}
 		}
-		slices.SortFunc(all[first:], object.Age)
+		slices.SortFunc(all[first:], object.CompareAge)
 	}
 	return all
 }
@@ -117,10 +117,10 @@ func (w *World) Selected(o *object.Object, node Node) bool {
 		o.Namespace == "") && Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
 }
 
-// Secured reports whether a change affects the AuthorizationPolicies or RequestAuthentications of a
-// proxy, or the key sets that these use.
-func (w *World) Secured(touched Touched, node Node) bool {
-	tokens := touched.KeySets && len(w.TokenRules(node)) > 0
+// AffectsSecurity reports whether a change affects the AuthorizationPolicies or
+// RequestAuthentications of a proxy, or the key sets that these use.
+func (w *World) AffectsSecurity(touched Touched, node Node) bool {
+	tokens := touched.KeySets && len(w.JWTRules(node)) > 0
 	return tokens || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
 		return w.Selected(o, node)
 	})

@@ -74,7 +74,7 @@ func TestWorld_SecurityPolicies(t *testing.T) {
 		var names []string
 		for _, o := range w.SecurityPolicies(test.kind, node) {
 			names = append(names, o.Name)
-			if !w.Secured(model.Touched{Policies: []*object.Object{o}}, node) {
+			if !w.AffectsSecurity(model.Touched{Policies: []*object.Object{o}}, node) {
 				t.Errorf("a change of %s is not one for %+v", o.Name, node)
 			}
 		}
@@ -90,7 +90,7 @@ func TestWorld_SecurityPolicies(t *testing.T) {
 	for node, affected := range map[*model.Node]bool{&selected: true,
 		{Namespace: "shop", Labels: map[string]string{"app": "b"}}: true,
 		{Namespace: "shop", Labels: map[string]string{"app": "c"}}: false} {
-		if w.Secured(touched, *node) != affected {
+		if w.AffectsSecurity(touched, *node) != affected {
 			t.Errorf("affected: %v, want %v: %+v", !affected, affected, node)
 		}
 	}

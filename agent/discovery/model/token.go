@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/jwks"
 )
 
-// TokenRule is a rule of a RequestAuthentication, with its origin.
-type TokenRule struct {
+// JWTRule is a rule of a RequestAuthentication, with its origin.
+type JWTRule struct {
 	*security.JWTRule
 	Object *object.Object
 	Field  string // path of the rule in Object
@@ -21,33 +21,33 @@ type TokenRule struct {
 
 // Source returns from where the key set of the rule is fetched; ok is false if the rule contains
 // the key set.
-func (r TokenRule) Source() (from jwks.Source, ok bool) {
+func (r JWTRule) Source() (from jwks.Source, ok bool) {
 	return jwks.SourceOf(r.Issuer, r.JwksUri), r.Jwks == ""
 }
 
-// TokenRules returns the rules of the RequestAuthentications of a proxy, sorted by issuer. As in
+// JWTRules returns the rules of the RequestAuthentications of a proxy, sorted by issuer. As in
 // Istio, rules with the same issuer are ordered: those of the proxy's namespace precede those of
 // the root namespace.
-func (w *World) TokenRules(node Node) []TokenRule {
-	var own, root []TokenRule
+func (w *World) JWTRules(node Node) []JWTRule {
+	var own, root []JWTRule
 	for _, o := range w.SecurityPolicies(object.RequestAuthentication, node) {
 		if o.Namespace == node.Namespace {
-			own = append(own, tokenRules(o)...)
+			own = append(own, jwtRules(o)...)
 		} else {
-			root = append(root, tokenRules(o)...)
+			root = append(root, jwtRules(o)...)
 		}
 	}
 	all := slices.Concat(own, root)
-	slices.SortStableFunc(all, func(a, b TokenRule) int {
+	slices.SortStableFunc(all, func(a, b JWTRule) int {
 		return strings.Compare(a.Issuer, b.Issuer)
 	})
 	return all
 }
 
-func tokenRules(o *object.Object) []TokenRule {
-	var all []TokenRule
+func jwtRules(o *object.Object) []JWTRule {
+	var all []JWTRule
 	for i, rule := range o.Spec.(*security.RequestAuthentication).JwtRules {
-		all = append(all, TokenRule{rule, o, fmt.Sprintf("jwtRules[%d]", i)})
+		all = append(all, JWTRule{rule, o, fmt.Sprintf("jwtRules[%d]", i)})
 	}
 	return all
 }
@@ -61,7 +61,7 @@ func (w *World) KeySources() map[jwks.Source]time.Duration {
 			if o.Kind != object.RequestAuthentication {
 				continue
 			}
-			for _, rule := range tokenRules(o) {
+			for _, rule := range jwtRules(o) {
 				if from, ok := rule.Source(); ok {
 					all[from] = max(all[from], rule.Timeout.AsDuration())
 				}
@@ -76,7 +76,7 @@ func (w *World) KeySources() map[jwks.Source]time.Duration {
 func (w *World) SetKeySets(keys func(jwks.Source) string) { w.keySets = keys }
 
 // KeySet returns the key set of a rule, or jwks.NoKeys while it is unknown.
-func (w *World) KeySet(rule TokenRule) string {
+func (w *World) KeySet(rule JWTRule) string {
 	from, fetched := rule.Source()
 	if !fetched {
 		return rule.Jwks
@@ -89,7 +89,7 @@ func (w *World) KeySet(rule TokenRule) string {
 	return jwks.NoKeys()
 }
 
-// Names reports whether a ServiceEntry names a host or address exactly, not by a pattern.
-func (w *World) Names(host string) bool {
+// HasExactHost reports whether a ServiceEntry names a host or address exactly, not by a pattern.
+func (w *World) HasExactHost(host string) bool {
 	return len(w.entries[host])+len(w.addresses[host]) > 0
 }

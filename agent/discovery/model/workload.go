@@ -54,7 +54,7 @@ func Healthy(o *object.Object) bool {
 }
 
 func byName(a, b *object.Object) int {
-	return cmp.Or(cmp.Compare(a.Name, b.Name), object.Age(a, b))
+	return cmp.Or(cmp.Compare(a.Name, b.Name), object.CompareAge(a, b))
 }
 
 // change updates the index for a change of a WorkloadEntry, and returns the ServiceEntries that
@@ -98,7 +98,7 @@ func (w workloads) choose(c object.Change) {
 		remove(w.selectors, firstPair(c.Old), c.Old)
 	}
 	if c.New != nil && hasSelector(c.New) {
-		insert(w.selectors, firstPair(c.New), c.New, object.Age)
+		insert(w.selectors, firstPair(c.New), c.New, object.CompareAge)
 	}
 }
 

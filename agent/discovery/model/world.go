@@ -136,7 +136,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 				services[host] = struct{}{}
 			}
 			for _, host := range serviceHosts(c.New) {
-				insert(w.entries, host, c.New, object.Age)
+				insert(w.entries, host, c.New, object.CompareAge)
 				services[host] = struct{}{}
 			}
 		case object.DestinationRule:
@@ -147,7 +147,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 			}
 			if c.New != nil {
 				host := w.ruleHost(c.New)
-				insert(w.ruleObjects, host, c.New, object.Age)
+				insert(w.ruleObjects, host, c.New, object.CompareAge)
 				rules[host] = struct{}{}
 			}
 		case object.VirtualService:

@@ -44,8 +44,9 @@ type Object struct {
 	Routes []int
 }
 
-// In returns the object with another default namespace. It returns o itself if nothing changes.
-func (o *Object) In(namespace string) *Object {
+// WithNamespace returns the object with the given default namespace. It returns o itself if nothing
+// changes.
+func (o *Object) WithNamespace(namespace string) *Object {
 	if !o.Defaulted || o.Namespace == namespace {
 		return o
 	}
@@ -66,7 +67,7 @@ func (c Change) Newest() *Object {
 }
 
 // Compare orders changes by the age of their objects.
-func (c Change) Compare(d Change) int { return Age(c.Newest(), d.Newest()) }
+func (c Change) Compare(d Change) int { return CompareAge(c.Newest(), d.Newest()) }
 
 // Equal reports whether two objects have the same content, whatever their file and line. A nil
 // object equals only nil.
@@ -98,9 +99,9 @@ func (o *Object) RouteOrigin(index int) resource.Origin {
 	return origin
 }
 
-// Age compares objects by age, the oldest first: by creation time (zero first), then by file, then
-// by position.
-func Age(a, b *Object) int {
+// CompareAge compares objects by age, the oldest first: by creation time (zero first), then by
+// file, then by position.
+func CompareAge(a, b *Object) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.File, b.File),
 		cmp.Compare(a.Line, b.Line),
 		cmp.Compare(a.Index, b.Index))

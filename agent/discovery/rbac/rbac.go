@@ -60,15 +60,15 @@ const (
 	requestPath   = "path"
 )
 
-// Known reports whether a condition of a rule may have the key.
-func Known(key string) bool {
+// SupportsKey reports whether a condition of a rule may have the key.
+func SupportsKey(key string) bool {
 	return ofPermission(key) || slices.Contains([]string{sourceIP, remoteIP, sourceNamespace,
 		sourceAccount, sourceTrustDomain, sourcePrincipal, requestPrincipal, requestAudiences,
-		requestPresenter}, key) || Named(key)
+		requestPresenter}, key) || IsNamedKey(key)
 }
 
-// Named reports whether a key contains a name in brackets, such as request.headers[NAME].
-func Named(key string) bool {
+// IsNamedKey reports whether a key contains a name in brackets, such as request.headers[NAME].
+func IsNamedKey(key string) bool {
 	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
 		strings.HasPrefix(key, filterMetadata)
 }
@@ -201,8 +201,8 @@ func each[T any](values []string, with logic[T], match func(value string) T) T {
 	return with.or(parts...)
 }
 
-// Never returns a policy that matches nothing, for an AuthorizationPolicy without rules.
-func Never() *rbacv3.Policy {
+// MatchNothing returns a policy that matches nothing, for an AuthorizationPolicy without rules.
+func MatchNothing() *rbacv3.Policy {
 	return &rbacv3.Policy{Permissions: []*rbacv3.Permission{permissions.not(permissions.any)},
 		Principals: []*rbacv3.Principal{principals.not(principals.any)}}
 }

@@ -27,7 +27,7 @@ func (s *Store) rank(path string) (source string, rank int) {
 func (s *Store) compareCandidates(a, b *object.Object) int {
 	_, i := s.rank(a.File)
 	_, j := s.rank(b.File)
-	return cmp.Or(cmp.Compare(i, j), object.Age(a, b))
+	return cmp.Or(cmp.Compare(i, j), object.CompareAge(a, b))
 }
 
 // reconcile updates the objects in force and returns the changes; before has the earlier ones.

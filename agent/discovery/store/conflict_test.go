@@ -94,7 +94,7 @@ func (f *files) follow(what string, objects map[object.Key]*object.Object, chang
 		}
 	}
 	var got, want []string
-	for _, o := range slices.SortedFunc(maps.Values(objects), object.Age) {
+	for _, o := range slices.SortedFunc(maps.Values(objects), object.CompareAge) {
 		got = append(got, o.String())
 	}
 	for _, o := range f.store.Objects("ns") {

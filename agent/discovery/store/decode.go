@@ -33,7 +33,7 @@ type decoder struct {
 	// accepts 64-bit numbers as text, as other xDS servers send them in protobuf's JSON
 	wide     bool
 	envoy    bool // decodes messages of Envoy's API; see Envoy
-	seconds  bool // accepts only durations in seconds; see EnvoyStrictly
+	seconds  bool // accepts only durations in seconds; see DecodeEnvoyStrict
 	unlinked []Unlinked
 	unknowns []bool // with envoy: whether each of problems is Unknown
 	// someUnknown reports whether one of problems is Unknown.

@@ -31,28 +31,28 @@ type Unlinked struct {
 	Value *structpb.Struct
 }
 
-// Envoy decodes a JSON value in an EnvoyFilter into a message of Envoy's API. at is the path of the
-// value. Durations in Go's syntax are valid. A packed message whose type is not linked is passed on
-// as a TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as that type.
-// After an error other than Unknown, the message must not be used. It does not contain fields that
-// are Unknown.
-func Envoy(value any, into proto.Message, at string) ([]object.Finding, []Unlinked) {
-	return decodeEnvoy(&decoder{}, value, into, at)
+// DecodeEnvoy decodes a JSON value in an EnvoyFilter into a message of Envoy's API. field is the path
+// of the value. Durations in Go's syntax are valid. A packed message whose type is not linked is
+// passed on as a TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as
+// that type. After an error other than Unknown, the message must not be used. It does not contain
+// fields that are Unknown.
+func DecodeEnvoy(value any, into proto.Message, field string) ([]object.Finding, []Unlinked) {
+	return decodeEnvoyWith(&decoder{}, value, into, field)
 }
 
-// EnvoyStrictly does what Envoy does, but accepts only durations in protobuf's JSON form, as Envoy
-// itself does.
-func EnvoyStrictly(value any, into proto.Message, at string) ([]object.Finding, []Unlinked) {
-	return decodeEnvoy(&decoder{seconds: true}, value, into, at)
+// DecodeEnvoyStrict is like DecodeEnvoy, but accepts only durations in protobuf's JSON form, as
+// Envoy itself does.
+func DecodeEnvoyStrict(value any, into proto.Message, field string) ([]object.Finding, []Unlinked) {
+	return decodeEnvoyWith(&decoder{seconds: true}, value, into, field)
 }
 
-func decodeEnvoy(d *decoder, value any, into proto.Message, at string) ([]object.Finding,
+func decodeEnvoyWith(d *decoder, value any, into proto.Message, field string) ([]object.Finding,
 	[]Unlinked) {
 	d.protobuf, d.envoy = true, true
-	d.problemAt = func(_ int, field string) object.Problem { return object.Problem{Field: field} }
+	d.problemAt = func(_ int, at string) object.Problem { return object.Problem{Field: at} }
 	var root *path
-	if at != "" {
-		root = &path{name: at}
+	if field != "" {
+		root = &path{name: field}
 	}
 	d.message(nodeOf(value), into.ProtoReflect(), root, 0)
 	findings := make([]object.Finding, len(d.problems))

@@ -33,9 +33,9 @@ type Batch struct {
 	All    bool // Inputs are complete: all other inputs of the source are removed
 }
 
-// Take applies batches in order. As with files, the last good version of an invalid object stays in
-// force, and an invalid policy without one is replaced by a denial.
-func (s *Store) Take(batches []Batch) []object.Change {
+// ApplyBatches applies batches in order. As with files, the last good version of an invalid object
+// stays in force, and an invalid policy without one is replaced by a denial.
+func (s *Store) ApplyBatches(batches []Batch) []object.Change {
 	inputs := map[string]Input{}
 	for _, b := range batches {
 		if b.All {

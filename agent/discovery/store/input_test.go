@@ -35,7 +35,7 @@ func (i *inputs) take(source string, all bool, texts ...string) []object.Change 
 		}
 		b.Inputs = append(b.Inputs, in)
 	}
-	return i.store.Take([]Batch{b})
+	return i.store.ApplyBatches([]Batch{b})
 }
 
 // service returns an input of a registry with one service.
@@ -112,7 +112,7 @@ func TestTake_PrecedenceOfSources(t *testing.T) {
 func TestTake_ServicesOfRegistries(t *testing.T) {
 	i := newInputs(t)
 	take := func(source string, all bool, inputs ...Input) []object.Change {
-		return i.store.Take([]Batch{{Source: source, Inputs: inputs, All: all}})
+		return i.store.ApplyBatches([]Batch{{Source: source, Inputs: inputs, All: all}})
 	}
 	i.expect("the later registry", take("consul-2", true, service("consul-2:web", "web.test", "10.0.0.2")),
 		"service:web.test: - → web.test")

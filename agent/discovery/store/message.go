@@ -14,10 +14,10 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Message decodes a file with a single YAML document into a message. If decoding succeeds, it calls
-// check to validate the message. It returns all problems with their lines. If one of them is an
-// error, the message must not be used.
-func Message(file string, content []byte, into proto.Message,
+// DecodeMessage decodes a file with a single YAML document into a message. If decoding succeeds, it
+// calls check to validate the message. It returns all problems with their lines. If one of them is
+// an error, the message must not be used.
+func DecodeMessage(file string, content []byte, into proto.Message,
 	check func() []object.Finding) []object.Problem {
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	var root, next yaml.Node
@@ -57,8 +57,8 @@ func Message(file string, content []byte, into proto.Message,
 	return d.problems
 }
 
-// ReadAll reads a file with the limits of a store: it must be a regular file of limited size.
-func ReadAll(path string) ([]byte, error) {
+// ReadFile reads a file with the limits of a store: it must be a regular file of limited size.
+func ReadFile(path string) ([]byte, error) {
 	content, err := readAll(path, &file{})
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)

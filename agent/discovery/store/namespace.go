@@ -16,7 +16,7 @@ func (s *Store) SetNamespace(namespace string) {
 		all = slices.Clone(all)
 		for i, o := range all {
 			if moved[o] == nil {
-				moved[o] = o.In(namespace)
+				moved[o] = o.WithNamespace(namespace)
 			}
 			all[i] = moved[o]
 		}
@@ -55,7 +55,7 @@ func (s *Store) Objects(namespace string) []*object.Object {
 			if s.owner(o) != nil {
 				continue
 			}
-			o = o.In(namespace)
+			o = o.WithNamespace(namespace)
 			if known := first[o.Key]; known == nil || s.compareCandidates(o, known) < 0 {
 				first[o.Key] = o
 			}
@@ -73,6 +73,6 @@ func (s *Store) Objects(namespace string) []*object.Object {
 			}
 		}
 	}
-	slices.SortFunc(all, object.Age)
+	slices.SortFunc(all, object.CompareAge)
 	return all
 }

@@ -22,7 +22,8 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	f.store.Load()
 	inForce := func(namespace string) string {
 		var all []string
-		for _, o := range slices.SortedFunc(slices.Values(f.store.Objects(namespace)), object.Age) {
+		objects := slices.Values(f.store.Objects(namespace))
+		for _, o := range slices.SortedFunc(objects, object.CompareAge) {
 			all = append(all, o.Namespace+"/"+o.Name)
 		}
 		return strings.Join(all, " ")

@@ -102,7 +102,7 @@ func (s *Store) With(p Proposal) *Store {
 		rest := *known
 		rest.objects = nil
 		for _, o := range known.objects {
-			if o = o.In(p.namespace); !p.objects[o.Key] {
+			if o = o.WithNamespace(p.namespace); !p.objects[o.Key] {
 				rest.objects = append(rest.objects, o)
 			}
 		}

@@ -124,7 +124,7 @@ func New(options Options) *Store {
 		s.expectFolders(options.Folders)
 	}
 	for _, o := range options.LastGood {
-		s.held[o.File] = append(s.held[o.File], o.In(options.Namespace))
+		s.held[o.File] = append(s.held[o.File], o.WithNamespace(options.Namespace))
 	}
 	s.restore(options.Away)
 	return s

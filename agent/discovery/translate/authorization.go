@@ -38,11 +38,11 @@ type Authorization struct {
 	Origins     []resource.Origin
 	Problems    []object.Problem
 	Reads       []string // sorted hosts of the external authorizers
-	Authorizers []Authorizer
+	Authorizers []ExternalAuthorizer
 }
 
-// Authorizer is an external authorizer that a policy needs, identified by its host.
-type Authorizer struct {
+// ExternalAuthorizer is an external authorizer that a policy needs, identified by its host.
+type ExternalAuthorizer struct {
 	Policy *object.Object
 	Host   string
 }
@@ -176,7 +176,7 @@ func addRules(rules *rbacv3.RBAC, o *object.Object, prefix string, t rbac.Transl
 		}
 	}
 	if len(all) == 0 {
-		rules.Policies[ruleName(o, prefix, 0)] = rbac.Never()
+		rules.Policies[ruleName(o, prefix, 0)] = rbac.MatchNothing()
 	}
 }
 
@@ -215,7 +215,7 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 			continue
 		}
 		for _, o := range byProvider[name] {
-			a.Authorizers = append(a.Authorizers, Authorizer{o, host})
+			a.Authorizers = append(a.Authorizers, ExternalAuthorizer{o, host})
 		}
 		if err := a.external(w.Mesh().Authorizers[name], name, cluster, host, requests,
 			connections); err != nil {

@@ -38,7 +38,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 		whole := route // a copy for names that no route has on any of the subnets
 		whole.ServerNames = nil
 		for _, name := range names {
-			if !CanServerName(name) {
+			if !CanMatchSNI(name) {
 				problems = append(problems, route.Object.Warning(route.Field,
 					fmt.Sprintf("Envoy cannot tell %s by the server name of TLS", name),
 					"write the whole first label as *"))

@@ -111,7 +111,7 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 
 // precedence describes why the first object takes precedence over the second.
 func precedence(first, second *object.Object) string {
-	if object.Age(first, second) < 0 {
+	if object.CompareAge(first, second) < 0 {
 		return "older"
 	}
 	return "for this workload"

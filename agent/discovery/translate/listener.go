@@ -98,8 +98,8 @@ func inspectTLS(l *listenerv3.Listener) {
 	l.ListenerFiltersTimeout = durationpb.New(0)
 }
 
-// CanServerName reports whether Envoy can match a host by SNI: an exact name, or a wildcard in
+// CanMatchSNI reports whether Envoy can match a host by SNI: an exact name, or a wildcard in
 // place of whole first labels.
-func CanServerName(host string) bool {
+func CanMatchSNI(host string) bool {
 	return !model.IsWildcard(host) || host == "*" || len(host) > 2 && host[1] == '.'
 }

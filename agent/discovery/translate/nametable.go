@@ -26,7 +26,7 @@ const (
 
 // NameTable returns the table with which a proxy's agent answers DNS queries (NDS). Services of
 // Kubernetes, in a domain such as cluster.local, have short names, too.
-func NameTable(names []model.Name, domain string) *resource.Resource {
+func NameTable(names []model.DNSName, domain string) *resource.Resource {
 	var table []byte
 	for _, n := range names {
 		var info []byte
@@ -53,7 +53,7 @@ func appendText(message []byte, field protowire.Number, text string) []byte {
 
 // kubernetesName returns the name and namespace of a service that is a Kubernetes Service: it comes
 // from a registry, whose objects have a colon in their names, and its host is in the domain.
-func kubernetesName(n model.Name, domain string) (short, namespace string, ok bool) {
+func kubernetesName(n model.DNSName, domain string) (short, namespace string, ok bool) {
 	rest, inDomain := strings.CutSuffix(n.Host, ".svc."+domain)
 	if !inDomain || !strings.Contains(n.Service.Oldest().Name, ":") {
 		return "", "", false

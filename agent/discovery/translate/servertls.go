@@ -128,9 +128,9 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	return out
 }
 
-// SpeaksAny reports whether there is a TLS version left for a gateway's server that is not below
-// the mesh's minimum. It does not check the server's own range.
-func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
+// HasTLSVersion reports whether a gateway's server can use any TLS version that is not below the
+// mesh's minimum. It does not check the server's own range.
+func HasTLSVersion(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return UsesMeshIdentity(in) ||
 		in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
 		lowestVersion(m.TLS) == tlsv3.TlsParameters_TLSv1_2 ||

@@ -32,7 +32,7 @@ type Tokens struct {
 // Authenticate translates the RequestAuthentications of a proxy. If Envoy would refuse the result,
 // every request is refused.
 func Authenticate(w *model.World, node model.Node) Tokens {
-	rules := w.TokenRules(node)
+	rules := w.JWTRules(node)
 	if len(rules) == 0 {
 		return Tokens{}
 	}
@@ -58,7 +58,7 @@ func Authenticate(w *model.World, node model.Node) Tokens {
 // verifyTokens returns the configuration for one or more rules. It accepts requests without a
 // token, and denies those with an invalid token. If several rules read the same header, a token
 // must satisfy one of them.
-func verifyTokens(rules []model.TokenRule, keys func(model.TokenRule) string,
+func verifyTokens(rules []model.JWTRule, keys func(model.JWTRule) string,
 	gateway bool) *jwtv3.JwtAuthentication {
 	config := &jwtv3.JwtAuthentication{BypassCorsPreflight: true,
 		Providers: map[string]*jwtv3.JwtProvider{}}
@@ -88,7 +88,7 @@ func verifyTokens(rules []model.TokenRule, keys func(model.TokenRule) string,
 func refuseRequests() *jwtv3.JwtAuthentication {
 	const name = "none"
 	return &jwtv3.JwtAuthentication{
-		Providers: map[string]*jwtv3.JwtProvider{name: provider(model.TokenRule{
+		Providers: map[string]*jwtv3.JwtProvider{name: provider(model.JWTRule{
 			JWTRule: &security.JWTRule{}}, jwks.NoKeys(), false)},
 		Rules: []*jwtv3.RequirementRule{{Match: everything(),
 			RequirementType: &jwtv3.RequirementRule_Requires{Requires: &jwtv3.JwtRequirement{
@@ -102,7 +102,7 @@ func anyRequirement(of ...*jwtv3.JwtRequirement) *jwtv3.JwtRequirement {
 
 // provider returns the configuration by which Envoy verifies the tokens of a rule. For a gateway,
 // the route of a request is chosen again afterwards, because it may depend on claims.
-func provider(rule model.TokenRule, keys string, gateway bool) *jwtv3.JwtProvider {
+func provider(rule model.JWTRule, keys string, gateway bool) *jwtv3.JwtProvider {
 	spaced := append(slices.Clone(rule.SpaceDelimitedClaims), spacedClaims...)
 	slices.Sort(spaced)
 	out := &jwtv3.JwtProvider{Issuer: rule.Issuer, Audiences: rule.Audiences,

@@ -191,11 +191,11 @@ func (c *checker) condition(field string, when *security.Condition, custom bool)
 	case key == "":
 		c.fail(field+".key", "is missing", "write an attribute such as source.ip")
 		return
-	case !rbac.Known(key):
+	case !rbac.SupportsKey(key):
 		c.fail(field+".key", fmt.Sprintf("there is no attribute %q", key),
 			"write one of Istio's reference of authorization policy conditions")
 		return
-	case rbac.Named(key):
+	case rbac.IsNamedKey(key):
 		c.named(field+".key", key)
 	}
 	if custom && (whichCustomLacks[strings.TrimPrefix(key, "source.")+"s"] ||

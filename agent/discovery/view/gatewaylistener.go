@@ -80,7 +80,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 	var origins []resource.Origin
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
-		if !s.isPassthrough() && !translate.SpeaksAny(s.spec.Tls, v.world.Mesh()) {
+		if !s.isPassthrough() && !translate.HasTLSVersion(s.spec.Tls, v.world.Mesh()) {
 			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion",
 				fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can "+
 					"connect", s.spec.Tls.MaxProtocolVersion),
@@ -142,7 +142,7 @@ func (l *gatewayListener) addressInUse(v *View, name, by string) {
 // each other host.
 func (s server) serverNames() (names []string, problems []object.Problem) {
 	for _, host := range s.hostNames() {
-		if !translate.CanServerName(host) {
+		if !translate.CanMatchSNI(host) {
 			problems = append(problems,
 				s.problem("hosts", "Envoy cannot tell "+host+" by the server name of TLS",
 					"write the whole first label as *"))

@@ -99,7 +99,7 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 		cache := view.NewCache()
 		v := viewOf(t, m, proxy, cache)
 		v.Update(m.Everything())
-		for i, text := range m.Steps() {
+		for i, text := range m.History() {
 			touched := m.Replace(text)
 			cache.Drop(touched)
 			v.Update(touched)
@@ -114,8 +114,8 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 
 func viewOf(t *testing.T, m *meshtest.Mesh, proxy model.Node, cache *view.Cache) *view.View {
 	t.Helper()
-	look := func(secrets []translate.FileSecret) []view.Held {
-		return make([]view.Held, len(secrets))
+	look := func(secrets []translate.FileSecret) []view.SecretFiles {
+		return make([]view.SecretFiles, len(secrets))
 	}
 	v, err := view.New(m.World, proxy, cache, look)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 type guards struct {
 	translate.Guards
 	reads       []string // hosts on which the filters depend
-	authorizers []translate.Authorizer
+	authorizers []translate.ExternalAuthorizer
 	made        bool
 	changed     bool // the filters were changed by the current update
 }
 
 // update translates the filters again if a change affects them.
 func (g *guards) update(v *View, touched model.Touched) {
-	g.changed = !g.made || v.world.Secured(touched, v.node) ||
+	g.changed = !g.made || v.world.AffectsSecurity(touched, v.node) ||
 		slices.ContainsFunc(g.reads, func(host string) bool {
 			_, ok := touched.Hosts[host]
 			return ok

@@ -103,7 +103,7 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []ser
 	var problems []object.Problem
 	byPort := map[uint32]inboundPort{}
 	slices.SortFunc(all, func(a, b served) int {
-		return cmp.Or(object.Age(a.service.Oldest(), b.service.Oldest()),
+		return cmp.Or(object.CompareAge(a.service.Oldest(), b.service.Oldest()),
 			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
 	})
 	for _, s := range all {

@@ -17,7 +17,7 @@ import (
 // effect.
 func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	node model.Node) (model.PeerMode, []object.Problem) {
-	mode := peers.Of(d.Port)
+	mode := peers.PortMode(d.Port)
 	d.peer, d.Mutual, d.Identity = mode, mode.Mode, node.Identity
 	var problems []object.Problem
 	if d.TLS != nil && mode.Object != nil && mode.Mode != model.Disable {
@@ -80,7 +80,7 @@ func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool)
 	own := map[uint16]model.PeerMode{}
 	ports, _ := s.inbound.ports(v, s.scope)
 	for _, d := range ports {
-		mode := policy.Of(d.Port)
+		mode := policy.PortMode(d.Port)
 		own[uint16(d.Port)] = mode
 		endpoint, err := netip.ParseAddrPort(d.Endpoint)
 		if err == nil && own[endpoint.Port()].Mode != model.Strict {
@@ -99,7 +99,7 @@ func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool)
 	return func(port uint16) (by resource.Origin, strict, isOwn bool) {
 		mode, isOwn := own[port]
 		if !isOwn {
-			mode = policy.Of(uint32(port))
+			mode = policy.PortMode(uint32(port))
 		}
 		if mode.Mode != model.Strict {
 			return by, false, isOwn

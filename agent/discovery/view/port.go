@@ -48,7 +48,7 @@ func (m member) class() model.Protocol {
 // older reports whether a member precedes another: by the age of the object that has the port, then
 // by host.
 func (m member) older(than member) bool {
-	if c := object.Age(m.port.Object, than.port.Object); c != 0 {
+	if c := object.CompareAge(m.port.Object, than.port.Object); c != 0 {
 		return c < 0
 	}
 	return m.service.Host < than.service.Host
@@ -58,7 +58,7 @@ func (m member) older(than member) bool {
 // problems.
 func (m member) listensLike(other member) bool {
 	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
-		other.port.Entry.Addresses) && object.Age(m.port.Object, other.port.Object) == 0 &&
+		other.port.Entry.Addresses) && object.CompareAge(m.port.Object, other.port.Object) == 0 &&
 		m.port.Object.Key == other.port.Object.Key &&
 		m.index() == other.index()
 }

@@ -23,10 +23,10 @@ type secrets struct {
 }
 
 // Inspect returns the state of the files of each secret, in the same order.
-type Inspect func([]translate.FileSecret) []Held
+type Inspect func([]translate.FileSecret) []SecretFiles
 
-// Held describes the files of a secret.
-type Held struct {
+// SecretFiles describes the files of a secret.
+type SecretFiles struct {
 	Fingerprint uint32   // hash that changes with the files' content; 0 if unknown
 	Unread      []string // files that were not read yet, because their file system does not answer
 	Missing     []string // files that do not exist

@@ -12,14 +12,14 @@ import (
 
 func TestSecrets_FilesOfASecret(t *testing.T) {
 	m, _ := meshtest.New(t, web+gateway)
-	var held view.Held
+	var held view.SecretFiles
 	looks := 0
-	look := func(secrets []translate.FileSecret) []view.Held {
+	look := func(secrets []translate.FileSecret) []view.SecretFiles {
 		looks++
 		if len(secrets) != 1 {
 			t.Fatalf("looks at %v", secrets)
 		}
-		return []view.Held{held}
+		return []view.SecretFiles{held}
 	}
 	v, err := view.New(m.World, router, view.NewCache(), look)
 	if err != nil {
@@ -36,14 +36,15 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 		t.Fatalf("the secret is %v after %d looks", first, looks)
 	}
 	for _, step := range []struct {
-		held      view.Held
+		held      view.SecretFiles
 		published bool
 		problem   string
 	}{
-		{view.Held{Missing: []string{"/etc/cert.pem"}}, true, "/etc/cert.pem does not exist"},
-		{view.Held{Denied: []string{"no one may read it"}}, true, "no one may read it"},
-		{view.Held{Unread: []string{"/etc/key.pem"}}, false, "/etc/key.pem could not be read yet"},
-		{view.Held{Fingerprint: 1}, true, ""},
+		{view.SecretFiles{Missing: []string{"/etc/cert.pem"}}, true, "/etc/cert.pem does not exist"},
+		{view.SecretFiles{Denied: []string{"no one may read it"}}, true, "no one may read it"},
+		{view.SecretFiles{Unread: []string{"/etc/key.pem"}}, false,
+			"/etc/key.pem could not be read yet"},
+		{view.SecretFiles{Fingerprint: 1}, true, ""},
 	} {
 		held = step.held
 		v.Reread(map[string]bool{"/etc/key.pem": true})

@@ -61,7 +61,7 @@ func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
 func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []string) {
 	scratch := store.New(store.Options{Namespace: "default", Validate: validate.Object,
 		Sources: []string{m.Name()}})
-	changes := scratch.Take([]store.Batch{{Source: m.Name(),
+	changes := scratch.ApplyBatches([]store.Batch{{Source: m.Name(),
 		Inputs: []store.Input{{Path: path, Text: text}}}})
 	for _, p := range scratch.Problems() {
 		if p.Severity == condition.Error {
