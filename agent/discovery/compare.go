@@ -25,10 +25,10 @@ type Text = store.Text
 // limit bytes in total.
 func ReadTexts(paths []string, limit int) ([]Text, error) { return store.ReadTexts(paths, limit) }
 
-// Comparison says what other files would change for a proxy.
+// Comparison contains what proposed files would change for a proxy.
 type Comparison struct {
 	Changes  []ResourceChange // changes, sorted by resource
-	Problems []Problem        // problems in the other files, or caused by them elsewhere
+	Problems []Problem        // problems in the proposed files, or caused by them elsewhere
 }
 
 // ResourceChange describes a resource that differs from the one that is served.
@@ -39,7 +39,7 @@ type ResourceChange struct {
 	By     resource.Origin // changed object that causes the difference; zero: unknown
 }
 
-// proposed is the configuration of a proxy with other files.
+// proposed is a proxy's configuration translated from the proposed files.
 type proposed struct {
 	before, after map[object.Key]*object.Object
 	problems      []Problem
@@ -112,7 +112,8 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		Problems: gather(problems, refused, nil)}, nil
 }
 
-// propose returns the configuration of a view with other files. Only Run may call it.
+// propose returns the configuration of a view translated from the proposed files. Only Run may call
+// it.
 func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

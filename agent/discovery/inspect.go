@@ -43,7 +43,7 @@ type certificateFile struct {
 	unwatch    func()
 
 	// Fields guarded by certificates.mu:
-	busy    bool          // a goroutine inspects the file
+	busy    bool          // a goroutine is inspecting the file
 	next    chan struct{} // closed at the end of the next inspection; nil: none is requested
 	overdue bool          // the file system did not answer in time
 
@@ -88,8 +88,8 @@ func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	}
 }
 
-// request requests an inspection of a file after all current ones. It returns a channel that is
-// closed once that is done. Callers hold mu.
+// request schedules an inspection of the file after the one in progress, if any. The returned
+// channel is closed when the scheduled inspection completes. Callers hold mu.
 func (c *certificates) request(file *certificateFile) <-chan struct{} {
 	if file.next == nil {
 		file.next = make(chan struct{})

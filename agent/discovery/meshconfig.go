@@ -105,8 +105,8 @@ func (s *Server) remesh(paths []string) {
 	}
 }
 
-// applyMesh applies the result of reading MeshConfig, and the settings. It reports whether the
-// effective MeshConfig has changed. Callers hold mu.
+// applyMesh applies the result of reading MeshConfig, together with the server's Settings. It
+// reports whether the effective MeshConfig has changed. Callers hold mu.
 func (s *Server) applyMesh(read meshRead) bool {
 	s.takeMesh(read)
 	changed := s.reconfigure()

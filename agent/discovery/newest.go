@@ -64,8 +64,9 @@ func (s *Server) Ended(stream uint64) {
 	s.reportProblems()
 }
 
-// dropOutdated deletes from a map of views those of a single proxy that has accepted resources of
-// another view since. Without calls of Accepted, as in a server for a fleet, no view is outdated.
+// dropOutdated deletes views of a single proxy from the map if the proxy has since accepted
+// resources of a newer view. Without calls of Accepted, as in a server for a fleet, no view is
+// outdated.
 func dropOutdated(views map[string]*served) {
 	newest := map[string]uint64{} // newest stream by proxy
 	for _, v := range views {

@@ -56,7 +56,8 @@ type Options struct {
 	TypedConfigs *typedconfig.Checker
 
 	// Served reports whether an earlier server may have served Files. If LastGood has no mark that
-	// the earlier server refused EnvoyFilters with unknown fields, such EnvoyFilters stay in force.
+	// the earlier server refused EnvoyFilters with unknown fields, EnvoyFilters with unknown fields
+	// remain in force.
 	Served bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096

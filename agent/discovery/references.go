@@ -121,8 +121,9 @@ func destinations(v *networking.VirtualService, each func(string, *networking.De
 // are reported. More are a fleet, whose proxies come and go.
 const mostNodes = 8
 
-// unselected returns the problems of Gateways that select none of the served proxies. If another
-// Gateway selects one, they are only notes, because the former are probably meant for other hosts.
+// unselected reports Gateways that select none of the served proxies. If another Gateway selects a
+// served proxy, the severity is only informational: the reported Gateways are probably for proxies
+// on other machines.
 func unselected(w *model.World, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil

@@ -69,8 +69,8 @@ func (s *Server) inheritRefusals(v *served) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
 
-// forgetRefusals drops the retained refusals of proxies that have had another view for longer than
-// idleAfter. Callers hold mu.
+// forgetRefusals drops retained refusals if their proxies have used, for longer than idleAfter, a
+// view that does not inherit them. Callers hold mu.
 func (s *Server) forgetRefusals(now time.Time) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool {
 		for _, v := range s.views {

@@ -60,8 +60,9 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	return all
 }
 
-// blamesOther reports whether a client's message is about another secret: it names a file of the
-// other one, and none of the secret refused. A client may refuse several secrets together.
+// blamesOther reports whether the client's message about a refused secret is due to a second secret:
+// it names a file of the second one, and none of the first. A client may refuse several secrets
+// together.
 func blamesOther(all map[resource.Key]*resource.Refused, of *resource.Refused) bool {
 	if of.Resource.Type != resource.SecretType || mentionsFile(of.Reason, of.Resource.Name) {
 		return false

@@ -39,7 +39,7 @@ type subscription struct {
 	node  model.Node // node of the proxy, with the addresses of its host
 	name  string     // name of the proxy; see proxyName
 	owner string     // identity of the proxy's client, or "none"
-	moved func()     // function to call when the feed may be another one
+	moved func()     // called when the feed may differ from the previous one
 
 	view *served        // current view; nil: none yet
 	own  *view.OwnPorts // ports that the host serves; nil: the view has the first address instead

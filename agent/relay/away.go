@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// conditionAway is active while an Envoy has no connection to the upstream server.
+// conditionAway is active while the relay has no connection to the upstream server for an Envoy.
 const conditionAway = "upstream-unreachable"
 
 // away identifies the current text of conditionAway. The condition's sentence shows the first error

@@ -35,8 +35,8 @@ const (
 	keepaliveMinimum  = 5 * time.Second // least interval between the pings of an Envoy
 )
 
-// share bounds the memory of the relay that a group of streams uses. Envoys have one share and all
-// other clients another, so that applications cannot exhaust the share of Envoys.
+// share bounds the memory of the relay that a group of streams uses. Envoys have one share and
+// clients that are no Envoys a second one, so that applications cannot exhaust the share of Envoys.
 type share struct {
 	nameBytes int   // bytes of the names and versions in the requests of one stream
 	streams   quota // number of concurrent streams of the group

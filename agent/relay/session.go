@@ -37,7 +37,7 @@ type session struct {
 	link     *link // current link; nil if there is none
 	opened   bool  // whether link is connected to upstream
 	events   chan event
-	retry    *time.Timer // time of the next connection attempt
+	retry    *time.Timer // fires at the next connection attempt
 	// patience ends the time that upstream has to respond: the cache serves afterwards.
 	patience *time.Timer
 	offline  bool // the cache serves the session

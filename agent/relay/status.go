@@ -28,7 +28,7 @@ type Status struct {
 	// Address is the address in use, or without a connection the last one. Before the first
 	// connection it has all addresses, separated by ", ".
 	Address string
-	Unused  []Unused // the other addresses, once one address was in use
+	Unused  []Unused // addresses that are not in use, once one address was in use
 }
 
 // errConnecting describes a connection attempt that has not ended yet.
@@ -50,7 +50,7 @@ func (s *Server) join(session *session) {
 	s.lastID++
 	session.id = s.lastID
 	s.sessions[session] = state{since: time.Now()}
-	s.show()
+	s.updateStatus()
 }
 
 func (s *Server) leave(session *session) {
@@ -62,7 +62,7 @@ func (s *Server) leave(session *session) {
 	delete(s.sessions, session)
 	s.left(session)
 	s.refusals.Ended(session.id)
-	s.show()
+	s.updateStatus()
 }
 
 // worse reports whether the state of a session is worse than that of another: the worst one becomes
@@ -87,13 +87,13 @@ func (s *Server) report(session *session, now state) {
 		now.since = time.Now()
 	}
 	s.sessions[session] = now
-	s.show()
+	s.updateStatus()
 }
 
-// show derives Status and the condition from the worst session: one that the cache serves, else one
-// that is not connected, among equals the one that is disconnected for longest. Status is Connected
-// only if all sessions are. Callers hold mu.
-func (s *Server) show() {
+// updateStatus derives Status and the condition from the worst session. Sessions served from the
+// cache are worst, then disconnected ones; of equal sessions, the one disconnected for longest is
+// worst. Status is Connected only if all sessions are. Callers hold mu.
+func (s *Server) updateStatus() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {
 		if !one.connected && one.worse(worst) {

@@ -39,7 +39,7 @@ type Upstream struct {
 	ConnectTimeout time.Duration
 }
 
-// name returns the name of the server in the cache. It does not depend on the order of addresses.
+// name returns the server's key in the cache. It does not depend on the order of addresses.
 func (u Upstream) name() string {
 	return strings.Join(slices.Sorted(slices.Values(u.Addresses)), ",")
 }

@@ -58,7 +58,7 @@ func newWatch(first *request, delta bool, known map[string]resource) *watch {
 	return w
 }
 
-// reset forgets the nonces of the current upstream stream, before another one opens.
+// reset forgets the nonces of the current upstream stream, before a new stream opens.
 func (w *watch) reset() { w.nonces, w.answered = nil, false }
 
 // current reports whether a request may be forwarded: it answers a response of the current upstream

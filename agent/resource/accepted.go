@@ -66,7 +66,7 @@ type acceptance struct {
 	// open is the size of unaccepted and refusals: while it is 0, Accept needs no lock
 	open       atomic.Int64
 	unaccepted map[Key]bool // keys whose newest version no client has accepted
-	// last accepted version of each key whose newest version is another one
+	// last accepted version of each key, unless it is the newest one
 	accepted map[Key]version
 	removed  map[Key]version // last accepted versions of recently removed resources
 	closed   map[Key]bool    // Change.Closed of the last publication

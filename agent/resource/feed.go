@@ -37,7 +37,7 @@ type Snapshot struct {
 }
 
 // Retained reports whether the publisher removed a resource which stays in the snapshot because
-// clients refused another one.
+// clients refused another resource.
 func (s *Snapshot) Retained(key Key) bool { return s.retained[key] }
 
 // Refused returns the refusal of the newest version of a resource, nil if there is none.

@@ -23,7 +23,7 @@ func (s *session) advance(to *resource.Snapshot) {
 	}
 }
 
-// compare notes the differences between another snapshot and the newest one.
+// compare records the differences between the snapshot from and the newest snapshot.
 func (s *session) compare(w *watch, from *resource.Snapshot) {
 	before, now := from.Set(w.typeURL), s.snapshot.Set(w.typeURL)
 	for name := range before {

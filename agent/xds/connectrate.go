@@ -31,8 +31,8 @@ type connectRates struct {
 	swept time.Time // time of the last removal of idle rates
 }
 
-// maxRates bounds the number of addresses whose rates are remembered. Addresses beyond it have no
-// limit of their own.
+// maxRates bounds the number of addresses whose rates are stored. The rate of a further address is
+// not limited until idle rates are removed.
 const maxRates = 4096
 
 // of returns the rate of a client's address. Clients that are not connected through LimitTCP have

@@ -64,7 +64,7 @@ func mayReplace(one, removed *resource.Resource) bool {
 }
 
 // uncertain returns refusals of resources of which at least one was refused; the client may have
-// the others.
+// accepted the rest.
 func (s *session) uncertain(w *watch, names []string, reason string) (nacks []resource.Nack) {
 	for _, name := range names {
 		if now := s.get(w, name); now != nil {
@@ -74,9 +74,9 @@ func (s *session) uncertain(w *watch, names []string, reason string) (nacks []re
 	return nacks
 }
 
-// BindError returns the reason why Envoy cannot bind a refused listener, or "" if the message has
-// another reason. For each listener, Envoy's message has a line "NAME: cannot bind 'ADDRESS':
-// REASON".
+// BindError returns the reason why Envoy cannot bind a refused listener, or "" if the listener was
+// refused for a different reason. For each listener, Envoy's message has a line
+// "NAME: cannot bind 'ADDRESS': REASON".
 func BindError(message, name string) string {
 	_, after, _ := strings.Cut(message, name+": cannot bind '")
 	line, _, _ := strings.Cut(after, "\n")

@@ -21,12 +21,12 @@ type Sockets struct {
 	listen  func(path string) (net.Listener, error)
 	failed  chan error // error of a socket that failed; buffered
 
-	mu      sync.Mutex
-	serve   func(*socket)      // starts serving a socket; nil: sockets are bound but not served yet
-	ended   bool               // whether Run has ended, so that no socket may be served any more
-	open    map[string]*socket // open sockets by path
-	inForce string
-	before  string // path of the previous configuration
+	mu       sync.Mutex
+	serve    func(*socket)      // starts serving a socket; nil: sockets are bound but not served yet
+	ended    bool               // whether Run has ended, so that no socket may be served any more
+	open     map[string]*socket // open sockets by path
+	current  string             // socket path in the current configuration
+	previous string             // socket path in the previous configuration
 	// path of the socket that a reload in progress holds, by the reload's ID
 	pending map[uint64]string
 }
@@ -40,7 +40,7 @@ type socket struct {
 
 // SocketOptions configures the Unix sockets of a Sockets.
 type SocketOptions struct {
-	Name  string   // name of the long-running part
+	Name  string   // result of Sockets.Name: the part's name in logs and status
 	Path  string   // path of the first socket, which NewSockets binds; "": none
 	Group int      // group that may connect; 0: the group of this process
 	Also  int      // further group that may connect; 0: none
@@ -72,8 +72,8 @@ func NewSockets(o SocketOptions) (*Sockets, error) {
 			return connections.limit(bound), nil
 		},
 	}
-	s.inForce = clean(o.Path)
-	if err := s.bind(s.inForce); err != nil {
+	s.current = clean(o.Path)
+	if err := s.bind(s.current); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -136,8 +136,8 @@ func (s *Sockets) Hold(reload uint64, path string) error {
 func (s *Sockets) Configure(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.before, s.inForce = s.inForce, clean(path)
-	needed := map[string]bool{s.inForce: true, s.before: true}
+	s.previous, s.current = s.current, clean(path)
+	needed := map[string]bool{s.current: true, s.previous: true}
 	for _, path := range s.pending {
 		needed[path] = true
 	}

@@ -37,7 +37,7 @@ type stream struct {
 
 	source  func() (*resource.Feed, error) // see MovingSource
 	end     func()                         // ends source
-	moved   chan struct{}                  // source may return another one; nil: never
+	moved   chan struct{}                  // receives if source may have moved; nil: never
 	feed    *resource.Feed
 	unwatch func() // ends watching feed
 	shared  *bodies

@@ -11,8 +11,8 @@ import (
 type MovingSource interface {
 	Source
 	// Subscribe returns a function for the feed of a proxy, as Feed does, until end is called.
-	// identity is that of its client. moved is called when the feed may be another one; it does not
-	// block.
+	// identity is that of its client. moved is called when feed may return a different feed than
+	// before; it does not block.
 	Subscribe(node *corev3.Node, identity string, moved func()) (
 		feed func() (*resource.Feed, error), end func())
 }

@@ -25,7 +25,7 @@ const (
 	requirementExternal jwt.Fault = "?"
 )
 
-// adviceFor returns what to change for each fault.
+// adviceFor maps each fault to its fix.
 var adviceFor = map[jwt.Fault]string{
 	expiredToken:           "get a new token",
 	earlyToken:             "use the token later, or correct the clock of its issuer",

@@ -61,8 +61,8 @@ const IPv6Key = "OUTRIDER_IPV6"
 // NetworkLabel is the label with the network of a workload.
 const NetworkLabel = "topology.istio.io/network"
 
-// LocalityLabel is the label with the locality of a workload that has no other; it has dots instead
-// of slashes.
+// LocalityLabel is the label with the locality of a workload that specifies its locality nowhere
+// else. It has dots instead of slashes.
 const LocalityLabel = "istio-locality"
 
 // IsPerProxyKey reports whether a metadata key identifies a single proxy. Resources that depend on

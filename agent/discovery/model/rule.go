@@ -10,7 +10,7 @@ import (
 )
 
 // Rule is the result of merging the DestinationRules of one namespace for one host or pattern.
-// Proxies to which other DestinationRules are visible or apply have another Rule.
+// Proxies to which different DestinationRules are visible or apply have different Rules.
 type Rule struct {
 	Host      string
 	Namespace string
@@ -20,7 +20,7 @@ type Rule struct {
 	PolicyOf *object.Object // the first object that has a traffic policy
 	Subsets  []Subset
 
-	Shadowed []Subset // subsets that an earlier object has, too
+	Shadowed []Subset // subsets whose name an earlier one of Objects also has
 	// objects whose traffic policy is ignored because PolicyOf has one
 	ShadowedPolicies []*object.Object
 	// objects that are ignored because an older one selects the same proxy by other labels

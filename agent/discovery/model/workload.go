@@ -12,7 +12,7 @@ import (
 )
 
 // workloads indexes WorkloadEntries and the ServiceEntries that select them by label, so that a
-// change of either finds the other without a scan.
+// changed WorkloadEntry finds its ServiceEntries, and the reverse, without a scan.
 type workloads struct {
 	entries map[pair][]*object.Object // WorkloadEntries by each of their labels, sorted by name
 	// ServiceEntries by the first label of their selector, oldest first

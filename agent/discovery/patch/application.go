@@ -76,8 +76,8 @@ type configured interface {
 	GetTypedConfig() *anypb.Any
 }
 
-// mergeConfig merges a patch into a filter, and returns the filter's name and configuration. Its
-// other fields are not merged.
+// mergeConfig merges a patch into a filter, and returns the filter's name and configuration. The
+// filter's other fields are not merged.
 func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
 	config *anypb.Any) {
 	name, config = filter.GetName(), filter.GetTypedConfig()

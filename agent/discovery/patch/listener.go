@@ -106,8 +106,8 @@ func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterCh
 	return true
 }
 
-// transportSocket merges a patch into a transport socket of the same name, and replaces one of
-// another name.
+// transportSocket merges a patch into a transport socket of the same name, and replaces a socket
+// whose name differs.
 func (a *application) transportSocket(p *patch, socket,
 	by *corev3.TransportSocket) *corev3.TransportSocket {
 	switch {

@@ -28,8 +28,8 @@ const (
 type Translator struct {
 	Namespace string   // namespace of the policy, and of service accounts without one
 	Domains   []string // trust domain of the mesh, followed by its aliases
-	// Connections reports whether the filter is for connections. It then cannot match attributes of
-	// requests.
+	// Connections reports whether the filter is a network filter. A network filter cannot match
+	// attributes of requests.
 	Connections bool
 	// Allows reports whether the action is ALLOW. A rule with an attribute that cannot be matched
 	// then allows nothing; with another action, the rule matches whatever the attribute is.

@@ -82,7 +82,7 @@ func (s *Store) lost(folder string) string {
 }
 
 // retainAway retains missing files at and below a path if their directories are away. It returns
-// the other missing files.
+// the missing files that it does not retain.
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxDepth = 100 // levels of nesting; types of Istio have less than ten
+	maxDepth = 100 // levels of nesting; types of Istio have fewer than ten
 	// YAML nodes in one document; an alias counts at each use
 	maxNodes      = 500_000
 	maxProblems   = 20 // problems that are reported for one object, in addition to the first error

@@ -41,8 +41,8 @@ func denyEverything() *security.AuthorizationPolicy {
 		Rules: []*security.Rule{{}}}
 }
 
-// deny adds the denial of an object that cannot be read. The object's last good version stays in
-// force, whatever its kind was if the kind cannot be read.
+// deny adds a denial, see the type, for an object that cannot be read. The object's last good
+// version remains in force. If the kind cannot be read, that version may be of any kind.
 func (r *reader) deny(node *yaml.Node, h *header, found *document, because string) {
 	namespace, ok := r.namespaceOf(node)
 	if !ok { // the line between two documents may be missing, so that the policy is not known

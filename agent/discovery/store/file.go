@@ -142,7 +142,7 @@ func isLink(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// moved returns the document with another first line in its file.
+// moved returns the document as if it began at line first of its file.
 func (d readDocument) moved(first int) readDocument {
 	by := first - d.first
 	if by == 0 {

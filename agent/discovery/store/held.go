@@ -14,7 +14,7 @@ func (s *Store) Held() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
 		all = append(all, s.held[path]...)
-		// all policies of such a file must be known, see addDenials
+		// The next store must know all policies of a file with held objects; see addDenials.
 		if known := s.files[path]; known != nil {
 			for _, o := range known.objects {
 				if o.Kind.Restricts() && !isDenial(o) && !slices.Contains(s.held[path], o) {

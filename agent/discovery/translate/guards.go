@@ -47,7 +47,7 @@ func (g Guards) addTo(manager *hcmv3.HttpConnectionManager) {
 	manager.HttpFilters = slices.Concat(g.Requests, manager.HttpFilters)
 }
 
-// before returns the network filters, followed by others.
+// before returns the network filters of g, followed by filters.
 func (g Guards) before(filters ...*listenerv3.Filter) []*listenerv3.Filter {
 	return slices.Concat(g.Connections, filters)
 }

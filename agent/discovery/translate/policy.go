@@ -29,9 +29,9 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	return p
 }
 
-// override returns the policy with another one applied to it. As in Istio, each section of the
-// other one replaces the whole section. Its settings for the port replace the whole policy;
-// sections that they omit get defaults.
+// override returns p overridden by the policy by. As in Istio, each section of by replaces the
+// whole section of p. The settings of by for the port replace all of p; sections that these
+// settings omit get defaults.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p

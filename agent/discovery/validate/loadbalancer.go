@@ -27,7 +27,7 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 
 // warmup checks the newer and the older field for the warm-up. The newer one has precedence.
 func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
-	//nolint:staticcheck // deprecated, still valid YAML
+	//nolint:staticcheck // deprecated, but accepted
 	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false)
 	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM ||
 		l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH ||
@@ -37,7 +37,7 @@ func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 		if l.Warmup != nil {
 			c.warn(field+".warmup", message, fix)
 		}
-		if l.WarmupDurationSecs != nil { //nolint:staticcheck // deprecated, still valid YAML
+		if l.WarmupDurationSecs != nil { //nolint:staticcheck // deprecated, but accepted
 			c.warn(field+".warmupDurationSecs", message, fix)
 		}
 	}
@@ -80,7 +80,7 @@ func (c *checker) consistentHash(field string,
 	}
 	// Envoy's limits for the size of a hash ring and of a Maglev table
 	const largestRing, largestTable = 8 << 20, 5_000_011
-	//nolint:staticcheck // deprecated, still valid YAML
+	//nolint:staticcheck // deprecated, but accepted
 	ring, old := hash.GetRingHash().GetMinimumRingSize(), hash.MinimumRingSize
 	if ring > largestRing || old > largestRing {
 		c.fail(field, fmt.Sprintf("a ring has at most %d entries", largestRing),

@@ -10,7 +10,7 @@ import (
 
 // addressUser returns what already uses an address and port, or "": a Sidecar's ingress listener, a
 // capture port, or a listener of the agent or of Envoy's bootstrap. Services get no listener on
-// such an address.
+// an address that is in use.
 func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {

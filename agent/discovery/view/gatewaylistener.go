@@ -21,8 +21,8 @@ type gatewayListener struct {
 	dirty   bool                // servers were added or removed
 }
 
-// join adds a server to the listener. It returns a problem if the server is not compatible with the
-// others.
+// join adds a server to the listener. It returns a problem if the server is not compatible with
+// those that joined before.
 func (l *gatewayListener) join(s server) *object.Problem {
 	refuse := func(field, message, fix string) *object.Problem {
 		problem := s.problem(field, message, fix)

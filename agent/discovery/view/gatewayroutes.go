@@ -69,7 +69,7 @@ func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 			changed = true
 			origins = append(origins, vh.Origins...)
 		} else if !slices.Equal(known.virtualHost.Origins, vh.Origins) {
-			changed = true // equal bytes, but the origins have other lines
+			changed = true // equal bytes, but the lines of the origins have changed
 		}
 		g.hosts[host] = &gatewayHost{gatewayInputs: in, virtualHost: vh}
 	}

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// rescope determines which Sidecar applies, if that may have changed. With another Sidecar,
-// everything counts as touched.
+// rescope determines which Sidecar applies, if that may have changed. If a different
+// Sidecar applies than before, everything counts as touched.
 func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	if s.scope != nil && !touched.Sidecars {
 		return touched
