@@ -182,9 +182,9 @@ nobody else may write to them.`)
 version. Without one, every request and connection to the workloads that it selects
 is denied (403), as serving without it would open what it closes: to its namespace
 if its selector cannot be read, and to everything on this host if a file cannot be
-read that mentions a policy of which no valid version is known. The problem
-names the file and line. A policy that is missing from a file stays in force while
-the file has an error.
+read that mentions a policy, not only in a comment, of which no valid version is
+known. The problem names the file and line. A policy that is missing from a file
+stays in force while the file has an error.
 
 Of several policies of one kind, namespace and name the one in the file whose path
 sorts first is in force, and each other one that differs from it denies what it

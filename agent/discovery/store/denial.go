@@ -208,7 +208,7 @@ func (f *file) denyAll(path string) {
 	for i := range f.problems {
 		if f.problems[i].Severity == condition.Error {
 			f.problems[i].Message += "; until then every request to all workloads is denied, because " +
-				"it may have policies and no earlier version is known"
+				"it may have policies of which no earlier version is known"
 			break
 		}
 	}

@@ -73,7 +73,7 @@ func (f *file) retain(path string, previous *file, err error) {
 	if f.lastRead = previous; previous != nil && previous.unreadable {
 		f.lastRead = previous.lastRead
 	}
-	if f.unreadable = true; f.lastRead == nil || len(f.lastRead.objects) == 0 {
+	if f.unreadable = true; f.lastRead == nil {
 		f.denyAll(path)
 	}
 	if f.lastRead != nil {

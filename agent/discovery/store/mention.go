@@ -12,13 +12,19 @@ import (
 // it may contain is in force, everything is denied.
 
 var (
-	// notContent matches comment lines, and the copy of an object that kubectl adds to it.
-	notContent = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$|` +
-		`^\s*kubectl\.kubernetes\.io/last-applied-configuration: \|\s*\{[^\r\n]*$`)
+	// notContent matches comments, the copy of an object that kubectl adds to it, and the label that
+	// Istio gives to workloads. A # before quotes or braces may be part of a text.
+	notContent = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$|[ \t]#[^\r\n"'{}]*\r?$|` +
+		`kubectl\.kubernetes\.io/last-applied-configuration["']?:\s*(?:[|>][+-]?\s*\{[^\r\n]*$|` +
+		`"(?:[^"\\\r\n]|\\.)*"|'[^'\r\n]*')|security\.istio\.io/tlsMode`)
 	// headerKey matches a key beside the spec of an object, in any style of YAML and JSON, with a
 	// value on the same line.
 	headerKey = regexp.MustCompile(`(?:^|[\s{,"'])(apiVersion|kind|metadata|spec|name|namespace)["']?` +
 		`[ \t]*:[ \t]*["']?([\w.-]*)`)
+	// nextIndent matches the rest of a line and the indentation of the next one.
+	nextIndent = regexp.MustCompile(`^[^\r\n]*[\r\n]+([ \t]*)`)
+	// firstWord matches the first word of each key and value.
+	firstWord = regexp.MustCompile(`(?m)(?:^|[:,{\[-])[ \t]*["']?(\w+)`)
 )
 
 // mentioned returns the policies that the text may contain: one for each part that mentions a kind
@@ -45,9 +51,13 @@ func (r *reader) mentioned() (all []object.Key) {
 // mentionedIn returns the policy that a text mentions, if any. The text has at most one object.
 func (r *reader) mentionedIn(text []byte) []object.Key {
 	key, kinds, metadata, inMetadata := object.Key{}, 0, 0, false
-	for _, match := range headerKey.FindAllSubmatch(text, -1) {
-		value := string(match[2])
-		switch name := string(match[1]); {
+	var indent []byte // indentation of the first key of metadata
+	named := false    // key.Name has that indentation, so that it is not a label
+	for _, match := range headerKey.FindAllSubmatchIndex(text, -1) {
+		value := string(text[match[4]:match[5]])
+		line := text[bytes.LastIndexAny(text[:match[2]], "\r\n")+1 : match[2]]
+		indented := bytes.Equal(bytes.TrimRight(line, `"'`), indent)
+		switch name := string(text[match[2]:match[3]]); {
 		case name == "kind":
 			if kind := restrictingKind(value); kind != "" {
 				key.Kind = object.Kind(kind)
@@ -56,10 +66,13 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 		case name == "metadata":
 			metadata++
 			inMetadata = true
+			if next := nextIndent.FindSubmatch(text[match[3]:]); next != nil {
+				indent = next[1]
+			}
 		case name == "spec":
 			inMetadata = false
-		case name == "name" && inMetadata && key.Name == "":
-			key.Name = value
+		case name == "name" && inMetadata && (key.Name == "" || !named && indented):
+			key.Name, named = value, indented
 		case name == "namespace" && inMetadata && key.Namespace == "":
 			key.Namespace = value
 		}
@@ -68,8 +81,10 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 		return nil
 	}
 	names := 0
-	for kind := range restrictions {
-		names += bytes.Count(text, []byte(kind))
+	for _, word := range firstWord.FindAllSubmatch(text, -1) {
+		if _, restricts := restrictions[string(word[1])]; restricts {
+			names++
+		}
 	}
 	if kinds != 1 || metadata != 1 || names > 1 {
 		return []object.Key{{}}

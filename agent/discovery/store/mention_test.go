@@ -3,6 +3,7 @@ package store
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -44,7 +45,9 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 		"a second in its line": {
 			inLine + "\n" + strings.Replace(inLine, "name: x", "name: z", 1), all},
 		"name in a label": {
-			edited("action:", "action", "  name: x", "  labels: {name: z}\n  name: x"), all},
+			edited("action:", "action", "  name: x", "  labels: {name: z}\n  name: x"), nil},
+		"name in a label, in one line": {
+			edited("action:", "action", "  name: x", "  {labels: {name: z}, name: x}"), all},
 		"name in the key of a label": {
 			edited("action:", "action", "  name: x", "  labels: {app/name: z}\n  name: x"), nil},
 		"as kubectl writes it": {
@@ -81,6 +84,57 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 	}
 }
 
+// TestDenials_NotOfKnownPolicies adds a syntax error to a file that also mentions policies where none
+// can be. All objects stay in force, and nothing is denied.
+func TestDenials_NotOfKnownPolicies(t *testing.T) {
+	const inJSON = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy",` +
+		`"metadata":{"annotations":{},"name":"x"},"spec":{}}`
+	metadata := func(text string) string {
+		return strings.Replace(deniesA, "metadata:\n", "metadata:\n"+text, 1)
+	}
+	applied := "  annotations:\n    kubectl.kubernetes.io/last-applied-configuration: "
+	item := strings.ReplaceAll(deniesA, "\n", "\n  ") + "\n"
+	workload := "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w}\n" +
+		"spec:\n  address: 192.0.2.1\n  labels: {app: a, security.istio.io/tlsMode: istio}\n"
+	for name, good := range map[string]string{
+		"applied by kubectl":            metadata(applied + "|\n      " + inJSON + "\n"),
+		"applied by kubectl, stripped":  metadata(applied + "|-\n      " + inJSON + "\n"),
+		"applied by kubectl, in quotes": metadata(applied + "'" + inJSON + "'\n"),
+		"applied by kubectl, in double quotes": metadata(applied + strconv.Quote(inJSON) +
+			"\n"),
+		"description": metadata("  annotations:\n    note: this AuthorizationPolicy guards a\n"),
+		"trailing comment": strings.Replace(deniesA, "Policy\n",
+			"Policy # was an AuthorizationPolicy of v1beta1\n", 1),
+		"trailing comment, CRLF": strings.ReplaceAll(strings.Replace(deniesA, "Policy\n",
+			"Policy # was an AuthorizationPolicy of v1beta1\n", 1), "\n", "\r\n"),
+		"trailing comment in another object": entry("a", "a.test") +
+			"  location: MESH_EXTERNAL # see AuthorizationPolicy x\n",
+		"labels in a line": metadata("  labels: {name: edge}\n"),
+		"labels in lines":  metadata("  labels:\n    name: edge\n"),
+		"anchor":           strings.Replace(metadata("  labels: {name: z}\n"), "data:", "data: &m", 1),
+		"list": "apiVersion: v1\nkind: List\nitems:\n- " + item + "- " +
+			strings.ReplaceAll(tokens, "\n", "\n  "),
+		"label of Istio": workload,
+	} {
+		f := newFiles(t)
+		f.write("x.yaml", good)
+		f.store.Load()
+		f.expectProblems()
+		before := f.store.Objects("ns")
+		f.write("x.yaml", strings.TrimRight(good, "\r\n ")+"\n  a: [\n")
+		for _, when := range []string{"running", "the next agent", "the one after"} {
+			f.expectDenials(name + ", " + when)
+			if now := f.store.Objects("ns"); !slices.EqualFunc(now, before, object.Equal) {
+				t.Errorf("%s, %s: objects %v, want %v", name, when, now, before)
+			}
+			f.again()
+		}
+	}
+	f := newFiles(t)
+	f.write("x.yaml", strings.Replace(workload, "  address", "\taddress", 1))
+	f.expectDenials("label of Istio, first agent")
+}
+
 // TestDenials_NoPolicyIsRemovedBesideAnError: a policy removed from a file with an error stays in
 // force, and a problem says so until the error is corrected.
 func TestDenials_NoPolicyIsRemovedBesideAnError(t *testing.T) {
@@ -102,22 +156,24 @@ func TestDenials_NoPolicyIsRemovedBesideAnError(t *testing.T) {
 }
 
 // TestDenials_OfUnreadableFileAreReported reads an unreadable file repeatedly. The denial is
-// reported each time.
+// reported each time. A known file without objects needs none.
 func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 	f := newFiles(t)
 	invalid := strings.Replace(deniesA, "DENY", "DENIED", 1)
 	f.write("never.yaml", "")
 	f.write("invalid.yaml", invalid)
 	f.write("valid.yaml", deniesA)
+	f.write("known.yaml", "# has no objects\n")
 	f.store.Load()
 	delete(f.store.files, f.path("never.yaml"))
-	for _, name := range []string{"never.yaml", "invalid.yaml", "valid.yaml"} {
+	for _, name := range []string{"never.yaml", "invalid.yaml", "valid.yaml", "known.yaml"} {
 		if err := os.Truncate(f.path(name), maxFile+1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 3 {
-		f.store.Reload([]string{f.path("never.yaml"), f.path("invalid.yaml"), f.path("valid.yaml")})
+		f.store.Reload([]string{f.path("never.yaml"), f.path("invalid.yaml"), f.path("valid.yaml"),
+			f.path("known.yaml")})
 		if got, want := f.denials(), []string{"ns app=a at 1", "all at 1"}; !slices.Equal(got, want) {
 			t.Errorf("denials %q, want %q", got, want)
 		}
