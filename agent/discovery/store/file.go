@@ -218,7 +218,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			switch {
 			case present[o.Key] || isDenial(o):
 			case f.broken || bad[o.Key]:
-				f.held = append(f.held, o)
+				f.held = append(f.held, f.atLineOf(o, denials))
 			// the policy may have become the invalid object
 			case len(bad) > 0 && o.Kind.Restricts():
 				f.held = append(f.held, o)

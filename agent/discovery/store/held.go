@@ -26,6 +26,28 @@ func (s *Store) Held() []*object.Object {
 	return all
 }
 
+// atLineOf returns a last good version with the line of the invalid object that it replaces, if that
+// is known, as the order of objects decides between policies of the same workloads.
+func (f *file) atLineOf(o *object.Object, denials []denial) *object.Object {
+	line := o.Line
+	for _, d := range f.documents {
+		if slices.Contains(d.mentioned, o.Key) {
+			line = d.first
+		}
+	}
+	for _, n := range denials {
+		if n.policy.Name != "" && n.isReplacedBy(o) {
+			line = n.object.Line
+		}
+	}
+	if line == o.Line {
+		return o
+	}
+	moved := *o
+	moved.Line = line
+	return &moved
+}
+
 // Waiting returns how many held objects are not in force, because no scan has found their file yet.
 func (s *Store) Waiting() int {
 	waiting := 0

@@ -74,6 +74,32 @@ func TestHeld_ByNextStore(t *testing.T) {
 	f.expectProblems()
 }
 
+// TestHeld_AtItsLine breaks a PeerAuthentication that another one precedes, which moves down in the
+// file. The other one still comes first, and so decides.
+func TestHeld_AtItsLine(t *testing.T) {
+	late := strings.NewReplacer("STRICT", "PERMISSIVE", "name: mtls", "name: late").Replace(strict)
+	for name, broken := range map[string]string{
+		"unknown field": strings.Replace(late, "mode:", "mod:", 1),
+		"no YAML":       strings.Replace(late, "  mtls:", "\tmtls:", 1),
+	} {
+		f := newFiles(t)
+		f.write("x.yaml", strict+"---\n"+late)
+		f.store.Load()
+		f.write("x.yaml", strings.Repeat("# comment\n", 20)+strict+"---\n"+broken)
+		for _, when := range []string{"running", "the next agent"} {
+			f.store.Load()
+			var got []string
+			for _, o := range f.store.Objects("ns") {
+				got = append(got, o.Name)
+			}
+			if diff := cmp.Diff([]string{"mtls", "late"}, got); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", name, when, diff)
+			}
+			f.again()
+		}
+	}
+}
+
 func TestHeld_BelongsToItsFile(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
