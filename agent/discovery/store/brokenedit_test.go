@@ -143,8 +143,8 @@ func TestBrokenEdits_OfPolicies(t *testing.T) {
 	}
 }
 
-// TestBrokenEdits_OfSeparators adds a line "---" to a file at each place, or moves the next one
-// there. Each policy is as before, or denied.
+// TestBrokenEdits_OfSeparators adds a line "---" or "..." to a file at each place, or moves the
+// next "---" there. Each policy is as before, or denied.
 func TestBrokenEdits_OfSeparators(t *testing.T) {
 	const target = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n" +
 		"  name: edge\nspec:\n  rules:\n  - {}\n  targetRefs:\n  - kind: %s\n    group: %q\n" +
@@ -172,7 +172,8 @@ func TestBrokenEdits_OfSeparators(t *testing.T) {
 		lines := strings.SplitAfter(good, "\n")
 		for i := range lines {
 			start, rest := strings.Join(lines[:i], "")+"---\n", strings.Join(lines[i:], "")
-			for _, text := range []string{start + rest, start + strings.Replace(rest, "---\n", "", 1)} {
+			for _, text := range []string{start + rest, start + strings.Replace(rest, "---\n", "", 1),
+				strings.Join(lines[:i], "") + "...\n" + rest} {
 				expectNotWeaker(t, before, text)
 			}
 		}

@@ -26,7 +26,7 @@ type document struct {
 	bad          []object.Key // keys of invalid objects, whose last good versions stay in force
 	problems     []object.Problem
 	broken       bool         // whether an object has no readable kind, namespace or name
-	bare         []object.Key // those of objects that are policies without a spec
+	bare         []object.Key // those of objects that are policies without a spec, or a part of it
 	denials      []denial
 	unidentified bool // broken, and the object may be a policy, whose name is not known
 	isPolicy     bool // unidentified, and the object is certainly a policy
@@ -55,7 +55,13 @@ func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	r.text = content
 	found.headless = headless(content)
+	parts := 0 // of the document: a line "..." ends one
 	defer func() {
+		for _, o := range found.objects {
+			if o.Kind.Restricts() && found.unidentified && parts > 1 {
+				found.bare = append(found.bare, o.Key)
+			}
+		}
 		if found.unidentified {
 			found.mentioned = r.mentioned()
 		}
@@ -76,6 +82,7 @@ func (r *reader) read(content []byte, first int) (found document) {
 		if errors.Is(err, io.EOF) {
 			return found
 		}
+		parts++
 		if err != nil {
 			message := yamlError(err)
 			r.unidentified(&found)
