@@ -22,6 +22,7 @@ type configuration struct {
 	held      []*object.Object  // last good versions that the store has in force
 	away      []string          // directories whose objects are among held
 	folders   map[string]uint64 // directories that have policies; see store.Options
+	policies  map[string]int    // numbers of policies by file; see store.Options
 	objects   map[object.Kind]int
 	refs      references
 
@@ -62,6 +63,7 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
 	c.held, c.away, c.folders = c.store.Held(), c.store.Away(), c.store.Folders()
+	c.policies = c.store.Policies()
 	if p, ok := c.store.Unlisted(); ok {
 		c.unlisted = nothingServed(p)
 	}

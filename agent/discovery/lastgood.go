@@ -68,7 +68,7 @@ func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.config
-	state := lastgood.State{Objects: c.held, Away: c.away, Folders: c.folders,
+	state := lastgood.State{Objects: c.held, Away: c.away, Folders: c.folders, Policies: c.policies,
 		Checked: c.store.Has(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
@@ -97,7 +97,8 @@ func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
 	if !s.persisted.stale && now.Checked == last.Checked &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) &&
-		maps.Equal(now.Folders, last.Folders) && bytes.Equal(now.Mesh, last.Mesh) &&
+		maps.Equal(now.Folders, last.Folders) && maps.Equal(now.Policies, last.Policies) &&
+		bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {
 		return nil
 	}

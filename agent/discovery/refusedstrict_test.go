@@ -177,7 +177,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
 	l.put("mesh.yaml", fmt.Sprintf(twoPorts, "HTTP"))
-	l.put("strict.yaml", "")
+	l.put("strict.yaml", "# none\n")
 	l.next()
 	f := serveFleet(t, l.server)
 	refuses := func(r *resource.Resource) bool {
@@ -214,7 +214,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	if r := p.get(resource.ListenerType, "127.0.0.1_8082"); r != nil && plain(t, r) {
 		t.Error("the other listener accepts plain text")
 	}
-	l.put("strict.yaml", "")
+	l.put("strict.yaml", "# none\n")
 	eventually(t, "without the policy", func() (bool, string) {
 		return l.server.Closed() == "", l.server.Closed()
 	})

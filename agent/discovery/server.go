@@ -115,7 +115,7 @@ func New(options Options) (*Server, error) {
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.config = &configuration{namespace: options.Settings.Namespace,
 		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.Away,
-		folders: lastGood.Folders}
+		folders: lastGood.Folders, policies: lastGood.Policies}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
@@ -124,7 +124,7 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
 		LastGood: lastGood.Objects, Away: lastGood.Away,
-		Folders: lastGood.Folders, FoldersLost: lastGood.Lost,
+		Folders: lastGood.Folders, Policies: lastGood.Policies, FoldersLost: lastGood.Lost,
 		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources, Required: o.Required})
 }
 

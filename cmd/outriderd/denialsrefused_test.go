@@ -85,7 +85,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 			false},
 	} {
 		d.Write(filter, test.first)
-		d.Write(access, "")
+		d.Write(access, "# none\n")
 		d.put(peers, "STRICT", "DISABLE")
 		d.put(tokens, "", "")
 		if test.policy == tokens {

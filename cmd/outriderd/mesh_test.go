@@ -128,7 +128,7 @@ spec: {url: file:///authorizer.wasm, phase: AUTHZ}
 	if said := r.Daemon().Output(); !strings.Contains(said, named) {
 		t.Errorf("the log: %s", said)
 	}
-	r.Write("mesh.d/policy.yaml", "")
+	r.Write("mesh.d/policy.yaml", "# none\n")
 	r.WaitReady(30 * time.Second)
 	rig.Eventually(t, 30*time.Second, "requests are answered",
 		func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })

@@ -186,6 +186,11 @@ read that mentions a policy, not only in a comment, of which no valid version is
 known. The problem names the file and line. A policy that is missing from a file
 stays in force while the file has an error.
 
+A file of 0 bytes that had policies may be cut off: they stay in force, with an
+error, until it is written again or removed. To end them, write a comment ("# none").
+A file with policies that is broken while no agent runs denies everything on this
+host when the next one starts, even if it does not mention a policy any more.
+
 Of several policies of one kind, namespace and name the one in the file whose path
 sorts first is in force, and each other one that differs from it denies what it
 selects, too. To replace a file, rename it, or edit the copy after the file is gone.

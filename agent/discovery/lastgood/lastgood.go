@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +32,10 @@ type State struct {
 	Away    []string // paths of Objects whose files were missing, see store.Options
 	// Folders are the inodes of the directories that had policies, see store.Options.
 	Folders map[string]uint64
-	Lost    bool // whether the file exists and could not be read
+	// Policies are the numbers of policies by file, see store.Options.
+	Policies map[string]int
+	// Lost reports whether the file exists and could not be read, or its state was too large.
+	Lost bool
 	// Checked reports whether there are EnvoyFilters, and whether those with fields that Envoy's
 	// API does not have are refused. Older agents applied them.
 	Checked bool
@@ -44,7 +48,8 @@ type State struct {
 
 // Empty reports whether everything in force is as in the files, so that nothing must be persisted.
 func (s State) Empty() bool {
-	return !s.Checked && len(s.Objects)+len(s.Mesh)+len(s.Folders) == 0 && s.Reverted == nil
+	return !s.Checked && len(s.Objects)+len(s.Mesh)+len(s.Folders)+len(s.Policies) == 0 &&
+		s.Reverted == nil
 }
 
 const (
@@ -54,11 +59,13 @@ const (
 
 // written is the JSON form of the file's content.
 type written struct {
-	Version int               `json:"version"`
-	Objects []Record          `json:"objects,omitempty"`
-	Away    []string          `json:"away,omitempty"`
-	Folders map[string]uint64 `json:"folders,omitempty"`
-	Mesh    []byte            `json:"mesh,omitempty"` // bytes of the file, in any encoding
+	Version  int               `json:"version"`
+	Objects  []Record          `json:"objects,omitempty"`
+	Away     []string          `json:"away,omitempty"`
+	Folders  map[string]uint64 `json:"folders,omitempty"`
+	Policies map[string]int    `json:"policies,omitempty"`
+	Lost     bool              `json:"lost,omitempty"`
+	Mesh     []byte            `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
 	Checked bool `json:"checked,omitempty"`
 
@@ -105,8 +112,12 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		return State{Lost: true},
 			[]error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Checked: in.Checked, Away: in.Away, Folders: in.Folders}
+	state := State{Mesh: in.Mesh, Checked: in.Checked, Away: in.Away, Folders: in.Folders,
+		Policies: in.Policies, Lost: in.Lost}
 	var wrong []error
+	if in.Lost {
+		wrong = append(wrong, fmt.Errorf("the last good versions in %s were too large", path))
+	}
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)
 		if err != nil {
@@ -124,9 +135,13 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	return state, wrong
 }
 
-// doubt removes from Away the path that contains the file of an unusable policy: what the policy
-// restricts is not known.
+// doubt records that not all policies of a file are known, because one is unusable. It removes from
+// Away the path that contains the file.
 func (s *State) doubt(file string) {
+	if s.Policies == nil {
+		s.Policies = map[string]int{}
+	}
+	s.Policies[file] = math.MaxInt32
 	s.Away = slices.DeleteFunc(s.Away, func(path string) bool {
 		if file != path && !strings.HasPrefix(file, path+"/") {
 			return false
@@ -154,9 +169,9 @@ func read(path string) ([]byte, error) {
 
 // Write atomically replaces a file by one with a state. If the state is empty, it removes the file.
 // The file has mode 0600, because objects may contain secrets. Of a state of more than maxBytes it
-// writes only Folders, and returns an error.
+// writes only Lost, and Folders and Policies if they are small enough, and returns an error.
 func Write(path string, state State) error {
-	if state.Empty() {
+	if state.Empty() && !state.Lost {
 		return remove(path)
 	}
 	objects, err := recordsOf(state.Objects)
@@ -164,7 +179,7 @@ func Write(path string, state State) error {
 		return err
 	}
 	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects,
-		Away: state.Away, Folders: state.Folders}
+		Away: state.Away, Folders: state.Folders, Policies: state.Policies, Lost: state.Lost}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}
@@ -173,9 +188,9 @@ func Write(path string, state State) error {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
-		rest := State{}
+		rest := State{Lost: true}
 		if len(state.Objects)+len(state.Mesh) > 0 {
-			rest.Folders = state.Folders
+			rest.Folders, rest.Policies = state.Folders, state.Policies
 		}
 		return errors.Join(
 			fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept",

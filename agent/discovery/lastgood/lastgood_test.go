@@ -2,6 +2,7 @@ package lastgood_test
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,7 +72,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	all := objects(t)
 	want := lastgood.State{
 		Objects: all, Mesh: []byte("connectTimeout: 1s\n"), Away: []string{"/mesh.d/away"},
-		Folders: map[string]uint64{"/mesh.d": 1<<64 - 1},
+		Folders:  map[string]uint64{"/mesh.d": 1<<64 - 1},
+		Policies: map[string]int{"/mesh.d/a.yaml": 2},
 	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {
@@ -224,17 +226,22 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 		!strings.Contains(err.Error(), "more than the 16777216 that are kept") {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("what was there before: %v", err)
-	}
-	folders := map[string]uint64{"/mesh.d": 1}
-	if err := lastgood.Write(path, lastgood.State{Folders: folders,
-		Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil {
-		t.Error("too large: no error")
-	}
-	got, wrong := lastgood.Read(path, "default", nothing)
-	if want := (lastgood.State{Folders: folders}); !cmp.Equal(got, want) || len(wrong) > 0 {
-		t.Errorf("too large: %v, %v", got, wrong)
+	large := bytes.Repeat([]byte("a"), 16<<20)
+	folders, policies := map[string]uint64{"/mesh.d": 1}, map[string]int{"/mesh.d/a.yaml": 1}
+	for _, test := range []struct{ state, want lastgood.State }{
+		{lastgood.State{Mesh: large}, lastgood.State{Lost: true}},
+		{lastgood.State{Mesh: large, Folders: folders, Policies: policies},
+			lastgood.State{Folders: folders, Policies: policies, Lost: true}},
+		{lastgood.State{Folders: folders, Policies: map[string]int{string(large): 1}},
+			lastgood.State{Lost: true}},
+	} {
+		if err := lastgood.Write(path, test.state); err == nil {
+			t.Error("too large: no error")
+		}
+		got, wrong := lastgood.Read(path, "default", nothing)
+		if !cmp.Equal(got, test.want) || len(wrong) != 1 {
+			t.Errorf("too large: %v, %v", got, wrong)
+		}
 	}
 }
 
@@ -244,7 +251,8 @@ func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	for kind, want := range map[string]lastgood.State{
 		"AuthorizationPolicy": {Away: []string{"/mesh.d/bc"},
-			Folders: map[string]uint64{"/mesh.d/b": 0}},
+			Folders:  map[string]uint64{"/mesh.d/b": 0},
+			Policies: map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
 		"ServiceEntry": {Away: []string{"/mesh.d/b", "/mesh.d/bc"}},
 	} {
 		if err := os.WriteFile(path, []byte(`{"version":1,"away":["/mesh.d/b","/mesh.d/bc"],`+

@@ -51,6 +51,7 @@ func (s *Store) vanished(root string) bool {
 	}
 	how := s.lost(root)
 	if how == "" {
+		delete(s.away, root)
 		return false
 	}
 	delete(s.roots, root)
@@ -71,10 +72,13 @@ func (s *Store) lost(folder string) string {
 	before, known := s.folders[folder]
 	info, err := os.Stat(folder)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && known && isLink(folder):
+	case known && isLink(folder) && (err != nil && !isHidden(err) ||
+		err == nil && !info.IsDir() && before.inode != 0):
 		return "is a link to what is gone"
 	case errors.Is(err, fs.ErrNotExist) && slices.Contains(s.options.Paths, folder):
 		return "is gone"
+	case err == nil && info.IsDir() && s.files[folder] != nil:
+		return "is a directory in place of a file"
 	case err == nil && info.IsDir() && known && !before.is(folderOf(info)) && holdsNothing(folder):
 		return "is empty, and may be a mount point"
 	}
@@ -138,10 +142,11 @@ const mayRestrictText = "it may have access policies and be on a file system tha
 	"so nothing is served"
 
 // emptied returns how to fix a path that is away or does not exist: as otherwise says, or by an
-// empty file if the path is meant to have no objects.
+// file without objects if the path is meant to have none.
 func (s *Store) emptied(path, otherwise string) string {
-	if s.files[path] == nil && !isMesh(filepath.Base(path)) {
-		path = filepath.Join(path, "empty.yaml")
+	const meant = " if nothing of it is to be in force"
+	if s.files[path] != nil || isMesh(filepath.Base(path)) {
+		return otherwise + ", or create " + path + " with a comment only" + meant
 	}
-	return otherwise + ", or create an empty file " + path + " if nothing of it is to be in force"
+	return otherwise + ", or create an empty file " + filepath.Join(path, "empty.yaml") + meant
 }

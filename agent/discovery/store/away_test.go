@@ -155,3 +155,59 @@ func TestAway_NotByRemoval(t *testing.T) {
 		}
 	}
 }
+
+// TestAway_Links makes a link to a directory with a policy useless.
+func TestAway_Links(t *testing.T) {
+	for target, how := range map[string]string{"shared": "is a link to what is gone",
+		"a.yaml": "is a link to what is gone", "a.yaml/x": "is a link to what is gone"} {
+		f := newFiles(t)
+		f.write("a.yaml", entry("a", "a.test"))
+		if err := os.Symlink(t.TempDir(), f.path("shared")); err != nil {
+			t.Fatal(err)
+		}
+		f.write("shared/x.yaml", deniesA)
+		f.nextRun(false)
+		f.remove("shared")
+		if err := os.Symlink(target, f.path("shared")); err != nil {
+			t.Fatal(err)
+		}
+		known := f.store
+		f.nextRun(false)
+		f.closedBy(target+", next agent", how)
+		f.store = known
+		f.store.Load()
+		f.expectProblems(how + ": its 1 file stays in force")
+		if !f.hasPolicy("x") {
+			t.Errorf("%s: the policy is not in force", target)
+		}
+	}
+}
+
+// TestAway_ConfiguredLink has a configured path that is a link to a file, which disappears and
+// returns.
+func TestAway_ConfiguredLink(t *testing.T) {
+	f := newFiles(t)
+	f.write("../target.yaml", deniesA)
+	t.Cleanup(func() { f.remove("../target.yaml") })
+	if err := os.Symlink("../target.yaml", f.path("x.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	f.store.options.Paths = []string{f.path("x.yaml")}
+	for range 2 {
+		f.nextRun(false)
+		f.closedBy("at first", "")
+		f.expectProblems()
+		f.remove("../target.yaml")
+		f.store.Load()
+		f.expectProblems("stays in force as last read")
+		f.nextRun(false)
+		f.expectProblems("stays in force as last read")
+		f.write("../target.yaml", deniesA)
+		f.store.Load()
+		f.expectProblems()
+		f.closedBy("back", "")
+		if !f.hasPolicy("x") || len(f.store.Away()) > 0 {
+			t.Errorf("away %v, problems %v", f.store.Away(), f.problems())
+		}
+	}
+}

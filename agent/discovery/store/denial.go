@@ -204,6 +204,9 @@ func (f *file) denyAll(path string) {
 	if f.input {
 		o.Line = 0
 	}
+	if slices.ContainsFunc(f.objects, func(p *object.Object) bool { return p.Key == o.Key }) {
+		return
+	}
 	f.objects = append(f.objects, o)
 	for i := range f.problems {
 		if f.problems[i].Severity == condition.Error {

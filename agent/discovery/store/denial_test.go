@@ -218,7 +218,7 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 		"a second": {good, good + "---\n" + second, true, []string{"ns at 6"}},
 		"of another kind": {good, strings.Replace(wrong, "AuthorizationPolicy", "PeerAuthentication", 1),
 			true, []string{"ns at 1"}},
-		"removed":              {good, "", false, nil},
+		"removed":              {good, "# none\n", false, nil},
 		"never valid":          {wrong, strings.Replace(wrong, "DENIED", "NO", 1), false, []string{"ns at 1"}},
 		"never valid, no YAML": {wrong, wrong + "a: [", false, []string{"all at 1"}},
 		"corrected":            {wrong, good, true, nil},
@@ -257,7 +257,7 @@ func TestDenials_OfMovedPolicies(t *testing.T) {
 	}{
 		"into a file, without ---": {
 			{policy, entry("a", "a.test"), nil},
-			{"", entry("a", "a.test") + policy, []string{"all at 1"}}},
+			{"# none\n", entry("a", "a.test") + policy, []string{"all at 1"}}},
 		"broken beside what is invalid": {
 			{"", entry("a", "a.test") + "---\n" + policy, nil},
 			{"", invalid + "---\n" + policy, nil},

@@ -42,6 +42,9 @@ type file struct {
 	text  []byte // text of an input that may have to be validated again
 }
 
+// errEmptied is the error of a file of 0 bytes that had policies. Writers truncate files first.
+var errEmptied = errors.New("has 0 bytes and had policies, so it may be cut off")
+
 // readDocument caches the result of reading a document, so that only changed documents are parsed
 // again.
 type readDocument struct {
@@ -55,6 +58,9 @@ type readDocument struct {
 func readFile(path string, previous *file, options Options) *file {
 	next := &file{read: time.Now()}
 	content, err := readAll(path, next)
+	if err == nil && len(content) == 0 && options.Policies[path] > 0 {
+		err = errEmptied
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !isLink(path):
 		return nil
@@ -265,6 +271,9 @@ func (f *file) cutOff(after int) bool {
 func unreadable(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Error,
 		Message: "cannot be read: " + err.Error()}
+	if errors.Is(err, errEmptied) {
+		p.Message, p.Fix = err.Error(), "write it again, or a comment if its policies are to end"
+	}
 	if !errors.Is(err, fs.ErrPermission) {
 		return p
 	}

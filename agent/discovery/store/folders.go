@@ -49,6 +49,9 @@ func (s *Store) Folders() map[string]uint64 {
 // from before to next. Both may be nil.
 func (s *Store) countPolicies(path string, before, next *file) {
 	folder := filepath.Dir(path)
+	if s.rootOf(folder) == "" {
+		folder = path // a configured file, whose mount may leave a directory
+	}
 	if had, has := before.restricts(), next.restricts(); had && !has {
 		if s.policyFolders[folder]--; s.policyFolders[folder] == 0 {
 			delete(s.policyFolders, folder)

@@ -51,8 +51,9 @@ func (f *files) nextRun(lost bool) {
 	options := f.store.options
 	options.Await, options.FoldersLost = true, lost
 	options.LastGood, options.Away, options.Folders = f.store.Held(), f.store.Away(), f.store.Folders()
+	options.Policies = f.store.Policies()
 	if lost {
-		options.LastGood, options.Away, options.Folders = nil, nil, nil
+		options.LastGood, options.Away, options.Folders, options.Policies = nil, nil, nil, nil
 	}
 	f.store = New(options)
 	f.store.Load()

@@ -92,18 +92,18 @@ func (s *Store) holdUnseen(paths []string) {
 	}
 }
 
-// forget drops held objects whose files do not exist, unless they are below a path that is missing
-// or cannot be read.
+// forget drops held objects and numbers of policies whose files do not exist, unless they are below
+// a path that is missing or cannot be read.
 func (s *Store) forget() {
-	for path := range s.held {
+	gone := func(path string) bool {
 		_, wrong := s.roots[s.rootOf(path)]
 		for folder := range s.missing {
 			wrong = wrong || within(folder, path)
 		}
-		if !wrong && s.files[path] == nil && !s.expected(path) {
-			delete(s.held, path)
-		}
+		return !wrong && s.files[path] == nil && !s.expected(path)
 	}
+	maps.DeleteFunc(s.held, func(path string, _ []*object.Object) bool { return gone(path) })
+	maps.DeleteFunc(s.options.Policies, func(path string, _ int) bool { return gone(path) })
 }
 
 // unseen returns the known files below a path that a scan did not find.

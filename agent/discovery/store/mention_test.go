@@ -191,7 +191,7 @@ func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 		}
 	}
 	f.write("never.yaml", "")
-	f.write("invalid.yaml", "")
+	f.write("invalid.yaml", "# none\n")
 	f.store.Load()
 	if got := f.denials(); len(got) > 0 {
 		t.Errorf("readable again: denials %q", got)

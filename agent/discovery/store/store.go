@@ -6,6 +6,7 @@ package store
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -42,8 +43,12 @@ type Options struct {
 	// (Store.Folders).
 	Folders map[string]uint64
 
-	// FoldersLost reports whether Folders could not be read. With Await, every directory without
-	// files then counts as one that may have had policies.
+	// Policies are the numbers of policies that files had in an earlier store (Store.Policies). Such
+	// a file denies everything while it is broken, or has 0 bytes, and fewer are known.
+	Policies map[string]int
+
+	// FoldersLost reports whether Folders and Policies could not be read. With Await, every directory
+	// without files, and every broken file, then counts as one that may have had policies.
 	FoldersLost bool
 
 	// LastGood holds the objects that an earlier store returned from Held. Those that name no
@@ -101,6 +106,9 @@ type Store struct {
 // New returns a store that has read no files yet.
 func New(options Options) *Store {
 	options.Paths = slices.Clone(options.Paths)
+	if options.Policies = maps.Clone(options.Policies); options.Policies == nil {
+		options.Policies = map[string]int{}
+	}
 	for i, path := range options.Paths {
 		options.Paths[i] = filepath.Clean(path)
 	}
@@ -125,6 +133,9 @@ func New(options Options) *Store {
 	}
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.WithNamespace(options.Namespace))
+		if o.Kind.Restricts() && s.rootOf(o.File) != "" {
+			s.options.Policies[o.File] = max(s.options.Policies[o.File], 1)
+		}
 	}
 	s.restore(options.Away)
 	return s
@@ -176,6 +187,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 	changes := s.apply(slices.Compact(read), gone, readFile)
 	s.holdUnseen(unseen)
 	s.forget()
+	s.options.FoldersLost = s.options.FoldersLost && len(s.awaited) > 0
 	return changes
 }
 
@@ -217,6 +229,9 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 	if isRoot {
 		s.suspect(path, folders, links)
 	}
+	if present[path] {
+		delete(s.missing, path)
+	}
 	s.find(path, folders)
 	s.recordFolders(path, folders)
 	if isRoot {
@@ -255,6 +270,7 @@ func (s *Store) apply(read, gone []string,
 	s.options.validateAll(results)
 	for i, path := range read {
 		results[i].collect(path, s.before(path), s.options.Tolerate)
+		s.guard(path, results[i])
 	}
 	s.options.Tolerate = s.options.Tolerate && len(s.awaited) > 0
 
@@ -316,6 +332,7 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	s.hold(path, next)
 	if next == nil {
 		delete(s.files, path)
+		delete(s.options.Policies, path)
 		return
 	}
 	s.files[path] = next
