@@ -247,9 +247,8 @@ workloads use mutual TLS as with Istio:`)
 	}
 	p.Text(`Without an identity, and before the first certificate, STRICT accepts nothing
 and ISTIO_MUTUAL sends nothing. A path of [discovery] files that does not
-exist at the start may have policies: nothing is served until it exists or
-"outrider reload" is called. The same applies to a MeshConfig that was never
-valid, if there are policies.
+exist at the start may have policies: nothing is served until it exists. The
+same applies to a MeshConfig that was never valid, if there are policies.
 
 STRICT protects the ports of Envoy. With ` + "`mode = \"redirect\"`" + ` in [capture] that
 is every port of the host but ` + "`exclude_inbound_ports`" + ` and Outrider's own,
