@@ -77,7 +77,7 @@ func (s *Store) lost(folder string) string {
 		return "is a link to what is gone"
 	case errors.Is(err, fs.ErrNotExist) && slices.Contains(s.options.Paths, folder):
 		return "is gone"
-	case err == nil && info.IsDir() && s.files[folder] != nil:
+	case err == nil && info.IsDir() && s.files[folder] != nil && holdsNothing(folder):
 		return "is a directory in place of a file"
 	case err == nil && info.IsDir() && known && !before.is(folderOf(info)) && holdsNothing(folder):
 		return "is empty, and may be a mount point"

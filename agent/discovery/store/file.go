@@ -261,7 +261,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 func (f *file) cutOff(after int) bool {
 	for _, d := range f.documents[after+1:] {
 		if d.broken || len(d.objects)+len(d.problems) > 0 {
-			return d.headless && (d.broken || len(d.problems) > 0)
+			return d.headless && (d.broken || slices.ContainsFunc(d.problems,
+				func(p object.Problem) bool { return p.Severity == condition.Error }))
 		}
 	}
 	return false

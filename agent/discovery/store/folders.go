@@ -119,8 +119,7 @@ func (s *Store) find(root string, found map[string]folderID) {
 		if how == "" && absent != "" && ok {
 			how, where = s.lost(absent), absent
 		}
-		_, err := os.Lstat(cmp.Or(absent, at))
-		if how == "" && ok && (absent == "" || errors.Is(err, fs.ErrNotExist)) {
+		if how == "" && ok && (absent == "" || s.isRead(absent, found)) {
 			delete(s.missing, folder)
 			continue
 		}
@@ -130,6 +129,17 @@ func (s *Store) find(root string, found map[string]folderID) {
 		}
 		s.missing[folder] = p
 	}
+}
+
+// isRead reports whether nothing of a path below a directory that a scan has found to its end is
+// unread: it was deleted, is no directory any more, or is a link to a directory that was found.
+func (s *Store) isRead(path string, found map[string]folderID) bool {
+	if _, err := os.Lstat(path); err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	info, err := os.Stat(path)
+	return err == nil && (!info.IsDir() ||
+		slices.Contains(slices.Collect(maps.Values(found)), folderOf(info)))
 }
 
 // recordFolders records the identities of the directories that a scan has found at and below a

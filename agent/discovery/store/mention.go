@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"regexp"
 	"slices"
 
@@ -14,7 +15,7 @@ import (
 var (
 	// notContent matches comments, the copy of an object that kubectl adds to it, and the label that
 	// Istio gives to workloads. A # before quotes or braces may be part of a text.
-	notContent = regexp.MustCompile(`(?m)^\s*#[^\r\n]*$|[ \t]#[^\r\n"'{}]*\r?$|` +
+	notContent = regexp.MustCompile(`(?m)^\s*#[^\r\n]*\r?$|[ \t]#[^\r\n"'{}]*\r?$|` +
 		`kubectl\.kubernetes\.io/last-applied-configuration["']?:\s*(?:[|>][+-]?\s*\{[^\r\n]*$|` +
 		`"(?:[^"\\\r\n]|\\.)*"|'[^'\r\n]*')|security\.istio\.io/tlsMode`)
 	// headerKey matches a key beside the spec of an object, in any style of YAML and JSON, with a
@@ -27,9 +28,10 @@ var (
 	firstWord = regexp.MustCompile(`(?m)(?:^|[:,{\[-])[ \t]*["']?(\w+)`)
 )
 
-// mentioned returns the policies that the text may contain: one for each part that mentions a kind
-// that can restrict access, or the API group of such kinds. The key is empty for a part that does
-// not clearly name one policy, and has no namespace if that is not valid.
+// mentioned returns the policies that the text may contain: those of each part that mentions a kind
+// that can restrict access, or the API group of such kinds. A key has no name where a part does not
+// clearly name one policy, no kind if only the group is mentioned, and no namespace if that is not
+// valid.
 func (r *reader) mentioned() (all []object.Key) {
 	// text in UTF-16 without a byte order mark has a zero byte in each character
 	text := bytes.ReplaceAll(r.text, []byte{0}, nil)
@@ -48,9 +50,10 @@ func (r *reader) mentioned() (all []object.Key) {
 	return append(all, r.mentionedIn(text)...)
 }
 
-// mentionedIn returns the policy that a text mentions, if any. The text has at most one object.
+// mentionedIn returns the policies that a text mentions. The text should have at most one object.
 func (r *reader) mentionedIn(text []byte) []object.Key {
-	key, kinds, metadata, inMetadata := object.Key{}, 0, 0, false
+	key, metadata, inMetadata := object.Key{}, 0, false
+	var kinds []object.Kind
 	var indent []byte // indentation of the first key of metadata
 	named := false    // key.Name has that indentation, so that it is not a label
 	for _, match := range headerKey.FindAllSubmatchIndex(text, -1) {
@@ -61,7 +64,7 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 		case name == "kind":
 			if kind := restrictingKind(value); kind != "" {
 				key.Kind = object.Kind(kind)
-				kinds++
+				kinds = append(kinds, key.Kind)
 			}
 		case name == "metadata":
 			metadata++
@@ -77,17 +80,24 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 			key.Namespace = value
 		}
 	}
-	if kinds == 0 && !mayRestrict(text) {
+	if len(kinds) == 0 && !mayRestrict(text) {
 		return nil
 	}
-	names := 0
+	var mentions []object.Kind
 	for _, word := range firstWord.FindAllSubmatch(text, -1) {
 		if _, restricts := restrictions[string(word[1])]; restricts {
-			names++
+			mentions = append(mentions, object.Kind(word[1]))
 		}
 	}
-	if kinds != 1 || metadata != 1 || names > 1 {
-		return []object.Key{{}}
+	if len(kinds) != 1 || metadata != 1 || len(mentions) > 1 {
+		if len(mentions) < len(kinds) {
+			mentions = kinds
+		}
+		all := make([]object.Key, max(1, len(mentions)))
+		for i, kind := range mentions {
+			all[i].Kind = kind
+		}
+		return all
 	}
 	switch {
 	case key.Namespace == "":
@@ -98,11 +108,12 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 	return []object.Key{key}
 }
 
-// withoutMentioned removes from last good versions those that unreadable documents mention. ok is
-// false if such a document mentions any other policy, except policies of the same document that
-// were read.
+// withoutMentioned removes from last good versions those that unreadable documents mention. A mention
+// without a name may be of any that is left. ok is false if such a document mentions any other
+// policy, except policies of the same document that were read.
 func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
 	rest = slices.Clone(lastGood)
+	var unnamed []object.Key
 	for _, d := range f.documents {
 		own := slices.Clone(d.denials)
 		for _, o := range d.objects {
@@ -115,6 +126,10 @@ func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Objec
 				own = slices.Delete(own, at, at+1)
 				continue
 			}
+			if key.Name == "" {
+				unnamed = append(unnamed, key)
+				continue
+			}
 			at := slices.IndexFunc(rest, func(o *object.Object) bool {
 				return o.Kind == key.Kind && o.Name == key.Name &&
 					(o.Namespace == key.Namespace || key.Namespace == "")
@@ -124,6 +139,17 @@ func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Objec
 			}
 			rest = slices.Delete(rest, at, at+1)
 		}
+	}
+	// a key without a kind is the last to take one
+	slices.SortStableFunc(unnamed, func(a, b object.Key) int { return -cmp.Compare(a.Kind, b.Kind) })
+	for _, key := range unnamed {
+		at := slices.IndexFunc(rest, func(o *object.Object) bool {
+			return o.Kind == key.Kind || key.Kind == "" && o.Kind.Restricts()
+		})
+		if at < 0 {
+			return rest, false
+		}
+		rest = slices.Delete(rest, at, at+1)
 	}
 	return rest, true
 }

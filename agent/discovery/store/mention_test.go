@@ -36,7 +36,13 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 			edited("action:", "action", "name: x", "name: x\n  namespace: z"), all},
 		"another kind": {
 			edited("action:", "action", "AuthorizationPolicy", "PeerAuthentication"), all},
-		"no name": {edited("action:", "action", "  name: x", ""), all},
+		"no name":                 {edited("action:", "action", "  name: x", ""), nil},
+		"no colon after kind":     {edited("kind: Auth", "kind Auth"), nil},
+		"no colon after metadata": {edited("metadata:\n  name: x", "metadata\n  name: x"), nil},
+		"another one without a name": {good + "---\n" +
+			strings.NewReplacer("action:", "action", "  name: x", "").Replace(deniesA), all},
+		"in place of the other kind, without a name": {strings.Replace(good, tokens,
+			strings.NewReplacer("action:", "action", "  name: x", "").Replace(deniesA), 1), all},
 		"another one with its name": {
 			good + "---\n" + strings.Replace(deniesA, "action:", "action", 1), all},
 		"two with its name": {

@@ -41,7 +41,10 @@ func (s *Store) guard(path string, f *file) {
 		if has < had {
 			f.denyAll(path)
 		}
-		has = max(had, has-denied)
+		if f.unreadable { // its denials end once it can be read again
+			has -= denied
+		}
+		has = max(had, has)
 	}
 	if s.options.Policies[path] = has; has == 0 {
 		delete(s.options.Policies, path)
