@@ -109,7 +109,11 @@ func (s *Server) store(ctx context.Context, bound []sockets) {
 	case <-s.first:
 	case <-time.After(firstTable):
 	case <-ctx.Done():
-		return
+		select {
+		case <-s.first:
+		default:
+			return
+		}
 	}
 	var err error
 	for _, one := range bound {

@@ -281,3 +281,18 @@ func TestTake_AnyNotation(t *testing.T) {
 		}
 	}
 }
+
+// TestRestart_RightAfterNames: an agent that ends right after it has the first names stores its
+// sockets before it closes them.
+func TestRestart_RightAfterNames(t *testing.T) {
+	for range 20 {
+		manager := fdstoretest.New(t)
+		i := startInstance(t, manager, Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t))})
+		i.SetNames([]Name{{Host: "a.test", Addresses: addresses("240.240.0.1")}})
+		i.end()
+		i.stop()
+		if n := manager.Count(storedSockets); n < 2 { // UDP and TCP
+			t.Fatalf("%d sockets are stored", n)
+		}
+	}
+}

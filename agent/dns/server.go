@@ -238,10 +238,17 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		if again { // clients are waiting, and would be refused names that they had before
 			s.store(ctx, sockets)
-		} else {
-			group.Go(func() error { s.store(ctx, sockets); return nil })
 		}
-		return s.serve(ctx, sockets)
+		serving, end := context.WithCancel(context.WithoutCancel(ctx))
+		group.Go(func() error {
+			defer end() // not before the sockets are stored, as serve closes them
+			if !again {
+				s.store(ctx, sockets)
+			}
+			<-ctx.Done()
+			return nil
+		})
+		return s.serve(serving, sockets)
 	})
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("serve DNS on %s: %w", s.options.Listen, err)
