@@ -5,44 +5,62 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// mounts is the table of mounts of this process, which the kernel reports changes of.
+// mounts is the table of mounts of this process, which the kernel reports changes of, once to each
+// open file.
 type mounts struct {
-	file  *os.File
+	file  *os.File        // wakes up its reader
+	other *os.File        // says whether there was a change; not one of Go's poller, which takes reports
 	table map[string]bool // ID and mount point
 }
 
 func openMounts() (*mounts, error) {
-	file, err := os.Open("/proc/self/mountinfo")
+	const path = "/proc/self/mountinfo"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	m := &mounts{other: os.NewFile(uintptr(fd), path)}
+	if m.file, err = os.Open(path); err != nil {
+		_ = m.other.Close()
 		return nil, err
 	}
-	m := &mounts{file: file}
-	_, err = m.changed()
-	return m, err
+	if _, err = m.changed(); err != nil {
+		_, _ = m.file.Close(), m.other.Close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // await calls handle with the mount points that changed, until the file is closed. A mount that
 // took the ID of another at the same point in the meantime cannot be detected: the point is then
 // "/".
 func (m *mounts) await(handle func(points []string)) {
+	defer func() { _ = m.other.Close() }()
 	raw, err := m.file.SyscallConn()
-	for first := true; err == nil; first = false {
-		woken := false
-		// The file is always readable; the poller wakes up when mounts change, and once at first.
-		err = raw.Read(func(uintptr) bool { defer func() { woken = true }(); return woken })
-		if err != nil {
+	for err == nil {
+		// Read forgets that the poller has woken it up before.
+		if err = raw.Read(func(uintptr) bool { return m.reported() }); err != nil {
 			return
 		}
 		var points []string
-		if points, err = m.changed(); err == nil && len(points) == 0 && !first {
-			points = []string{"/"}
-		}
-		if len(points) > 0 {
+		if points, err = m.changed(); err == nil {
+			if len(points) == 0 {
+				points = []string{"/"}
+			}
 			handle(points)
 		}
 	}
+}
+
+// reported reports whether mounts have changed since the last call.
+func (m *mounts) reported() bool {
+	fds := []unix.PollFd{{Fd: int32(m.other.Fd()), Events: unix.POLLPRI}} //nolint:gosec // a descriptor
+	n, err := unix.Poll(fds, 0)
+	return err != nil || n > 0 && fds[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0
 }
 
 // changed returns the points of mounts that were added or removed since the last call.

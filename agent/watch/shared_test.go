@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -102,4 +103,29 @@ func TestRemount_IsWatchedAnew(t *testing.T) {
 			t.Errorf("%s: changes (-want +got):\n%s", text, diff)
 		}
 	}
+}
+
+// TestMounts_ReportRemountBeforeTheirReader replaces a mount, whose ID the next one may take, before
+// anybody waits for changes.
+func TestMounts_ReportRemountBeforeTheirReader(t *testing.T) {
+	dir := tempDir(t)
+	mount := func() { must(t, unix.Mount("none", dir, "tmpfs", 0, "")) }
+	mount()
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	table, err := openMounts()
+	must(t, err)
+	must(t, unix.Unmount(dir, 0))
+	mount()
+	reports, done := make(chan []string, 10), make(chan struct{})
+	go func() {
+		defer close(done)
+		table.await(func(points []string) { reports <- points })
+	}()
+	select {
+	case <-reports:
+	case <-time.After(10 * time.Second):
+		t.Error("no change was reported")
+	}
+	must(t, table.file.Close())
+	<-done
 }
