@@ -24,6 +24,7 @@ func ForFleet(options Options) Options {
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
 	setDefault(&options.ConnectsPerSecond, fleetStreamsPerSecond*runtime.GOMAXPROCS(0))
 	setDefault(&options.MaxSubscriptionBytes, fleetSubscriptionBytes)
+	setDefault(&options.Concurrency, runtime.GOMAXPROCS(0))
 	options.move = (*stream).move
 	return options
 }

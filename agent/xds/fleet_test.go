@@ -306,11 +306,18 @@ func (b *busyObserver) Pushed(Stream, Push) {
 	b.now.Add(-1)
 }
 
-// TestServer_Concurrency has streams that get a change at once.
+// TestServer_Concurrency has streams that get a change at once. Without a setting as many
+// responses are made at the same time as there are cores.
 func TestServer_Concurrency(t *testing.T) {
+	for set, want := range map[int]int64{2: 2, 0: int64(runtime.GOMAXPROCS(0))} {
+		t.Run(fmt.Sprint(set), func(t *testing.T) { testConcurrency(t, set, want) })
+	}
+}
+
+func testConcurrency(t *testing.T, set int, want int64) {
 	const streams = 50
 	feed, seen := resource.NewFeed(), &busyObserver{}
-	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen, Concurrency: 2,
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen, Concurrency: set,
 		ConnectsPerSecond: 10_000}, LimitTCP)
 	connection := connectTo(t, address)
 	for range streams {
@@ -320,7 +327,7 @@ func TestServer_Concurrency(t *testing.T) {
 		feed.Publish(resource.Change{Set: []*resource.Resource{cluster("a=1")}})
 		return seen.all.Load() >= streams
 	})
-	if most := seen.most.Load(); most > 2 {
+	if most := seen.most.Load(); most > want {
 		t.Errorf("%d responses were made at the same time", most)
 	}
 }

@@ -82,7 +82,7 @@ type Options struct {
 	// they are refused; 0: no bound. A single address of a listener of LimitTCP may use half of it,
 	// and streams that Admit refuses count for their address alone.
 	ConnectsPerSecond int
-	// Concurrency bounds how many responses are made at the same time; 0: one per CPU. It does not
+	// Concurrency bounds how many responses are made at the same time; 0: no bound. It does not
 	// bound how many are being sent, so that a client that does not read delays no other one.
 	Concurrency int
 	// MaxUnansweredBytes bounds the responses that a client has not answered. If there are more,
