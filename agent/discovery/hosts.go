@@ -1,24 +1,22 @@
 package discovery
 
 import (
-	"net/netip"
 	"slices"
 
-	networking "istio.io/api/networking/v1alpha3"
-
 	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/view"
 )
 
-// addressIndex indexes the hosts of services by the addresses of their endpoints.
+// addressIndex indexes the ports of services by the addresses of their endpoints.
 type addressIndex struct {
-	hosts     map[string][]string // by address, sorted
-	addresses map[string][]string // by host
+	served    map[string][]view.ServedPort // by address
+	addresses map[string][]string          // by host of the services
 }
 
 func newAddressIndex(w *model.World) *addressIndex {
-	index := &addressIndex{hosts: map[string][]string{}, addresses: map[string][]string{}}
+	index := &addressIndex{served: map[string][]view.ServedPort{}, addresses: map[string][]string{}}
 	for _, host := range w.ServiceHosts() {
-		index.set(host, endpointAddresses(w, host))
+		index.set(host, view.ServedPorts(w, host))
 	}
 	return index
 }
@@ -31,61 +29,36 @@ func (i *addressIndex) update(w *model.World, hosts map[string]struct{}) map[str
 		for _, address := range i.addresses[host] {
 			changed[address] = struct{}{}
 		}
-		now := endpointAddresses(w, host)
-		for _, address := range now {
+		i.set(host, view.ServedPorts(w, host))
+		for _, address := range i.addresses[host] {
 			changed[address] = struct{}{}
 		}
-		i.set(host, now)
 	}
 	return changed
 }
 
-// set replaces the addresses of a host.
-func (i *addressIndex) set(host string, addresses []string) {
+// set replaces the ports of a host's services.
+func (i *addressIndex) set(host string, served map[string][]view.ServedPort) {
 	for _, address := range i.addresses[host] {
-		rest := slices.DeleteFunc(i.hosts[address], func(h string) bool { return h == host })
+		rest := slices.DeleteFunc(i.served[address],
+			func(s view.ServedPort) bool { return s.Host() == host })
 		if len(rest) == 0 {
-			delete(i.hosts, address)
+			delete(i.served, address)
 		} else {
-			i.hosts[address] = rest
+			i.served[address] = rest
 		}
 	}
-	if len(addresses) == 0 {
-		delete(i.addresses, host)
-		return
-	}
-	i.addresses[host] = addresses
-	for _, address := range addresses {
-		at, _ := slices.BinarySearch(i.hosts[address], host)
-		i.hosts[address] = slices.Insert(i.hosts[address], at, host)
+	delete(i.addresses, host)
+	for address, ports := range served {
+		i.addresses[host] = append(i.addresses[host], address)
+		i.served[address] = append(i.served[address], ports...)
 	}
 }
 
-// of returns the hosts of services with an endpoint at one of some addresses, sorted.
-func (i *addressIndex) of(addresses []string) (hosts []string) {
+// of returns the ports of services with an endpoint at one of some addresses.
+func (i *addressIndex) of(addresses []string) (all []view.ServedPort) {
 	for _, address := range addresses {
-		hosts = append(hosts, i.hosts[address]...)
+		all = append(all, i.served[address]...)
 	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
-}
-
-// endpointAddresses returns the addresses of the endpoints of a host's services that a proxy may
-// serve.
-func endpointAddresses(w *model.World, host string) (all []string) {
-	for _, service := range w.Services(host) {
-		for i := range service.Ports {
-			port := &service.Ports[i]
-			if port.Entry.Resolution != networking.ServiceEntry_STATIC {
-				continue
-			}
-			for _, e := range service.Endpoints(port, nil) {
-				if parsed, err := netip.ParseAddr(e.Address); err == nil {
-					all = append(all, parsed.String())
-				}
-			}
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return all
 }

@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -19,17 +20,15 @@ type Shared struct {
 	*Server
 
 	// Guarded by the server's mu.
-	subscriptions map[*subscription]struct{}            // of captured proxies
-	byAddress     map[string]map[*subscription]struct{} // subscriptions by address of the host
-	index         *addressIndex                         // nil: no captured proxy has needed it
-	indexed       *model.World                          // world of index
+	subscriptions map[*subscription]struct{} // of captured proxies
+	index         *addressIndex              // nil: no captured proxy has needed it
+	indexed       *model.World               // world of index
 }
 
 // Share returns the Shared of a server without Options.OwnAddresses. It must be called before the
 // server is used.
 func Share(s *Server) *Shared {
-	shared := &Shared{Server: s, subscriptions: map[*subscription]struct{}{},
-		byAddress: map[string]map[*subscription]struct{}{}}
+	shared := &Shared{Server: s, subscriptions: map[*subscription]struct{}{}}
 	s.sharing = shared
 	return shared
 }
@@ -86,7 +85,7 @@ func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, 
 	}
 	sub.view, sub.own = v, of.own
 	if first && sub.node.Captured() {
-		s.register(sub)
+		s.subscriptions[sub] = struct{}{}
 	}
 	if sub.own != nil && len(sub.own.Problems) > 0 {
 		s.reportProblems()
@@ -95,7 +94,7 @@ func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, 
 }
 
 // viewOwnedBy returns the view of a class. If there is none, it creates one, which counts for an
-// owner.
+// owner. Callers hold mu.
 func (s *Shared) viewOwnedBy(owner string, of class) (*served, error) {
 	known := s.views[of.key()] != nil
 	if !known {
@@ -116,18 +115,6 @@ func (s *Shared) viewOwnedBy(owner string, of class) (*served, error) {
 	return v, err
 }
 
-// register records the subscription of a captured proxy. Callers of this and the next functions but
-// end hold mu.
-func (s *Shared) register(sub *subscription) {
-	s.subscriptions[sub] = struct{}{}
-	for _, address := range sub.node.Addresses {
-		if s.byAddress[address] == nil {
-			s.byAddress[address] = map[*subscription]struct{}{}
-		}
-		s.byAddress[address][sub] = struct{}{}
-	}
-}
-
 // end ends a subscription.
 func (s *Shared) end(sub *subscription) {
 	s.mu.Lock()
@@ -136,12 +123,6 @@ func (s *Shared) end(sub *subscription) {
 		sub.view.subscriptions--
 	}
 	delete(s.subscriptions, sub)
-	for _, address := range sub.node.Addresses {
-		delete(s.byAddress[address], sub)
-		if len(s.byAddress[address]) == 0 {
-			delete(s.byAddress, address)
-		}
-	}
 }
 
 // ownPorts implements sharing.
@@ -167,14 +148,14 @@ func (s *Shared) move(touched model.Touched) {
 	if s.config.closed != nil {
 		return // reopen calls it again
 	}
-	if touched.Sidecars {
-		for sub := range s.subscriptions {
-			s.moveOne(sub)
-		}
+	if !touched.Sidecars && len(changed) == 0 {
 		return
 	}
-	for address := range changed {
-		for sub := range s.byAddress[address] {
+	for sub := range s.subscriptions {
+		if touched.Sidecars || slices.ContainsFunc(sub.node.Addresses, func(address string) bool {
+			_, ok := changed[address]
+			return ok
+		}) {
 			s.moveOne(sub)
 		}
 	}

@@ -123,6 +123,9 @@ func TestShared_CapturedHosts(t *testing.T) {
 			"Sidecar shop/default: {ingress: [{port: {number: 9000, protocol: HTTP, name: own}, " +
 				"defaultEndpoint: '0.0.0.0:9001'}]}"}, 10},
 		{"none any more", nil, 10},
+		{"two ports with one on the host", []string{service("a", "ports: [{number: 91, name: tcp, "+
+			"protocol: TCP, targetPort: 8080}, {number: 80, name: http, protocol: HTTP, targetPort: "+
+			"8080}]", "10.0.0.1", "10.0.0.2")}, 11},
 	}
 	shared, own := t.TempDir(), t.TempDir()
 	fleet, changes := startShared(t, discovery.Options{Files: []string{shared}})

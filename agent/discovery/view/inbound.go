@@ -20,15 +20,8 @@ import (
 // listeners, else to the ports of services that have an endpoint on this host.
 type inbound struct {
 	// ports of services with an endpoint on this machine, by the service's host
-	served map[string][]served
+	served map[string][]ServedPort
 	own    map[uint32]inboundPort // ports that have a listener of their own
-}
-
-// served is a port of a service that has an endpoint on this host.
-type served struct {
-	service *model.Service
-	port    *model.Port
-	target  uint32 // port on which the application listens
 }
 
 // inboundPort is a port that accepts inbound connections.
@@ -41,7 +34,7 @@ type inboundPort struct {
 }
 
 func newInbound() inbound {
-	return inbound{served: map[string][]served{}, own: map[uint32]inboundPort{}}
+	return inbound{served: map[string][]ServedPort{}, own: map[uint32]inboundPort{}}
 }
 
 // update determines the served ports of changed services, and publishes the resources that differ.
@@ -71,7 +64,7 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 	case v.own != nil:
 		return v.own.ports, nil
 	}
-	var all []served
+	var all []ServedPort
 	for _, services := range in.served {
 		all = append(all, services...)
 	}

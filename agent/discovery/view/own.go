@@ -25,14 +25,13 @@ type OwnPorts struct {
 	ports    []inboundPort
 }
 
-// FindOwnPorts returns the ports of a proxy's host. hosts are those of services that may have an
-// endpoint at its addresses.
-func FindOwnPorts(w *model.World, node model.Node, scope *model.Scope, hosts []string) OwnPorts {
-	var all []served
-	for _, host := range hosts {
-		all = append(all, servedBy(w, node, host)...)
-	}
-	ports, problems := servicePorts(w, node, scope, all)
+// FindOwnPorts returns the ports of a proxy's host, of those that services have at its addresses.
+func FindOwnPorts(w *model.World, node model.Node, scope *model.Scope, at []ServedPort) OwnPorts {
+	at = slices.DeleteFunc(at, func(s ServedPort) bool {
+		return s.service.Namespace != node.Namespace ||
+			w.Service(s.service.Host, node.Namespace) != s.service
+	})
+	ports, problems := servicePorts(w, node, scope, at)
 	return OwnPorts{Key: keyOf(ports), Problems: dedupe(problems), ports: ports}
 }
 
@@ -68,43 +67,72 @@ func (v *View) OwnPorts() (own OwnPorts) {
 	return own
 }
 
-// servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
-// on this machine.
-func servedBy(w *model.World, node model.Node, host string) []served {
-	service := w.Service(host, node.Namespace)
-	if service == nil || service.Namespace != node.Namespace {
-		return nil
+// ServedPort is a port that a service has at the address of an endpoint.
+type ServedPort struct {
+	service *model.Service
+	port    *model.Port
+	order   int    // index of port in the service
+	target  uint32 // port on which the application listens
+}
+
+// Host returns the host of the service.
+func (s ServedPort) Host() string { return s.service.Host }
+
+// ServedPorts returns the ports that the services of a host have, whatever their visibility, by
+// address.
+func ServedPorts(w *model.World, host string) map[string][]ServedPort {
+	all := map[string][]ServedPort{}
+	for _, service := range w.Services(host) {
+		eachServedPort(service, func(address string, s ServedPort) {
+			all[address] = append(all[address], s)
+		})
 	}
-	var found []served
+	return all
+}
+
+// eachServedPort calls a function for each port of a service at an address that may be a host's.
+func eachServedPort(service *model.Service, do func(address string, s ServedPort)) {
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution != networking.ServiceEntry_STATIC {
 			continue
 		}
 		for _, e := range service.Endpoints(port, nil) {
-			if isAmong(e.Address, node.Addresses) && !slices.ContainsFunc(found,
-				func(s served) bool { return s.target == e.Port }) {
-				found = append(found, served{service: service, port: port, target: e.Port})
+			if parsed, err := netip.ParseAddr(e.Address); err == nil {
+				do(parsed.String(), ServedPort{service, port, i, e.Port})
 			}
 		}
 	}
-	return found
 }
 
-func isAmong(address string, addresses []string) bool {
-	parsed, err := netip.ParseAddr(address)
-	return err == nil && slices.Contains(addresses, parsed.String())
+// servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
+// on this machine.
+func servedBy(w *model.World, node model.Node, host string) (found []ServedPort) {
+	service := w.Service(host, node.Namespace)
+	if service == nil || service.Namespace != node.Namespace || len(node.Addresses) == 0 {
+		return nil
+	}
+	eachServedPort(service, func(address string, s ServedPort) {
+		if slices.Contains(node.Addresses, address) {
+			found = append(found, s)
+		}
+	})
+	return found
 }
 
 // servicePorts returns the ports of the services that a machine serves, sorted by number. Of two
 // with the same number, the older one applies.
-func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []served) (
+func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []ServedPort) (
 	[]inboundPort, []object.Problem) {
 	var problems []object.Problem
 	byPort := map[uint32]inboundPort{}
-	slices.SortFunc(all, func(a, b served) int {
+	slices.SortFunc(all, func(a, b ServedPort) int {
 		return cmp.Or(object.CompareAge(a.service.Oldest(), b.service.Oldest()),
-			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
+			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.target, b.target),
+			cmp.Compare(a.order, b.order))
+	})
+	all = slices.CompactFunc(all, func(a, b ServedPort) bool {
+		return a.service == b.service && a.target == b.target // the first one applies
 	})
 	for _, s := range all {
 		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
