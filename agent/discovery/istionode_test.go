@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -37,6 +38,23 @@ func TestParseNode_OfPilotAgent(t *testing.T) {
 			t.Errorf("%s shares resources with another one", test.name)
 		} else {
 			keys[key] = true
+		}
+	}
+}
+
+// TestParseNode_Addresses: the addresses of a node are bounded, as the server looks for each of
+// them after a change.
+func TestParseNode_Addresses(t *testing.T) {
+	for count, accepted := range map[int]bool{maxAddresses: true, maxAddresses + 1: false} {
+		metadata, err := structpb.NewStruct(map[string]any{
+			"INSTANCE_IPS": strings.TrimSuffix(strings.Repeat("10.0.0.2,", count), ",")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := parseNode(&corev3.Node{Metadata: metadata,
+			Id: "sidecar~10.0.0.1~vm.shop~shop.svc.cluster.local"}, "default")
+		if (err == nil) != accepted || accepted && len(n.Addresses) != 2 {
+			t.Errorf("%d addresses: %q, %v", count, n.Addresses, err)
 		}
 	}
 }

@@ -14,6 +14,10 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
+// maxAddresses is the maximum number of addresses in INSTANCE_IPS. Each change of an endpoint looks
+// for those of every connected proxy.
+const maxAddresses = 1024
+
 // parseNode parses a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
 // metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. If the node has no
 // locality, parseNode uses the label istio-locality, which has dots in place of slashes.
@@ -44,7 +48,12 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 		if n.Interception, err = interception(mode); err != nil {
 			return model.Node{}, fmt.Errorf("node id %q: %w", node.GetId(), err)
 		}
-		n.Addresses = addresses(parts[1], fields["INSTANCE_IPS"].GetStringValue())
+		more := strings.Split(fields["INSTANCE_IPS"].GetStringValue(), ",")
+		if len(more) > maxAddresses {
+			return model.Node{}, fmt.Errorf("node id %q: INSTANCE_IPS has %d addresses, more than %d",
+				node.GetId(), len(more), maxAddresses)
+		}
+		n.Addresses = addresses(parts[1], more)
 	}
 	if labels := fields["LABELS"].GetStructValue().GetFields(); len(labels) > 0 {
 		n.Labels = make(map[string]string, len(labels))
@@ -106,9 +115,9 @@ func interception(mode string) (model.Interception, error) {
 
 // addresses returns a proxy's IP addresses without duplicates: that in its ID (own), then those in
 // INSTANCE_IPS (more).
-func addresses(own, more string) []string {
+func addresses(own string, more []string) []string {
 	var found []string
-	for _, text := range append([]string{own}, strings.Split(more, ",")...) {
+	for _, text := range append([]string{own}, more...) {
 		address, err := netip.ParseAddr(strings.TrimSpace(text))
 		if err == nil && !slices.Contains(found, address.String()) {
 			found = append(found, address.String())
