@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"outrider.org/outrider/agent/repeat"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
 // loggedHandshakes logs client certificates that cannot be verified. Their connections end before
@@ -39,14 +40,12 @@ func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.
 	}
 	address := from.RemoteAddr().String()
 	host, _, _ := net.SplitHostPort(address)
-	reason := unverified.Err.Error()
+	reason := auth.Shorten(unverified.Err.Error())
 	omitted, ok := l.identity.refusals.Allow(time.Now(), host, repeat.Class(reason), handshakeLimits)
 	if ok {
 		identity := ""
 		if shown := unverified.UnverifiedCertificates[0]; len(shown.URIs) > 0 {
-			const most = 256
-			identity = shown.URIs[0].String()
-			identity = identity[:min(len(identity), most)]
+			identity = auth.Shorten(shown.URIs[0].String())
 		}
 		l.identity.log.Warn("refused client certificate", "caller", address, "claimed", identity,
 			"reason", reason, "omitted", omitted)

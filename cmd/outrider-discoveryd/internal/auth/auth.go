@@ -200,7 +200,7 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 	reason := refused.Error()
 	omitted, ok := a.limiter.Allow(time.Now(), "", repeat.Class(reason), reportLimits)
 	if ok {
-		fields := []any{"address", client.Address, "node", shorten(node.GetId()), "error", reason,
+		fields := []any{"address", client.Address, "node", Shorten(node.GetId()), "error", reason,
 			"omitted", omitted}
 		if refused.Cause != nil {
 			fields = append(fields, "cause", refused.Cause)
@@ -210,8 +210,8 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 	return refused
 }
 
-// shorten returns a text of a client, shortened so that it may be logged.
-func shorten(text string) string {
+// Shorten returns a text of a client, shortened so that it may be logged.
+func Shorten(text string) string {
 	const most = 256
 	if len(text) > most {
 		return text[:most] + "…"

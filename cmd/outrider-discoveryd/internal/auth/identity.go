@@ -51,7 +51,7 @@ func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identi
 	id, ok := parseIdentity(c.URIs[0].String())
 	if !ok {
 		return Identity{}, fmt.Errorf("%q is not spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT",
-			shorten(c.URIs[0].String()))
+			Shorten(c.URIs[0].String()))
 	}
 	if !slices.Contains(domains, id.Domain) {
 		return Identity{}, fmt.Errorf("%s is not of trust domain %s", id,
@@ -66,12 +66,12 @@ func ofSubject(subject string, domains []string) (Identity, error) {
 	parts := strings.Split(subject, ":")
 	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" {
 		return Identity{}, fmt.Errorf("subject %q is not system:serviceaccount:NAMESPACE:ACCOUNT",
-			shorten(subject))
+			Shorten(subject))
 	}
 	id := Identity{domains[0], parts[2], parts[3]}
 	if !isName(id.Namespace) || !isName(id.Account) {
 		return Identity{}, fmt.Errorf("subject %q has a namespace or account that is no name",
-			shorten(subject))
+			Shorten(subject))
 	}
 	return id, nil
 }
@@ -83,12 +83,12 @@ func (id Identity) confine(node *corev3.Node) (*corev3.Node, error) {
 	namespace := fields["NAMESPACE"].GetStringValue()
 	for _, claimed := range []string{namespace, domainNamespace(node.GetId())} {
 		if claimed != "" && claimed != id.Namespace {
-			return nil, fmt.Errorf("the node's namespace %q is not that of %s", shorten(claimed), id)
+			return nil, fmt.Errorf("the node's namespace %q is not that of %s", Shorten(claimed), id)
 		}
 	}
 	account := fields["SERVICE_ACCOUNT"].GetStringValue()
 	if account != "" && account != id.Account {
-		return nil, fmt.Errorf("the node's service account %q is not that of %s", shorten(account),
+		return nil, fmt.Errorf("the node's service account %q is not that of %s", Shorten(account),
 			id)
 	}
 	if namespace != "" {

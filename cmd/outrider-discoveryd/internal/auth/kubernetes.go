@@ -73,7 +73,7 @@ func Kubernetes(connect Connect, audience string) Review {
 		}
 		switch of := review.Status; {
 		case !of.Authenticated:
-			return "", fmt.Errorf("the API server refuses it: %s", shorten(of.Error))
+			return "", fmt.Errorf("the API server refuses it: %s", Shorten(of.Error))
 		case !slices.Contains(of.Audiences, audience):
 			return "", fmt.Errorf("it is not for audience %q", audience)
 		}

@@ -62,7 +62,7 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 		return id, "token", err
 	case !known:
 		return Identity{}, "", fmt.Errorf("[auth] jwt_issuers has no issuer %q",
-			shorten(token.Issuer()))
+			Shorten(token.Issuer()))
 	}
 	return Identity{}, "", err
 }

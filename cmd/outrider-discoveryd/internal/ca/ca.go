@@ -164,7 +164,7 @@ func (s *Server) CreateCertificate(ctx context.Context,
 		if errors.Is(err, errOtherIdentity) {
 			code = codes.PermissionDenied
 		}
-		return nil, s.refuse(client, caller, status.Error(code, err.Error()))
+		return nil, s.refuse(client, caller, status.Error(code, auth.Shorten(err.Error())))
 	}
 	result, err := s.current.Load().sign(public, caller.String(), time.Now(),
 		s.ttl(in.GetValidityDuration()))

@@ -101,7 +101,7 @@ func checkNames(request *x509.CertificateRequest, identity string) error {
 			describe(request))
 	}
 	if requested := string(names[0].Bytes); requested != identity {
-		return fmt.Errorf("%w: %q", errOtherIdentity, shorten(requested))
+		return fmt.Errorf("%w: %q", errOtherIdentity, requested)
 	}
 	return nil
 }
@@ -116,14 +116,5 @@ func describe(request *x509.CertificateRequest) string {
 	for _, uri := range request.URIs {
 		all = append(all, uri.String())
 	}
-	return fmt.Sprintf("%q", shorten(strings.Join(all, ", ")))
-}
-
-// shorten returns a text of a client, shortened so that it may be logged.
-func shorten(text string) string {
-	const most = 256
-	if len(text) > most {
-		return text[:most] + "…"
-	}
-	return text
+	return fmt.Sprintf("%q", strings.Join(all, ", "))
 }
