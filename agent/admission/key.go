@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -20,6 +21,14 @@ const UnknownUser = ^uint32(0)
 
 // User returns the key of a user of this host.
 func User(uid uint32) Key { return Key{UID: uid} }
+
+// String returns the remote network, or the user as "user UID".
+func (k Key) String() string {
+	if k.Local() {
+		return fmt.Sprintf("user %d", k.UID)
+	}
+	return k.Network.String()
+}
 
 // Local reports whether the key is a user of this host.
 func (k Key) Local() bool { return !k.Network.IsValid() }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"outrider.org/outrider/agent/repeat"
+	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
@@ -28,7 +29,8 @@ func (s *serverIdentity) credentials() credentials.TransportCredentials {
 		}}), s}
 }
 
-// handshakeLimits bounds the log lines about client certificates, for each address.
+// handshakeLimits bounds the log lines about client certificates, for each address (IPv6: /64) or
+// user of this host.
 var handshakeLimits = repeat.Limits{Class: 3, All: 10}
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -38,17 +40,17 @@ func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.
 	if !errors.As(err, &unverified) {
 		return secure, info, err
 	}
-	address := from.RemoteAddr().String()
-	host, _, _ := net.SplitHostPort(address)
+	client := xds.PeerOf(from.RemoteAddr())
 	reason := auth.Shorten(unverified.Err.Error())
-	omitted, ok := l.identity.refusals.Allow(time.Now(), host, repeat.Class(reason), handshakeLimits)
+	omitted, ok := l.identity.refusals.Allow(time.Now(), client.Key().String(),
+		repeat.Class(reason), handshakeLimits)
 	if ok {
 		identity := ""
 		if shown := unverified.UnverifiedCertificates[0]; len(shown.URIs) > 0 {
 			identity = auth.Shorten(shown.URIs[0].String())
 		}
-		l.identity.log.Warn("refused client certificate", "caller", address, "claimed", identity,
-			"reason", reason, "omitted", omitted)
+		l.identity.log.Warn("refused client certificate", "caller", client.Address,
+			"claimed", identity, "reason", reason, "omitted", omitted)
 	}
 	return secure, info, err
 }

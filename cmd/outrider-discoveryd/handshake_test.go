@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/agent/xds"
 )
 
 // refusing returns a server with TLS that accepts client certificates of no CA, and a client's
@@ -69,5 +72,38 @@ func TestHandshake_BoundsWhatACertificateSays(t *testing.T) {
 	refuse(t, s, server, client, config)
 	if !strings.Contains(log.String(), name[:50]) || log.Len() > 1000 {
 		t.Errorf("a line of %d bytes: %.1000s", log.Len(), log.String())
+	}
+}
+
+// arriving is a listener that accepts one connection, whose client has an address.
+type arriving struct {
+	net.Conn
+	from string
+}
+
+func (a arriving) Accept() (net.Conn, error) { return a, nil }
+func (a arriving) Addr() net.Addr            { return a.RemoteAddr() }
+func (a arriving) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a.from))
+}
+
+// A host that uses the addresses of its IPv6 network makes no more lines than one address.
+func TestHandshake_BoundsTheLinesOfANetwork(t *testing.T) {
+	var log bytes.Buffer
+	s, config := refusing(t, &log, "CA")
+	for i := range 2 * handshakeLimits.Class {
+		near, client := net.Pipe()
+		server, err := xds.LimitTCP(arriving{near, fmt.Sprintf("[2001:db8::%d]:1", i+1)}).Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuse(t, s, server, client, config)
+	}
+	if lines := strings.Count(log.String(), "refused client certificate"); lines !=
+		handshakeLimits.Class {
+		t.Errorf("%d lines", lines)
+	}
+	if !strings.Contains(log.String(), `"caller":"[2001:db8::3]:1"`) {
+		t.Errorf("the address is not named: %s", log.String())
 	}
 }

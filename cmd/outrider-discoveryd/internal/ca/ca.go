@@ -11,12 +11,10 @@
 package ca
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -187,8 +185,9 @@ func (s *Server) ttl(seconds int64) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// unknownLimits bounds the log lines about callers that have no identity, for each address. The
-// rate of a caller with an identity is limited, so each of its refusals is logged.
+// unknownLimits bounds the log lines about callers that have no identity, for each address (IPv6:
+// /64) or user of this host. The rate of a caller with an identity is limited, so each of its
+// refusals is logged.
 var unknownLimits = repeat.Limits{Class: 10, All: 30}
 
 // refuse counts and logs a refused request, and returns the gRPC status.
@@ -197,9 +196,8 @@ func (s *Server) refuse(client xds.Peer, caller auth.Caller, err error) error {
 	refusal := status.Convert(err)
 	identity, omitted := "", 0
 	if caller == (auth.Caller{}) || refusal.Code() == codes.ResourceExhausted {
-		host, _, _ := net.SplitHostPort(client.Address)
 		var ok bool
-		omitted, ok = s.limiter.Allow(time.Now(), cmp.Or(host, client.Address),
+		omitted, ok = s.limiter.Allow(time.Now(), client.Key().String(),
 			repeat.Class(refusal.Message()), unknownLimits)
 		if !ok {
 			return refusal.Err()

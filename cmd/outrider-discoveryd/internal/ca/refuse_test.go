@@ -6,12 +6,16 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	securityv1 "istio.io/api/security/v1alpha1"
 
@@ -23,22 +27,27 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
-// Requests whose refusal quotes them make neither a long line in the log nor a long status.
-func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
+// logging returns a Server that authenticates each client alike and logs to a buffer.
+func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error) *Server {
+	t.Helper()
 	root := pkitest.NewAuthority(t, "root", nil)
-	var log bytes.Buffer
 	s, err := New(files(t, pkitest.PEM(root.Certificate), pkitest.KeyPEM(t, root.Key), nil),
-		Options{Board: condition.NewBoard(), Logger: slog.New(slog.NewJSONHandler(&log, nil)),
-			Authenticate: func(xds.Peer) (auth.Caller, error) {
-				return auth.Caller{Identity: auth.Identity{Domain: "cluster.local",
-					Namespace: "default", Account: "web"}}, nil
-			},
-			Wait:    func(context.Context, xds.Peer, bool) error { return nil },
-			Trust:   func([]*x509.Certificate) {},
-			Watcher: watch.NewNotifier(watch.Delays{}, nil)})
+		Options{Board: condition.NewBoard(), Logger: slog.New(slog.NewJSONHandler(log, nil)),
+			Authenticate: func(xds.Peer) (auth.Caller, error) { return caller, refusal },
+			Wait:         func(context.Context, xds.Peer, bool) error { return nil },
+			Trust:        func([]*x509.Certificate) {},
+			Watcher:      watch.NewNotifier(watch.Delays{}, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// Requests whose refusal quotes them make neither a long line in the log nor a long status.
+func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
+	var log bytes.Buffer
+	s := logging(t, &log, auth.Caller{Identity: auth.Identity{Domain: "cluster.local",
+		Namespace: "default", Account: "web"}}, nil)
 	own := key(t, pki.ECDSAP256)
 	for name, extension := range map[string]pkix.Extension{
 		"an invalid URI":      names(t, name(6, "spiffe://"+strings.Repeat("\x01", 8000))),
@@ -58,5 +67,39 @@ func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
 			log.Len() > 2000 {
 			t.Errorf("%s: a status of %d bytes, a line of %d", name, said, log.Len())
 		}
+	}
+}
+
+// arriving is a listener that accepts one connection, whose client has an address.
+type arriving struct {
+	net.Conn
+	from string
+}
+
+func (a arriving) Accept() (net.Conn, error) { return a, nil }
+func (a arriving) Addr() net.Addr            { return a.RemoteAddr() }
+func (a arriving) LocalAddr() net.Addr       { return &net.TCPAddr{} }
+func (a arriving) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a.from))
+}
+
+// A host without identity that uses the addresses of its IPv6 network makes no more lines than one
+// address.
+func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
+	var log bytes.Buffer
+	s := logging(t, &log, auth.Caller{}, status.Error(codes.Unauthenticated, "no credential"))
+	for i := range 2 * unknownLimits.Class {
+		listener := xds.LimitTCP(arriving{from: fmt.Sprintf("[2001:db8::%d]:1", i+1)})
+		connection, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: connection.RemoteAddr()})
+		if _, err := s.CreateCertificate(ctx, nil); status.Code(err) != codes.Unauthenticated {
+			t.Error(err)
+		}
+	}
+	if lines := strings.Count(log.String(), "no credential"); lines != unknownLimits.Class {
+		t.Errorf("%d lines", lines)
 	}
 }
