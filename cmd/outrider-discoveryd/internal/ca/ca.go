@@ -73,8 +73,9 @@ type Server struct {
 
 	mu       sync.Mutex
 	settings Settings
-	stop     func() // ends the watch of the files
-	retired  []past // roots of replaced authorities
+	longest  time.Duration // the longest MaxTTL so far
+	stop     func()        // ends the watch of the files
+	retired  []past        // roots of replaced authorities
 }
 
 // New returns a Server that signs with the files in the settings, and watches them. Options.Watcher
@@ -101,6 +102,7 @@ func (s *Server) Configure(settings Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maxTTL.Store(int64(settings.MaxTTL))
+	s.longest = max(s.longest, settings.MaxTTL)
 	s.stop()
 	s.settings = settings
 	paths := []string{settings.CertFile, settings.KeyFile}

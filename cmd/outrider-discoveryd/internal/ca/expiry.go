@@ -31,7 +31,7 @@ type past struct {
 
 // retire remembers the roots of an authority that is replaced now. The caller holds mu.
 func (s *Server) retire(before *authority, now time.Time) {
-	until := now.Add(time.Duration(s.maxTTL.Load()))
+	until := now.Add(s.longest)
 	s.retired = slices.DeleteFunc(s.retired, func(p past) bool {
 		return !now.Before(p.until) || slices.ContainsFunc(before.issuers, p.root.Equal)
 	})

@@ -59,5 +59,15 @@ func TestObserve(t *testing.T) {
 	put(settings.RootFile, pkitest.PEM(next.Certificate))
 	expect("the old root is removed too early", now, conditionRoot)
 	expect("its certificates have ended", now.Add(2*time.Hour))
+	settings.MaxTTL = time.Minute
+	s.Configure(settings)
+	put(settings.CertFile, pkitest.PEM(old.Certificate))
+	put(settings.KeyFile, pkitest.KeyPEM(t, old.Key))
+	put(settings.RootFile, pkitest.PEM(old.Certificate))
+	expect("certificates of the time before max_ttl was shortened", now.Add(30*time.Minute),
+		conditionRoot)
+	put(settings.CertFile, pkitest.PEM(next.Certificate))
+	put(settings.KeyFile, pkitest.KeyPEM(t, next.Key))
+	put(settings.RootFile, pkitest.PEM(next.Certificate))
 	expect("before the end of the chain", next.Certificate.NotAfter.Add(-time.Hour), conditionExpires)
 }
