@@ -121,8 +121,8 @@ const discoverydHeader = `# /etc/outrider/discoveryd.toml: the configuration of 
 # array of tables ([[source]]) replace those of the files before. SIGHUP and file changes apply [live] keys in place;
 # [start] keys wait for the next start and are reported as pending.
 #
-# [[source]] is where configuration comes from, in order: of two objects with one name the earlier source's counts,
-# and an access policy of the later one that differs denies what it selects.
+# [[source]] is where configuration comes from, in order: of two objects with one name the earlier
+# source's counts, and an access policy of the later one that differs denies what it selects.
 # [[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of the sources.
 `
 

@@ -89,10 +89,12 @@ func TestDiscoveryd_Errors(t *testing.T) {
 			"remove it",
 		"[ca]\nenabled = true": ":2:1: ca.enabled: the authority serves on listen.tls only, " +
 			"which is off; set listen.tls",
-		"[listen]\ntls = \":1\"\n[tls]\ncert_file = \"c\"\nkey_file = \"k\"\n[ca]\nenabled = true": ":7:1: " +
-			"ca.enabled: needs a certificate that signs, and its key; set ca.cert_file and ca.key_file",
-		"[listen]\ntls = \":15012\"":              ":2:1: listen.tls: needs a certificate",
-		"[auth]\njoin_not_before = \"yesterday\"": ":2:1: auth.join_not_before: \"yesterday\" is not valid",
+		"[listen]\ntls = \":1\"\n[tls]\ncert_file = \"c\"\nkey_file = \"k\"\n" +
+			"[ca]\nenabled = true": ":7:1: ca.enabled: needs a certificate that signs, and its key; " +
+			"set ca.cert_file and ca.key_file",
+		"[listen]\ntls = \":15012\"": ":2:1: listen.tls: needs a certificate",
+		"[auth]\njoin_not_before = \"yesterday\"": ":2:1: auth.join_not_before: \"yesterday\" is " +
+			"not valid",
 		"[auth]\njoin_not_before = \"2026-01-02T15:04:05Z\"": ":2:1: auth.join_not_before: has no " +
 			"effect: join tokens are off; set auth.join_key_file, or remove it",
 		"[[source]]\ntype = \"mcp\"":    ":1:1: source.1: type mcp needs an address",

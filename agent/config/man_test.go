@@ -34,8 +34,9 @@ func discoverydManPage() string {
 	}
 	p.Text(`Drop-ins are merged over the file in name order: a table merges, a list and an array of tables replace those
 of the files before. [[source]] is where configuration comes from, in order: of two objects with one name the earlier
-source's counts, and an access policy of the later one that differs denies what it selects. [[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of the
-sources.`)
+source's counts, and an access policy of the later one that differs denies what it selects.
+[[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of
+the sources.`)
 	for _, t := range annotatedDiscoveryd() {
 		describeTable(p, t)
 	}

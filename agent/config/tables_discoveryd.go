@@ -232,7 +232,7 @@ func ofType(key, sourceType string) bool {
 		"kubeconfig": {"kubernetes"}, "namespaces": {"kubernetes"},
 		"write_status": {"kubernetes"}, "address": {"mcp", "consul"},
 		"datacenters": {"consul"}, "namespace": {"consul"}, "domain": {"consul"},
-		"ca_file": {"mcp", "consul"}, "cert_file": {"mcp"}, "key_file": {"mcp"}, "token_file": {"mcp", "consul", "memory"},
-		"listen": {"memory"}}
+		"ca_file": {"mcp", "consul"}, "cert_file": {"mcp"}, "key_file": {"mcp"},
+		"token_file": {"mcp", "consul", "memory"}, "listen": {"memory"}}
 	return slices.Contains(types[key], sourceType)
 }

@@ -48,8 +48,8 @@ func TestCA_RateBesideIstiod(t *testing.T) {
 	}
 }
 
-// issueMany requests certificates over one connection, and returns the processor time that one costs
-// the server.
+// issueMany requests certificates over one connection, and returns the processor time that one
+// costs the server.
 func issueMany(t *testing.T, address, token string, roots *x509.CertPool, pid int) time.Duration {
 	t.Helper()
 	const number, concurrent = 800, 4

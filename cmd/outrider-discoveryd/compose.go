@@ -59,7 +59,8 @@ type program struct {
 	listeners    []part.Part
 }
 
-// maxViewsPerIdentity is a quarter of discovery.Options.MaxViews. With 1,000 services a view has 2 MB.
+// maxViewsPerIdentity is a quarter of discovery.Options.MaxViews. With 1,000 services a view has 2
+// MB.
 const maxViewsPerIdentity = 1024
 
 // fileDelay merges the events of one written file; the discovery server debounces changes further.
@@ -110,7 +111,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}, b.logOf("auth"))
 	var debugger *debug.Debugger
 	var authority *ca.Server
-	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: discovery.Share(server), Logger: b.logOf("xds"),
+	streams, err := xds.NewServer(xds.ForFleet(xds.Options{
+		Source: discovery.Share(server), Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
 			[]*resource.Resource, error) {

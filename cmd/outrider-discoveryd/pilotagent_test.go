@@ -207,7 +207,8 @@ func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 	command := exec.Command(program, "proxy", "sidecar", "--meshConfig", "./none.yaml",
 		"--log_output_level", "default:info")
 	command.Dir = directory
-	command.Env = append(os.Environ(), "ISTIO_META_DNS_CAPTURE=true", "POD_NAME=vm", "POD_NAMESPACE=shop", "INSTANCE_IP=127.0.0.1",
+	command.Env = append(os.Environ(), "ISTIO_META_DNS_CAPTURE=true", "POD_NAME=vm", "POD_NAMESPACE=shop",
+		"INSTANCE_IP=127.0.0.1",
 		"SERVICE_ACCOUNT=web", "CLOUD_PLATFORM=none", "FILE_MOUNTED_CERTS=true",
 		"TRUST_DOMAIN=cluster.local", "PROXY_CONFIG="+string(config),
 		fmt.Sprintf("DNS_PROXY_ADDR=127.0.0.1:%d", dns),

@@ -70,8 +70,9 @@ func TestToken_FirstCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.put("discoveryd.toml", []byte(strings.Replace(string(text), "join_key_file", "join_not_before = "+
-		time.Now().Add(time.Minute).UTC().Format(`"2006-01-02T15:04:05Z"`)+"\njoin_key_file", 1)))
+	withdrawn := time.Now().Add(time.Minute).UTC().Format(`"2006-01-02T15:04:05Z"`)
+	s.put("discoveryd.toml", []byte(strings.Replace(string(text), "join_key_file",
+		"join_not_before = "+withdrawn+"\njoin_key_file", 1)))
 	parts.EventuallySees(t, time.Minute, "the token is withdrawn", func() (bool, string) {
 		_, err := agent.Issue(t.Context(), nil, nil)
 		return err != nil && strings.Contains(err.Error(), "join_not_before"), logOf(s.file)

@@ -35,8 +35,8 @@ var kinds = []struct{ name, text string }{
 		"are reached from outside."},
 	{"PeerAuthentication", "Whether connections to the application need mutual TLS: STRICT, " +
 		"PERMISSIVE\n(both are accepted) or DISABLE; see MUTUAL TLS."},
-	{"RequestAuthentication", "Which tokens (JWT) requests may have: issuers, audiences, the keys, and in\n" +
-		"which headers, parameters or cookies a token is. A request with an invalid token\n" +
+	{"RequestAuthentication", "Which tokens (JWT) requests may have: issuers, audiences, the " +
+		"keys, and in\nwhich headers, parameters or cookies a token is. A request with an invalid token\n" +
 		"gets 401 (403 for a wrong audience), one without a token passes. It is for the\n" +
 		"HTTP ports of a Gateway, of a Sidecar's ingress and, with interception, of every\n" +
 		"application of the host. A VirtualService of a Gateway matches claims as headers:\n" +
@@ -46,8 +46,8 @@ var kinds = []struct{ name, text string }{
 		"it succeeded once, all tokens of the issuer get 401; condition\n" +
 		"key-set-unavailable names both. A server at a loopback, link-local or metadata\n" +
 		"address is asked only if a ServiceEntry has its host or address."},
-	{"AuthorizationPolicy", "Who may send requests or connect: ALLOW, DENY, AUDIT, and CUSTOM, which asks\n" +
-		"an authorizer of `extensionProviders` in mesh_config_file (envoyExtAuthzHttp or\n" +
+	{"AuthorizationPolicy", "Who may send requests or connect: ALLOW, DENY, AUDIT, and CUSTOM, " +
+		"which asks\nan authorizer of `extensionProviders` in mesh_config_file (envoyExtAuthzHttp or\n" +
 		"envoyExtAuthzGrpc). It guards the ports of a Gateway, of a Sidecar's ingress and,\n" +
 		"with interception, of every application of the host; not what goes out. If any\n" +
 		"policy with ALLOW selects the proxy, what none of them allows is denied (403).\n" +

@@ -112,7 +112,8 @@ func TestReview_CacheIsBounded(t *testing.T) {
 		r := newReviews()
 		review := func(context.Context, string) (string, error) { return "x", nil }
 		for i := range 2 * maxReviewed {
-			if _, err := r.review(review, admission.Key{}, fmt.Sprint(i), time.Now().Add(time.Hour)); err != nil {
+			if _, err := r.review(review, admission.Key{}, fmt.Sprint(i),
+				time.Now().Add(time.Hour)); err != nil {
 				t.Fatal(err)
 			}
 		}

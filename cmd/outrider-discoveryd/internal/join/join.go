@@ -1,6 +1,6 @@
 // Package join signs and verifies the join tokens with which a host gets its first certificate
-// where no other issuer of tokens exists. A join token is a JWT for one service account, signed with
-// a key of the operator's.
+// where no other issuer of tokens exists. A join token is a JWT for one service account, signed
+// with a key of the operator's.
 package join
 
 import (
