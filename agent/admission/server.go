@@ -12,6 +12,7 @@ import (
 // Limits of the servers of NewServer.
 const (
 	headerTime    = 5 * time.Second
+	bodyTime      = 5 * time.Second // see BoundBody
 	idleTime      = time.Minute
 	maximumHeader = 32 << 10
 	shutdownTime  = 2 * time.Second // for responses in progress
@@ -30,6 +31,18 @@ func NewServer(handler http.Handler, logger *slog.Logger) *http.Server {
 		MaxHeaderBytes:    maximumHeader,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
+}
+
+// BoundBody limits the time to read a request's body. Handlers may ignore the body, but net/http
+// drains it afterwards, so a slow client would hold its connection. A handler that runs for long
+// after it has read the body must not be wrapped: the request's context is canceled at the limit.
+func BoundBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Bind listens on a TCP address. While that fails, it calls failed and retries every second, until

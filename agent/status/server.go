@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -92,7 +91,7 @@ func (s *Server) Run(ctx context.Context) error {
 	address := listener.Addr().String()
 	s.address.Store(&address)
 	s.MarkReady()
-	server := newHTTPServer(boundBody(s.routes()), s.options.Logger)
+	server := newHTTPServer(admission.BoundBody(s.routes()), s.options.Logger)
 	if err := admission.Serve(ctx, server, s.gate.listen(listener)); err != nil {
 		return fmt.Errorf("serve the status address: %w", err)
 	}
@@ -172,15 +171,4 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	server := admission.NewServer(handler, logger)
 	server.WriteTimeout = scrapeTime + answerTime
 	return server
-}
-
-// boundBody limits the time to read a request's body. The handlers ignore it, but net/http drains
-// it afterwards, so a slow client would hold its connection.
-func boundBody(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
-		}
-		next.ServeHTTP(w, r)
-	})
 }

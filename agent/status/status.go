@@ -45,7 +45,6 @@ type Probe = config.Probe
 
 // Limits of both servers. The status address is open to the network.
 const (
-	bodyTime       = 5 * time.Second
 	answerTime     = 5 * time.Second // for the client to read a complete response
 	bindRetryAfter = time.Second
 )

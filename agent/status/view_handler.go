@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"outrider.org/outrider/agent/admission"
 )
 
 // readable lists the paths of Envoy's admin interface whose GET changes nothing (Envoy 1.40,
@@ -47,7 +49,7 @@ func (v *View) Handler() http.Handler {
 // configuration. Its answers may be shown to every user.
 func (v *View) ReadHandler() http.Handler {
 	pass := v.reverseProxy(redactedDumps{v.dumps})
-	return boundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return admission.BoundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Every user may read, so bound the time that a slow reader holds a connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

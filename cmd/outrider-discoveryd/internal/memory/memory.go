@@ -9,7 +9,6 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -80,11 +79,10 @@ func (m *Memory) Run(ctx context.Context) error {
 	}
 	m.bound(nil)
 	pool := admission.NewPool(limits)
-	server := admission.NewServer(http.TimeoutHandler(m.handler(), maxTime, "too slow\n"), m.log)
+	server := admission.NewServer(admission.BoundBody(http.TimeoutHandler(m.handler(), maxTime,
+		"too slow\n")), m.log)
 	return admission.Serve(ctx, server, admission.Listen(listener, admission.Options{
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-			return pool, admission.KeyOfTCP(c)
-		}}))
+		Admit: admission.AdmitTCP(pool, pool)}))
 }
 
 // bound records the result of an attempt to bind the address.

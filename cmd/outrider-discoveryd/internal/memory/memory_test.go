@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -134,6 +135,24 @@ func TestMemory_WriteAPI(t *testing.T) {
 		if s := m.Status(); !s.Synced || s.Inputs != 0 || s.Err != nil || m.bytes != 0 {
 			t.Errorf("%+v, %d bytes", s, m.bytes)
 		}
+	}
+}
+
+// TestMemory_BoundsTimeOfBodies sends the header of a request with a body that never arrives. It
+// needs no token.
+func TestMemory_BoundsTimeOfBodies(t *testing.T) {
+	m := New(configure(t), false, (&served{}).Take, slog.New(slog.DiscardHandler))
+	sourcetest.Run(t, m.Run)
+	send(t, m, http.MethodGet, "/", "", "") // returns once the source listens
+	connection, err := net.Dial("tcp", m.config.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	_, _ = io.WriteString(connection, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+	_ = connection.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.Copy(io.Discard, connection); err != nil {
+		t.Errorf("the connection is still open: %v", err)
 	}
 }
 

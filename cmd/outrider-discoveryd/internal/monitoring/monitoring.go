@@ -67,5 +67,5 @@ func handler(o Options) http.Handler {
 			o.Debug(w, r)
 		}
 	})
-	return routes
+	return admission.BoundBody(routes)
 }

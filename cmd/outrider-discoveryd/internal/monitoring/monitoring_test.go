@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -117,5 +118,24 @@ func TestServe_OtherHosts(t *testing.T) {
 			t.Errorf("%s: %s", path, response.Status)
 		}
 		_, _ = response.Body.Close(), connection.Close()
+	}
+}
+
+// TestServe_BoundsTimeOfBodies sends the header of a request with a body that never arrives.
+func TestServe_BoundsTimeOfBodies(t *testing.T) {
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, bound, &atomic.Bool{})
+	connection, err := net.Dial("tcp", bound.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	_, _ = io.WriteString(connection, "GET /ready HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+	_ = connection.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.Copy(io.Discard, connection); err != nil {
+		t.Errorf("the connection is still open: %v", err)
 	}
 }
