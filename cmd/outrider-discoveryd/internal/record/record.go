@@ -34,7 +34,8 @@ const (
 	startWait  = 10 * time.Second // longest wait for all sources to synchronise
 	poll       = 50 * time.Millisecond
 	writeDelay = 5 * time.Second // least time between a change of a state and writing it
-	writeShare = 100             // writing takes at most this share of the time
+	writeShare = 100             // writing takes at most one part in writeShare of the time
+	retryDelay = time.Minute     // wait after a state could not be written
 )
 
 var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", Most: 512 << 20}
@@ -159,8 +160,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 		begun := time.Now()
-		r.write()
-		pause = max(writeDelay, time.Since(begun)*writeShare)
+		if r.write() {
+			pause = max(writeDelay, time.Since(begun)*writeShare)
+		} else {
+			pause = retryDelay
+		}
 	}
 }
 
@@ -234,8 +238,10 @@ func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	return inputs, true
 }
 
-// write stores all states that have changed.
-func (r *Recorder) write() {
+// write stores all states that have changed. Those that cannot be stored count as changed again;
+// ok reports whether there are none.
+func (r *Recorder) write() (ok bool) {
+	ok = true
 	for name, inputs := range r.takeDirty() {
 		records := func(yield func(recordfile.Record) bool) {
 			for _, path := range slices.Sorted(maps.Keys(inputs)) {
@@ -249,8 +255,13 @@ func (r *Recorder) write() {
 		}
 		if err := format.Write(r.path(name), records); err != nil {
 			r.log.Warn("cannot store state of source", "source", name, "error", err)
+			ok = false
+			r.mu.Lock()
+			r.changes(r.states[name])
+			r.mu.Unlock()
 		}
 	}
+	return ok
 }
 
 // takeDirty returns the inputs of the states that have changed since the last call.

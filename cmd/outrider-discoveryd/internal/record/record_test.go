@@ -18,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 )
 
 // fake is a source that delivers one batch or none.
@@ -95,6 +96,27 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 	if paths, _ = cycle(t, directory, nil); len(paths) > 0 {
 		t.Errorf("a damaged state is delivered: %v", paths)
 	}
+}
+
+// TestRecorder_WritesAgainAfterFailure removes the directory for a time. The state must be stored
+// afterwards, although the source delivers nothing more.
+func TestRecorder_WritesAgainAfterFailure(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "removed")
+	synctest.Test(t, func(t *testing.T) {
+		r := New(directory, func(discovery.Batch) {}, condition.NewBoard(),
+			slog.New(slog.DiscardHandler))
+		sourcetest.Run(t, r.Run)
+		r.Sink(discovery.Batch{Source: "consul", All: true,
+			Inputs: []store.Input{{Path: "consul:text", Text: []byte("{}")}}})
+		time.Sleep(time.Hour)
+		if err := os.Mkdir(directory, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * retryDelay)
+		if inputs, _ := r.stored("consul"); len(inputs) != 1 {
+			t.Errorf("stored inputs: %v", inputs)
+		}
+	})
 }
 
 // delivering is a source that delivers a batch while its status is read, like a source that holds
