@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +18,8 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/readfile"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
@@ -113,8 +114,7 @@ func (m *Memory) handler() http.Handler {
 
 // unauthorized returns why a request may not use the write API, "" if it may.
 func (m *Memory) unauthorized(r *http.Request) string {
-	// the administrator is responsible for the file's size
-	text, err := os.ReadFile(m.config.TokenFile)
+	text, err := readfile.Read(m.config.TokenFile, pki.MaxToken)
 	token := strings.TrimSpace(string(text))
 	if err != nil || token == "" {
 		m.log.Warn("cannot read token of write API", "file", m.config.TokenFile,

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/identity/pki"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
@@ -82,7 +86,8 @@ func send(t *testing.T, m *Memory, method, path, token, body string) (status int
 	return status, text
 }
 
-// TestMemory_WriteAPI sends requests one after the other, and looks at what is served after each.
+// TestMemory_WriteAPI sends a sequence of requests. It checks the response to each one, and the
+// inputs that the source has delivered by then.
 func TestMemory_WriteAPI(t *testing.T) {
 	const path, other = "/objects/ServiceEntry/shop/web", "/objects/AuthorizationPolicy/shop/web"
 	for _, kind := range []struct {
@@ -154,6 +159,30 @@ func TestMemory_BoundsTimeOfBodies(t *testing.T) {
 	if _, err := io.Copy(io.Discard, connection); err != nil {
 		t.Errorf("the connection is still open: %v", err)
 	}
+}
+
+// TestMemory_RefusesTokenFileThatIsNoFile has a FIFO in place of the token file, which nobody
+// writes to, and a file that is too large.
+func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
+	m := New(configure(t), false, (&served{}).Take, slog.New(slog.DiscardHandler))
+	sourcetest.Run(t, m.Run)
+	refused := func(what string) {
+		t.Helper()
+		status, says := send(t, m, http.MethodGet, "/objects/ServiceEntry/shop/web", "secret", "")
+		if status != http.StatusUnauthorized || !strings.Contains(says, "has no token") {
+			t.Errorf("%s: %d %s", what, status, says)
+		}
+	}
+	if err := os.WriteFile(m.config.TokenFile, []byte("secret"+strings.Repeat("\n", pki.MaxToken)),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused("large file")
+	if err := errors.Join(os.Remove(m.config.TokenFile),
+		unix.Mkfifo(m.config.TokenFile, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	refused("FIFO")
 }
 
 // TestMemory_ServesWhatItHadAfterRestart restarts a source. Its objects stay, since there may be
