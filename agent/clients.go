@@ -21,7 +21,9 @@ import (
 )
 
 // newClients returns the access control for clients of the xDS socket.
-func newClients(b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap) *xds.Clients {
+func newClients(
+	b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap,
+) *xds.Clients {
 	nodes := epochNodes{epochs: e.supervisor.Epochs}
 	return &xds.Clients{Server: server, Same: discovery.SameNode, Own: e.own, Envoys: nodes.all,
 		Application: grpc.node.Load, Board: b.board}

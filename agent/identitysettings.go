@@ -31,8 +31,8 @@ func readSeal(b *base, c *config.Config) []byte {
 		seal, err = os.ReadFile(filepath.Join(folder, sealCredential))
 	}
 	if err != nil && c.Identity.Provider == "istiod" && c.Identity.Persist != "off" {
-		b.logOf("identity").Warn("certificates are not stored across reboots: no key to encrypt them",
-			"error", err)
+		b.logOf("identity").Warn(
+			"certificates are not stored across reboots: no key to encrypt them", "error", err)
 	}
 	return seal
 }

@@ -57,8 +57,8 @@ func (o xdsObserver) Disconnected(stream xds.Stream, err error) {
 
 // Pushed logs a response.
 func (o xdsObserver) Pushed(stream xds.Stream, push xds.Push) {
-	o.log.Debug("xDS response sent", "pid", stream.Peer.PID, "type", resource.TypeName(push.Type), "version",
-		push.Version, "resources", push.Resources,
+	o.log.Debug("xDS response sent", "pid", stream.Peer.PID, "type",
+		resource.TypeName(push.Type), "version", push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
 
@@ -67,8 +67,8 @@ func (o xdsObserver) Accepted(stream xds.Stream, typeURL, version string) {
 	o.discovery.Accepted(stream.ID, stream.Node)
 	o.ports.Accepted(stream.Node, typeURL)
 	o.unbound.Accepted(stream, typeURL)
-	o.log.Debug("xDS response accepted", "pid", stream.Peer.PID, "type", resource.TypeName(typeURL), "version",
-		version)
+	o.log.Debug("xDS response accepted", "pid", stream.Peer.PID, "type",
+		resource.TypeName(typeURL), "version", version)
 }
 
 // Refused reports a NACK with its resources and the objects behind them.
@@ -133,7 +133,8 @@ func inUse(refusal xds.Refusal) string {
 		return "the previous version stays in use (" + retained[0] + ")"
 	case len(retained) < len(refusal.InUse):
 		return fmt.Sprintf("of %d resources the previous version stays in use (%s), "+
-			"the others have none", len(retained), strings.Join(retained[:min(len(retained), maxShown)], ", "))
+			"the others have none", len(retained),
+			strings.Join(retained[:min(len(retained), maxShown)], ", "))
 	case len(retained) > 0:
 		return "the previous versions stay in use (" +
 			strings.Join(retained[:min(len(retained), maxShown)], ", ") + ")"

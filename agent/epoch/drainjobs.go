@@ -244,9 +244,11 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 		if !sleep(ctx, a.config.MinimumDrainDuration) {
 			return nil
 		}
-		err := x.awaitActivity(ctx, admin, 0, func(a envoy.Activity) bool { return a.Connections == 0 })
+		err := x.awaitActivity(ctx, admin, 0,
+			func(a envoy.Activity) bool { return a.Connections == 0 })
 		if err != nil {
-			x.logs(slog.LevelWarn, "cannot count connections of Envoy: closing its listeners", "error", err)
+			x.logs(slog.LevelWarn, "cannot count connections of Envoy: closing its listeners",
+				"error", err)
 		}
 	} else if !sleep(ctx, a.config.TerminationDrainDuration) {
 		return nil

@@ -38,7 +38,7 @@ const (
 	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
 	preflightHurry   = 500 * time.Millisecond // probe of the parent's admin before a hot restart
 	preflightTimeout = time.Second            // the same probe after SIGCONT
-	parentNews       = 50 * time.Millisecond  // for the exit of a parent, if the keeper refuses its child
+	parentNews       = 50 * time.Millisecond  // for a parent's exit if the keeper refuses its child
 	parentGrace      = 300 * time.Millisecond // for a child that lost its parent to become live
 
 	pollFast    = 5 * time.Millisecond   // interval of polls of a starting epoch for

@@ -19,8 +19,8 @@ func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 // nothing when a failed unit is stopped.
 func (c *cleaner) reportClosed() {
 	if os.Getenv("SERVICE_RESULT") != "success" && capture.RejectsConnections(c.instance) {
-		c.report(`new connections are refused while Envoy does not serve (capture.fail, capture.fail_inbound); ` +
-			`"outrider cleanup --stop" ends this`)
+		c.report("new connections are refused while Envoy does not serve (capture.fail, " +
+			`capture.fail_inbound); "outrider cleanup --stop" ends this`)
 	}
 }
 

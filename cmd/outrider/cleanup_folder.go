@@ -126,8 +126,8 @@ func (f *folder) openRegular(name string) (*os.File, error) {
 	return file, nil
 }
 
-// planted returns an error for a file of root in a folder of another user: a link to a file that has
-// been replaced since is its only name.
+// planted returns an error for a file of root in a folder of another user: a link to a file that
+// has been replaced since is its only name.
 func (f *folder) planted(file *os.File) error {
 	folder, err := f.root.Stat(".")
 	if err != nil {

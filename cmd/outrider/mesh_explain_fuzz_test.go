@@ -12,7 +12,8 @@ import (
 // FuzzReadRequest reads the arguments of "mesh explain": a target, --header, --to, two values of
 // --from, and the file of --jwt. What is accepted must be a request that can be explained.
 func FuzzReadRequest(f *testing.F) {
-	f.Add("a.test", "x-user: jason", "10.0.0.1", "192.0.2.1", "spiffe://td/ns/a/sa/b", []byte("a.b.c\n"))
+	f.Add("a.test", "x-user: jason", "10.0.0.1", "192.0.2.1", "spiffe://td/ns/a/sa/b",
+		[]byte("a.b.c\n"))
 	f.Add("https://a.test:8443/x?y=1", "x=1", "", "::1", "::ffff:192.0.2.1", []byte("Bearer a.b.c"))
 	f.Add("[::1]:80/", ":authority: b", "fe80::1%eth0", "fe80::1%eth0", "spiffe://", []byte{})
 	f.Add("//", "=", "::", "spiffe:///", "x", []byte("\x00\r\nx: y"))

@@ -99,7 +99,10 @@ func (d denials) countsDryRun() {
 	d.Write("mesh.d/dry.yaml", `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: dry, namespace: default, annotations: {istio.io/dry-run: "true"}}
-spec: {selector: {matchLabels: {app: web}}, action: DENY, rules: [{to: [{operation: {paths: [/hello]}}]}]}
+spec:
+  selector: {matchLabels: {app: web}}
+  action: DENY
+  rules: [{to: [{operation: {paths: [/hello]}}]}]
 `)
 	denied := regexp.MustCompile(
 		`envoy_http_rbac\{.*authz_dry_run_action="deny",authz_dry_run_result="denied"\} [1-9]`)

@@ -54,8 +54,8 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 	}
 	onJWT := func(edit int) string { // no effect on a listener without RequestAuthentications
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
-			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.jwt_authn}"), "INSERT_BEFORE",
-			edit)
+			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.jwt_authn}"),
+			"INSERT_BEFORE", edit)
 	}
 	onTLS := func(edit int) string { // no effect on a listener without mutual TLS
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.strict, ", filterChain: {transportProtocol: "+

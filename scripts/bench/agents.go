@@ -157,9 +157,9 @@ func (r agentsRun) measure() *agentsResult {
 		t.Error(err)
 	}
 	servers[0].stop()
-	fmt.Printf("%d agents (intercepted: %v), %d services: connected %s (server %s, clients %s of a "+
-		"processor), resident %d MB, at most %d MB, %d KB per agent; change %s (server %s, clients "+
-		"%s)\n", r.agents, r.intercepted, agentServices, millis(result.Connect),
+	fmt.Printf("%d agents (intercepted: %v), %d services: connected %s (server %s, clients %s of "+
+		"a processor), resident %d MB, at most %d MB, %d KB per agent; change %s (server %s, "+
+		"clients %s)\n", r.agents, r.intercepted, agentServices, millis(result.Connect),
 		millis(result.ConnectProcessor), millis(result.ConnectClients), result.Resident>>20,
 		result.Peak>>20, result.PerAgent>>10, millis(result.Change),
 		millis(result.ChangeProcessor), millis(result.ChangeClients))

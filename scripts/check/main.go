@@ -56,7 +56,8 @@ type options struct {
 	fuzzTime time.Duration // of one target
 	// durations is the JSON file to write the durations of the tests to; "" for none.
 	durations string
-	// packagingBeside reports whether step packaging runs the tests of deb and rpm, beside the others.
+	// packagingBeside reports whether step packaging runs the tests of deb and rpm, beside the
+	// others.
 	packagingBeside bool
 }
 

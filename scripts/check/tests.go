@@ -61,7 +61,8 @@ func tests(ctx context.Context, options options) result {
 	}
 	if options.packagingBeside {
 		packages = slices.DeleteFunc(packages, func(name string) bool {
-			return strings.HasPrefix(name, "outrider.org/outrider/packaging") || name == "./packaging"
+			return name == "./packaging" ||
+				strings.HasPrefix(name, "outrider.org/outrider/packaging")
 		})
 	}
 	return goTest(ctx, testRun{}, packages...)

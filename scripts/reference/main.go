@@ -30,7 +30,8 @@ const unshown = "agent/discovery/testdata/conformance/unshown"
 
 // write writes all pages and their index into a folder, from the root of the sources.
 func write(folder string) error {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", "istio.io/api").Output()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}",
+		"istio.io/api").Output()
 	if err != nil {
 		return fmt.Errorf("find the module istio.io/api: %w", err)
 	}

@@ -171,8 +171,9 @@ var faults = []fault{
 		code: "mesh-problems", check: "/etc/outrider/mesh.d"},
 	{name: "folder that is gone", breaks: "mv /etc/outrider/mesh.d /etc/outrider/away",
 		fixes: "mv /etc/outrider/away /etc/outrider/mesh.d", code: "mesh-problems",
-		status: []string{"/etc/outrider/mesh.d:1: is gone: its 1 file stays in force", "move it back"},
-		warns:  true, check: "/etc/outrider/mesh.d:1: is gone"},
+		status: []string{"/etc/outrider/mesh.d:1: is gone: its 1 file stays in force",
+			"move it back"},
+		warns: true, check: "/etc/outrider/mesh.d:1: is gone"},
 	{name: "mesh file without rights", breaks: "install -m 0600 /dev/null " + meshIn, fixes: noMeshIn,
 		status: []string{meshIn + ":1: user outrider cannot read it", "chgrp outrider "},
 		code:   "mesh-problems", check: meshIn, silent: true}, // it may have policies

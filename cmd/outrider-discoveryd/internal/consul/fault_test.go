@@ -94,7 +94,8 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	f.leader.Store(true)
-	f.entry.Store(map[string]any{"Service": "x", "Port": 80, "Weights": map[string]any{"Passing": 1}})
+	f.entry.Store(map[string]any{"Service": "x", "Port": 80,
+		"Weights": map[string]any{"Passing": 1}})
 	services := func(names ...string) map[string][]string {
 		all := map[string][]string{}
 		for _, name := range names {

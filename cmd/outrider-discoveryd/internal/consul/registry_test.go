@@ -227,8 +227,8 @@ func TestRegistry_OfTwoDatacenters(t *testing.T) {
 	s.awaitAddresses("consul:dc1/web", "10.0.0.1")
 	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
 	got := s.entry("consul:dc2/web")
-	if hosts := strings.Join(got.Hosts, " "); hosts != "web.service.consul web.service.dc2.consul" ||
-		got.Endpoints[0].Locality != "dc2" {
+	hosts := strings.Join(got.Hosts, " ")
+	if hosts != "web.service.consul web.service.dc2.consul" || got.Endpoints[0].Locality != "dc2" {
 		t.Errorf("hosts %s, locality %s", hosts, got.Endpoints[0].Locality)
 	}
 	second.SetStatus(t, far, "critical")

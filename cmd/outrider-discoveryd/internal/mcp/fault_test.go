@@ -16,7 +16,6 @@ import (
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
-
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -90,8 +89,9 @@ func (f *faulty) answer(
 	}
 }
 
-// TestSource_KeepsStateOverFaults has a server that comes back with a fault each time: nothing is
-// delivered in part, what there was stays, the fault is reported, and its end is noticed.
+// TestSource_KeepsStateOverFaults has a server whose streams end, and begin again with a fault. The
+// source must deliver no part of a list, retain the former objects, and report the begin and the
+// end of the fault.
 func TestSource_KeepsStateOverFaults(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -101,7 +101,9 @@ func TestSource_KeepsStateOverFaults(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, f)
-	sourcetest.Run(t, func(ctx context.Context) error { return admission.ServeGRPC(ctx, server, listener) })
+	sourcetest.Run(t, func(ctx context.Context) error {
+		return admission.ServeGRPC(ctx, server, listener)
+	})
 	f.fault.Store("half a list")
 	s := start(t, Options{Address: listener.Addr().String()})
 	reported := func(text string) {
@@ -122,21 +124,27 @@ func TestSource_KeepsStateOverFaults(t *testing.T) {
 	f.fault.Store("")
 	const all = "mcp:AuthorizationPolicy/shop/closed mcp:ServiceEntry/shop/db"
 	s.awaitPaths(all)
-	for _, fault := range []string{"half a list", "token revoked", "empty lists"} {
-		f.fault.Store(fault)
+	for _, test := range []struct {
+		fault, report string
+		connected     bool // the stream does not end by itself
+	}{
+		{"half a list", "half a list", false},
+		{"token revoked", "token revoked", false},
+		{"empty lists", "AuthorizationPolicy is empty", true},
+	} {
+		f.fault.Store(test.fault)
 		f.cut <- struct{}{}
-		reported(map[string]string{"empty lists": "AuthorizationPolicy is empty"}[fault] +
-			map[bool]string{true: fault}[fault != "empty lists"])
+		reported(test.report)
 		if s.paths() != all {
-			t.Errorf("%s: %s", fault, s.paths())
+			t.Errorf("%s: %s", test.fault, s.paths())
 		}
 		f.fault.Store("")
-		if fault == "empty lists" {
+		if test.connected {
 			f.cut <- struct{}{}
 		}
 		reported("")
 		if s.paths() != all {
-			t.Errorf("after %s: %s", fault, s.paths())
+			t.Errorf("after %s: %s", test.fault, s.paths())
 		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/xds"
-
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 	"outrider.org/outrider/scripts/parts"
 )

@@ -59,8 +59,8 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 			time.Sleep(time.Minute)
 		})
 	}
-	run(func(r *Recorder) { r.Sink(listOf(true, "consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2")) },
-		"consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2")
+	all := []string{"consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2"}
+	run(func(r *Recorder) { r.Sink(listOf(true, all...)) }, all...)
 	run(func(r *Recorder) { r.Sink(listOf(true, "consul:a/1")) },
 		"consul:a/1", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
