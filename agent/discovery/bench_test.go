@@ -79,8 +79,8 @@ func write(tb testing.TB, path, content string) {
 	}
 }
 
-// start runs a server until the test ends, and returns its Changes channel.
-func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
+// newServer returns a server that does not run yet, and its Changes channel.
+func newServer(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
 	tb.Helper()
 	changes := make(chan []string)
 	if options.Changes == nil {
@@ -90,6 +90,13 @@ func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- 
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return server, changes
+}
+
+// start runs a server until the test ends, and returns its Changes channel.
+func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
+	tb.Helper()
+	server, changes := newServer(tb, options)
 	runServer(tb, server)
 	return server, changes
 }

@@ -154,12 +154,7 @@ func denies(t *testing.T, server *discovery.Server, app string) bool {
 // deniedRun runs a server until the returned function is called.
 func deniedRun(t *testing.T, options discovery.Options) (*discovery.Server, func()) {
 	t.Helper()
-	changes := make(chan []string)
-	options.Changes = changes
-	server, err := discovery.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server, changes := newServer(t, options)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()

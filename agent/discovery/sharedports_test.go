@@ -61,12 +61,7 @@ func (p *proxyOfFleet) current(t *testing.T) *resource.Feed {
 // startShared is start for a Shared.
 func startShared(tb testing.TB, options discovery.Options) (*discovery.Shared, chan<- []string) {
 	tb.Helper()
-	changes := make(chan []string)
-	options.Changes = changes
-	server, err := discovery.New(options)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	server, changes := newServer(tb, options)
 	shared := discovery.Share(server)
 	runServer(tb, server)
 	return shared, changes
