@@ -54,12 +54,17 @@ func (r *reader) mentioned() (all []object.Key) {
 func (r *reader) mentionedIn(text []byte) []object.Key {
 	key, metadata, inMetadata := object.Key{}, 0, false
 	var kinds []object.Kind
-	var indent []byte // indentation of the first key of metadata
-	named := false    // key.Name has that indentation, so that it is not a label
+	var indent []byte  // indentation of the first key of metadata
+	named := false     // key.Name has that indentation, so that it is not a label
+	start, end := 0, 0 // start of the line of the last match, and the end of what was searched for it
 	for _, match := range headerKey.FindAllSubmatchIndex(text, -1) {
 		value := string(text[match[4]:match[5]])
-		line := text[bytes.LastIndexAny(text[:match[2]], "\r\n")+1 : match[2]]
-		indented := bytes.Equal(bytes.TrimRight(line, `"'`), indent)
+		// a text may have all of its keys in one line, which is searched only once
+		if at := bytes.LastIndexAny(text[end:match[2]], "\r\n"); at >= 0 {
+			start = end + at + 1
+		}
+		end = match[2]
+		indented := bytes.Equal(bytes.TrimRight(text[start:end], `"'`), indent)
 		switch name := string(text[match[2]:match[3]]); {
 		case name == "kind":
 			if kind := restrictingKind(value); kind != "" {
@@ -67,8 +72,10 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 				kinds = append(kinds, key.Kind)
 			}
 		case name == "metadata":
-			metadata++
 			inMetadata = true
+			if metadata++; metadata > 1 {
+				continue // no name is clear
+			}
 			if next := nextIndent.FindSubmatch(text[match[3]:]); next != nil {
 				indent = next[1]
 			}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
@@ -201,5 +202,28 @@ func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 	f.store.Load()
 	if got := f.denials(); len(got) > 0 {
 		t.Errorf("readable again: denials %q", got)
+	}
+}
+
+// TestMentioned_InOneLine compares how long the search for policies takes in a text with many keys
+// in one line and in as many lines. Time that grows with the square would be 20 times as much or
+// more, and minutes for a file of a few hundred kilobytes.
+func TestMentioned_InOneLine(t *testing.T) {
+	const policy = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy",`
+	for name, text := range map[string]string{
+		"names":    policy + `"metadata":{"labels":{` + strings.Repeat(`"name":"a", `, 40_000),
+		"metadata": policy + strings.Repeat(`"metadata":1, `, 5_000),
+	} {
+		took := func(text string) time.Duration {
+			start := time.Now()
+			if r := (&reader{text: []byte(text)}); len(r.mentioned()) == 0 {
+				t.Errorf("%s: no policy is found", name)
+			}
+			return time.Since(start)
+		}
+		inLines := took(strings.ReplaceAll(text, ", ", ",\n"))
+		if inOne := took(text); inOne > 10*inLines+time.Second {
+			t.Errorf("%s: in one line %v, in as many lines %v", name, inOne, inLines)
+		}
 	}
 }
