@@ -102,8 +102,8 @@ func (n denial) isReplacedBy(o *object.Object) bool {
 
 // isOf reports whether a denial is that of a policy.
 func (n denial) isOf(policy object.Key) bool {
-	return slices.Contains(n.kinds(), policy.Kind) && policy.Namespace == n.policy.Namespace &&
-		policy.Name == n.policy.Name
+	return policy.Name == n.policy.Name && policy.Namespace == n.policy.Namespace &&
+		slices.Contains(n.kinds(), policy.Kind)
 }
 
 // namespaceOf returns the namespace that an object names, "" if it names none. ok is false if that

@@ -105,10 +105,10 @@ func (f *file) parse(path string, content []byte, previous *file, options Option
 		if f.input {
 			first[i] = 0
 		}
-		d, ok := known[sha256.Sum256(part)]
+		sum := sha256.Sum256(part)
+		d, ok := known[sum]
 		if !ok || d.due() {
-			d = readDocument{sum: sha256.Sum256(part), first: first[i],
-				document: r.read(part, first[i])}
+			d = readDocument{sum: sum, first: first[i], document: r.read(part, first[i])}
 			if f.input {
 				d.withoutLines()
 			}
@@ -202,9 +202,12 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}
 	var cut []denial
 	for i, d := range f.documents {
+		lastLine := 0
 		for _, o := range d.objects {
-			last := o.Kind.Restricts() && !slices.ContainsFunc(d.objects,
-				func(x *object.Object) bool { return x.Line > o.Line })
+			lastLine = max(lastLine, o.Line)
+		}
+		for _, o := range d.objects {
+			last := o.Kind.Restricts() && o.Line == lastLine
 			// an additional line "---" may have cut off the policy's spec, or a part of it
 			if f.broken && slices.Contains(d.bare, o.Key) || last && f.cutOff(i) {
 				bad[o.Key] = true
