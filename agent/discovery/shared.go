@@ -87,7 +87,9 @@ func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, 
 	if first && sub.node.Captured() {
 		s.subscriptions[sub] = struct{}{}
 	}
-	if sub.own != nil && len(sub.own.Problems) > 0 {
+	if sub.own != nil && slices.ContainsFunc(sub.own.Problems, func(p Problem) bool {
+		return !slices.Contains(s.Server.problems, p)
+	}) {
 		s.reportProblems()
 	}
 	return v.Feed(), nil

@@ -264,3 +264,29 @@ func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
 		t.Errorf("afterwards:\n%s", got)
 	}
 }
+
+// TestShared_ProblemsOfHosts has two hosts whose services disagree about a port: each problem is
+// reported once the host is connected.
+func TestShared_ProblemsOfHosts(t *testing.T) {
+	const entry = "ServiceEntry shop/%[1]s: {hosts: [%[1]s.test], resolution: STATIC, ports: " +
+		"[{number: %[3]d, name: p, protocol: %[2]s}], endpoints: [{address: 10.0.0.%[4]d}]}"
+	server, _ := startShared(t, discovery.Options{Files: []string{meshOf(t,
+		fmt.Sprintf(entry, "a", "HTTP", 80, 1), fmt.Sprintf(entry, "b", "TCP", 80, 1),
+		fmt.Sprintf(entry, "c", "HTTP", 90, 2), fmt.Sprintf(entry, "d", "TCP", 90, 2))}})
+	for i, address := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.1"} {
+		_, end, err := subscribe(t, server, "", capturedAt(address))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		found := 0
+		for _, p := range server.Problems() {
+			if strings.Contains(p.Message, "speaks another protocol") {
+				found++
+			}
+		}
+		if want := min(i+1, 2); found != want {
+			t.Errorf("%d problems with %d hosts, want %d", found, i+1, want)
+		}
+	}
+}
