@@ -1,14 +1,18 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -101,4 +105,31 @@ func TestCA_Refusals(t *testing.T) {
 		t.Error("the log has a token")
 	}
 	s.secretsAreNowhere(root.Key)
+}
+
+// TestCA_ReadsNoRequestOfAnUnknownCaller begins a request that never ends, without a credential.
+func TestCA_ReadsNoRequestOfAnUnknownCaller(t *testing.T) {
+	t.Parallel()
+	root := pkitest.NewAuthority(t, "root", nil)
+	s := startSigning(t, root, root)
+	client := &http2.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots}}
+	defer client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	body, endless := io.Pipe()
+	defer func() { _ = endless.Close() }()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.address+
+		securityv1.IstioCertificateService_CreateCertificate_FullMethodName, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
+	response, err := client.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if code := response.Header.Get("Grpc-Status"); code != "16" {
+		t.Errorf("status %q: %v", code, response.Header)
+	}
 }

@@ -61,8 +61,6 @@ type Options struct {
 
 // Server signs certificates for authenticated clients. It is safe for concurrent use.
 type Server struct {
-	securityv1.UnimplementedIstioCertificateServiceServer
-
 	options Options
 	current atomic.Pointer[authority]
 	maxTTL  atomic.Int64
@@ -91,9 +89,15 @@ func New(settings Settings, options Options) (*Server, error) {
 	return s, nil
 }
 
-// Register registers the service with a gRPC server.
+// Register registers IstioCertificateService with a gRPC server. Its method is registered as a
+// stream, which is the same for clients: gRPC reads the whole request of other methods, of up to 16
+// MiB and for any time, before it calls them.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
-	securityv1.RegisterIstioCertificateServiceServer(registrar, s)
+	service := securityv1.IstioCertificateService_ServiceDesc
+	registrar.RegisterService(&grpc.ServiceDesc{ServiceName: service.ServiceName,
+		HandlerType: (*any)(nil), Metadata: service.Metadata,
+		Streams: []grpc.StreamDesc{{StreamName: service.Methods[0].MethodName,
+			Handler: s.createCertificate, ServerStreams: true}}}, s)
 }
 
 // Configure replaces the settings. If the new files cannot be used, the current authority stays in
@@ -140,24 +144,44 @@ func (s *Server) use(next *authority) {
 	s.current.Store(next)
 }
 
-// CreateCertificate signs the certificate of a caller. It implements IstioCertificateService.
-func (s *Server) CreateCertificate(ctx context.Context,
-	in *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
-	client := xds.PeerFrom(ctx)
+// createCertificate answers a call of CreateCertificate. It reads the request once the caller is
+// authenticated.
+func (s *Server) createCertificate(_ any, stream grpc.ServerStream) error {
+	client := xds.PeerFrom(stream.Context())
+	caller, err := s.admit(stream.Context(), client)
+	if err != nil {
+		return s.refuse(client, caller, err)
+	}
+	in := &securityv1.IstioCertificateRequest{}
+	if err := stream.RecvMsg(in); err != nil {
+		return err
+	}
+	out, err := s.issue(client, caller, in)
+	if err != nil {
+		return err
+	}
+	return stream.SendMsg(out)
+}
+
+// admit returns the caller of a call, which may make a request now.
+func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error) {
 	if err := s.options.Wait(ctx, client, false); err != nil {
-		return nil, s.refuse(client, auth.Caller{}, err)
+		return auth.Caller{}, err
 	}
 	caller, err := s.options.Authenticate(client)
 	if err == nil {
 		err = s.options.Wait(ctx, client, true)
 	}
-	if err != nil {
-		return nil, s.refuse(client, caller, err)
+	if err == nil && !s.rates.allow(caller.String(), time.Now()) {
+		err = status.Errorf(codes.ResourceExhausted,
+			"%s makes more than %d requests a second: try again", caller, perSecond)
 	}
-	if now := time.Now(); !s.rates.allow(caller.String(), now) {
-		return nil, s.refuse(client, caller, status.Errorf(codes.ResourceExhausted,
-			"%s makes more than %d requests a second: try again", caller, perSecond))
-	}
+	return caller, err
+}
+
+// issue signs the certificate of a caller.
+func (s *Server) issue(client xds.Peer, caller auth.Caller,
+	in *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
 	public, err := publicKey(in.GetCsr(), caller.String())
 	if err != nil {
 		code := codes.InvalidArgument

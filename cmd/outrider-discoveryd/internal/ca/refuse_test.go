@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -46,8 +47,9 @@ func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error)
 // Requests whose refusal quotes them make neither a long line in the log nor a long status.
 func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
 	var log bytes.Buffer
-	s := logging(t, &log, auth.Caller{Identity: auth.Identity{Domain: "cluster.local",
-		Namespace: "default", Account: "web"}}, nil)
+	caller := auth.Caller{Identity: auth.Identity{Domain: "cluster.local", Namespace: "default",
+		Account: "web"}}
+	s := logging(t, &log, caller, nil)
 	own := key(t, pki.ECDSAP256)
 	for name, extension := range map[string]pkix.Extension{
 		"an invalid URI":      names(t, name(6, "spiffe://"+strings.Repeat("\x01", 8000))),
@@ -56,7 +58,7 @@ func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
 		"an extension's name": {Id: append(asn1.ObjectIdentifier{2, 5}, slices.Repeat([]int{1}, 8000)...)},
 	} {
 		log.Reset()
-		_, err := s.CreateCertificate(t.Context(), &securityv1.IstioCertificateRequest{
+		_, err := s.issue(xds.Peer{}, caller, &securityv1.IstioCertificateRequest{
 			Csr: request(t, own, func(r *x509.CertificateRequest) {
 				r.URIs, r.ExtraExtensions = nil, []pkix.Extension{extension}
 			})})
@@ -83,6 +85,14 @@ func (a arriving) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a.from))
 }
 
+// call is a call whose request must not be read.
+type call struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (c call) Context() context.Context { return c.ctx }
+
 // A host without identity that uses the addresses of its IPv6 network makes no more lines than one
 // address.
 func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
@@ -95,7 +105,8 @@ func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: connection.RemoteAddr()})
-		if _, err := s.CreateCertificate(ctx, nil); status.Code(err) != codes.Unauthenticated {
+		err = s.createCertificate(nil, call{ctx: ctx})
+		if status.Code(err) != codes.Unauthenticated {
 			t.Error(err)
 		}
 	}
