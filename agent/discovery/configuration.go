@@ -23,6 +23,7 @@ type configuration struct {
 	away      []string          // directories whose objects are among held
 	folders   map[string]uint64 // directories that have policies; see store.Options
 	policies  map[string]int    // numbers of policies by file; see store.Options
+	lost      bool              // folders and policies may be incomplete; see store.Options
 	objects   map[object.Kind]int
 	refs      references
 
@@ -63,7 +64,7 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
 	c.held, c.away, c.folders = c.store.Held(), c.store.Away(), c.store.Folders()
-	c.policies = c.store.Policies()
+	c.policies, c.lost = c.store.Policies(), c.store.FoldersLost()
 	if p, ok := c.store.Unlisted(); ok {
 		c.unlisted = nothingServed(p)
 	}

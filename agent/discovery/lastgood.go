@@ -69,7 +69,7 @@ func (s *Server) lastGood() lastgood.State {
 	defer s.mu.Unlock()
 	c := s.config
 	state := lastgood.State{Objects: c.held, Away: c.away, Folders: c.folders, Policies: c.policies,
-		Checked: c.store.Has(object.EnvoyFilter)}
+		Lost: c.lost, Checked: c.store.Has(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
 		if len(state.Mesh) == 0 { // empty text: Istio's defaults are in force
@@ -95,7 +95,7 @@ func (s *Server) persist() {
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.Checked == last.Checked &&
+	if !s.persisted.stale && now.Checked == last.Checked && now.Lost == last.Lost &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) &&
 		maps.Equal(now.Folders, last.Folders) && maps.Equal(now.Policies, last.Policies) &&
 		bytes.Equal(now.Mesh, last.Mesh) &&

@@ -26,6 +26,7 @@ type runs struct {
 	t                       *testing.T
 	objects, mesh, lastGood string
 	refusals                string
+	await                   bool
 	log                     bytes.Buffer
 	server                  *discovery.Server
 	changes                 chan []string
@@ -52,7 +53,7 @@ func (l *runs) next() {
 	l.changes = make(chan []string)
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
-		Settings: l.settings(), LastGood: l.lastGood, Refusals: l.refusals,
+		Settings: l.settings(), LastGood: l.lastGood, Refusals: l.refusals, Await: l.await,
 		Namespaces: func() []string { return []string{"bank"} }, Changes: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {
@@ -216,6 +217,37 @@ func TestLastGood_UnusableFile(t *testing.T) {
 	if text := l.log.String(); !strings.Contains(text, "cannot persist last-good mesh config") {
 		t.Error(text)
 	}
+}
+
+// TestLastGood_LostBeforeThePathExists starts servers with a damaged file while the configured path
+// does not exist. Until it does, the file says that the directories with policies are not known.
+func TestLastGood_LostBeforeThePathExists(t *testing.T) {
+	l := newRuns(t)
+	l.await = true
+	l.put("", "{}\n")
+	lost := func() bool {
+		text, err := os.ReadFile(l.lastGood)
+		return err == nil && strings.Contains(string(text), `"lost":true`)
+	}
+	if err := os.Remove(l.objects); err != nil {
+		t.Fatal(err)
+	}
+	write(t, l.lastGood, "{")
+	for range 3 {
+		if l.next(); !lost() {
+			t.Fatal("the file does not say that the directories were lost")
+		}
+	}
+	l.end()
+	l.server = nil
+	if err := os.Mkdir(l.objects, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
+	if l.next(); lost() {
+		t.Error("the file says that the directories were lost, and all are known")
+	}
+	l.expect("the path exists", "b 10s", false)
 }
 
 // TestLastGood_OtherFolder starts the next server with another directory in [discovery] files:

@@ -115,7 +115,7 @@ func New(options Options) (*Server, error) {
 	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
 	s.config = &configuration{namespace: options.Settings.Namespace,
 		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.Away,
-		folders: lastGood.Folders, policies: lastGood.Policies}
+		folders: lastGood.Folders, policies: lastGood.Policies, lost: lastGood.Lost}
 	s.config.reset(s.newWorld())
 	return s, nil
 }

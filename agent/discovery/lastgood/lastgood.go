@@ -34,7 +34,8 @@ type State struct {
 	Folders map[string]uint64
 	// Policies are the numbers of policies by file, see store.Options.
 	Policies map[string]int
-	// Lost reports whether the file exists and could not be read, or its state was too large.
+	// Lost reports whether the file exists and could not be read, or its state was too large, or this
+	// was so before and not all paths were found since.
 	Lost bool
 	// Checked reports whether there are EnvoyFilters, and whether those with fields that Envoy's
 	// API does not have are refused. Older agents applied them.
@@ -116,7 +117,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		Policies: in.Policies, Lost: in.Lost}
 	var wrong []error
 	if in.Lost {
-		wrong = append(wrong, fmt.Errorf("the last good versions in %s were too large", path))
+		wrong = append(wrong, fmt.Errorf("the last good versions in %s were too large or lost before", path))
 	}
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)

@@ -45,6 +45,10 @@ func (s *Store) Folders() map[string]uint64 {
 	return all
 }
 
+// FoldersLost reports whether Folders and Policies may be incomplete, because those of an earlier
+// store were lost and not all paths were found since. It is Options.FoldersLost of the next store.
+func (s *Store) FoldersLost() bool { return s.options.FoldersLost }
+
 // countPolicies updates the number of files with policies of a directory after a file has changed
 // from before to next. Both may be nil.
 func (s *Store) countPolicies(path string, before, next *file) {

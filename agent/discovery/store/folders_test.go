@@ -49,7 +49,7 @@ func (f *files) bind(name string) (unmount func()) {
 func (f *files) nextRun(lost bool) {
 	f.t.Helper()
 	options := f.store.options
-	options.Await, options.FoldersLost = true, lost
+	options.Await, options.FoldersLost = true, lost || f.store.FoldersLost()
 	options.LastGood, options.Away, options.Folders = f.store.Held(), f.store.Away(), f.store.Folders()
 	options.Policies = f.store.Policies()
 	if lost {
@@ -258,5 +258,32 @@ func TestFolders_Lost(t *testing.T) {
 	f.closedBy("an emptied directory", "")
 	if got := maps.Clone(f.store.Folders()); len(got) > 0 {
 		t.Errorf("directories with policies: %v", got)
+	}
+}
+
+// TestFolders_LostBeforeAPathIsFound loses the record of directories while the configured path does
+// not exist. The agent after the next one, too, suspects what is empty once the path exists.
+func TestFolders_LostBeforeAPathIsFound(t *testing.T) {
+	f := newFiles(t)
+	elsewhere := f.directory + ".moved"
+	f.move(f.directory, elsewhere)
+	f.nextRun(true)
+	f.nextRun(false)
+	f.closedBy("the path does not exist", "does not exist")
+	f.move(elsewhere, f.directory)
+	if err := os.Mkdir(f.path("empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.write("broken.yaml", "a: [")
+	f.store.Load()
+	f.closedBy("the path exists", f.path("empty")+":1: is empty, and may be a mount point")
+	if len(f.denials()) == 0 {
+		t.Error("the broken file denies nothing")
+	}
+	f.write("empty/empty.yaml", "")
+	f.store.Load()
+	f.closedBy("no directory is empty", "")
+	if f.store.FoldersLost() {
+		t.Error("the directories count as lost, and all are known")
 	}
 }
