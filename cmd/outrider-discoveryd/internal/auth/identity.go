@@ -23,8 +23,8 @@ func (id Identity) String() string {
 	return scheme + id.Domain + "/ns/" + id.Namespace + "/sa/" + id.Account
 }
 
-// parseIdentity parses a SPIFFE ID of Istio's form.
-func parseIdentity(text string) (Identity, bool) {
+// ParseIdentity parses a SPIFFE ID of Istio's form.
+func ParseIdentity(text string) (Identity, bool) {
 	rest, ok := strings.CutPrefix(text, scheme)
 	parts := strings.Split(rest, "/")
 	if !ok || len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" ||
@@ -48,7 +48,7 @@ func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identi
 	if len(c.URIs) != 1 {
 		return Identity{}, fmt.Errorf("it has %d URIs, not one SPIFFE ID", len(c.URIs))
 	}
-	id, ok := parseIdentity(c.URIs[0].String())
+	id, ok := ParseIdentity(c.URIs[0].String())
 	if !ok {
 		return Identity{}, fmt.Errorf("%q is not spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT",
 			Shorten(c.URIs[0].String()))

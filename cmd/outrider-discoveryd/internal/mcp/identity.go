@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
 // rootNamespace is the namespace of a client whose certificate or token does not contain one.
@@ -24,18 +25,17 @@ func namespaceOf(o Options) string {
 	return rootNamespace
 }
 
-// namespaceOfCertificate returns the namespace in the SPIFFE ID of the client's certificate:
-// spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.
+// namespaceOfCertificate returns the namespace in the SPIFFE ID of the client's certificate.
 func namespaceOfCertificate(o Options) string {
 	pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 	if err != nil || len(pair.Leaf.URIs) != 1 {
 		return rootNamespace
 	}
-	parts := strings.Split(pair.Leaf.URIs[0].Path, "/")
-	if len(parts) != 5 || parts[1] != "ns" || parts[2] == "" {
+	id, ok := auth.ParseIdentity(pair.Leaf.URIs[0].String())
+	if !ok {
 		return rootNamespace
 	}
-	return parts[2]
+	return id.Namespace
 }
 
 func namespaceOfToken(tokenFile string) string {
