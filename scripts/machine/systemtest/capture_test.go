@@ -162,7 +162,7 @@ END
 	})
 	t.Run("a broken configuration captures nothing", func(t *testing.T) {
 		h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
-		h.Script("! systemctl start outrider; systemctl stop outrider; " +
+		h.Script("if systemctl start outrider; then exit 1; fi; systemctl stop outrider; " +
 			"rm /etc/outrider/conf.d/broken.toml; systemctl reset-failed outrider")
 		if left := h.Script("nft list ruleset"); left != "" {
 			t.Errorf("left: %s", left)
