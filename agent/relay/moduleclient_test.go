@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"outrider.org/outrider/agent/wasm/wasmtest"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -88,7 +89,7 @@ func TestModules_LocalAddressesAreRefused(t *testing.T) {
 	var asked atomic.Int32
 	local := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		_, _ = w.Write([]byte(emptyModule))
+		_, _ = w.Write([]byte(wasmtest.EmptyModule))
 	}))
 	defer local.Close()
 	_, port, err := net.SplitHostPort(local.Listener.Addr().String())
@@ -129,7 +130,7 @@ func TestModules_WrongHashIsNotDisclosed(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	var output strings.Builder
 	m := New(Options{Logger: slog.New(slog.NewTextHandler(&output, nil))}).modules
-	m.local = true
+	m.client = localClient
 	sum := fmt.Sprintf("%x", sha256.Sum256([]byte("credentials")))
 	_, err := m.module(t.Context(), remoteVM(server.URL, strings.Repeat("0", 64), ""))
 	if err == nil || strings.Contains(err.Error(), sum) || !strings.Contains(output.String(), sum) {

@@ -106,7 +106,7 @@ func startRelayWith(t testing.TB, options Options) *running {
 	options.Logger = slog.New(
 		slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.Server = New(options)
-	r.modules.local, r.modules.pause = true, time.Millisecond
+	r.modules.client, r.modules.pause = localClient, time.Millisecond
 	listener, err := net.Listen("unix", r.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
-	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/backoff"
+	"outrider.org/outrider/agent/wasm"
 )
 
 // modules puts remote Wasm modules into the extension configurations that name them. Envoy then
@@ -32,7 +29,7 @@ import (
 // the modules.
 type modules struct {
 	log     *slog.Logger
-	local   bool               // servers on this host are permitted; only set by tests
+	client  wasm.Client
 	pause   time.Duration      // pause after the first attempt
 	cache   *Cache             // cache with the modules of an earlier agent; nil: none
 	fetches singleflight.Group // running fetches by URL and pull secret
@@ -45,9 +42,8 @@ type modules struct {
 
 // Limits for fetching Wasm modules.
 const (
-	maxModules     = 16
-	maxModuleBytes = 64 << 20
-	maxKnownBytes  = 128 << 20
+	maxModules    = 16
+	maxKnownBytes = 128 << 20
 	// maximum size of all modules in a response, below maxResponseBytes
 	maxExtensionBytes = 240 << 20
 	// time-out of fetching one module, unless the resource's is shorter
@@ -107,7 +103,7 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	code, err := m.module(ctx, vm)
 	if err != nil {
-		return nil, errors.New(withoutSecrets(err.Error()))
+		return nil, errors.New(wasm.WithoutSecrets(err.Error()))
 	}
 	vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 		Local: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}
@@ -149,12 +145,6 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	return nil
 }
 
-// module is a fetched Wasm module.
-type module struct {
-	code []byte
-	sums []string // SHA-256 sums (hexadecimal) by which a configuration may refer to the module
-}
-
 // module fetches the module of a VM and checks its hash. Concurrent calls for the same URL share
 // one request, which does not end with ctx of the first caller.
 func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, error) {
@@ -164,59 +154,49 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		limit = min(limit, timeout)
 	}
 	secret := vm.GetEnvironmentVariables().GetKeyValues()[pullSecret]
-	fetch := func(ctx context.Context) (module, error) { return m.get(ctx, from) }
-	plain := false
-	switch scheme, rest, _ := strings.Cut(from, "://"); scheme {
-	case "oci":
-		fetch = func(ctx context.Context) (module, error) {
-			return m.fetchImage(ctx, rest, secret)
-		}
-	case "http":
-		plain = true
-	case "https":
-	default:
-		return nil, fmt.Errorf("Wasm module %q: only http://, https:// and oci:// are supported",
-			from)
+	if err := wasm.CheckURL(from); err != nil {
+		return nil, err
 	}
 	want := remote.GetSha256()
 	if want == "nil" { // istiod sends "nil" for no hash
 		want = ""
 	}
-	if plain && want == "" {
+	if strings.HasPrefix(from, "http://") && want == "" {
 		m.log.Warn("Wasm module is fetched over http:// and has no sha256 to verify it",
-			"url", withoutSecrets(from))
+			"url", wasm.WithoutSecrets(from))
 	}
 	done := m.fetches.DoChan(from+" "+secret, func() (any, error) {
-		return m.inAttempts(context.WithoutCancel(ctx), limit, fetch)
+		return m.inAttempts(context.WithoutCancel(ctx), limit,
+			func(ctx context.Context) (wasm.Module, error) { return m.client.Fetch(ctx, from, secret) })
 	})
-	var found module
+	var found wasm.Module
 	select {
 	case fetched := <-done:
 		if fetched.Err != nil {
 			return nil, fmt.Errorf("Wasm module: %w", fetched.Err)
 		}
-		found, _ = fetched.Val.(module)
+		found, _ = fetched.Val.(wasm.Module)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	switch {
-	case want != "" && !slices.Contains(found.sums, strings.ToLower(want)):
+	case !found.Has(want):
 		// The upstream server receives the returned error. It must not learn what an address
 		// serves, so the sum is only logged.
-		m.log.Warn("Wasm module does not match its sha256", "url", withoutSecrets(from), "sha256",
-			strings.Join(found.sums, ", "), "want", want)
+		m.log.Warn("Wasm module does not match its sha256", "url", wasm.WithoutSecrets(from), "sha256",
+			strings.Join(found.Sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
 			from, want)
-	case !bytes.HasPrefix(found.code, []byte("\x00asm")):
+	case !found.IsWasm():
 		return nil, fmt.Errorf("%s is not a Wasm module", from)
 	}
-	return found.code, nil
+	return found.Code, nil
 }
 
 // inAttempts fetches a module, in several attempts if necessary.
 func (m *modules) inAttempts(
-	ctx context.Context, limit time.Duration, fetch func(context.Context) (module, error),
-) (got module, err error) {
+	ctx context.Context, limit time.Duration, fetch func(context.Context) (wasm.Module, error),
+) (got wasm.Module, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	retries := backoff.Backoff{Min: m.pause, Max: limit}
@@ -233,27 +213,4 @@ func (m *modules) inAttempts(
 			return got, err
 		}
 	}
-}
-
-// get fetches a Wasm module over HTTP.
-func (m *modules) get(ctx context.Context, from string) (found module, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
-	if err != nil {
-		return found, err
-	}
-	response, err := newModuleClient(m.local).Do(request)
-	if err != nil {
-		return found, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return found, fmt.Errorf("GET %s: %s", from, response.Status)
-	}
-	found.code, err = io.ReadAll(io.LimitReader(response.Body, maxModuleBytes+1))
-	if err == nil && len(found.code) > maxModuleBytes {
-		err = fmt.Errorf("%s has more than %d MB", from, maxModuleBytes>>20)
-	}
-	sum := sha256.Sum256(found.code)
-	found.sums = []string{hex.EncodeToString(sum[:])}
-	return found, err
 }

@@ -16,21 +16,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"outrider.org/outrider/agent/condition"
 	xdsresource "outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/wasm"
+	"outrider.org/outrider/agent/wasm/wasmtest"
 	"outrider.org/outrider/scripts/parts"
 )
-
-// emptyModule is a Wasm module that does nothing: it has a memory, malloc and the version of the
-// ABI.
-const emptyModule = "\x00asm\x01\x00\x00\x00" +
-	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // function types () and (i32) i32
-	"\x03\x03\x02\x00\x01" + "\x05\x03\x01\x00\x01" + // two functions, and one page of memory
-	"\x07\x2d\x03\x06memory\x02\x00\x17proxy_abi_version_0_2_1\x00\x00\x06malloc\x00\x01" +
-	"\x0a\x0a\x02\x02\x00\x0b\x05\x00\x41\x80\x08\x0b"
 
 // TestIstiod_WasmModules runs an extension of a real istiod in a real Envoy. An extension whose
 // module cannot be fetched is refused. If the agent restarts while the modules' server is
@@ -43,11 +39,12 @@ func TestIstiod_WasmModules(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = w.Write([]byte(emptyModule))
+		_, _ = w.Write([]byte(wasmtest.EmptyModule))
 	}))
 	defer modules.Close()
-	stored := newRegistry(t, nil)
-	pushed := stored.push("p/noop:v1", ociManifest, layer{moduleTypes[0], emptyModule})
+	stored := wasmtest.NewRegistry(t, nil)
+	pushed := stored.Push("p/noop:v1", wasmtest.OCIManifest,
+		wasmtest.Layer{MediaType: wasmtest.ModuleType, Content: wasmtest.EmptyModule})
 	images := "oci://" + stored.Host + "/p/"
 	modes(t, func(t *testing.T, delta bool) {
 		i, port := startIstiod(t), parts.FreePort(t)
@@ -64,7 +61,7 @@ spec: {wasm: {url: %q, sha256: %q}}
 				t.Fatal(err)
 			}
 		}
-		sum := fmt.Sprintf("%x", sha256.Sum256([]byte(emptyModule)))
+		sum := fmt.Sprintf("%x", sha256.Sum256([]byte(wasmtest.EmptyModule)))
 		plugin(modules.URL+"/good", sum)
 		cache := filepath.Join(t.TempDir(), "cache")
 		r := startRelay(t, serverAt(i.address), cache)
@@ -155,12 +152,12 @@ func TestModules_AreBounded(t *testing.T) {
 		if !parts.Poll(20*time.Second, func() bool { return waitingForModule() == 5 }) {
 			t.Error("five do not wait for the module")
 		}
-		_, _ = w.Write([]byte(emptyModule))
+		_, _ = w.Write([]byte(wasmtest.EmptyModule))
 	}))
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	var output parts.Log
-	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)), local: true,
+	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)), client: localClient,
 		known: map[[sha256.Size]byte][]byte{}}
 	vm := remoteVM(server.URL, "", "")
 	vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(time.Hour)
@@ -174,11 +171,11 @@ func TestModules_AreBounded(t *testing.T) {
 	if text := output.String(); !strings.Contains(text, "has no sha256") {
 		t.Errorf("log: %s", text)
 	}
-	large := make([]byte, maxModuleBytes)
+	large := make([]byte, wasm.MaxBytes)
 	for i := range byte(3) {
 		m.add([sha256.Size]byte{i}, large)
 	}
-	if len(m.known) != 1 || m.bytes != maxModuleBytes {
+	if len(m.known) != 1 || m.bytes != wasm.MaxBytes {
 		t.Errorf("%d modules with %d bytes are held", len(m.known), m.bytes)
 	}
 }
@@ -216,9 +213,9 @@ func TestModules_FailuresAreRetried(t *testing.T) {
 		m := New(Options{Board: condition.NewBoard()}).modules
 		var moments []time.Duration
 		started := time.Now()
-		_, err := m.inAttempts(t.Context(), moduleTime, func(context.Context) (module, error) {
+		_, err := m.inAttempts(t.Context(), moduleTime, func(context.Context) (wasm.Module, error) {
 			moments = append(moments, time.Since(started).Round(firstModulePause))
-			return module{}, fmt.Errorf("failure %d", len(moments))
+			return wasm.Module{}, fmt.Errorf("failure %d", len(moments))
 		})
 		if err == nil || len(moments) != moduleAttempts || moments[1] != firstModulePause ||
 			moments[4] < 10*firstModulePause {
@@ -244,4 +241,19 @@ func TestModules_TimeoutIsCapped(t *testing.T) {
 			t.Errorf("%v after %v", err, took)
 		}
 	})
+}
+
+// localClient fetches modules from this host, too.
+var localClient = wasm.Client{Allowed: func(string) bool { return true }}
+
+// remoteVM returns the VM configuration of a Wasm filter with a remote module.
+func remoteVM(from, sum, secret string) *wasmv3.VmConfig {
+	return &wasmv3.VmConfig{
+		EnvironmentVariables: &wasmv3.EnvironmentVariables{
+			KeyValues: map[string]string{pullSecret: secret}},
+		Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{
+			Remote: &corev3.RemoteDataSource{Sha256: sum, HttpUri: &corev3.HttpUri{Uri: from,
+				// time-out of one attempt to fetch the module
+				Timeout: durationpb.New(firstModulePause / 2)}}}},
+	}
 }

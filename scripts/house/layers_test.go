@@ -26,7 +26,7 @@ var layers = []layer{
 		agent/reexec agent/repeat agent/resource agent/rpc
 		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
 		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},
-	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/jwks agent/xds`},
+	{"server", `agent/discovery agent/identity/pki agent/identity/pkitest agent/jwks agent/wasm agent/xds`},
 	{"parts", `agent/api agent/blueprint agent/bus agent/capture agent/cloud
 		agent/config agent/diskspace agent/dns agent/endpoints agent/envoy agent/epoch
 		agent/exposure agent/health agent/identity agent/journal agent/keeper

@@ -1,4 +1,4 @@
-package relay
+package wasm
 
 import (
 	"archive/tar"
@@ -38,9 +38,9 @@ const (
 // module is a layer of its own, or a file in the last layer if that is an archive. Its sums are the
 // digests of the manifest and, if there is one, of the index. secret is a Docker configuration
 // (JSON) with credentials, or "".
-func (m *modules) fetchImage(
+func (c *Client) fetchImage(
 	ctx context.Context, from, secret string,
-) (found module, err error) {
+) (found Module, err error) {
 	repository, err := remote.NewRepository(from)
 	if err != nil {
 		return found, err
@@ -49,14 +49,14 @@ func (m *modules) fetchImage(
 	if err != nil {
 		return found, fmt.Errorf("image pull secret: %w", err)
 	}
-	client := &auth.Client{Client: newModuleClient(m.local), Cache: auth.NewCache(),
+	client := &auth.Client{Client: c.http(), Cache: auth.NewCache(),
 		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
 			if host == "registry-1.docker.io" {
 				host = "index.docker.io" // Docker's configuration lists Docker Hub under this name
 			}
 			return store.Get(ctx, host)
 		}}
-	if m.local && isLoopback(repository.Reference.Registry) {
+	if host, loopback := isLoopback(repository.Reference.Registry); loopback && c.allowed(host) {
 		repository.PlainHTTP, client.BlockedRealmPrefixes = true, []netip.Prefix{}
 	}
 	repository.Client = client
@@ -78,8 +78,8 @@ func (m *modules) fetchImage(
 	if err != nil {
 		return found, err
 	}
-	if found.code, err = readAll(body, layers[layer], maxModuleBytes); err == nil && archive {
-		found.code, err = extract(found.code)
+	if found.Code, err = readAll(body, layers[layer], MaxBytes); err == nil && archive {
+		found.Code, err = extract(found.Code)
 	}
 	if err != nil {
 		return found, fmt.Errorf("layer of %s: %w", from, err)
@@ -90,7 +90,7 @@ func (m *modules) fetchImage(
 // manifest returns the layers of an image, and adds the digests of its manifest and index to m.
 // From an index it chooses the first image, because Wasm modules do not depend on a platform.
 func manifest(
-	ctx context.Context, repository *remote.Repository, m *module,
+	ctx context.Context, repository *remote.Repository, m *Module,
 ) ([]image.Descriptor, error) {
 	reference := cmp.Or(repository.Reference.Reference, "latest")
 	for {
@@ -102,7 +102,7 @@ func manifest(
 		if err != nil {
 			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
 		}
-		m.sums = append(m.sums, of.Digest.Encoded())
+		m.Sums = append(m.Sums, of.Digest.Encoded())
 		var parsed struct{ Layers, Manifests []image.Descriptor }
 		if err := json.Unmarshal(text, &parsed); err != nil {
 			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
@@ -111,7 +111,7 @@ func manifest(
 			// images of platform "unknown" are attestations
 			return of.Platform == nil || of.Platform.OS != "unknown"
 		})
-		if i < 0 || len(m.sums) > 1 {
+		if i < 0 || len(m.Sums) > 1 {
 			return parsed.Layers, nil
 		}
 		reference = parsed.Manifests[i].Digest.String()
@@ -133,15 +133,15 @@ func extract(compressed []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	archive := tar.NewReader(io.LimitReader(unzipped, maxModuleBytes))
+	archive := tar.NewReader(io.LimitReader(unzipped, MaxBytes))
 	for {
 		header, err := archive.Next()
 		if err == nil && (path.Base(header.Name) != moduleName || header.Typeflag != tar.TypeReg) {
 			continue
 		}
 		// size of a sparse file, including its holes
-		if err == nil && header.Size > maxModuleBytes {
-			return nil, fmt.Errorf("%s has more than %d MB", moduleName, maxModuleBytes>>20)
+		if err == nil && header.Size > MaxBytes {
+			return nil, fmt.Errorf("%s has more than %d MB", moduleName, MaxBytes>>20)
 		}
 		var code []byte
 		if err == nil {
@@ -149,18 +149,18 @@ func extract(compressed []byte) ([]byte, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("no whole %s in the first %d MB of the archive: %w", moduleName,
-				maxModuleBytes>>20, err)
+				MaxBytes>>20, err)
 		}
 		return code, nil
 	}
 }
 
-// isLoopback reports whether a registry, host or host:port, is on this host.
-func isLoopback(registry string) bool {
+// isLoopback reports whether a registry, host or host:port, is on this host, and returns its host.
+func isLoopback(registry string) (host string, loopback bool) {
 	host, _, err := net.SplitHostPort(registry)
 	if err != nil {
 		host = registry
 	}
 	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return host, host == "localhost" || ip != nil && ip.IsLoopback()
 }
