@@ -25,6 +25,7 @@ type configuration struct {
 	policies  map[string]int    // numbers of policies by file; see store.Options
 	lost      bool              // folders and policies may be incomplete; see store.Options
 	objects   map[object.Kind]int
+	groups    map[object.Key]*object.Object // WorkloadGroups
 	refs      references
 
 	unlisted *string // why the policies of a path are unknown; nil: all are known
@@ -39,6 +40,7 @@ type configuration struct {
 func (c *configuration) reset(world *model.World) {
 	c.world, c.cache = world, view.NewCache()
 	c.objects, c.refs = map[object.Kind]int{}, references{}
+	c.groups = map[object.Key]*object.Object{}
 }
 
 // apply applies changes of objects to the world, the cache, the references and the counters.
@@ -49,6 +51,12 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 		}
 		if change.New != nil {
 			c.objects[change.New.Kind]++
+		}
+		if key := change.Newest().Key; key.Kind == object.WorkloadGroup {
+			delete(c.groups, key)
+			if change.New != nil {
+				c.groups[key] = change.New
+			}
 		}
 	}
 	touched := c.world.Apply(changes)

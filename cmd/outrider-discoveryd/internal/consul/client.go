@@ -24,9 +24,10 @@ const (
 	// queryTimeout bounds a query, in addition to blockTime if it blocks.
 	queryTimeout = 20 * time.Second
 	// readers is the number of services that are read concurrently, in all datacentres together.
-	// With three blocking queries per datacentre, 60 datacentres need fewer connections than the
+	// With four blocking queries per datacentre, 45 datacentres need fewer connections than the
 	// 200 that Consul accepts from one client.
-	readers = 8
+	readers  = 8
+	blocking = 4 // blocking queries per datacentre
 
 	maxAnswer = 64 << 20 // maximum size of Consul's answer in bytes
 	maxFile   = 1 << 20  // bytes of a token or of CA certificates
@@ -44,7 +45,7 @@ type client struct {
 func newClient(o Options) (*client, error) {
 	dialer := net.Dialer{Timeout: queryTimeout, KeepAlive: 15 * time.Second}
 	transport := &http.Transport{
-		DialContext: dialer.DialContext, MaxIdleConnsPerHost: readers + 3*max(1, len(o.Datacenters)),
+		DialContext: dialer.DialContext, MaxIdleConnsPerHost: readers + blocking*max(1, len(o.Datacenters)),
 		IdleConnTimeout: 2 * blockTime, ResponseHeaderTimeout: blockTime*17/16 + queryTimeout,
 	}
 	address, path := o.Address, ""

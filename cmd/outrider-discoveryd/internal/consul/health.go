@@ -22,8 +22,10 @@ const (
 	ofCritical = "health/state/critical"
 	ofWarning  = "health/state/warning"
 	ofService  = "health/service"
-	ofMissing  = "missing"
-	ofEntries  = "entries"
+	// registered workloads
+	ofWorkloads = "kv/" + workloadKeys
+	ofMissing   = "missing"
+	ofEntries   = "entries"
 )
 
 func (h *health) open(o Options, datacenter string) {
@@ -64,17 +66,25 @@ func (h *health) note(subject, problem string) {
 	h.problems[subject] = problem
 }
 
+// failure returns the error of a query that fails now.
+func (h *health) failure(query string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.errors[query]
+}
+
 // current returns the time of the last successful query, a problem, and an error if queries fail
 // now.
 func (h *health) current() (since time.Time, problem string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, query := range []string{ofNames, ofCritical, ofWarning, ofService} {
+	for _, query := range []string{ofNames, ofCritical, ofWarning, ofService,
+		ofWorkloads} {
 		if err == nil {
 			err = h.errors[query]
 		}
 	}
-	for _, subject := range []string{ofMissing, ofService, ofEntries, ofNames} {
+	for _, subject := range []string{ofMissing, ofService, ofEntries, ofNames, ofWorkloads} {
 		if problem == "" {
 			problem = h.problems[subject]
 		}

@@ -85,10 +85,12 @@ func (w *watcher) reportHidden() {
 	w.health.note(ofService, problem)
 }
 
-// finish delivers changed inputs. The datacentre is complete once all of its services were read.
+// finish delivers changed inputs. The datacentre is complete once all of its services, and the list of
+// workloads, were read.
 func (w *watcher) finish(now time.Time, changed []store.Input) {
 	var completed *watcher
-	if !w.complete && w.listed && len(w.urgent) == 0 && !w.failed() {
+	_, workloads := w.workloads.all()
+	if !w.complete && w.listed && workloads && len(w.urgent) == 0 && !w.failed() {
 		w.complete, completed = true, w
 	}
 	if len(changed) > 0 || completed != nil {

@@ -1,4 +1,5 @@
-// Package consul is a service registry: the services of Consul's catalogue and their health.
+// Package consul is a service registry: the services of Consul's catalogue and their health. Store
+// registers workloads in it.
 //
 // A watcher per datacentre has three blocking queries: the names of the services, the critical
 // checks and the checks in state warning. Their answers are small. A change of checks names its
@@ -10,7 +11,8 @@
 //	state/critical ────┼─> watcher ──┤          ├─> health/service/NAME ─> ServiceEntry ─> Sink
 //	state/warning ─────┘             └─ sweep ──┘
 //
-// A ServiceEntry is the whole of one service in one datacentre.
+// A ServiceEntry is the whole of one service in one datacentre. A fourth blocking query reads the
+// WorkloadEntries of registered workloads from the key/value store.
 package consul
 
 import (

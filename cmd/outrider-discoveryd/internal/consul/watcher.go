@@ -33,6 +33,7 @@ type watcher struct {
 	health     health
 	names      chan answer[map[string][]string]
 	checks     [2]chan answer[api.HealthChecks] // answers for the states critical and warning
+	listings   chan answer[api.KVPairs]         // lists of the registered workloads
 	accept     chan struct{}                    // receives calls of Registry.Reload
 
 	listed   bool                // the names of the services were read once
@@ -52,6 +53,8 @@ type watcher struct {
 	later map[string]bool
 	retry time.Time
 	pause backoff.Backoff
+
+	workloads workloads
 }
 
 // service is the state of a service when it was last read.
@@ -68,8 +71,10 @@ type check struct{ node, id, service string }
 
 func newWatcher(r *Registry, datacenter string) *watcher {
 	w := &watcher{registry: r, datacenter: datacenter,
-		names: make(chan answer[map[string][]string]), accept: make(chan struct{}, 1),
-		services: map[string]*service{}, missing: map[string]bool{}, urgent: map[string]bool{},
+		names:    make(chan answer[map[string][]string]),
+		listings: make(chan answer[api.KVPairs]), accept: make(chan struct{}, 1),
+		workloads: workloads{known: map[string]registered{}, lost: map[string]time.Time{}},
+		services:  map[string]*service{}, missing: map[string]bool{}, urgent: map[string]bool{},
 		later: map[string]bool{},
 		pause: backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}}
 	w.health.open(r.options, datacenter)
@@ -85,6 +90,7 @@ func (w *watcher) run(ctx context.Context) {
 	defer polls.Wait()
 	consul := w.registry.client.api
 	polls.Go(func() { poll(ctx, w, ofNames, w.names, w.listNames) })
+	polls.Go(func() { poll(ctx, w, ofWorkloads, w.listings, w.listWorkloads) })
 	for state, name := range []string{api.HealthCritical, api.HealthWarning} {
 		polls.Go(func() {
 			poll(ctx, w, "health/state/"+name, w.checks[state],
@@ -130,6 +136,8 @@ func (w *watcher) await(ctx context.Context, wait time.Duration) {
 		w.check(0, checks.value)
 	case checks := <-w.checks[1]:
 		w.check(1, checks.value)
+	case found := <-w.listings:
+		w.setWorkloads(found, time.Now())
 	case <-w.accept:
 		w.removeAll(w.missing)
 		w.reportMissing()
@@ -156,9 +164,9 @@ func (w *watcher) next(now time.Time) (names []string, wait time.Duration) {
 	case len(w.sweep) > 0 && !w.failed():
 		return w.sweep[:min(chunk, len(w.sweep))], 0
 	}
-	wait = -1
-	if len(w.later) > 0 {
-		wait = w.retry.Sub(now)
+	wait = w.removeLost(now)
+	if retry := w.retry.Sub(now); len(w.later) > 0 && (wait < 0 || retry < wait) {
+		wait = retry
 	}
 	if rest := w.rest.Sub(now); w.sweepDue && len(w.sweep) == 0 && (wait < 0 || rest < wait) {
 		wait = rest

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
@@ -22,10 +24,21 @@ func (r *Recorder) isCautious(name string) bool {
 	})
 }
 
+// groupAnnotation is Istio's annotation of WorkloadEntries that registered themselves.
+const groupAnnotation = "istio.io/autoRegistrationGroup"
+
+// isRegistered reports whether an input is a WorkloadEntry of a workload that registered itself. The
+// server to which the workload is connected writes it again if it is lost.
+func isRegistered(in store.Input) bool {
+	return strings.HasSuffix(kindOf(in.Path), ":"+string(object.WorkloadEntry)) &&
+		bytes.Contains(in.Text, []byte(groupAnnotation))
+}
+
 // withLost adds stored inputs to a source's complete list: those of kinds that the list lacks
 // completely, although the source had some before this program started. The source may have lost
 // its data since. Such inputs remain until a complete list contains their kind again, the source
-// changes them, or Reload is called. Callers hold mu.
+// changes them, or Reload is called. Registered workloads are an exception: those that have left
+// meanwhile would stay. Callers hold mu.
 func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
 	present := map[string]bool{}
 	for _, in := range b.Inputs {

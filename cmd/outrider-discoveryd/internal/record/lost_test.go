@@ -105,3 +105,34 @@ func TestRecorder_OnlyWholeStates(t *testing.T) {
 		t.Errorf("an empty state: %v, %t", inputs, known)
 	}
 }
+
+// A workload that has left while this program did not run does not stay, but a policy does,
+// whatever its annotations.
+func TestRecorder_RegisteredWorkloadsDoNotStay(t *testing.T) {
+	directory := t.TempDir()
+	const registered = `{"metadata":{"annotations":{"istio.io/autoRegistrationGroup":"web"}}}`
+	before := discovery.Batch{Source: "consul", All: true}
+	for path, text := range map[string]string{"consul:WorkloadEntry/vm/web-10.0.0.1": registered,
+		"consul:WorkloadEntry/vm/db": "{}", "consul:AuthorizationPolicy/vm/db": registered} {
+		before.Inputs = append(before.Inputs, store.Input{Path: path, Text: []byte(text)})
+	}
+	for i, b := range []discovery.Batch{before, {Source: "consul", All: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			var served []string
+			r := New(directory, func(b discovery.Batch) {
+				for _, in := range b.Inputs {
+					served = append(served, in.Path)
+				}
+			}, condition.NewBoard(), slog.New(slog.DiscardHandler))
+			r.Watch([]source.Source{&careful{}})
+			done := make(chan error, 1)
+			go func() { done <- r.Run(t.Context()) }()
+			r.Sink(b)
+			time.Sleep(time.Minute)
+			want := []string{"consul:AuthorizationPolicy/vm/db", "consul:WorkloadEntry/vm/db"}
+			if slices.Sort(served); i == 1 && !slices.Equal(served, want) {
+				t.Errorf("served %v", served)
+			}
+		})
+	}
+}

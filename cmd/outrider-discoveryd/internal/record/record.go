@@ -86,6 +86,7 @@ func (r *Recorder) Sink(b discovery.Batch) {
 	var stored []store.Input
 	if b.All && r.isCautious(b.Source) && !r.has(b.Source) {
 		stored, _ = r.stored(b.Source)
+		stored = slices.DeleteFunc(stored, isRegistered)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

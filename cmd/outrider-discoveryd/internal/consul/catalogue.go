@@ -1,0 +1,136 @@
+package consul
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// External nodes of Consul begin with this prefix, so that a policy can permit exactly them
+// (node_prefix). A namespace has no dot, so that names are unique.
+const nodePrefix = "outrider."
+
+const (
+	checkID  = "outrider:health"
+	metaFrom = "external-source" // the key that Consul's own integrations set; its UI shows it
+	maxMeta  = 512               // bytes of a value that Consul accepts
+	maxPorts = 32                // services of one workload; a transaction has at most 128 operations
+)
+
+// nodeName returns the name of a workload's node in the catalogue.
+func (w *workload) nodeName() string {
+	return nodePrefix + w.Metadata.Namespace + "." + w.Metadata.Name
+}
+
+// operations returns the operations that make the catalogue show the workload: a node, an instance
+// of a service for each port, and a check of the node with the reported health.
+func (w *workload) operations() api.TxnOps {
+	c := w.connection()
+	meta := map[string]string{metaFrom: "outrider", "outrider-namespace": w.Metadata.Namespace,
+		"outrider-workload-entry":  w.Metadata.Name,
+		"outrider-group":           w.Metadata.Annotations[groupAnnotation],
+		"outrider-network":         w.Spec.Network,
+		"outrider-controller":      c.Controller,
+		"outrider-connected-at":    formatTime(c.ConnectedAt),
+		"outrider-disconnected-at": formatTime(c.DisconnectedAt)}
+	maps.DeleteFunc(meta, func(_, value string) bool { return value == "" || len(value) > maxMeta })
+	node := w.nodeName()
+	ops := api.TxnOps{{Node: &api.NodeTxnOp{Verb: api.NodeSet,
+		Node: api.Node{Node: node, Address: w.Spec.Address, Meta: meta}}}}
+	for _, s := range w.services() {
+		ops = append(ops, &api.TxnOp{Service: &api.ServiceTxnOp{Verb: api.ServiceSet, Node: node,
+			Service: s}})
+	}
+	status, output := w.check()
+	return append(ops, &api.TxnOp{Check: &api.CheckTxnOp{Verb: api.CheckSet,
+		Check: api.HealthCheck{Node: node, CheckID: checkID, Name: "health reported by the agent",
+			Status: status, Output: output}}})
+}
+
+// check returns the state of the workload's check, and its output. A workload without a report is
+// critical if its agent checks its health, as it is for Istio.
+func (w *workload) check() (status, output string) {
+	health := w.health()
+	switch {
+	case w.Metadata.Annotations[checkedAnnotation] != "true":
+		return api.HealthPassing, "connected"
+	case health == nil:
+		return api.HealthCritical, "the agent has not reported the health yet"
+	case health.Healthy:
+		return api.HealthPassing, cmp.Or(health.Message, "healthy")
+	}
+	return api.HealthCritical, health.Message
+}
+
+// services returns an instance for each port. The service of the lowest port has the workload's
+// canonical name, those of other ports also the name of the port. A workload without ports is an
+// instance without a port.
+func (w *workload) services() []api.AgentService {
+	base := w.serviceName()
+	ports := slices.SortedFunc(maps.Keys(w.Spec.Ports), func(a, b string) int {
+		return cmp.Or(cmp.Compare(w.Spec.Ports[a], w.Spec.Ports[b]), cmp.Compare(a, b))
+	})
+	if len(ports) == 0 {
+		return []api.AgentService{w.service(base, "")}
+	}
+	all := make([]api.AgentService, 0, len(ports))
+	for i, port := range ports[:min(len(ports), maxPorts)] {
+		name := base
+		if i > 0 {
+			name += "-" + port
+		}
+		if isHost(name) {
+			all = append(all, w.service(name, port))
+		}
+	}
+	return all
+}
+
+// service returns the instance of a port. The registry makes the workload's endpoint from it, with
+// the labels in the tags.
+func (w *workload) service(name, port string) api.AgentService {
+	weight := int(min(max(w.Spec.Weight, 1), maxWeight))
+	s := api.AgentService{ID: name, Service: name, Port: int(w.Spec.Ports[port]),
+		Meta:    map[string]string{metaFrom: "outrider"},
+		Weights: api.AgentWeights{Passing: weight, Warning: weight}}
+	if w.Spec.ServiceAccount != "" {
+		s.Meta[metaAccount] = w.Spec.ServiceAccount
+	}
+	protocol, _, _ := strings.Cut(port, "-")
+	if _, ok := model.ParseProtocol(protocol, ""); ok && protocol != "" {
+		s.Meta[metaProtocol] = protocol
+	}
+	if w.Spec.Locality != "" {
+		s.Meta[model.LocalityLabel] = strings.ReplaceAll(w.Spec.Locality, "/", ".")
+	}
+	labels := maps.Clone(w.Metadata.Labels)
+	if w.Spec.Network != "" {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[model.NetworkLabel] = w.Spec.Network
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if len(s.Tags) < maxLabels && isLabel(key, labels[key]) {
+			s.Tags = append(s.Tags, key+"="+labels[key])
+		}
+	}
+	return s
+}
+
+// serviceName returns the canonical name of the workload as Istio defines it, else the name of its
+// group.
+func (w *workload) serviceName() string {
+	for _, label := range []string{"service.istio.io/canonical-name", "app.kubernetes.io/name",
+		"app"} {
+		if name := w.Metadata.Labels[label]; name != "" && isHost(name) {
+			return name
+		}
+	}
+	return w.Metadata.Annotations[groupAnnotation]
+}

@@ -1,0 +1,206 @@
+package consul
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
+)
+
+// maxValue is the largest value that Consul accepts, in bytes, with room for the catalogue's part of
+// the transaction.
+const maxValue = 256 << 10
+
+// Store stores registered workloads in the first datacentre of a registry. Each is a value in the
+// key/value store, and a node with instances in the catalogue, which are written together. The value
+// alone counts; the catalogue shows it to other programs. Store implements registration.Store.
+type Store struct {
+	registry *Registry
+	groups   func(registration.Key) *registration.Group
+}
+
+var _ registration.Store = (*Store)(nil)
+
+// NewStore returns a store that uses a registry, which must run. groups returns a WorkloadGroup of
+// another source, nil if there is none.
+func NewStore(registry *Registry, groups func(registration.Key) *registration.Group) *Store {
+	return &Store{registry: registry, groups: groups}
+}
+
+func (s *Store) watcher() *watcher { return s.registry.watchers[0] }
+
+// Run waits until ctx ends: the registry reads the entries.
+func (s *Store) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
+// Group returns a WorkloadGroup.
+func (s *Store) Group(_ context.Context, key registration.Key) (*registration.Group, error) {
+	return s.groups(key), nil
+}
+
+// Entries returns all entries in Consul, and an error while they cannot be read.
+func (s *Store) Entries() ([]*registration.Entry, error) {
+	if err := s.watcher().health.failure(ofWorkloads); err != nil {
+		return nil, err
+	}
+	entries, ok := s.watcher().workloads.all()
+	if !ok {
+		return nil, errors.New("the registered workloads were not read yet")
+	}
+	return entries, nil
+}
+
+// Get returns the entry that is in Consul now, nil if there is none.
+func (s *Store) Get(ctx context.Context, key registration.Key) (*registration.Entry, error) {
+	w, index, err := s.read(ctx, key)
+	if w == nil || err != nil {
+		return nil, err
+	}
+	return w.entry(index), nil
+}
+
+// Create writes the entry of a workload, unless there is one.
+func (s *Store) Create(ctx context.Context, of *registration.Workload,
+	c registration.Connection) error {
+	return s.write(ctx, newWorkload(of, c), 0)
+}
+
+// Connect replaces the connection of an entry.
+func (s *Store) Connect(ctx context.Context, e *registration.Entry,
+	c registration.Connection) error {
+	return s.change(ctx, e.Key, func(now *registration.Entry) bool {
+		return now.Version == e.Version
+	}, func(w *workload) { w.connect(c) })
+}
+
+// SetHealth replaces the health of an entry.
+func (s *Store) SetHealth(ctx context.Context, e *registration.Entry, h registration.Health) error {
+	return s.change(ctx, e.Key, func(now *registration.Entry) bool {
+		return now.Controller == e.Controller && now.ConnectedAt.Equal(e.ConnectedAt)
+	}, func(w *workload) { w.setHealth(h) })
+}
+
+// change changes an entry that fulfils a condition.
+func (s *Store) change(ctx context.Context, key registration.Key,
+	matches func(*registration.Entry) bool, change func(*workload)) error {
+	w, index, err := s.read(ctx, key)
+	if err != nil {
+		return err
+	}
+	if w == nil || !matches(w.entry(index)) {
+		return registration.ErrConflict
+	}
+	change(w)
+	return s.write(ctx, w, index)
+}
+
+// Delete removes an entry, and its node with all instances.
+func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
+	index, err := strconv.ParseUint(e.Version, 10, 64)
+	if err != nil {
+		return fmt.Errorf("version %q of %s: %w", e.Version, e.Key, err)
+	}
+	w := &workload{}
+	w.name(e.Key)
+	return s.apply(ctx, api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: keyOf(e.Key), Index: index}},
+		{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: w.nodeName()}}}})
+}
+
+// Renew writes a new value of the instance's key. It contains the time for people only.
+func (s *Store) Renew(ctx context.Context, instance string, duration time.Duration) error {
+	text := fmt.Sprintf(`{"renewed": %q, "duration": %q}`, formatTime(time.Now()), duration)
+	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: serverKeys + instance,
+		Value: []byte(text)}}})
+}
+
+// Leases returns the value of each instance's key.
+func (s *Store) Leases(ctx context.Context) (map[string]string, error) {
+	pairs, _, err := send(ctx, s.watcher(), 0,
+		func(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
+			return s.registry.client.api.KV().List(serverKeys, o)
+		})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		all[strings.TrimPrefix(pair.Key, serverKeys)] = fmt.Sprint(pair.ModifyIndex)
+	}
+	return all, nil
+}
+
+// Release removes the instance's key.
+func (s *Store) Release(ctx context.Context, instance string) error {
+	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete,
+		Key: serverKeys + instance}}})
+}
+
+func keyOf(key registration.Key) string {
+	return workloadKeys + key.Namespace + "/" + key.Name
+}
+
+// read returns the current state of an entry and its ModifyIndex; nil: there is none.
+func (s *Store) read(ctx context.Context, key registration.Key) (*workload, uint64, error) {
+	pair, _, err := send(ctx, s.watcher(), 0,
+		func(o *api.QueryOptions) (*api.KVPair, *api.QueryMeta, error) {
+			o.RequireConsistent = true
+			return s.registry.client.api.KV().Get(keyOf(key), o)
+		})
+	if pair == nil || err != nil {
+		return nil, 0, err
+	}
+	w, err := parseWorkload(pair)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %s in Consul: %w", registration.ErrInvalid, pair.Key, err)
+	}
+	return w, pair.ModifyIndex, nil
+}
+
+// write writes an entry, and its node with instances, unless its ModifyIndex has changed; 0: unless
+// it exists.
+func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
+	text, err := json.Marshal(w)
+	if err == nil {
+		_, err = parseWorkload(&api.KVPair{Key: keyOf(w.key()), Value: text})
+	}
+	if err == nil && len(text) > maxValue {
+		err = fmt.Errorf("%d bytes, more than %d", len(text), maxValue)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: WorkloadEntry %s: %w", registration.ErrInvalid, w.key(), err)
+	}
+	return s.apply(ctx, append(api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: keyOf(w.key()),
+		Value: text, Index: index}}}, w.operations()...))
+}
+
+// apply applies operations together, or none of them. The first one is of the key/value store; if
+// its condition does not hold, apply returns ErrConflict.
+func (s *Store) apply(ctx context.Context, ops api.TxnOps) error {
+	client := s.registry.client
+	ctx, cancel := context.WithTimeout(ctx, client.timeout)
+	defer cancel()
+	options, err := client.options(ctx, s.watcher().datacenter, 0)
+	if err != nil {
+		return err
+	}
+	ok, answer, _, err := client.api.Txn().Txn(ops, options)
+	if ok || err != nil {
+		return explain(err)
+	}
+	reason := "no reason"
+	if len(answer.Errors) > 0 {
+		first := answer.Errors[0]
+		if first.OpIndex == 0 && strings.Contains(first.What, "index is stale") {
+			return registration.ErrConflict
+		}
+		reason = first.What
+	}
+	return fmt.Errorf("consul refuses to write %s: %.200s", ops[0].KV.Key, reason)
+}

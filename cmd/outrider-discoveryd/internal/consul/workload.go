@@ -1,0 +1,179 @@
+package consul
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+	networking "istio.io/api/networking/v1alpha3"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
+)
+
+// Keys in Consul's key/value store. The value of workloadKeys+NAMESPACE/NAME is the WorkloadEntry of
+// a registered workload, in JSON as Kubernetes has it.
+const (
+	workloadKeys = "outrider/registration/workloads/"
+	serverKeys   = "outrider/registration/servers/"
+)
+
+// Annotations and the condition of WorkloadEntries that Istio's registration uses.
+const (
+	groupAnnotation        = "istio.io/autoRegistrationGroup"
+	controllerAnnotation   = "istio.io/workloadController"
+	connectedAnnotation    = "istio.io/connectedAt"
+	disconnectedAnnotation = "istio.io/disconnectedAt"
+	checkedAnnotation      = "proxy.istio.io/health-checks-enabled"
+	healthyCondition       = "Healthy"
+)
+
+// workload is a registered workload: a WorkloadEntry as JSON.
+type workload struct {
+	APIVersion string                    `json:"apiVersion"`
+	Kind       string                    `json:"kind"`
+	Metadata   metadata                  `json:"metadata"`
+	Spec       *networking.WorkloadEntry `json:"spec"`
+	Status     *status                   `json:"status,omitempty"`
+}
+
+type metadata struct {
+	Namespace   string            `json:"namespace"`
+	Name        string            `json:"name"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+type status struct {
+	Conditions []condition `json:"conditions,omitempty"`
+}
+
+type condition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"`
+	LastProbeTime      time.Time `json:"lastProbeTime"`
+	LastTransitionTime time.Time `json:"lastTransitionTime"`
+	Message            string    `json:"message,omitempty"`
+}
+
+// newWorkload returns the WorkloadEntry of a workload that registers itself.
+func newWorkload(of *registration.Workload, c registration.Connection) *workload {
+	w := &workload{Metadata: metadata{Labels: of.Spec.Labels,
+		Annotations: map[string]string{}}, Spec: of.Spec}
+	for key, value := range of.Annotations {
+		w.Metadata.Annotations[key] = value
+	}
+	w.Metadata.Annotations[groupAnnotation] = of.Group.Name
+	w.name(of.Key)
+	w.connect(c)
+	return w
+}
+
+// parseWorkload returns the workload in a value. It has the kind and name that follow from the key,
+// so the writer of a value can change no other object.
+func parseWorkload(pair *api.KVPair) (*workload, error) {
+	namespace, name, _ := strings.Cut(strings.TrimPrefix(pair.Key, workloadKeys), "/")
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return nil, errors.New("the key names no WorkloadEntry")
+	}
+	w := &workload{}
+	if err := json.Unmarshal(pair.Value, w); err != nil {
+		return nil, err
+	}
+	if w.Spec == nil {
+		return nil, errors.New("the WorkloadEntry has no spec")
+	}
+	w.name(registration.Key{Namespace: namespace, Name: name})
+	return w, nil
+}
+
+func (w *workload) name(key registration.Key) {
+	w.APIVersion, w.Kind = object.NetworkingGroup+"/v1", string(object.WorkloadEntry)
+	w.Metadata.Namespace, w.Metadata.Name = key.Namespace, key.Name
+}
+
+func (w *workload) key() registration.Key {
+	return registration.Key{Namespace: w.Metadata.Namespace, Name: w.Metadata.Name}
+}
+
+// connect replaces the annotations of the connection.
+func (w *workload) connect(c registration.Connection) {
+	if w.Metadata.Annotations == nil {
+		w.Metadata.Annotations = map[string]string{}
+	}
+	for key, value := range map[string]string{controllerAnnotation: c.Controller,
+		connectedAnnotation:    formatTime(c.ConnectedAt),
+		disconnectedAnnotation: formatTime(c.DisconnectedAt)} {
+		if value == "" {
+			delete(w.Metadata.Annotations, key)
+		} else {
+			w.Metadata.Annotations[key] = value
+		}
+	}
+}
+
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
+
+// connection returns the connection in the annotations. A time that cannot be parsed is zero.
+func (w *workload) connection() registration.Connection {
+	at := func(annotation string) time.Time {
+		t, _ := time.Parse(time.RFC3339Nano, w.Metadata.Annotations[annotation])
+		return t.UTC() // so that equal times are ==
+	}
+	return registration.Connection{Controller: w.Metadata.Annotations[controllerAnnotation],
+		ConnectedAt: at(connectedAnnotation), DisconnectedAt: at(disconnectedAnnotation)}
+}
+
+// setHealth replaces the condition Healthy. Its transition time changes with its status only.
+func (w *workload) setHealth(h registration.Health) {
+	next := condition{Type: healthyCondition, Status: "False", LastProbeTime: h.At,
+		LastTransitionTime: h.At, Message: h.Message}
+	if h.Healthy {
+		next.Status = "True"
+	}
+	if w.Status == nil {
+		w.Status = &status{}
+	}
+	for i, c := range w.Status.Conditions {
+		if c.Type != healthyCondition {
+			continue
+		}
+		if c.Status == next.Status {
+			next.LastTransitionTime = c.LastTransitionTime
+		}
+		w.Status.Conditions[i] = next
+		return
+	}
+	w.Status.Conditions = append(w.Status.Conditions, next)
+}
+
+// health returns the last reported health, nil if there is none.
+func (w *workload) health() *registration.Health {
+	if w.Status == nil {
+		return nil
+	}
+	for _, c := range w.Status.Conditions {
+		if c.Type == healthyCondition {
+			return &registration.Health{Healthy: c.Status == "True", Message: c.Message,
+				At: c.LastProbeTime}
+		}
+	}
+	return nil
+}
+
+// entry returns what the registration needs to know. index is the ModifyIndex of the value.
+func (w *workload) entry(index uint64) *registration.Entry {
+	return &registration.Entry{Key: w.key(), Version: fmt.Sprint(index),
+		Group:          w.Metadata.Annotations[groupAnnotation],
+		ServiceAccount: w.Spec.ServiceAccount, Connection: w.connection(),
+		Health: w.health()}
+}

@@ -1,0 +1,152 @@
+package consul
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"outrider.org/outrider/agent/backoff"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
+)
+
+// lostWait is how long a WorkloadEntry stays that is missing after an interruption. Servers register
+// their workloads again meanwhile.
+const lostWait = 30 * time.Second
+
+// workloadInputs follows the registry's name in the paths of workloads' inputs.
+const workloadInputs = ":" + string(object.WorkloadEntry) + "/"
+
+// workloads holds the registered workloads of one datacentre. Except for entries, the goroutine of
+// watcher.run owns it.
+type workloads struct {
+	known map[string]registered // by NAMESPACE/NAME
+	lost  map[string]time.Time  // those of known that are missing, with the time of their end
+
+	mu      sync.Mutex
+	entries []*registration.Entry // those in Consul; nil: never read
+}
+
+// registered is a value in Consul. entry is nil if the value is no WorkloadEntry.
+type registered struct {
+	index uint64
+	text  string
+	entry *registration.Entry
+}
+
+// listWorkloads queries all registered workloads. A token that may not read them is no error,
+// because not every server registers workloads: the answer is then an empty list after the time of
+// the blocking query.
+func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
+	pairs, meta, err := w.registry.client.api.KV().List(workloadKeys, o)
+	var refused api.StatusError
+	if !errors.As(err, &refused) || refused.Code != http.StatusForbidden {
+		return pairs, meta, err
+	}
+	if err = nil; o.WaitIndex > 0 {
+		err = backoff.Sleep(o.Context(), o.WaitTime)
+	}
+	return nil, &api.QueryMeta{LastIndex: max(o.WaitIndex, 1), KnownLeader: true}, err
+}
+
+// setWorkloads processes a list of the registered workloads. Those that are missing after an
+// interruption stay for lostWait.
+func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
+	var changed []store.Input
+	entries := make([]*registration.Entry, 0, len(found.value))
+	gone := maps.Clone(w.workloads.known)
+	problem := ""
+	for _, pair := range found.value {
+		key := strings.TrimPrefix(pair.Key, workloadKeys)
+		next, known := w.workloads.known[key]
+		if !known || next.index != pair.ModifyIndex || w.workloads.isLost(key) {
+			before := next.text
+			next = registered{index: pair.ModifyIndex}
+			one, err := parseWorkload(pair)
+			if err == nil {
+				var text []byte
+				text, err = json.Marshal(one)
+				next.text, next.entry = string(text), one.entry(pair.ModifyIndex)
+			}
+			if err != nil && problem == "" {
+				problem = fmt.Sprintf("%s: %v", pair.Key, err)
+			}
+			w.workloads.known[key] = next
+			switch next.text {
+			case before:
+			case "":
+				changed = append(changed, store.Input{Path: w.workloadPath(key)})
+			default:
+				changed = append(changed, store.Input{Path: w.workloadPath(key),
+					Text: []byte(next.text)})
+			}
+		}
+		if next.entry != nil {
+			entries = append(entries, next.entry)
+		}
+		delete(gone, key)
+		delete(w.workloads.lost, key)
+	}
+	for key := range gone {
+		switch {
+		case w.workloads.isLost(key):
+		case found.again || found.lost:
+			w.workloads.lost[key] = now.Add(lostWait)
+		default:
+			changed = append(changed, w.removeWorkload(key))
+		}
+	}
+	w.workloads.mu.Lock()
+	w.workloads.entries = entries
+	w.workloads.mu.Unlock()
+	w.health.note(ofWorkloads, problem)
+	w.finish(now, changed)
+}
+
+func (w *workloads) isLost(key string) bool { _, ok := w.lost[key]; return ok }
+
+// all returns the entries in Consul; ok is false if they were never read.
+func (w *workloads) all() (entries []*registration.Entry, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.entries, w.entries != nil
+}
+
+// removeLost removes the workloads that have been missing for lostWait, and returns how long to wait
+// for the next one; negative: there is none.
+func (w *watcher) removeLost(now time.Time) time.Duration {
+	wait := time.Duration(-1)
+	var changed []store.Input
+	for _, key := range slices.Sorted(maps.Keys(w.workloads.lost)) {
+		switch left := w.workloads.lost[key].Sub(now); {
+		case left <= 0:
+			delete(w.workloads.lost, key)
+			changed = append(changed, w.removeWorkload(key))
+		case wait < 0 || left < wait:
+			wait = left
+		}
+	}
+	if len(changed) > 0 {
+		w.registry.deliver(changed, nil)
+	}
+	return wait
+}
+
+func (w *watcher) removeWorkload(key string) store.Input {
+	delete(w.workloads.known, key)
+	return store.Input{Path: w.workloadPath(key)}
+}
+
+// workloadPath returns the path of a workload's input.
+func (w *watcher) workloadPath(key string) string {
+	return w.registry.options.Name + workloadInputs + w.qualified(key)
+}
