@@ -11,6 +11,7 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/meshfile"
@@ -75,6 +76,7 @@ func readAPI() *istioAPI {
 			"PeerAuthentication":    &security.PeerAuthentication{},
 			"AuthorizationPolicy":   &security.AuthorizationPolicy{},
 			"RequestAuthentication": &security.RequestAuthentication{},
+			"Telemetry":             &telemetry.Telemetry{},
 			"MeshConfig":            &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {
 		a.walk(kind, message.ProtoReflect().Descriptor())

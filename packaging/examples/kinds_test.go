@@ -69,6 +69,7 @@ var kinds = []struct{ name, text string }{
 		"Envoy refuses it. A type that Outrider does not know, such as one of contrib, is a\n" +
 		"warning: Envoy alone checks it. If Envoy is newer than the API that Outrider\n" +
 		"knows, what is unknown is a warning, too."},
+	{"Telemetry", "Which access logs and traces are written, by proxy and direction."},
 	{"WorkloadGroup", "Is checked and has no effect yet."},
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }

@@ -19,7 +19,7 @@ type page struct {
 }
 
 // pages are those of all supported kinds of mesh objects, and what these refer to.
-var pages = append(pagesOf(object.NetworkingGroup, object.SecurityGroup),
+var pages = append(pagesOf(object.Groups()...),
 	page{Kind: "ProxyConfig", source: "networking/v1beta1/proxy_config.pb.html"},
 	page{Kind: "MeshConfig", source: "mesh/v1alpha1/istio.mesh.v1alpha1.pb.html"},
 	page{Kind: "WorkloadSelector", source: "type/v1beta1/selector.pb.html"})

@@ -29,8 +29,9 @@ var (
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
-	// kinds of security.istio.io, in the order in which tests support them
-	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"}
+	// kinds of security.istio.io and telemetry.istio.io, in the order in which tests support them
+	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy",
+		"Telemetry"}
 )
 
 // Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.
@@ -96,8 +97,10 @@ func decode(document string) (map[string]any, string) {
 	apiVersion, _ := value["apiVersion"].(string)
 	kind, _ := value["kind"].(string)
 	group, kinds := "networking.istio.io/", supported
-	if strings.HasPrefix(apiVersion, "security.istio.io/") {
-		group, kinds = "security.istio.io/", policies
+	for _, other := range []string{"security.istio.io/", "telemetry.istio.io/"} {
+		if strings.HasPrefix(apiVersion, other) {
+			group, kinds = other, policies
+		}
 	}
 	if !strings.HasPrefix(apiVersion, group) || !slices.Contains(kinds, kind) {
 		return nil, ""

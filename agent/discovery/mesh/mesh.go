@@ -57,6 +57,7 @@ type Config struct {
 	OtherTrustDomains []string
 	// external authorizers (extensionProviders) by name
 	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
+	Observers   // extensionProviders for logs, traces and metrics, and their defaults
 
 	// Properties of the machine, which are not in the file:
 	SystemRoots string // file with the system's CA certificates
@@ -74,7 +75,8 @@ type Credentials struct {
 func Default() *Config {
 	return &Config{RootNamespace: "istio-system", AllowAny: true, OutboundPort: 15001,
 		InboundPort: 15006, ConnectTimeout: 10 * time.Second, DNSRefresh: time.Minute,
-		TrustDomain: "cluster.local", AutoMutualTLS: true}
+		TrustDomain: "cluster.local", AutoMutualTLS: true,
+		Observers: NewObservers(&meshapi.MeshConfig{})}
 }
 
 // Equal reports whether two configurations are equal.
@@ -93,7 +95,10 @@ func (m *Config) Equal(other *Config) bool {
 		func(x, y *meshapi.MeshConfig_ExtensionProvider) bool { return proto.Equal(x, y) }) {
 		return false
 	}
-	a.Authorizers = b.Authorizers
+	if !a.Observers.equal(&b.Observers) {
+		return false
+	}
+	a.Authorizers, a.Observers = b.Authorizers, b.Observers
 	return reflect.DeepEqual(a, b)
 }
 

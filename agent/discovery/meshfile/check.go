@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -44,6 +45,7 @@ var supported = map[protoreflect.Name]bool{
 	"proxy_listen_port": true, "proxy_inbound_listen_port": true,
 	"tls_defaults": true, "mesh_mTLS": true, "enable_auto_mtls": true, "trust_domain": true,
 	"trust_domain_aliases": true, "ca_certificates": true, "extension_providers": true,
+	"default_providers": true, "enable_tracing": true,
 }
 
 // Supported reports whether a field of MeshConfig or of one of its messages has an effect.
@@ -52,14 +54,17 @@ func Supported(field protoreflect.FieldDescriptor) bool {
 	case "istio.mesh.v1alpha1.MeshConfig":
 		return supported[field.Name()]
 	case "istio.mesh.v1alpha1.ProxyConfig":
-		return field.Name() == "gateway_topology"
+		return field.Name() == "gateway_topology" || field.Name() == "tracing"
+	case "istio.mesh.v1alpha1.Tracing":
+		return slices.Contains([]protoreflect.Name{"custom_tags", "max_path_tag_length", "sampling",
+			"enable_istio_tags"}, field.Name())
 	case "istio.mesh.v1alpha1.MeshConfig.OutboundTrafficPolicy":
 		return field.Name() == "mode"
 	case "istio.mesh.v1alpha1.Topology":
 		return field.Name() == "num_trusted_proxies"
 	case "istio.mesh.v1alpha1.MeshConfig.ExtensionProvider":
-		return field.Name() == "name" || field.Name() == "envoy_ext_authz_http" ||
-			field.Name() == "envoy_ext_authz_grpc"
+		return !slices.Contains([]protoreflect.Name{"lightstep", "stackdriver", "opencensus",
+			"sds"}, field.Name())
 	}
 	return true
 }
@@ -124,6 +129,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	c.tls(m)
 	c.trust(m)
 	c.providers(m.ExtensionProviders)
+	c.observers(m)
 	c.defaultConfig(m.DefaultConfig)
 }
 

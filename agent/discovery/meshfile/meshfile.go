@@ -77,7 +77,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.MutualTLS = in.MeshMTLS
 	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
 	m.Authorities, m.Bundles, m.OtherTrustDomains = authorities(in)
-	m.Authorizers = authorizers(in)
+	m.Authorizers, m.Observers = authorizers(in), mesh.NewObservers(in)
 	if in.TrustDomain != "" {
 		m.TrustDomain = in.TrustDomain
 	}
@@ -96,8 +96,8 @@ func port(specified int32, otherwise uint32) uint32 {
 // elsewhere maps fields of defaultConfig to their keys in outrider.toml.
 var elsewhere = map[string]string{
 	"binaryPath": "[envoy] binary", "drainDuration": "[envoy] drain_duration",
-	"discoveryAddress": "[discovery] address",
-	"zipkinAddress":    "[tracing] address", "tracing": "[tracing]",
+	"discoveryAddress":           "[discovery] address",
+	"zipkinAddress":              "[tracing] address",
 	"statsdUdpAddress":           "[telemetry] statsd_udp_address",
 	"envoyMetricsServiceAddress": "[telemetry] metrics_service",
 	"envoyMetricsService":        "[telemetry] metrics_service",

@@ -22,14 +22,14 @@ const (
 // policy selects, so that only few are compared with a proxy.
 type policies map[pair][]*object.Object
 
-// targeted is the common interface of policies that may have targets.
+// targeted is the common interface of objects that may have targets.
 type targeted interface {
 	GetSelector() *types.WorkloadSelector
 	GetTargetRef() *types.PolicyTargetReference
 	GetTargetRefs() []*types.PolicyTargetReference
 }
 
-// Targets returns the targets of a security policy.
+// Targets returns the targets of a security policy or Telemetry.
 func Targets(o *object.Object) []*types.PolicyTargetReference {
 	spec := o.Spec.(targeted)
 	if one := spec.GetTargetRef(); len(spec.GetTargetRefs()) == 0 && one != nil {
@@ -106,6 +106,13 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 // Selected reports whether an AuthorizationPolicy or RequestAuthentication applies to a proxy. A
 // policy in the root namespace applies to proxies of all namespaces, unless it has targets.
 func (w *World) Selected(o *object.Object, node Node) bool {
+	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
+		o.Namespace == "") && selects(o, node)
+}
+
+// selects reports whether an object's selector or targets match a proxy. Targets are in the
+// object's own namespace; a selector is compared whatever the namespace.
+func selects(o *object.Object, node Node) bool {
 	if targets := Targets(o); len(targets) > 0 {
 		gateway, ok := node.Labels[GatewayNameLabel]
 		return ok && o.Namespace == node.Namespace &&
@@ -113,8 +120,7 @@ func (w *World) Selected(o *object.Object, node Node) bool {
 				return isGateway(o, t) && t.GetName() == gateway
 			})
 	}
-	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
-		o.Namespace == "") && Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
+	return Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
 }
 
 // AffectsSecurity reports whether a change affects the AuthorizationPolicies or

@@ -49,6 +49,8 @@ type World struct {
 	gateways []*object.Object // all Gateways, the oldest first
 	sidecars []*object.Object // all Sidecars, the oldest first
 	filters  []*object.Object // all EnvoyFilters, the oldest first
+	// Telemetries by namespace, oldest first
+	telemetries map[string][]*object.Object
 }
 
 // NewWorld returns an empty world. domain is appended to short names, for example cluster.local.
@@ -61,7 +63,8 @@ func NewWorld(domain string, m *mesh.Config) *World {
 		byObject:   map[*object.Object]*Routing{},
 		byKey:      map[object.Key]*object.Object{},
 		delegators: map[object.Key]map[*object.Object]struct{}{},
-		routings:   map[string][]*Routing{}, bound: map[string][]*Routing{}}
+		routings:   map[string][]*Routing{}, bound: map[string][]*Routing{},
+		telemetries: map[string][]*object.Object{}}
 }
 
 // Domain returns the domain of short names, for example cluster.local.
@@ -90,15 +93,16 @@ type Touched struct {
 	Peers    bool // a PeerAuthentication changed
 	// AuthorizationPolicies and RequestAuthentications that changed, both before and after the
 	// change
-	Policies []*object.Object
-	KeySets  bool                // key sets of RequestAuthentications changed
-	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
+	Policies    []*object.Object
+	Telemetries bool                // a Telemetry changed
+	KeySets     bool                // key sets of RequestAuthentications changed
+	Bindings    map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
 // Everything returns a Touched that contains everything in the world, for a new reader.
 func (w *World) Everything() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
-		Filters: true, Peers: true, Bindings: map[string]struct{}{}}
+		Filters: true, Peers: true, Telemetries: true, Bindings: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -172,6 +176,14 @@ func (w *World) Apply(changes []object.Change) Touched {
 		case object.EnvoyFilter:
 			touched.Filters = true
 			w.filters = replace(w.filters, c)
+		case object.Telemetry:
+			touched.Telemetries = true
+			if c.Old != nil {
+				remove(w.telemetries, c.Old.Namespace, c.Old)
+			}
+			if c.New != nil {
+				insert(w.telemetries, c.New.Namespace, c.New, object.CompareAge)
+			}
 		}
 	}
 	w.redelegate(delegates, routings, touched.Bindings)

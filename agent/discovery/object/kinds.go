@@ -6,6 +6,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -13,7 +14,7 @@ import (
 // Kind is the kind of an object, as in YAML.
 type Kind string
 
-// Kinds of networking.istio.io and of security.istio.io.
+// Kinds of networking.istio.io, security.istio.io and telemetry.istio.io.
 const (
 	ServiceEntry    Kind = "ServiceEntry"
 	VirtualService  Kind = "VirtualService"
@@ -28,13 +29,19 @@ const (
 	PeerAuthentication    Kind = "PeerAuthentication"
 	AuthorizationPolicy   Kind = "AuthorizationPolicy"
 	RequestAuthentication Kind = "RequestAuthentication"
+
+	Telemetry Kind = "Telemetry"
 )
 
 // API groups of the kinds.
 const (
 	NetworkingGroup = "networking.istio.io"
 	SecurityGroup   = "security.istio.io"
+	TelemetryGroup  = "telemetry.istio.io"
 )
+
+// Groups returns the API groups that have supported kinds.
+func Groups() []string { return []string{NetworkingGroup, SecurityGroup, TelemetryGroup} }
 
 // definition says how objects of a kind are decoded and treated.
 type definition struct {
@@ -70,6 +77,9 @@ var definitions = map[Kind]definition{
 		func() proto.Message { return &security.AuthorizationPolicy{} }, true},
 	RequestAuthentication: {SecurityGroup,
 		func() proto.Message { return &security.RequestAuthentication{} }, true},
+
+	Telemetry: {TelemetryGroup,
+		func() proto.Message { return &telemetry.Telemetry{} }, false},
 }
 
 // NewSpec returns an empty spec of a kind, nil if the kind is not supported.

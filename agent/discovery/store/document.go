@@ -162,11 +162,11 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 		r.list(d, node, h, found, depth)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
-	case group(h.apiVersion) != apiGroup:
-		if slices.Contains(networkingKinds, h.kind) && !foreign(h.apiVersion) {
+	case unrestricting[group(h.apiVersion)] == nil || misgrouped(h):
+		if of := groupOf(h.kind); of != "" && !foreign(h.apiVersion) {
 			found.broken = true
 			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
-				h.apiVersion, h.kind), "write networking.istio.io/v1")
+				h.apiVersion, h.kind), "write "+of+"/v1")
 			return
 		}
 		d.report(condition.Warning, node.Line, nil,
@@ -199,7 +199,7 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 
 // versions lists the supported versions of each API group.
 var versions = map[string][]string{apiGroup: {"v1", "v1beta1", "v1alpha3"},
-	securityGroup: {"v1", "v1beta1"}}
+	securityGroup: {"v1", "v1beta1"}, telemetryGroup: {"v1", "v1alpha1"}}
 
 // supported reads an object of an API group that has supported kinds.
 func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
@@ -212,13 +212,13 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 			fmt.Sprintf("unknown version %q of %s", version, apiGroup),
 			"write "+oneOf(versions[apiGroup]))
 	case spec == nil:
-		if near := spelling.Nearest(h.kind, networkingKinds); near != h.kind {
+		if near := spelling.Nearest(h.kind, unrestricting[apiGroup]); near != h.kind {
 			fix := ""
 			if near != "" {
 				fix = fmt.Sprintf("did you mean %s?", near)
 			}
 			found.broken = true
-			d.refuse(node, &path{name: "kind"}, fmt.Sprintf("networking.istio.io has no kind %q",
+			d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", apiGroup,
 				h.kind), fix)
 			return
 		}
@@ -300,7 +300,8 @@ func (r *reader) refused(h *header, found *document) {
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") && g != "istio.io" && !strings.HasSuffix(g, ".istio.io") &&
-		spelling.Nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
+		spelling.Nearest(g, []string{apiGroup, securityGroup, telemetryGroup,
+			extensionsGroup}) == ""
 }
 
 func group(apiVersion string) string {

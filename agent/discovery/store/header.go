@@ -87,7 +87,9 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 
 // isIstios reports whether an API server would validate the object as one of the kinds of Istio
 // that are supported.
-func (h *header) isIstios() bool { return group(h.apiVersion) == apiGroup || h.mayRestrict() }
+func (h *header) isIstios() bool {
+	return unrestricting[group(h.apiVersion)] != nil || h.mayRestrict()
+}
 
 func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
 	at = &path{parent: at, name: key.Value}

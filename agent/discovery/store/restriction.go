@@ -19,13 +19,14 @@ import (
 
 const (
 	securityGroup   = object.SecurityGroup
+	telemetryGroup  = object.TelemetryGroup
 	extensionsGroup = "extensions.istio.io"
 )
 
 // groups maps Istio's API groups to whether an unknown kind of the group may restrict access. A
 // kind of an unknown group of Istio may.
 var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
-	"telemetry.istio.io": false, "install.istio.io": false}
+	telemetryGroup: false, "install.istio.io": false}
 
 // restriction describes a kind that can restrict access. An unsupported kind has a spec.
 type restriction struct {
@@ -35,7 +36,25 @@ type restriction struct {
 	restricts func(spec proto.Message) bool
 }
 
-var networkingKinds = object.Kinds(apiGroup)
+// unrestricting has the kinds of each API group whose kinds do not restrict access.
+var unrestricting = map[string][]string{apiGroup: object.Kinds(apiGroup),
+	telemetryGroup: object.Kinds(telemetryGroup)}
+
+// groupOf returns the API group of a kind that does not restrict access; "" if the kind is unknown.
+func groupOf(kind string) string {
+	for name, kinds := range unrestricting {
+		if slices.Contains(kinds, kind) {
+			return name
+		}
+	}
+	return ""
+}
+
+// misgrouped reports whether an object has a supported kind of another API group.
+func misgrouped(h *header) bool {
+	of := groupOf(h.kind)
+	return of != "" && of != group(h.apiVersion)
+}
 
 // restrictions has Istio's kinds that can restrict access, by name: those that are not supported,
 // and those that package object supports.
@@ -114,7 +133,7 @@ func restrictingKind(name string) string {
 	if _, known := restrictions[name]; known {
 		return name
 	}
-	if slices.Contains(networkingKinds, name) {
+	if groupOf(name) != "" {
 		return ""
 	}
 	return spelling.Nearest(name, slices.Sorted(maps.Keys(restrictions)))

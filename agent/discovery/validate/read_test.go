@@ -25,8 +25,11 @@ func readOne(t *testing.T, kind, spec string, check func(*object.Object) []objec
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.yaml")
 	group := "networking"
-	if object.Kind(kind).Restricts() {
+	switch {
+	case object.Kind(kind).Restricts():
 		group = "security"
+	case object.Kind(kind) == object.Telemetry:
+		group = "telemetry"
 	}
 	content := "apiVersion: " + group + ".istio.io/v1\nkind: " + kind +
 		"\nmetadata: {name: x}\nspec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
@@ -52,6 +53,8 @@ func Object(o *object.Object) []object.Finding {
 		c.requestAuthentication(spec)
 	case *security.AuthorizationPolicy:
 		c.authorizationPolicy(o, spec)
+	case *telemetry.Telemetry:
+		c.telemetry(spec)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
 		return cmp.Compare(a.Field, b.Field)
@@ -87,6 +90,19 @@ func ServiceName(field, service string) []object.Finding {
 	}
 	if _, err := netip.ParseAddr(host); ok || err != nil {
 		c.host(field, host, false)
+	}
+	return c.findings
+}
+
+// Header returns the findings of a header that is sent to a provider's service.
+func Header(field, name, value string) []object.Finding {
+	c := &checker{}
+	if !headerName.MatchString(name) {
+		c.fail(field+".name", fmt.Sprintf("%q is no header's name", name),
+			"write letters, digits and -")
+	}
+	if !isHeaderText(value) {
+		c.fail(field+".value", "has a line break or a zero byte", "remove it")
 	}
 	return c.findings
 }

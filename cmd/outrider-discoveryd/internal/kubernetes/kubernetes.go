@@ -40,13 +40,15 @@ func versions() []schema.GroupVersion {
 		{Group: object.NetworkingGroup, Version: "v1alpha3"},
 		{Group: object.SecurityGroup, Version: "v1"},
 		{Group: object.SecurityGroup, Version: "v1beta1"},
+		{Group: object.TelemetryGroup, Version: "v1"},
+		{Group: object.TelemetryGroup, Version: "v1alpha1"},
 	}
 }
 
 // istioKinds returns the kinds of Istio that have an effect in this program.
 func istioKinds() []object.Kind {
 	var kinds []object.Kind
-	for _, group := range []string{object.NetworkingGroup, object.SecurityGroup} {
+	for _, group := range object.Groups() {
 		for _, name := range object.Kinds(group) {
 			if kind := object.Kind(name); object.NewSpec(kind) != nil {
 				kinds = append(kinds, kind)

@@ -40,7 +40,7 @@ func (o *objects) types() []string {
 		return []string{typeURL(object.NetworkingGroup, object.ServiceEntry)}
 	}
 	var found []string
-	for _, group := range []string{object.NetworkingGroup, object.SecurityGroup} {
+	for _, group := range object.Groups() {
 		for _, kind := range object.Kinds(group) {
 			if object.NewSpec(object.Kind(kind)) != nil {
 				found = append(found, typeURL(group, object.Kind(kind)))

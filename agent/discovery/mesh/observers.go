@@ -1,0 +1,66 @@
+package mesh
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	meshapi "istio.io/api/mesh/v1alpha1"
+)
+
+// Provider is an entry of extensionProviders.
+type Provider = meshapi.MeshConfig_ExtensionProvider
+
+// Istio's providers, which MeshConfig may redefine.
+const (
+	PrometheusProvider = "prometheus"
+	FileLogProvider    = "envoy" // access log on standard output, in the format of MeshConfig
+)
+
+// Observers are the parts of MeshConfig that Telemetries refer to.
+type Observers struct {
+	Providers        []*Provider // in order
+	DefaultProviders *meshapi.MeshConfig_DefaultProviders
+	// EnableTracing lets listeners make spans for the bootstrap's tracer, where neither a Telemetry
+	// nor DefaultProviders sets a tracer.
+	EnableTracing bool
+	Tracing       *meshapi.Tracing // defaultConfig.tracing; nil: not set
+}
+
+// NewObservers returns the observers of a MeshConfig, after Istio's own providers.
+func NewObservers(in *meshapi.MeshConfig) Observers {
+	o := Observers{Providers: []*Provider{
+		{Name: PrometheusProvider, Provider: &meshapi.MeshConfig_ExtensionProvider_Prometheus{
+			Prometheus: &meshapi.MeshConfig_ExtensionProvider_PrometheusMetricsProvider{}}},
+		{Name: FileLogProvider, Provider: &meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLog{
+			EnvoyFileAccessLog: &meshapi.
+				MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider{Path: "/dev/stdout"}}}},
+		DefaultProviders: in.DefaultProviders, EnableTracing: in.EnableTracing,
+		Tracing: in.DefaultConfig.GetTracing()}
+	for _, p := range in.ExtensionProviders {
+		same := func(other *Provider) bool { return other.Name == p.Name }
+		if i := slices.IndexFunc(o.Providers, same); i >= 0 {
+			o.Providers[i] = p
+		} else {
+			o.Providers = append(o.Providers, p)
+		}
+	}
+	return o
+}
+
+// FindProvider returns the first provider with a name, in any case; nil if there is none.
+func (o *Observers) FindProvider(name string) *Provider {
+	for _, p := range o.Providers {
+		if strings.EqualFold(p.Name, name) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (o *Observers) equal(other *Observers) bool {
+	return o.EnableTracing == other.EnableTracing && proto.Equal(o.Tracing, other.Tracing) &&
+		proto.Equal(o.DefaultProviders, other.DefaultProviders) &&
+		slices.EqualFunc(o.Providers, other.Providers,
+			func(x, y *Provider) bool { return proto.Equal(x, y) })
+}

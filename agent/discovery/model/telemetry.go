@@ -1,0 +1,214 @@
+package model
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	telemetry "istio.io/api/telemetry/v1alpha1"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Mode is the direction of traffic that an entry of a Telemetry is for.
+type Mode = telemetry.WorkloadMode
+
+// Modes of a proxy's listeners. Those of gateways are clients.
+const (
+	Client = telemetry.WorkloadMode_CLIENT
+	Server = telemetry.WorkloadMode_SERVER
+)
+
+// Telemetries returns the Telemetries that apply to a proxy in ascending precedence: that of the
+// root namespace, that of the proxy's own, then those that select the proxy, oldest first.
+func (w *World) Telemetries(node Node) []*object.Object {
+	namespaces := []string{w.mesh.RootNamespace, node.Namespace}
+	if node.Namespace == w.mesh.RootNamespace {
+		namespaces = namespaces[:1]
+	}
+	var found []*object.Object
+	for _, namespace := range namespaces {
+		if i := slices.IndexFunc(w.telemetries[namespace], isForAll); i >= 0 {
+			found = append(found, w.telemetries[namespace][i])
+		}
+	}
+	for _, o := range w.telemetries[node.Namespace] {
+		if !isForAll(o) && selects(o, node) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// ShadowedTelemetries returns the Telemetries of the proxy's own namespace and of the root namespace
+// that have no effect, with the older ones that take precedence.
+func (w *World) ShadowedTelemetries(node Node) map[*object.Object]*object.Object {
+	shadowed := map[*object.Object]*object.Object{}
+	for _, namespace := range []string{w.mesh.RootNamespace, node.Namespace} {
+		var first *object.Object
+		for _, o := range w.telemetries[namespace] {
+			switch {
+			case !isForAll(o):
+			case first == nil:
+				first = o
+			default:
+				shadowed[o] = first
+			}
+		}
+	}
+	return shadowed
+}
+
+// isForAll reports whether a Telemetry is for all proxies of its namespace.
+func isForAll(o *object.Object) bool {
+	return len(Targets(o)) == 0 && len(o.Spec.(targeted).GetSelector().GetMatchLabels()) == 0
+}
+
+// AccessLogging is the access log of a provider.
+type AccessLogging struct {
+	Provider string
+	Disabled bool
+	Filter   string         // CEL expression; "": everything is logged
+	Object   *object.Object // Telemetry that sets it; nil: defaultProviders of MeshConfig
+	Field    string         // path of the entry below spec
+}
+
+// AccessLogging returns the access logs of a proxy's listeners, sorted by provider, merged as in
+// Istio: an entry without providers is for those of the entry before it, at first
+// defaultProviders; providers of a Telemetry replace those of Telemetries of lower precedence.
+func (w *World) AccessLogging(node Node, mode Mode) []AccessLogging {
+	defaults := w.mesh.DefaultProviders.GetAccessLogging()
+	inScope, parents := defaults, defaults
+	var objects []*object.Object
+	filters := map[string]AccessLogging{}
+	for _, o := range w.Telemetries(node) {
+		logging := o.Spec.(*telemetry.Telemetry).AccessLogging
+		if len(logging) == 0 {
+			continue
+		}
+		objects = append(objects, o)
+		var names []string
+		for i, entry := range logging {
+			if !isFor(entry.GetMatch().GetMode(), mode) {
+				continue
+			}
+			for _, p := range entry.Providers {
+				names = append(names, p.GetName())
+				filters[p.GetName()] = AccessLogging{Provider: p.GetName(),
+					Filter: entry.GetFilter().GetExpression(), Object: o,
+					Field: field("accessLogging", i)}
+			}
+		}
+		if len(names) > 0 {
+			inScope = names
+		}
+	}
+	found := map[string]AccessLogging{}
+	if len(objects) == 0 {
+		for _, name := range defaults {
+			found[name] = AccessLogging{Provider: name}
+		}
+	}
+	for _, o := range objects {
+		for i, entry := range o.Spec.(*telemetry.Telemetry).AccessLogging {
+			names := providerNames(entry.GetProviders())
+			if len(names) == 0 {
+				names = parents
+			}
+			parents = names
+			for _, name := range names {
+				if !slices.Contains(inScope, name) || !isFor(entry.GetMatch().GetMode(), mode) {
+					continue
+				}
+				log := filters[name]
+				if log.Object == nil || entry.GetDisabled().GetValue() {
+					log.Object, log.Field = o, field("accessLogging", i)
+				}
+				log.Provider, log.Disabled = name, entry.GetDisabled().GetValue()
+				found[name] = log
+			}
+		}
+	}
+	return sortedByProvider(found)
+}
+
+func field(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+func isFor(of, mode Mode) bool {
+	return of == telemetry.WorkloadMode_CLIENT_AND_SERVER || of == mode
+}
+
+func providerNames(providers []*telemetry.ProviderRef) []string {
+	names := make([]string, 0, len(providers))
+	for _, p := range providers {
+		names = append(names, p.GetName())
+	}
+	return names
+}
+
+func sortedByProvider(found map[string]AccessLogging) []AccessLogging {
+	all := make([]AccessLogging, 0, len(found))
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, found[name])
+	}
+	return all
+}
+
+// Tracing says which spans a proxy's listeners report, and where.
+type Tracing struct {
+	Provider                                    string // "": none
+	Disabled                                    bool
+	Sampling                                    *float64 // percentage; nil: that of MeshConfig
+	Tags                                        map[string]*telemetry.Tracing_CustomTag
+	RequestIDSampling, IstioTags, NoPropagation bool
+	Object                                      *object.Object // the last Telemetry with an entry
+	Field                                       string         // path of that entry below spec
+}
+
+// Tracing returns the tracing of a proxy's listeners; nil if neither a Telemetry nor
+// defaultProviders sets it. Each field of an entry overrides that of lower precedence.
+func (w *World) Tracing(node Node, mode Mode) *Tracing {
+	t := &Tracing{RequestIDSampling: true, IstioTags: true}
+	set := false
+	if defaults := w.mesh.DefaultProviders.GetTracing(); len(defaults) > 0 {
+		t.Provider, set = defaults[0], true
+	}
+	for _, o := range w.Telemetries(node) {
+		for i, entry := range o.Spec.(*telemetry.Telemetry).Tracing {
+			set = true
+			if !isFor(entry.GetMatch().GetMode(), mode) {
+				continue
+			}
+			t.override(entry)
+			t.Object, t.Field = o, field("tracing", i)
+		}
+	}
+	if !set {
+		return nil
+	}
+	return t
+}
+
+func (t *Tracing) override(entry *telemetry.Tracing) {
+	if names := providerNames(entry.GetProviders()); len(names) > 0 {
+		t.Provider = names[0]
+	}
+	if entry.GetDisableSpanReporting() != nil {
+		t.Disabled = entry.DisableSpanReporting.Value
+	}
+	if entry.GetCustomTags() != nil {
+		t.Tags = entry.CustomTags
+	}
+	if entry.GetRandomSamplingPercentage() != nil {
+		t.Sampling = &entry.RandomSamplingPercentage.Value
+	}
+	if entry.GetUseRequestIdForTraceSampling() != nil {
+		t.RequestIDSampling = entry.UseRequestIdForTraceSampling.Value
+	}
+	if entry.GetEnableIstioTags() != nil {
+		t.IstioTags = entry.EnableIstioTags.Value
+	}
+	if entry.GetDisableContextPropagation() != nil {
+		t.NoPropagation = entry.DisableContextPropagation.Value
+	}
+}
