@@ -60,6 +60,7 @@ func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadI
 ) *relay.Server {
 	options := relay.Options{Upstream: upstreamOf(c), InUse: w.inUse, Board: b.board,
 		Logger:      b.logOf("relay"),
+		UserAgent:   "outriderd/" + b.options.Version,
 		RedactError: envoy.RedactMessage, Certificate: w.certificate,
 		PID:         func(from net.Addr) int32 { return xds.PeerOf(from).PID },
 		Envoy:       func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },

@@ -63,7 +63,7 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	}
 	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(),
 		fields["ISTIO_VERSION"].GetStringValue()
-	n.EnvoyVersion = envoyVersion(node)
+	n.EnvoyVersion = EnvoyVersion(node)
 	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
 	for key, value := range fields {
 		text, ok := value.GetKind().(*structpb.Value_StringValue)
@@ -94,8 +94,8 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 // name PILOT_SAN.
 func isIstios(metadata map[string]*structpb.Value) bool { return metadata["PILOT_SAN"] != nil }
 
-// envoyVersion returns the version of a proxy's Envoy, "" if the node does not contain it.
-func envoyVersion(node *corev3.Node) string {
+// EnvoyVersion returns the version of a proxy's Envoy, "" if the node does not contain it.
+func EnvoyVersion(node *corev3.Node) string {
 	build := node.GetUserAgentBuildVersion()
 	if v := build.GetVersion(); v != nil {
 		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())

@@ -55,6 +55,8 @@ type Options struct {
 	Cache    *Cache // cache of accepted resources; nil: nothing is cached
 	Board    *condition.Board
 	Logger   *slog.Logger
+	// UserAgent is the program and its version, which upstream may show; "": that of gRPC.
+	UserAgent string
 	// Certificate returns the workload certificate, which is presented if Upstream.Workload is set.
 	Certificate func() (*tls.Certificate, error)
 	// Subscriptions are the types that the agent requests from upstream for itself.

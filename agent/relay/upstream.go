@@ -70,6 +70,9 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig,
 			MinConnectTimeout: u.ConnectTimeout}),
 	}
+	if server.UserAgent != "" {
+		options = append(options, grpc.WithUserAgent(server.UserAgent))
+	}
 	if !proxied(address) {
 		// gRPC's default dialer uses the proxy of the environment
 		options = append(options, grpc.WithContextDialer(dial))

@@ -28,11 +28,16 @@ type Peer struct {
 	// Token is the unverified bearer token in the stream's metadata; "": none. Only Options.Admit
 	// and Options.Reserved see it: streams do not retain it.
 	Token string
+	// UserAgent is the program that the client claims to be, as "outriderd/1.2.3 grpc-go/1.79.3", of
+	// at most 128 bytes; "": none.
+	UserAgent string
 	// Identity is the SPIFFE ID that Options.Admit has set; "": none.
 	Identity string
 	// connection is the limited connection if a listener of LimitTCP accepted it, else nil.
 	connection *admission.Conn
 }
+
+const maxUserAgent = 128 // bytes
 
 // Key returns the key by which limits count the client. Clients that are not connected through
 // LimitTCP have the key of root.
@@ -98,6 +103,9 @@ func PeerFrom(ctx context.Context) Peer {
 		if chains := info.State.VerifiedChains; len(chains) > 0 {
 			p.Certificate = chains[0][0]
 		}
+	}
+	if agent := metadata.ValueFromIncomingContext(ctx, "user-agent"); len(agent) > 0 {
+		p.UserAgent = strings.Clone(agent[0][:min(len(agent[0]), maxUserAgent)])
 	}
 	p.Token = bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
 	return p

@@ -29,6 +29,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/web"
 )
 
 // base holds what the constructors of all parts need.
@@ -165,10 +166,16 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			return nil, err
 		}
 		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
+	} else if hasCertificate(c.TLS) {
+		identity.use(c.TLS) // for the monitoring address, which also serves without TLS
 	}
+	pages := web.New(web.Options{Version: version, Ready: p.reloader.readiness,
+		Streams: streams.Status, Inventory: server.Inventory, Problems: server.Problems,
+		Conditions: b.board.Conditions, Sources: func() []web.Source { return statuses(all) }})
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
-		Metrics: newMetrics(server, streams, authority, p.reloader.states), Debug: debugger.Page,
-		Logger: b.logOf("monitoring")})
+		Metrics: newMetrics(server, streams, authority, p.reloader.states, pages),
+		Pages:   pages.Register, Debug: debugger.Page, TLS: identity.current.Load,
+		May: clients.MayView, Logger: b.logOf("monitoring")})
 	return p, nil
 }
 

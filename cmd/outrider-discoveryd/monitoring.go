@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -14,6 +13,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/web"
 )
 
 // monitor runs the server of [listen] monitoring as a part of the program.
@@ -29,11 +29,11 @@ func newMonitor(address string, options monitoring.Options) *monitor {
 
 // newMetrics returns the collectors for /metrics. authority is nil if [ca] is off.
 func newMetrics(server *discovery.Server, streams *xds.Server, authority *ca.Server,
-	states *sourceStates) prometheus.Gatherer {
+	states *sourceStates, pages *web.Server) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		discovery.Metrics{Server: server}, xds.Metrics{Server: streams}, states)
+		discovery.Metrics{Server: server}, xds.Metrics{Server: streams}, states, pages)
 	if authority != nil {
 		registry.MustRegister(authority)
 	}
@@ -60,28 +60,15 @@ func (m *monitor) Run(ctx context.Context) error {
 	return monitoring.Serve(ctx, listener, m.options)
 }
 
-// sourceStatus is the JSON form of a source.Status.
-type sourceStatus struct {
-	Name    string `json:"name"`
-	Synced  bool   `json:"synced"`
-	Since   string `json:"since,omitempty"`
-	Error   string `json:"error,omitempty"`
-	Inputs  int    `json:"inputs"`
-	Problem string `json:"problem,omitempty"`
-}
-
 // statuses returns the states of all sources.
-func statuses(all []source.Source) []sourceStatus {
-	states := make([]sourceStatus, 0, len(all))
+func statuses(all []source.Source) []web.Source {
+	states := make([]web.Source, 0, len(all))
 	for _, s := range all {
 		now := s.Status()
-		state := sourceStatus{Name: s.Name(), Synced: now.Synced, Inputs: now.Inputs,
-			Problem: now.Problem}
+		state := web.Source{Name: s.Name(), Synced: now.Synced, Inputs: now.Inputs,
+			Problem: now.Problem, Since: now.Since.UTC()}
 		if now.Err != nil {
 			state.Error = now.Err.Error()
-		}
-		if !now.Since.IsZero() {
-			state.Since = now.Since.UTC().Format(time.RFC3339)
 		}
 		states = append(states, state)
 	}

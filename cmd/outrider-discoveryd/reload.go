@@ -199,7 +199,7 @@ func (r *reloader) reload(requested bool) error {
 	}
 	applied := config.KeepDiscoveryd(r.running.Config, next.Config)
 	r.log(config.CompareDiscoveryd(r.running.Config, next.Config))
-	if applied.TLS != r.running.Config.TLS && r.identity.current.Load() != nil {
+	if applied.TLS != r.running.Config.TLS && hasCertificate(applied.TLS) {
 		r.identity.use(applied.TLS)
 	}
 	setLevel(r.base.level, applied.Log.Level)

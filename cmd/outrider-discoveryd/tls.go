@@ -43,6 +43,11 @@ func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, boar
 	return &serverIdentity{watcher: watcher, board: board, log: log, files: files, stop: func() {}}
 }
 
+// hasCertificate reports whether the files of a certificate are configured.
+func hasCertificate(files config.DiscoverydTLS) bool {
+	return files.CertFile != "" && files.KeyFile != ""
+}
+
 // load reads the files and starts to watch them. It returns the error of the first read.
 func (s *serverIdentity) load() error {
 	s.mu.Lock()
@@ -57,7 +62,7 @@ func (s *serverIdentity) load() error {
 	return nil
 }
 
-// use replaces the files and watches the new ones.
+// use replaces the files and watches the new ones. They are read as soon as they are watched.
 func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,13 +17,15 @@ type workloads struct {
 	entries map[pair][]*object.Object // WorkloadEntries by each of their labels, sorted by name
 	// ServiceEntries by the first label of their selector, oldest first
 	selectors map[pair][]*object.Object
+	unhealthy map[*object.Object]struct{} // WorkloadEntries that may not receive requests
 }
 
 // pair is a label in a namespace. An empty key matches all objects in the namespace.
 type pair struct{ namespace, key, value string }
 
 func newWorkloads() workloads {
-	return workloads{entries: map[pair][]*object.Object{}, selectors: map[pair][]*object.Object{}}
+	return workloads{entries: map[pair][]*object.Object{}, selectors: map[pair][]*object.Object{},
+		unhealthy: map[*object.Object]struct{}{}}
 }
 
 // WorkloadLabels returns the labels of a WorkloadEntry. Labels in its metadata override those in
@@ -61,6 +63,10 @@ func byName(a, b *object.Object) int {
 // selected it before the change or select it now.
 func (w workloads) change(c object.Change) []*object.Object {
 	var choosing []*object.Object
+	delete(w.unhealthy, c.Old)
+	if c.New != nil && !Healthy(c.New) {
+		w.unhealthy[c.New] = struct{}{}
+	}
 	for i, o := range [...]*object.Object{c.Old, c.New} {
 		if o == nil {
 			continue

@@ -11,6 +11,7 @@ package auth
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,9 +109,23 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 		return status.Error(codes.Unauthenticated,
 			"debug information is for clients with a certificate or token")
 	}
-	if !slices.Contains(a.settings.Load().DebugIdentities, client.Identity) {
+	return a.mayDebug(client.Identity)
+}
+
+// MayView returns a gRPC status if a client with a verified certificate may not see the pages for
+// debug information. Require does not apply: only a certificate can identify a browser.
+func (a *Authenticator) MayView(certificate *x509.Certificate) error {
+	id, err := ofCertificate(certificate, a.domains(), time.Now())
+	if err != nil {
+		return status.Errorf(codes.Unauthenticated, "certificate: %v", err)
+	}
+	return a.mayDebug(id.String())
+}
+
+func (a *Authenticator) mayDebug(identity string) error {
+	if !slices.Contains(a.settings.Load().DebugIdentities, identity) {
 		return status.Errorf(codes.PermissionDenied,
-			"debug information is not for %s: add it to [auth] debug_identities", client.Identity)
+			"debug information is not for %s: add it to [auth] debug_identities", identity)
 	}
 	return nil
 }

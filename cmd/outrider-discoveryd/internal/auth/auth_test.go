@@ -247,4 +247,26 @@ func TestMayDebug(t *testing.T) {
 	}
 }
 
+// A certificate identifies a browser whatever Require is, and for as long as it is valid.
+func TestMayView(t *testing.T) {
+	a := New(Settings{Require: Token, DebugIdentities: []string{web}}, domains,
+		slog.New(slog.DiscardHandler))
+	expired := certificate(t, web)
+	expired.NotAfter = time.Now().Add(-time.Minute)
+	for name, c := range map[string]struct {
+		shown *x509.Certificate
+		code  codes.Code
+	}{
+		"listed":     {certificate(t, web), codes.OK},
+		"another":    {certificate(t, web+"2"), codes.PermissionDenied},
+		"foreign":    {certificate(t, "spiffe://other.local/ns/a/sa/web"), codes.Unauthenticated},
+		"without ID": {certificate(t), codes.Unauthenticated},
+		"expired":    {expired, codes.Unauthenticated},
+	} {
+		if err := a.MayView(c.shown); status.Code(err) != c.code {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 var errDown = &unavailable{errors.New("connection refused at api.internal")}

@@ -1,9 +1,12 @@
 // Package monitoring serves [listen] monitoring: /metrics and /ready for every client that can
-// connect, and the pages below /debug/ for users of this host.
+// connect, and the pages and /debug/ for users of this host and for operators of other hosts, who
+// show a client certificate over TLS. Both plain HTTP and HTTPS are served on the address.
 package monitoring
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/admission"
 )
@@ -19,8 +23,16 @@ import (
 type Options struct {
 	Ready   func() error // returns why clients are not served yet, nil if they are
 	Metrics prometheus.Gatherer
-	Debug   http.HandlerFunc // serves the pages below /debug/
-	Logger  *slog.Logger
+	// Pages registers the pages, each through a guard that decides who may look; nil: there are none.
+	Pages func(routes *http.ServeMux, guard func(http.Handler) http.Handler)
+	Debug http.HandlerFunc // serves the pages below /debug/
+	// TLS returns the configuration for connections with TLS, which verifies client certificates. If
+	// it returns nil, or is nil, such connections are closed.
+	TLS func() *tls.Config
+	// May returns why the client with a verified certificate may not look, nil if it may.
+	// The error is a gRPC status.
+	May    func(*x509.Certificate) error
+	Logger *slog.Logger
 }
 
 // Limits of connections, separate for users of this host and for others.
@@ -43,7 +55,13 @@ func Serve(ctx context.Context, listener net.Listener, o Options) error {
 		Admit: admission.AdmitTCP(local, remote)})
 	server := admission.NewServer(handler(o), o.Logger)
 	server.WriteTimeout = writeTime
-	return admission.Serve(ctx, server, bounded)
+	server.ConnState = func(c net.Conn, state http.ConnState) {
+		admission.ConnState(admitted(c), state)
+	}
+	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return admission.ConnContext(ctx, admitted(c))
+	}
+	return admission.Serve(ctx, server, newSplitter(bounded, o.TLS))
 }
 
 func handler(o Options) http.Handler {
@@ -55,17 +73,54 @@ func handler(o Options) http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
-	routes.HandleFunc("GET /debug/", func(w http.ResponseWriter, r *http.Request) {
+	routes.Handle("GET /debug/", o.guard(o.Debug))
+	if o.Pages != nil {
+		o.Pages(routes, o.guard)
+	}
+	return admission.BoundBody(routes)
+}
+
+// guard returns a handler that calls next for those who may look. Web pages of other sites may not,
+// whoever's browser runs them: neither under their own name, which resolves to this host (DNS
+// rebinding), nor by a request across sites. With TLS the name is that of the certificate.
+func (o Options) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		why := ""
 		switch {
 		case !admission.KeyFrom(r.Context()).Local():
-			http.Error(w, "debug pages are for users of this host; others use debug types over xDS",
-				http.StatusForbidden)
-		case admission.FromPage(r):
-			http.Error(w, "use an IP address or localhost, and no Origin: web pages are refused",
-				http.StatusForbidden)
-		default:
-			o.Debug(w, r)
+			why = o.refusal(r)
+		case r.TLS == nil && admission.FromPage(r):
+			why = "use an IP address or localhost, and no Origin: web pages are refused"
 		}
+		if why == "" && acrossSites(r) {
+			why = "requests of other web sites are refused"
+		}
+		if why != "" {
+			http.Error(w, why, http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
-	return admission.BoundBody(routes)
+}
+
+// refusal returns why a client on another host may not look, "" if it may.
+func (o Options) refusal(r *http.Request) string {
+	const who = "this page is for users of this host and, over HTTPS, for clients with a " +
+		"certificate of [tls] client_ca_file whose identity is in [auth] debug_identities"
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || o.May == nil {
+		return who
+	}
+	if err := o.May(r.TLS.VerifiedChains[0][0]); err != nil {
+		return status.Convert(err).Message()
+	}
+	return ""
+}
+
+// acrossSites reports whether a page of another site made a browser send a request. A person may
+// follow a link from there.
+func acrossSites(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return r.Header.Get("Origin") != "" ||
+		site != "" && site != "same-origin" && site != "none" &&
+			r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }

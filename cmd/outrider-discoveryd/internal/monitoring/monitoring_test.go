@@ -3,6 +3,8 @@ package monitoring
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +17,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serve runs the monitoring server on a listener until the test ends, and returns its URL.
-func serve(t *testing.T, bound net.Listener, ready *atomic.Bool) string {
+// serve runs the monitoring server on a listener until the test ends, and returns its URL. secure
+// is the configuration of TLS; nil: there is none. Service account "operator" may look.
+func serve(t *testing.T, bound net.Listener, ready *atomic.Bool, secure *tls.Config) string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pilot_xds"},
@@ -34,6 +40,16 @@ func serve(t *testing.T, bound net.Listener, ready *atomic.Bool) string {
 					return nil
 				}
 				return errors.New("waiting for source files")
+			},
+			TLS: func() *tls.Config { return secure }, May: func(c *x509.Certificate) error {
+				if !strings.HasSuffix(c.URIs[0].Path, "/operator") {
+					return status.Error(codes.PermissionDenied, "not you")
+				}
+				return nil
+			},
+			Pages: func(routes *http.ServeMux, guard func(http.Handler) http.Handler) {
+				routes.Handle("GET /{$}", guard(http.HandlerFunc(
+					func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") })))
 			},
 			Debug: func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.URL.Path) }})
 	}()
@@ -73,7 +89,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ready atomic.Bool
-	url := serve(t, bound, &ready)
+	url := serve(t, bound, &ready, nil)
 	defer http.DefaultClient.CloseIdleConnections()
 	expect := func(path, host string, code int, says string) {
 		t.Helper()
@@ -88,46 +104,153 @@ func TestServe(t *testing.T) {
 	expect("/debug/syncz", "", http.StatusOK, "/debug/syncz")
 	expect("/debug/syncz", "evil.test", http.StatusForbidden, "web pages")
 	expect("/metrics", "discoveryd.test:15014", http.StatusOK, "pilot_xds 7")
-	expect("/", "", http.StatusNotFound, "")
+	expect("/", "", http.StatusOK, "page")
+	expect("/", "evil.test", http.StatusForbidden, "web pages")
+	expect("/none", "", http.StatusNotFound, "")
 }
 
-// TestServe_OtherHosts: clients on other hosts get metrics and readiness, but no debug pages.
+// Requests that web pages of other sites make are refused, links are not.
+func TestServe_RefusesOtherSites(t *testing.T) {
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := serve(t, bound, &atomic.Bool{}, nil)
+	defer http.DefaultClient.CloseIdleConnections()
+	for name, c := range map[string]struct {
+		header map[string]string
+		code   int
+	}{
+		"own":   {map[string]string{"Sec-Fetch-Site": "same-origin"}, http.StatusOK},
+		"typed": {map[string]string{"Sec-Fetch-Site": "none"}, http.StatusOK},
+		"a link": {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+			http.StatusOK},
+		"a script": {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+			http.StatusForbidden},
+		"other port": {map[string]string{"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+			http.StatusForbidden},
+		"origin": {map[string]string{"Origin": "http://evil.test"}, http.StatusForbidden},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/debug/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, value := range c.header {
+			request.Header.Set(key, value)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != c.code {
+			t.Errorf("%s: %s", name, response.Status)
+		}
+		_ = response.Body.Close()
+	}
+}
+
+// TestServe_OtherHosts: clients on other hosts get metrics and readiness, with TLS and without. For
+// all else they need TLS and the certificate of somebody who may look.
 func TestServe_OtherHosts(t *testing.T) {
 	other := parts.NewOtherHost(t)
 	bound, err := net.Listen("tcp", other.Peer+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	authority := pkitest.NewAuthority(t, "root", nil)
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Certificate)
+	pair := func(name string) *tls.Certificate {
+		p, err := tls.X509KeyPair(authority.Issue(t, pkitest.Leaf(name, time.Hour)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &p
+	}
+	secure := &tls.Config{Certificates: []tls.Certificate{*pair("server")}, ClientCAs: roots,
+		ClientAuth: tls.VerifyClientCertIfGiven, NextProtos: []string{"h2"}}
 	var ready atomic.Bool
 	ready.Store(true)
-	serve(t, bound, &ready)
-	for path, code := range map[string]int{"/metrics": http.StatusOK, "/ready": http.StatusOK,
-		"/debug/connections": http.StatusForbidden} {
+	serve(t, bound, &ready, secure)
+	operator, web := pair("operator"), pair("web")
+	for name, c := range map[string]struct {
+		path  string
+		tls   bool
+		shown *tls.Certificate
+		code  int
+	}{
+		"metrics":             {"/metrics", false, nil, http.StatusOK},
+		"ready":               {"/ready", false, nil, http.StatusOK},
+		"metrics over TLS":    {"/metrics", true, nil, http.StatusOK},
+		"debug":               {"/debug/connections", false, nil, http.StatusForbidden},
+		"debug over TLS":      {"/debug/connections", true, nil, http.StatusForbidden},
+		"debug as a workload": {"/debug/connections", true, web, http.StatusForbidden},
+		"debug as operator":   {"/debug/connections", true, operator, http.StatusOK},
+		"page":                {"/", false, nil, http.StatusForbidden},
+		"page as a workload":  {"/", true, web, http.StatusForbidden},
+		"page as operator":    {"/", true, operator, http.StatusOK},
+	} {
 		var connection net.Conn
 		other.Do(t, func() { connection, err = net.Dial("tcp", bound.Addr().String()) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = fmt.Fprintf(connection, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
-			path, bound.Addr())
+		if c.tls {
+			config := &tls.Config{RootCAs: roots, ServerName: "server.test"}
+			if c.shown != nil {
+				config.Certificates = []tls.Certificate{*c.shown}
+			}
+			connection = tls.Client(connection, config)
+		}
+		_, _ = fmt.Fprintf(connection, "GET %s HTTP/1.1\r\nHost: discoveryd.test\r\n"+
+			"Connection: close\r\n\r\n", c.path)
 		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
-		if response.StatusCode != code {
-			t.Errorf("%s: %s", path, response.Status)
+		if response.StatusCode != c.code {
+			t.Errorf("%s: %s", name, response.Status)
 		}
 		_, _ = response.Body.Close(), connection.Close()
 	}
 }
 
-// TestServe_BoundsTimeOfBodies sends the header of a request with a body that never arrives.
-func TestServe_BoundsTimeOfBodies(t *testing.T) {
+// A connection that sends nothing, and a handshake without server certificate, hold up nobody.
+func TestServe_SilentConnections(t *testing.T) {
+	t.Parallel()
 	bound, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, bound, &atomic.Bool{})
+	url := serve(t, bound, &atomic.Bool{}, nil)
+	defer http.DefaultClient.CloseIdleConnections()
+	silent, err := net.Dial("tcp", bound.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	//nolint:gosec // the handshake is to fail
+	if c, err := tls.Dial("tcp", bound.Addr().String(), &tls.Config{InsecureSkipVerify: true}); err == nil {
+		_ = c.Close()
+		t.Error("a handshake without a server certificate")
+	}
+	if code, text := get(t, url+"/metrics", ""); code != http.StatusOK {
+		t.Errorf("%d %s", code, text)
+	}
+	_ = silent.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the silent connection: %v", err)
+	}
+}
+
+// TestServe_BoundsTimeOfBodies sends the header of a request with a body that never arrives.
+func TestServe_BoundsTimeOfBodies(t *testing.T) {
+	t.Parallel()
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, bound, &atomic.Bool{}, nil)
 	connection, err := net.Dial("tcp", bound.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,55 @@
+package model
+
+import (
+	"maps"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Inventory has all services of a mesh, and the WorkloadEntries that may not receive requests, both
+// in no order. What it refers to is immutable.
+type Inventory struct {
+	Services  []*Service
+	Unhealthy []*object.Object
+}
+
+// Inventory returns the services and unhealthy WorkloadEntries of the world.
+func (w *World) Inventory() Inventory {
+	i := Inventory{Services: make([]*Service, 0, len(w.services)),
+		Unhealthy: slices.Collect(maps.Keys(w.workloads.unhealthy))}
+	for _, services := range w.services {
+		i.Services = append(i.Services, services...)
+	}
+	return i
+}
+
+// Receivers returns the number of endpoints of the service that may receive requests.
+func (s *Service) Receivers() (count int) {
+	for i, o := range s.Entries {
+		count += len(s.workloads(i, o.Spec.(*networking.ServiceEntry)))
+	}
+	return count
+}
+
+// EachReceiver calls yield with the endpoints that may receive requests, until it returns false.
+// Those of the oldest ServiceEntry are first. Callers must not modify them.
+func (s *Service) EachReceiver(yield func(*networking.WorkloadEntry) bool) {
+	for i, o := range s.Entries {
+		for _, e := range s.workloads(i, o.Spec.(*networking.ServiceEntry)) {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// SelectsWorkload reports whether a ServiceEntry of the service selects a WorkloadEntry with these
+// labels in a namespace.
+func (s *Service) SelectsWorkload(namespace string, labels map[string]string) bool {
+	return namespace == s.Namespace && slices.ContainsFunc(s.Entries, func(o *object.Object) bool {
+		return hasSelector(o) && Selects(selectorOf(o), labels)
+	})
+}

@@ -1,0 +1,134 @@
+package monitoring
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// firstByteTime bounds the wait for the first byte of a connection.
+	firstByteTime = 5 * time.Second
+	// handshakeRecord is the first byte of a connection with TLS. No HTTP request begins with it.
+	handshakeRecord = 0x16
+)
+
+var errNoTLS = errors.New("there is no server certificate: set [tls] cert_file and key_file")
+
+// splitter is a listener whose connections use TLS if their first byte is that of a TLS handshake.
+// A connection is returned once it has sent a byte, so that a silent one delays no other.
+type splitter struct {
+	net.Listener
+	config *tls.Config
+
+	accepting sync.Once
+	accepted  chan net.Conn
+	failed    chan error // receives the error of the inner listener
+	closed    context.Context
+	close     context.CancelFunc
+}
+
+// newSplitter returns a splitter for the connections of inner. current returns the configuration
+// for new connections with TLS; nil: they are refused.
+func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
+	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error, 1)}
+	s.closed, s.close = context.WithCancel(context.Background())
+	s.config = &tls.Config{MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			var now *tls.Config
+			if current != nil {
+				now = current()
+			}
+			if now == nil {
+				return nil, errNoTLS
+			}
+			now = now.Clone()
+			now.NextProtos = []string{"http/1.1"}
+			// a resumed session would not verify a client certificate by changed roots
+			now.SessionTicketsDisabled = true
+			return now, nil
+		}}
+	return s
+}
+
+// Accept implements net.Listener.
+func (s *splitter) Accept() (net.Conn, error) {
+	s.accepting.Do(func() { go s.accept() })
+	select {
+	case c := <-s.accepted:
+		return c, nil
+	case err := <-s.failed:
+		return nil, err
+	case <-s.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It closes connections that Accept has not returned yet.
+func (s *splitter) Close() error {
+	s.close()
+	return s.Listener.Close()
+}
+
+func (s *splitter) accept() {
+	for {
+		c, err := s.Listener.Accept()
+		if err != nil {
+			s.failed <- err
+			return
+		}
+		go s.split(c)
+	}
+}
+
+// split reads the first byte of a connection and passes the connection to Accept.
+func (s *splitter) split(c net.Conn) {
+	abandon := context.AfterFunc(s.closed, func() { _ = c.Close() })
+	_ = c.SetReadDeadline(time.Now().Add(firstByteTime))
+	first := &begun{Conn: c, first: make([]byte, 1)}
+	if _, err := c.Read(first.first); err != nil || c.SetReadDeadline(time.Time{}) != nil {
+		abandon()
+		_ = c.Close()
+		return
+	}
+	var ready net.Conn = first
+	if first.first[0] == handshakeRecord {
+		ready = tls.Server(first, s.config)
+	}
+	select {
+	case s.accepted <- ready:
+		abandon()
+	case <-s.closed.Done():
+		_ = c.Close()
+	}
+}
+
+// begun is a connection of which the first bytes were read already.
+type begun struct {
+	net.Conn
+	first []byte
+}
+
+// Read implements net.Conn.
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.first) == 0 {
+		return b.Conn.Read(p)
+	}
+	n := copy(p, b.first)
+	b.first = b.first[n:]
+	return n, nil
+}
+
+// admitted returns the connection that admission accepted for one that a splitter returned.
+func admitted(c net.Conn) net.Conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	if first, ok := c.(*begun); ok {
+		return first.Conn
+	}
+	return c
+}

@@ -1,0 +1,155 @@
+package web
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/xds"
+)
+
+// States of a host, the worst first.
+const (
+	refused = "refused" // it refused a part of its configuration
+	pending = "pending" // it has not accepted all of it yet
+	synced  = "synced"  // it has accepted everything
+)
+
+var states = []string{refused, pending, synced}
+
+// Host is a proxy that is connected. Its streams are those with one node ID and one identity: during
+// a hot restart a host has two.
+type Host struct {
+	Node     string `json:"node"` // ID that the client sent
+	Name     string `json:"name"` // third part of the ID, NAME.NAMESPACE with Istio's agents
+	Kind     string `json:"kind,omitempty"`
+	Address  string `json:"address"`            // IP address of the connection
+	Identity string `json:"identity,omitempty"` // SPIFFE ID; empty: it is not identified
+	Agent    string `json:"agent,omitempty"`    // program and version that the client claims
+	Envoy    string `json:"envoy,omitempty"`    // version of Envoy that the client claims
+	State    string `json:"state"`
+	Reason   string `json:"reason,omitempty"` // what it refused, and why
+	// last response that it accepted
+	Accepted time.Time `json:"accepted,omitzero"`
+	Since    time.Time `json:"connected"` // when its oldest stream began
+	// end of the certificate with which it connected last
+	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
+	Streams         int       `json:"streams"`
+
+	newest uint64 // its newest stream
+}
+
+// longest bounds a text of a client, in bytes.
+const longest = 256
+
+// shorten returns a text of a client that is valid UTF-8 and not longer than longest.
+func shorten(text string) string {
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	if !utf8.ValidString(text) {
+		text = strings.ToValidUTF8(text, "�")
+	}
+	return text
+}
+
+// hosts returns the hosts of streams, those with the worst state first, then by name.
+func hosts(streams []xds.StreamStatus) []Host {
+	type key struct{ node, identity string }
+	known := make(map[key]*Host, len(streams))
+	for i := range streams {
+		s := &streams[i]
+		if len(s.Types) == 0 {
+			continue // it has not requested anything, or debug information only
+		}
+		one := hostOf(s)
+		if before := known[key{s.Node.GetId(), s.Peer.Identity}]; before != nil {
+			before.merge(one)
+		} else {
+			known[key{s.Node.GetId(), s.Peer.Identity}] = &one
+		}
+	}
+	all := make([]Host, 0, len(known))
+	for _, h := range known {
+		all = append(all, *h)
+	}
+	slices.SortFunc(all, func(x, y Host) int {
+		return cmp.Or(cmp.Compare(rank(x.State), rank(y.State)), cmp.Compare(x.Name, y.Name),
+			cmp.Compare(x.Node, y.Node), cmp.Compare(x.Identity, y.Identity))
+	})
+	return all
+}
+
+func rank(state string) int { return slices.Index(states, state) }
+
+// merge adds another stream of the host: the worst state counts, and the newest stream tells its
+// version, address and certificate.
+func (h *Host) merge(other Host) {
+	newest, oldest := h, &other
+	if other.newest > h.newest {
+		newest, oldest = &other, h
+	}
+	merged := *newest
+	if rank(oldest.State) < rank(newest.State) {
+		merged.State, merged.Reason = oldest.State, oldest.Reason
+	}
+	if oldest.Accepted.After(merged.Accepted) {
+		merged.Accepted = oldest.Accepted
+	}
+	if oldest.Since.Before(merged.Since) {
+		merged.Since = oldest.Since
+	}
+	merged.Streams = h.Streams + other.Streams
+	*h = merged
+}
+
+func hostOf(s *xds.StreamStatus) Host {
+	node := s.Node
+	h := Host{Node: shorten(node.GetId()), Identity: s.Peer.Identity, Since: s.Since,
+		Streams: 1, newest: s.ID, Address: s.Peer.Address,
+		Agent: shorten(agent(s)), Envoy: shorten(discovery.EnvoyVersion(node))}
+	if host, _, err := net.SplitHostPort(h.Address); err == nil {
+		h.Address = host
+	}
+	h.Name = h.Node
+	if parts := strings.Split(node.GetId(), "~"); len(parts) == 4 {
+		h.Kind, h.Name = shorten(parts[0]), shorten(parts[2])
+	}
+	if s.Peer.Certificate != nil {
+		h.CertificateEnds = s.Peer.Certificate.NotAfter
+	}
+	h.State = synced
+	for _, t := range s.Types {
+		if t.Accepted.After(h.Accepted) {
+			h.Accepted = t.Accepted
+		}
+		if len(t.Refused) > 0 {
+			h.State = refused
+			h.Reason = shorten(t.Refused[0].Name + ": " + t.Refused[0].Error)
+		} else if h.State == synced && (t.VersionSent != t.VersionAccepted || t.Pending > 0) {
+			h.State = pending
+		}
+	}
+	if h.Accepted.IsZero() && h.State == synced {
+		h.State = pending // nothing was sent yet
+	}
+	return h
+}
+
+// agent returns the program that the client claims to be, without the version of its gRPC library.
+// Istio's agents state their version in the node.
+func agent(s *xds.StreamStatus) string {
+	program, _, _ := strings.Cut(s.Peer.UserAgent, " ")
+	if program != "" && !strings.HasPrefix(program, "grpc-") {
+		return program
+	}
+	version := s.Node.GetMetadata().GetFields()["ISTIO_VERSION"].GetStringValue()
+	if version == "" {
+		return ""
+	}
+	return "istio/" + version
+}

@@ -1,0 +1,84 @@
+package web
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// Service is a service of one namespace.
+type Service struct {
+	Host      string   `json:"host"`
+	Namespace string   `json:"namespace"`
+	Ports     []string `json:"ports"`  // number and name, as "80 http"
+	Object    string   `json:"object"` // oldest ServiceEntry, as "ServiceEntry NAMESPACE/NAME"
+	From      string   `json:"from"`   // its file and line, or the source that delivered it
+	// endpoints that get requests, and those that get none because they are not healthy
+	Healthy   int        `json:"healthy"`
+	Unhealthy int        `json:"unhealthy"`
+	Endpoints []Endpoint `json:"endpoints"` // at most shownEndpoints, the unhealthy first
+}
+
+// Hidden returns the number of endpoints that are not in Endpoints.
+func (s Service) Hidden() int { return s.Healthy + s.Unhealthy - len(s.Endpoints) }
+
+// Endpoint is an endpoint of a service.
+type Endpoint struct {
+	Address string `json:"address"`
+	Healthy bool   `json:"healthy"`
+	Object  string `json:"object,omitempty"` // unhealthy WorkloadEntry
+}
+
+// shownEndpoints bounds the number of endpoints of a service in an answer.
+const shownEndpoints = 50
+
+func sortServices(services []*model.Service) []*model.Service {
+	slices.SortFunc(services, func(x, y *model.Service) int {
+		return cmp.Or(cmp.Compare(x.Host, y.Host), cmp.Compare(x.Namespace, y.Namespace))
+	})
+	return services
+}
+
+// service describes a service with its endpoints.
+func (s *snapshot) service(of *model.Service) Service {
+	oldest := of.Oldest()
+	shown := Service{Host: of.Host, Namespace: of.Namespace, Object: oldest.String(),
+		From: oldest.Position(), Healthy: of.Receivers(), Ports: []string{}, Endpoints: []Endpoint{}}
+	for _, p := range of.Ports {
+		shown.Ports = append(shown.Ports, strconv.Itoa(int(p.Number))+" "+p.Name)
+	}
+	for _, w := range s.of.Unhealthy {
+		if !of.SelectsWorkload(w.Namespace, model.WorkloadLabels(w)) {
+			continue
+		}
+		if shown.Unhealthy++; len(shown.Endpoints) < shownEndpoints {
+			shown.Endpoints = append(shown.Endpoints, Endpoint{Object: w.String(),
+				Address: address(w.Spec.(*networking.WorkloadEntry))})
+		}
+	}
+	for e := range of.EachReceiver {
+		if len(shown.Endpoints) >= shownEndpoints {
+			break
+		}
+		shown.Endpoints = append(shown.Endpoints, Endpoint{Address: address(e), Healthy: true})
+	}
+	return shown
+}
+
+// address returns the address of an endpoint, with its own ports if there are any.
+func address(e *networking.WorkloadEntry) string {
+	if len(e.Ports) == 0 {
+		return e.Address
+	}
+	ports := make([]string, 0, len(e.Ports))
+	for _, number := range e.Ports {
+		ports = append(ports, strconv.Itoa(int(number)))
+	}
+	slices.Sort(ports)
+	return e.Address + " " + strings.Join(ports, ", ")
+}

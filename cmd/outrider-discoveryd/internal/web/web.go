@@ -1,0 +1,91 @@
+// Package web shows what a discovery server serves, and to whom: as pages for a browser, as JSON and
+// as metrics. Who may look is the matter of package monitoring.
+//
+//	streams, services, problems → snapshot (at most one a second) → answer (JSON) → page (HTML)
+//
+// A page is rendered from the redacted JSON of the same answer, so that both show the same. It loads
+// one style sheet and runs no script. Node IDs and error messages come from clients: they are
+// shortened, and html/template escapes them.
+package web
+
+import (
+	"context"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/xds"
+)
+
+// Options configures a Server. The functions are safe for concurrent use.
+type Options struct {
+	Version    string                                       // version of this program
+	Ready      func() error                                 // why clients are not served; nil: they are
+	Streams    func(ctx context.Context) []xds.StreamStatus // may return fewer streams when ctx ends
+	Inventory  func() model.Inventory
+	Problems   func() []discovery.Problem
+	Conditions func() []condition.Condition
+	Sources    func() []Source
+}
+
+// Source is the state of a source or registry.
+type Source struct {
+	Name    string    `json:"name"`
+	Synced  bool      `json:"synced"`
+	Since   time.Time `json:"since,omitzero"` // last successful contact
+	Error   string    `json:"error,omitempty"`
+	Inputs  int       `json:"inputs"`
+	Problem string    `json:"problem,omitempty"`
+}
+
+// Server answers requests for pages and JSON, and collects metrics. It is safe for concurrent use.
+type Server struct {
+	options Options
+	turn    chan struct{} // holds the slot of the snapshot that is being made
+	last    *snapshot     // guarded by turn; nil: none was made
+	due     time.Time     // guarded by turn; when last is too old to be used
+}
+
+// New returns a Server with the given options.
+func New(options Options) *Server { return &Server{options: options, turn: make(chan struct{}, 1)} }
+
+// snapshot is the state of the program at one time. It is immutable.
+type snapshot struct {
+	at       time.Time
+	hosts    []Host
+	services []*model.Service // sorted by host, then by namespace
+	of       model.Inventory
+	problems []discovery.Problem
+}
+
+const (
+	snapshotTime = 10 * time.Second // bounds the wait for streams that do not respond
+	snapshotAge  = time.Second      // snapshots are not made more often
+	// snapshotShare bounds the share of the time in which snapshots are made to one of so many parts.
+	snapshotShare = 10
+)
+
+// snapshot returns a state that is at most a second old, or ten times the time that it takes to
+// read it. It fails if ctx ends before it is the request's turn.
+func (s *Server) snapshot(ctx context.Context) (*snapshot, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	started := time.Now()
+	if s.last != nil && started.Before(s.due) {
+		return s.last, nil
+	}
+	// a client that gives up does not make the others' snapshot incomplete
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
+	defer cancel()
+	now := &snapshot{at: started, hosts: hosts(s.options.Streams(ctx)),
+		of: s.options.Inventory(), problems: s.options.Problems()}
+	now.services = sortServices(now.of.Services)
+	ended := time.Now()
+	s.last, s.due = now, ended.Add(max(snapshotAge, snapshotShare*ended.Sub(started)))
+	return now, nil
+}
