@@ -178,6 +178,7 @@ func (o *overview) identities() []api.Identity {
 			Issuer: s.Issuer, Serial: s.Serial,
 			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
 			Problem: s.Problem, Names: s.Names, File: s.File, PresentedBy: s.Users,
+			Stored: string(s.Stored),
 		})
 	}
 	return all

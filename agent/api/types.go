@@ -164,7 +164,16 @@ type Identity struct {
 	File      string    `json:"file,omitempty"`    // with the certificate or the roots
 	// PresentedBy are the objects of the mesh configuration that use it: FILE:LINE KIND NS/NAME.
 	PresentedBy []string `json:"presented_by,omitempty"`
+	// Stored is whether the certificate is on the disk for the next start of the agent: pending,
+	// sealed (encrypted); empty: no.
+	Stored string `json:"stored,omitempty"`
 }
+
+// Values of Identity.Stored.
+const (
+	StoredNot    = ""
+	StoredSealed = "sealed"
+)
 
 // Outcome is the outcome of a reload, with the same values as on D-Bus.
 type Outcome string

@@ -79,6 +79,15 @@ func (o Options) Of(file string) Options {
 	return o
 }
 
+// Paths returns the main file and the directory of drop-ins, which need not exist.
+func (o Options) Paths() (main, dropIns string, err error) {
+	paths, p := o.layout()
+	if p != nil {
+		return "", "", p
+	}
+	return paths.main, paths.dropIns, nil
+}
+
 // layout returns the paths of the configuration.
 func (o Options) layout() (layout, *Error) {
 	if o.Instance != "" {

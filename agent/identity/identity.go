@@ -158,7 +158,18 @@ type Info struct {
 	Users     []string  // objects of the mesh configuration, with FILE:LINE, that use it
 	Condition string    // code of the condition that lists it, "" if none does
 	Sentence  string    // of that condition
+	Stored    Stored    // of the workload's certificate
 }
+
+// Stored is whether the workload's certificate is on the disk for the next start.
+type Stored string
+
+// The values of Stored.
+const (
+	NotStored   Stored = ""        // and will not be
+	StorePends  Stored = "pending" // it will be
+	StoreSealed Stored = "sealed"  // encrypted, see Sealed
+)
 
 // material is one version of a secret. It is immutable.
 type material struct {

@@ -65,6 +65,7 @@ type Manager struct {
 	waiting    map[string]bool                // entries refused with errTooMany
 	stats      Stats
 	presented  map[string]*material // see SetPresented
+	sealed     stored
 	users      map[string][]string
 }
 
@@ -242,6 +243,12 @@ func (m *Manager) Secrets() []Info {
 		}
 		about.File, about.Users = m.fileOf(s.name), m.users[s.name]
 		about.Condition, about.Sentence = s.condition, s.sentence
+		if s.name == Default && m.settings.Sealed != nil {
+			about.Stored = StorePends
+			if m.sealed.pair != nil && m.sealed == (stored{s.version, m.settings.Sealed}) {
+				about.Stored = StoreSealed
+			}
+		}
 		all = append(all, about)
 	}
 	return all

@@ -27,9 +27,8 @@ type stored struct {
 // store writes the workload's certificate and the roots of SPIFFE bundles to disk, or removes them,
 // after each change and, while that fails, every minute.
 func (m *Manager) store(ctx context.Context) {
-	var last stored
 	for {
-		err := m.storeOnce(&last)
+		err := m.storeOnce()
 		if err != nil {
 			m.options.Board.Raise(CodeNotStored, condition.Warning, err.Error())
 		} else {
@@ -44,8 +43,9 @@ func (m *Manager) store(ctx context.Context) {
 	}
 }
 
-func (m *Manager) storeOnce(last *stored) error {
+func (m *Manager) storeOnce() error {
 	m.mu.Lock()
+	last := m.sealed
 	output, sealed, issuer := m.settings.output(), m.settings.Sealed, m.settings.Issuer
 	stale := m.settings.Stale
 	if output != nil && filepath.Dir(m.settings.files().Cert) == filepath.Clean(output.Dir) {
@@ -75,11 +75,13 @@ func (m *Manager) storeOnce(last *stored) error {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}
 	now := stored{pair, sealed}
-	if sealed != nil && *last != now && pair.issuer == issuer { // else of an earlier authority
+	if sealed != nil && last != now && pair.issuer == issuer { // else of an earlier authority
 		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
-			*last = now
+			m.mu.Lock()
+			m.sealed = now
+			m.mu.Unlock()
 			m.options.Board.Clear(CodeNotRestored)
 		}
 		errs = append(errs, err)

@@ -33,14 +33,17 @@ func commandPaths(command *cobra.Command) []string {
 }
 
 // TestJSON_EveryCommand checks that each command with --json prints only JSON, except for the one
-// that prints a script.
+// that prints a script, and join, which needs a server (cmd/outriderd has its test).
 func TestJSON_EveryCommand(t *testing.T) {
-	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
+	backend := &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
 		Explanation: api.MeshExplanation{
-			MeshAnswer: api.MeshAnswer{Outcome: "forwarded"}}})
+			MeshAnswer: api.MeshAnswer{Outcome: "forwarded"}}}
+	backend.StatusValue.PID = os.Getpid()
+	m := newMachine(t, backend)
+	backend.StatusValue.ConfigFiles = []string{filepath.Join(m.dir, "etc/outrider.toml")}
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
 	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.Envoy(t)))
-	noJSON := map[string]bool{"completion": true}
+	noJSON := map[string]bool{"completion": true, "join": true}
 	m.install("1.2.3")
 	arguments := map[string][]string{
 		"envoy install": m.installArguments("1.2.4"), "envoy use": {"1.2.3"},

@@ -186,7 +186,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		commands  []*cobra.Command
 	}{
 		{"begin", "Getting started:", []*cobra.Command{a.envoyCommand(), a.exampleCommand(),
-			a.importCommand()}},
+			a.joinCommand(), a.leaveCommand(), a.importCommand()}},
 		{"daily", "Every day:", []*cobra.Command{a.statusCommand(), a.meshCommand(),
 			a.configCommand(), a.reloadCommand(), a.certsCommand(), a.drainCommand(),
 			a.undrainCommand()}},

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/readfile"
+)
+
+const maxRootBytes = 1 << 20
+
+// independent are the keys of [discovery] and [identity] that do not decide which mesh a host is
+// in, and as whom. Other files may set them.
+var independent = []string{"discovery.files", "discovery.mesh_config_file",
+	"discovery.debounce_after", "discovery.debounce_max", "discovery.connect_timeout",
+	"discovery.cache", "discovery.cache_max_age", "discovery.delta", "discovery.debug_address",
+	"identity.credentials_dir", "identity.restart_on_change", "identity.wait", "identity.persist",
+	"identity.output_dir", "identity.key_type", "identity.pkcs8", "identity.ttl",
+	"identity.grace_ratio", "identity.grace_jitter"}
+
+// joinPlan is a join that has passed the checks of this host.
+type joinPlan struct {
+	*meshHost
+	request  joinRequest
+	config   *config.Config // before the join
+	token    joinToken
+	spiffeID string
+	files    []targetFile // in the order in which they are written
+	notes    []string
+	change   fileChange
+	started  bool // the unit was started, not reloaded
+	disabled bool // the unit was not enabled before
+}
+
+// plan checks files, configuration, token and clock. It changes nothing.
+func (h *meshHost) plan(r joinRequest, now time.Time) (*joinPlan, error) {
+	p := &joinPlan{meshHost: h, request: r}
+	var err error
+	if p.token, err = readJoinToken(r.token, now); err != nil {
+		return nil, err
+	}
+	text, err := readfile.Read(r.roots, maxRootBytes)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the root certificates: %w", err)
+	}
+	roots, err := pki.ParseRoots(pki.Input{File: r.roots, PEM: text}, now)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := config.Load(h.options)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is not valid; correct it first:\n%w", err)
+	}
+	p.config = loaded.Config
+	if err := h.mayJoin(now); err != nil {
+		return nil, err
+	}
+	settings, err := p.settings(loaded)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(h.main)
+	if err != nil {
+		return nil, err
+	}
+	group := groupOf(info)
+	p.spiffeID = pki.SpiffeID(p.config.Node.TrustDomain, p.token.namespace, p.token.account)
+	p.files = []targetFile{
+		{Path: h.roots, text: pki.EncodeCertificates(roots), mode: 0o644, uid: -1, gid: group},
+		{Path: h.copied, text: []byte(p.token.text + "\n"), mode: 0o400, uid: h.uid, gid: group},
+		{Path: h.dropIn, text: []byte(settings), mode: 0o640, uid: -1, gid: group}}
+	p.noteFiles()
+	return p, nil
+}
+
+// mayJoin returns why the host may not join now. One that has joined may join again if it has no
+// valid certificate.
+func (h *meshHost) mayJoin(now time.Time) error {
+	if !h.joined() {
+		return nil
+	}
+	until := certified(h.status, now)
+	switch {
+	case !h.running:
+		return fmt.Errorf("%s: this host has joined a mesh already; start the agent, or run "+
+			"\"outrider leave\" first", h.dropIn)
+	case !until.IsZero():
+		return fmt.Errorf("%s: this host has joined the mesh of %s already, with a certificate until "+
+			"%s; run \"outrider leave\" first", h.dropIn, h.status.Discovery.Address, utc(until))
+	}
+	return nil
+}
+
+// settings returns the text of the drop-in. A key of another file that is in its way is an error.
+func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
+	var errs config.Errors
+	elsewhere := func(key string) bool {
+		at, set := loaded.Sources[key]
+		return set && at.File != p.dropIn
+	}
+	refuse := func(key, message, fix string) {
+		errs = append(errs, &config.Error{Position: loaded.Sources[key], Key: key, Message: message,
+			Fix: fix})
+	}
+	for _, key := range slices.Sorted(maps.Keys(loaded.Sources)) {
+		table, _, _ := strings.Cut(key, ".")
+		if (table == "discovery" || table == "identity") && elsewhere(key) &&
+			!slices.Contains(independent, key) {
+			refuse(key, "is set already, and outrider join sets which mesh the host is in",
+				"remove the key, or change this file instead of joining")
+		}
+	}
+	node := p.config.Node
+	if p.request.namespace != "" && p.request.namespace != p.token.namespace {
+		return "", fmt.Errorf("--group %s/%s is not in the namespace of the token, %s; use a token for "+
+			"a service account of namespace %[1]s, or a group of %[3]s", p.request.namespace,
+			p.request.group, p.token.namespace)
+	}
+	group := p.request.group
+	if group == "" && p.joined() && !elsewhere("node.workload_group") {
+		group = node.WorkloadGroup // a renewal
+	}
+	text := "# Written by \"outrider join\"; \"outrider leave\" removes it.\n[node]\n"
+	for _, k := range []struct{ key, want, is, what string }{
+		{"namespace", p.token.namespace, node.Namespace, "namespace of the token"},
+		{"service_account", p.token.account, node.ServiceAccount, "service account of the token"},
+		{"workload_group", group, node.WorkloadGroup, "--group"},
+	} {
+		key := "node." + k.key
+		switch {
+		case k.want == "":
+		case !elsewhere(key):
+			text += k.key + " = " + config.Render(k.want) + "\n"
+		case k.is != k.want:
+			refuse(key, fmt.Sprintf("%s is not the %s, %q", config.Render(k.is), k.what, k.want),
+				fmt.Sprintf("use a token for service account %s/%s, or correct the key",
+					node.Namespace, node.ServiceAccount))
+		}
+	}
+	if len(errs) > 0 {
+		return "", errs
+	}
+	addresses := any(p.request.addresses[0])
+	if len(p.request.addresses) > 1 {
+		addresses = p.request.addresses
+	}
+	text += "[discovery]\naddress = " + config.Render(addresses) +
+		"\nauth = \"mtls\"\nroot_ca_file = " + config.Render(p.roots) + "\n"
+	if p.request.serverName != "" {
+		text += "server_name = " + config.Render(p.request.serverName) + "\n"
+	}
+	return text + "[identity]\nprovider = \"istiod\"\ntoken_file = " + config.Render(p.copied) +
+		"\n", nil
+}
+
+// noteFiles notes files of the embedded discovery server, which have no effect in a mesh.
+func (p *joinPlan) noteFiles() {
+	if p.joined() {
+		return
+	}
+	for _, path := range p.config.Discovery.Files {
+		entries, err := filepath.Glob(filepath.Join(path, "*.y*ml"))
+		if err == nil && len(entries) > 0 {
+			p.notes = append(p.notes, path+" has no effect while the host is in the mesh")
+		}
+	}
+}
+
+// inMesh returns why the host is not in the mesh, "" if it is.
+func (p *joinPlan) inMesh(s api.Status, types []api.ResourceType, now time.Time) string {
+	reason := "the agent has no certificate yet"
+	for _, i := range s.Identities {
+		switch {
+		case i.Name != identity.Default:
+		case i.SPIFFEID == p.spiffeID && now.Before(i.NotAfter):
+			reason = ""
+		case i.Problem != "":
+			reason = i.Problem
+		}
+	}
+	switch d := s.Discovery; {
+	case reason != "":
+		return reason
+	case d.State != "connected":
+		return strings.TrimSuffix("the agent is not connected ("+d.State+"): "+d.Detail, ": ")
+	case !s.Envoy.Enabled:
+		return ""
+	case s.CurrentEpoch == nil:
+		return "Envoy is not live"
+	}
+	reason = "Envoy has not received the configuration of the mesh yet"
+	for _, t := range types {
+		switch {
+		case t.Epoch != *s.CurrentEpoch:
+		case t.State == "refused":
+			return "Envoy refuses the configuration of the mesh: " + t.Refused
+		case strings.HasSuffix(t.Type, ".Listener") && t.Source == "upstream" &&
+			t.State == "accepted":
+			reason = ""
+		}
+	}
+	if reason == "" && !s.Ready {
+		reason = "the proxy is not ready: " + s.ReadyReason
+	}
+	return reason
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+func (a *app) leaveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "leave",
+		Short: "Leave the mesh that this host has joined",
+		Long: "Leave is the opposite of join. It removes the drop-in 90-join.toml, the copies of\n" +
+			"token and root certificates, and the stored certificate, and has the agent reload:\n" +
+			"a new epoch serves the host's own configuration, while the one before drains.\n\n" +
+			"A host that has joined no mesh stays as it is.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return &api.Error{Status: 403, Message: "not authorised: only root may leave a mesh"}
+			}
+			return a.leave(command.Context())
+		},
+	}
+}
+
+// left is the result of leave.
+type left struct {
+	Address string   `json:"address,omitempty"` // of the mesh
+	Epoch   *int     `json:"epoch,omitempty"`
+	Removed []string `json:"removed"`
+}
+
+func (a *app) leave(ctx context.Context) error {
+	h, err := a.meshHost(ctx)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	result := left{Removed: []string{}}
+	if !h.joined() {
+		return a.print(result, func() {
+			fmt.Fprintln(a.out, "this host has joined no mesh: nothing to do")
+		})
+	}
+	shown := a.startProgress("leaving", "")
+	defer shown.end()
+	if err := h.leave(ctx, &result, shown); err != nil {
+		return err
+	}
+	shown.end()
+	return a.print(result, func() {
+		if result.Address != "" {
+			fmt.Fprintln(a.out, "left the mesh of", result.Address)
+		}
+		if result.Epoch != nil {
+			fmt.Fprintf(a.out, "epoch %d serves the configuration of this host\n", *result.Epoch)
+		}
+		for _, path := range result.Removed {
+			fmt.Fprintln(a.out, "removed", path)
+		}
+	})
+}
+
+// leave removes the files and has the agent reload. If that fails, the host stays in the mesh.
+func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) error {
+	var change fileChange
+	if err := change.save(h.roots, h.copied, h.dropIn); err != nil {
+		return err
+	}
+	result.Address = h.status.Discovery.Address
+	var err error
+	for _, path := range []string{h.dropIn, h.copied, h.roots} {
+		if _, missing := os.Lstat(path); err == nil && missing == nil {
+			if err = remove(path); err == nil {
+				result.Removed = append(result.Removed, path)
+			}
+		}
+	}
+	if err == nil {
+		err = h.removeStored()
+	}
+	if err == nil {
+		_ = os.Remove(h.folder) // unless somebody else has put a file there
+	}
+	ctx = context.WithoutCancel(ctx) // a reload completes in spite of an interruption
+	if err == nil && h.running {
+		err = h.reload(ctx, shown)
+	}
+	if err != nil {
+		return fmt.Errorf("%w\nthe host is still in the mesh", errors.Join(err, change.undo()))
+	}
+	if status, err := h.client.Status(ctx); err == nil {
+		result.Epoch = status.CurrentEpoch
+	}
+	return nil
+}
+
+// removeStored removes the stored certificate, which a running agent does itself.
+func (h *meshHost) removeStored() error {
+	if h.running {
+		return nil
+	}
+	state := filepath.Join(h.a.paths.state, cmp.Or(h.options.Instance, "outrider"))
+	if loaded, err := config.Load(h.options); err == nil {
+		if at, set := loaded.Sources["paths.state_dir"]; set && at.File != "" {
+			state = loaded.Config.Paths.StateDir
+		}
+	}
+	return remove(filepath.Join(state, "certificate.sealed"))
+}

@@ -1,0 +1,161 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// joinable is an agent without a mesh, and an outrider-discoveryd with an authority that signs for
+// join tokens.
+type joinable struct {
+	*rig.Rig
+	t       *testing.T
+	program string // outrider-discoveryd
+	address string // with TLS
+	ca      string // folder of the trial authority
+}
+
+func newJoinable(t *testing.T) *joinable {
+	t.Helper()
+	j := &joinable{Rig: rig.New(t, rig.Options{Race: true}), t: t,
+		program: parts.BuildProgram(t, "outrider-discoveryd")}
+	j.address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
+	j.ca = filepath.Join(j.Dir, "ca")
+	j.run("ca", "init", j.ca)
+	j.Write("server.d/web.yaml", j.WebYAML(j.Ports.Backend))
+	for _, name := range []string{"join", "other"} {
+		j.openssl(name)
+	}
+	parts.StartProcess(t, parts.Discoveryd{Program: j.program,
+		Folder: filepath.Join(j.Dir, "server.d"), TLS: j.address, More: fmt.Sprintf(`
+[tls]
+cert_file = "%[1]s/server.pem"
+key_file = "%[1]s/server.key"
+[auth]
+join_key_file = "%[2]s/join.pub"
+[ca]
+enabled = true
+cert_file = "%[1]s/ca.pem"
+key_file = "%[1]s/ca.key"
+root_file = "%[1]s/root.pem"
+`, j.ca, j.Dir)}.Command(t))
+	j.StartReady()
+	return j
+}
+
+// run runs a command of outrider-discoveryd and returns its output.
+func (j *joinable) run(arguments ...string) string {
+	j.t.Helper()
+	out, err := exec.Command(j.program, arguments...).Output()
+	if err != nil {
+		j.t.Fatalf("outrider-discoveryd %v: %v: %s", arguments, err, out)
+	}
+	return string(out)
+}
+
+// openssl makes a key of join tokens, NAME.key and NAME.pub.
+func (j *joinable) openssl(name string) {
+	j.t.Helper()
+	path := filepath.Join(j.Dir, name)
+	out, err := exec.Command("sh", "-c", "openssl genpkey -algorithm ed25519 -out "+path+".key && "+
+		"openssl pkey -in "+path+".key -pubout -out "+path+".pub").CombinedOutput()
+	if err != nil {
+		j.t.Fatalf("openssl: %v: %s", err, out)
+	}
+}
+
+// token writes a token for a service account, and returns its path.
+func (j *joinable) token(account, key string, ttl time.Duration) string {
+	j.t.Helper()
+	j.Write("token", j.run("token", "--service-account", account, "--key",
+		filepath.Join(j.Dir, key+".key"), "--ttl", ttl.String()))
+	return filepath.Join(j.Dir, "token")
+}
+
+// join runs the command with a token.
+func (j *joinable) join(token string, more ...string) rig.Result {
+	j.t.Helper()
+	return j.Outrider(append([]string{"join", j.address, "--token", token, "--ca",
+		filepath.Join(j.ca, "root.pem")}, more...)...)
+}
+
+func (j *joinable) status() api.Status {
+	j.t.Helper()
+	var status api.Status
+	j.JSON(&status, "status")
+	return status
+}
+
+// files returns the content of all files of the configuration, by path.
+func (j *joinable) files() map[string]string {
+	j.t.Helper()
+	all := map[string]string{}
+	for _, pattern := range []string{"outrider.toml", "conf.d/*", "conf.d", "join/*", "join"} {
+		paths, _ := filepath.Glob(filepath.Join(j.Dir, pattern))
+		for _, path := range paths {
+			text, _ := os.ReadFile(path)
+			info, err := os.Stat(path)
+			if err != nil {
+				j.t.Fatal(err)
+			}
+			all[path] = fmt.Sprint(info.Mode(), " ", string(text))
+		}
+	}
+	return all
+}
+
+// A host joins the mesh of outrider-discoveryd and leaves it, under load: no request is lost.
+func TestJoin_AndLeaveUnderLoad(t *testing.T) {
+	t.Parallel()
+	j := newJoinable(t)
+	before := j.files()
+	load := j.StartLoad(0.1)
+	var joined struct {
+		SPIFFEID string `json:"spiffe_id"`
+	}
+	j.JSON(&joined, "join", j.address, "--token", j.token("shop/web", "join", time.Hour), "--ca",
+		filepath.Join(j.ca, "root.pem"))
+	if want := "spiffe://cluster.local/ns/shop/sa/web"; joined.SPIFFEID != want {
+		t.Errorf("joined as %s, not %s", joined.SPIFFEID, want)
+	}
+	status := j.status()
+	if d := status.Discovery; d.State != "connected" || d.Address != j.address || !status.Ready {
+		t.Errorf("%+v", status)
+	}
+	for _, i := range status.Identities {
+		if i.Name == "default" && i.SPIFFEID != "spiffe://cluster.local/ns/shop/sa/web" {
+			t.Errorf("%+v", i)
+		}
+	}
+	again := j.join(filepath.Join(j.Dir, "token"))
+	if again.Exit != 1 || !strings.Contains(again.Err, "has joined the mesh of "+j.address) {
+		t.Errorf("a second join: exit %d: %s", again.Exit, again.Err)
+	}
+	left := j.Outrider("leave")
+	if left.Exit != 0 {
+		t.Fatalf("exit %d: %s%s", left.Exit, left.Out, left.Err)
+	}
+	if lost := rig.Losses(load.Stop(), nil); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
+	}
+	if status = j.status(); status.Discovery.State != "embedded" || len(status.Identities) > 0 ||
+		!status.Ready || len(status.Conditions) > 0 {
+		t.Errorf("%+v", status)
+	}
+	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Errorf("files %v, before the join %v", after, before)
+	}
+	if left = j.Outrider("leave"); left.Exit != 0 ||
+		!strings.Contains(left.Out, "has joined no mesh") {
+		t.Errorf("left again: exit %d: %s%s", left.Exit, left.Out, left.Err)
+	}
+}
