@@ -26,7 +26,7 @@ func (x *discoverydCheck) all() {
 		}
 	}
 	if x.Registration.Enabled {
-		x.refuse([]string{"registration.enabled"}, "remove it", "is not yet in this version")
+		x.registration()
 	}
 	if x.CA.Enabled && x.Listen.TLS == "" {
 		x.refuse([]string{"ca.enabled", "listen.tls"}, "set listen.tls",
@@ -40,6 +40,27 @@ func (x *discoverydCheck) all() {
 	if x.Push.DebounceAfter > x.Push.DebounceMax {
 		x.refuse([]string{"push.debounce_after", "push.debounce_max"}, "write a shorter one",
 			"is longer than push.debounce_max")
+	}
+}
+
+// registration checks that registered workloads can be written and read.
+func (x *discoverydCheck) registration() {
+	where := []string{"registration.store", "registration.enabled"}
+	ofType := func(s *Source) bool { return s.Type == x.Registration.Store }
+	switch {
+	case x.Registration.Store == "kubernetes" && !slices.ContainsFunc(x.Sources, ofType):
+		// a registry of type kubernetes does not read WorkloadEntries
+		x.refuse(where, "add a [[source]] of type kubernetes",
+			"needs a source of type kubernetes: registered workloads are written to its API server, "+
+				"and read from there")
+	case x.Registration.Store == "consul" && !slices.ContainsFunc(x.Registries, ofType):
+		x.refuse(where, "add a [[registry]] of type consul",
+			"needs a registry of type consul: registered workloads are written to its catalogue, "+
+				"and read from there")
+	}
+	if x.Listen.TLS == "" {
+		x.refuse([]string{"registration.enabled"}, "set listen.tls", "workloads need an identity "+
+			"to register themselves, and listen.tls is off")
 	}
 }
 

@@ -85,8 +85,16 @@ func TestDiscoveryd_Errors(t *testing.T) {
 			"\"files\"; remove it",
 		"[[registry]]\naddress = \"x\"": ":1:1: registry.1: a registry needs a type",
 		"[source]\ntype = \"files\"":    ":1:1: source: is a table, not a list of tables; write [[source]]",
-		"[registration]\nenabled = true": ":2:1: registration.enabled: is not yet in this version; " +
-			"remove it",
+		"[registration]\nenabled = true": ":2:1: registration.enabled: needs a source of type " +
+			"kubernetes: registered workloads are written to its API server, and read from there; " +
+			"add a [[source]] of type kubernetes",
+		"[registration]\nenabled = true\nstore = \"kubernetes\"\n[[registry]]\ntype = \"kubernetes\"": ":3:1: " +
+			"registration.store: needs a source of type kubernetes",
+		"[registration]\nenabled = true\nstore = \"consul\"\n[[source]]\ntype = \"kubernetes\"": ":3:1: " +
+			"registration.store: needs a registry of type consul: registered workloads are written " +
+			"to its catalogue, and read from there; add a [[registry]] of type consul",
+		"[[source]]\ntype = \"kubernetes\"\n[registration]\nenabled = true": ":4:1: registration.enabled: " +
+			"workloads need an identity to register themselves, and listen.tls is off; set listen.tls",
 		"[ca]\nenabled = true": ":2:1: ca.enabled: the authority serves on listen.tls only, " +
 			"which is off; set listen.tls",
 		"[listen]\ntls = \":1\"\n[tls]\ncert_file = \"c\"\nkey_file = \"k\"\n" +

@@ -174,8 +174,9 @@ func registrationTable(r *Registration) table {
 			"agents register themselves (WorkloadGroup) and report health"),
 		setting("store", &r.Store, "kubernetes", Start, "kubernetes | consul").
 			must(oneOf("kubernetes", "consul")),
-		duration("grace_period", &r.GracePeriod, "10s", Start, "").
-			plays("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD").must(atLeast(0)),
+		duration("grace_period", &r.GracePeriod, "10s", Start,
+			"how long a workload without connection stays registered").
+			plays("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD").must(atLeast(2 * time.Second)),
 	}}
 }
 

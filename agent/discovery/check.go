@@ -83,7 +83,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
 	s := newStore(o, filterCheck{options.TypedConfigs, options.NewerEnvoy,
-		func() *lastgood.Reverted { return nil }}, lastgood.State{})
+		func() *lastgood.Reverted { return nil }, false}, lastgood.State{})
 	touched := world.Apply(s.Load())
 	v.Update(touched)
 	refs, views := references{}, map[string]*served{"": {View: v}}

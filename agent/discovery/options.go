@@ -95,6 +95,10 @@ type Options struct {
 	// NameTables serves tables of names (NDS) for the agents whose nodes have DNS_CAPTURE.
 	NameTables bool
 
+	// RegisterWorkloads says that workloads register themselves, so that WorkloadGroups have an
+	// effect.
+	RegisterWorkloads bool
+
 	// EncodeObject encodes an object for clients that request the objects themselves, see
 	// WantsObjects. Each of them gets all objects. nil: such clients are refused.
 	EncodeObject func(*object.Object) (*resource.Resource, error)

@@ -21,11 +21,13 @@ type filterCheck struct {
 	typed    *typedconfig.Checker // checks types that are not linked; nil: only Envoy checks them
 	newer    func() bool
 	reverted func() *lastgood.Reverted
+	register bool // see Options.RegisterWorkloads
 }
 
 // check returns the filterCheck for the server's options and settings.
 func (s *Server) check() filterCheck {
-	return filterCheck{s.options.TypedConfigs, s.newer.Load, s.reverted.Load}
+	return filterCheck{s.options.TypedConfigs, s.newer.Load, s.reverted.Load,
+		s.options.RegisterWorkloads}
 }
 
 const revertedFix = "correct it; the version before stays in use until it changes, or a reload " +
@@ -40,6 +42,12 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 			findings[i].Fix = "it has no effect: this version of Outrider has the API of Envoy " +
 				typedconfig.API
 		}
+	}
+	if o.Kind == object.WorkloadGroup && !c.register {
+		findings = append(findings, object.Finding{Severity: condition.Warning,
+			Message: "a WorkloadGroup has no effect: no workload registers itself with this server",
+			Fix: "write a WorkloadEntry for each workload, or set [registration] enabled of " +
+				"outrider-discoveryd"})
 	}
 	if message := c.reverted().ObjectError(o); message != "" {
 		findings = append(findings, object.Finding{Severity: condition.Error, Message: message,

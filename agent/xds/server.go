@@ -68,6 +68,10 @@ type Options struct {
 	// the stream; a gRPC status is sent to the client. nil: no debug information is served.
 	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
+	// Register registers the workload of a client that opens a stream of ADS. It is called after
+	// Admit. An error ends the stream; a gRPC status is sent to the client. A nil Registration says
+	// that the client does not register a workload. nil: nobody does.
+	Register func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
 	// Epoch returns the number of a client's epoch among the epochs of its proxy, resource.Draining
 	// for one that drains, 0 if unknown. nil: epochs are unknown.
 	Epoch func(client Peer) int

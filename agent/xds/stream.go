@@ -42,6 +42,9 @@ type stream struct {
 	unwatch func() // ends watching feed
 	shared  *bodies
 
+	registration Registration // nil: the client does not register a workload
+	denied       <-chan error // see Registration.Refused
+
 	requests chan *request
 	ended    chan error         // error with which receiving ended
 	sent     chan error         // result of sending a response
@@ -102,6 +105,10 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if s.options.Debug != nil && isDebug(first.typeURL) {
 		return withStatus(st.debug(ctx, first))
 	}
+	defer st.deregister()
+	if err := st.register(ctx); err != nil {
+		return withStatus(err)
+	}
 	defer st.endSubscription()
 	if err := st.subscribe(); err != nil {
 		return err
@@ -142,6 +149,9 @@ func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 
 // handle processes a request, and notifies the subscriber of names of secrets.
 func (st *stream) handle(r *request) error {
+	if st.report(r) {
+		return nil
+	}
 	err := st.session.handle(r)
 	subscribed, unsubscribed := st.session.takeDemand()
 	if subscriber := st.server.options.Subscriber; subscriber != nil {
@@ -241,6 +251,8 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 			draining, leave = nil, time.After(rand.N(st.server.drain.within))
 		case <-leave:
 			return errDraining
+		case err := <-st.denied:
+			return withStatus(err)
 		case <-timer.C:
 			if !stuck.IsZero() && !time.Now().Before(stuck) {
 				return st.stuckError()

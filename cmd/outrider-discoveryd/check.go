@@ -46,7 +46,7 @@ func checkSources(ctx context.Context, options config.Options, name string, out 
 	}
 	c.Sources, c.Registries = only(c.Sources), only(c.Registries)
 	server, err := discovery.New(discovery.Options{Files: filesOf(c), Domain: c.Domain,
-		Settings: settingsOf(c), Sources: names(c)})
+		Settings: settingsOf(c), Sources: names(c), RegisterWorkloads: c.Registration.Enabled})
 	if err != nil {
 		return err
 	}

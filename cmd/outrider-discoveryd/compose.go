@@ -50,6 +50,7 @@ type program struct {
 	control      *control
 	events       *journal.Events
 	certificates part.Part
+	registration part.Part // nil: [registration] is off
 	files        part.Part
 	monitoring   part.Part
 	sources      []part.Part
@@ -110,9 +111,13 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	clients := auth.New(authOf(c), func() []string {
 		return append(server.TrustDomains(), c.Domain)
 	}, b.logOf("auth"))
+	registrar, err := newRegistration(b, c)
+	if err != nil {
+		return nil, err
+	}
 	var debugger *debug.Debugger
 	var authority *ca.Server
-	streams, err := xds.NewServer(xds.ForFleet(xds.Options{
+	options := xds.ForFleet(xds.Options{
 		Source: discovery.Share(server), Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
@@ -127,7 +132,11 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			if authority != nil {
 				authority.Register(registrar)
 			}
-		}}))
+		}})
+	if registrar != nil {
+		options.Register = registrar.Register
+	}
+	streams, err := xds.NewServer(options)
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +157,9 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		events: &journal.Events{Board: b.board, Log: b.log, Logs: b.logs}}
 	for _, s := range all {
 		p.sources = append(p.sources, &runningSource{Source: s})
+	}
+	if registrar != nil {
+		p.registration = registrar
 	}
 	p.reports = newReporter(server, pushed, all)
 	p.reloader = newReloader(b, loaded, server, identity)
@@ -173,7 +185,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		Streams: streams.Status, Inventory: server.Inventory, Problems: server.Problems,
 		Conditions: b.board.Conditions, Sources: func() []web.Source { return statuses(all) }})
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
-		Metrics: newMetrics(server, streams, authority, p.reloader.states, pages),
+		Metrics: newMetrics(server, streams, authority, registrar, p.reloader.states, pages),
 		Pages:   pages.Register, Debug: debugger.Page, TLS: identity.current.Load,
 		May: clients.MayView, Logger: b.logOf("monitoring")})
 	return p, nil

@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/web"
 )
@@ -27,15 +28,19 @@ func newMonitor(address string, options monitoring.Options) *monitor {
 	return &monitor{address: address, options: options}
 }
 
-// newMetrics returns the collectors for /metrics. authority is nil if [ca] is off.
+// newMetrics returns the collectors for /metrics. authority is nil if [ca] is off, registrar if
+// [registration] is.
 func newMetrics(server *discovery.Server, streams *xds.Server, authority *ca.Server,
-	states *sourceStates, pages *web.Server) prometheus.Gatherer {
+	registrar *registration.Server, states *sourceStates, pages *web.Server) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		discovery.Metrics{Server: server}, xds.Metrics{Server: streams}, states, pages)
 	if authority != nil {
 		registry.MustRegister(authority)
+	}
+	if registrar != nil {
+		registry.MustRegister(registrar)
 	}
 	return registry
 }

@@ -80,6 +80,9 @@ func (p *program) run(ctx context.Context) error {
 	for _, s := range p.sources {
 		group.Start(s)
 	}
+	if p.registration != nil {
+		group.Start(p.registration)
+	}
 	group.Start(p.recorder)
 	if group.Await(p.recorder) == nil {
 		group.Start(p.discovery)

@@ -44,15 +44,15 @@ func WorkloadLabels(o *object.Object) map[string]string {
 // Istio's annotation of WorkloadEntries that are health-checked, and the condition in their status
 // that has the result.
 const (
-	healthAnnotation = "proxy.istio.io/health-checks-enabled"
-	healthCondition  = "Healthy"
+	HealthAnnotation = "proxy.istio.io/health-checks-enabled"
+	HealthCondition  = "Healthy"
 )
 
 // Healthy reports whether a WorkloadEntry may receive requests: it is not health-checked, or its
 // condition Healthy is True.
 func Healthy(o *object.Object) bool {
-	enabled, err := strconv.ParseBool(o.Annotations[healthAnnotation])
-	return err != nil || !enabled || o.Conditions[healthCondition] == "True"
+	enabled, err := strconv.ParseBool(o.Annotations[HealthAnnotation])
+	return err != nil || !enabled || o.Conditions[HealthCondition] == "True"
 }
 
 func byName(a, b *object.Object) int {

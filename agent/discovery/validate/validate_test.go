@@ -49,7 +49,7 @@ func TestSpecs(t *testing.T) {
 		{"WorkloadEntry", "address: a b", "!address: no host name"},
 		{"WorkloadEntry", "address: 10.0.0.1\nports: {http: 0}", "!ports[\"http\"]: 0 is not a valid port"},
 		{"WorkloadEntry", "address: unix:///run/x.sock\nports: {http: 80}", "!address: one port"},
-		{"WorkloadGroup", "template: {ports: {http: 80}}\nprobe: {httpGet: {port: 80}}", "?: no effect"},
+		{"WorkloadGroup", "template: {ports: {http: 80}}\nprobe: {httpGet: {port: 80}}", ""},
 		{"WorkloadGroup", "metadata: {}", "!template: is missing"},
 		{"WorkloadGroup", "template: {}\nmetadata: {labels: {'a b': c}}", "!metadata.labels: is no label"},
 		{"WorkloadGroup", "template: {address: 10.0.0.1}", "?template.address: no effect"},

@@ -91,10 +91,6 @@ func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 	}
 	c.labels("metadata.labels", g.GetMetadata().GetLabels())
 	c.probe("probe", g.Probe)
-	c.warn("",
-		"a WorkloadGroup has no effect: workloads do not register "+
-			"themselves with this version of Outrider",
-		"write a WorkloadEntry for each workload")
 }
 
 // probeHeader has the characters that Kubernetes permits in names of headers in probes.

@@ -110,37 +110,6 @@ func TestAuthority_Validity(t *testing.T) {
 	}
 }
 
-func TestRates_BoundEachIdentity(t *testing.T) {
-	var r rates
-	now := time.Now()
-	count := func(identity string, at time.Time) (allowed int) {
-		for range 3 * burst {
-			if r.allow(identity, at) {
-				allowed++
-			}
-		}
-		return allowed
-	}
-	for _, identity := range []string{"a", "b"} {
-		if got := count(identity, now); got != burst {
-			t.Errorf("%s: %d at once", identity, got)
-		}
-	}
-	if got := count("a", now.Add(time.Second)); got != perSecond {
-		t.Errorf("%d after a second", got)
-	}
-	for i := range 2 * maxIdentities {
-		r.allow(string(rune('c'+i)), now)
-	}
-	if len(r.next) > maxIdentities+1 {
-		t.Errorf("%d identities", len(r.next))
-	}
-	r.allow("new", now.Add(time.Hour))
-	if len(r.next) != 1 {
-		t.Errorf("%d identities after an hour", len(r.next))
-	}
-}
-
 // BenchmarkIssue checks a request with a P-256 key, and signs it with a P-256 key.
 func BenchmarkIssue(b *testing.B) {
 	root := pkitest.NewAuthority(b, "root", nil)

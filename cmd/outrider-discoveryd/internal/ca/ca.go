@@ -29,6 +29,7 @@ import (
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/rates"
 )
 
 // conditionRefused is active while the files of [ca] cannot be used. The files that were read
@@ -64,7 +65,7 @@ type Server struct {
 	options Options
 	current atomic.Pointer[authority]
 	maxTTL  atomic.Int64
-	rates   rates
+	rates   rates.Limiter
 	limiter repeat.Limiter
 	issued  atomic.Uint64
 	refused atomic.Uint64
@@ -172,9 +173,9 @@ func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error
 	if err == nil {
 		err = s.options.Wait(ctx, client, true)
 	}
-	if err == nil && !s.rates.allow(caller.String(), time.Now()) {
+	if err == nil && !s.rates.Allow(caller.String(), time.Now()) {
 		err = status.Errorf(codes.ResourceExhausted,
-			"%s makes more than %d requests a second: try again", caller, perSecond)
+			"%s makes more than %d requests a second: try again", caller, rates.PerSecond)
 	}
 	return caller, err
 }

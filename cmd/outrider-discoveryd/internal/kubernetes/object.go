@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,7 @@ func (l *istioList) DeepCopyObject() runtime.Object {
 	return copied
 }
 
-// newScheme returns a Scheme with the types of all objects that are read.
+// newScheme returns a Scheme with the types of all objects.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, gv := range versions() {
@@ -55,7 +56,8 @@ func newScheme() (*runtime.Scheme, error) {
 		metav1.AddToGroupVersion(scheme, gv)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme)
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme,
+		coordinationv1.AddToScheme)
 	return scheme, builder.AddToScheme(scheme)
 }
 
@@ -102,11 +104,7 @@ type istioCondition struct {
 
 // splitConditions returns the conditions of other programs, and that of this program.
 func (o *istioObject) splitConditions() (others []istioCondition, own istioCondition) {
-	var status struct{ Conditions []istioCondition }
-	if len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {
-		return nil, istioCondition{}
-	}
-	for _, c := range status.Conditions {
+	for _, c := range o.conditions() {
 		if c.Type == conditionType {
 			own = c
 		} else {
@@ -114,4 +112,13 @@ func (o *istioObject) splitConditions() (others []istioCondition, own istioCondi
 		}
 	}
 	return others, own
+}
+
+// conditions returns the conditions of all programs.
+func (o *istioObject) conditions() []istioCondition {
+	var status struct{ Conditions []istioCondition }
+	if len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {
+		return nil
+	}
+	return status.Conditions
 }

@@ -101,7 +101,8 @@ type Entry struct {
 	Health *Health // last reported health; nil: none
 }
 
-// Connection says whose stream a workload has. Istio has these fields in annotations.
+// Connection says whose stream a workload has. Istio has these fields in annotations. Times are in
+// UTC.
 type Connection struct {
 	Controller     string    // instance (of istiod or outrider-discoveryd) of the newest stream
 	ConnectedAt    time.Time // when the newest stream began; zero: there is none

@@ -1,0 +1,111 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// leaseLabel is the label of the leases of all instances, leaseOwner its value.
+const (
+	leaseLabel = "app.kubernetes.io/managed-by"
+	leaseOwner = "outrider-discoveryd"
+)
+
+// podNamespace is the file with the namespace of a pod.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// Renew implements registration.Store: it renews a Lease.
+func (s *Entries) Renew(ctx context.Context, instance string, duration time.Duration) error {
+	client, err := s.leases()
+	if err != nil {
+		return err
+	}
+	now := metav1.NowMicro()
+	seconds := int32(duration.Seconds() + 1)
+	change, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now,
+		"leaseDurationSeconds": seconds}})
+	if err != nil {
+		return err
+	}
+	err = s.leaseRequest(client.Patch(types.MergePatchType)).Name(instance).Body(change).Do(ctx).
+		Error()
+	if apierrors.IsNotFound(err) {
+		err = s.leaseRequest(client.Post()).Body(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: instance,
+				Labels: map[string]string{leaseLabel: leaseOwner}},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &instance, AcquireTime: &now,
+				RenewTime: &now, LeaseDurationSeconds: &seconds}}).Do(ctx).Error()
+	}
+	return s.failure(err)
+}
+
+// Leases implements registration.Store. The mark of a lease is its version.
+func (s *Entries) Leases(ctx context.Context) (map[string]string, error) {
+	client, err := s.leases()
+	if err != nil {
+		return nil, err
+	}
+	var list coordinationv1.LeaseList
+	if err := s.leaseRequest(client.Get()).SpecificallyVersionedParams(
+		&metav1.ListOptions{LabelSelector: leaseLabel + "=" + leaseOwner}, metav1.ParameterCodec,
+		metav1.SchemeGroupVersion).Do(ctx).Into(&list); err != nil {
+		return nil, s.failure(err)
+	}
+	all := make(map[string]string, len(list.Items))
+	for i := range list.Items {
+		all[list.Items[i].Name] = list.Items[i].ResourceVersion
+	}
+	return all, nil
+}
+
+// Release implements registration.Store.
+func (s *Entries) Release(ctx context.Context, instance string) error {
+	client, err := s.leases()
+	if err != nil {
+		return err
+	}
+	return ignoreGone(s.failure(s.leaseRequest(client.Delete()).Name(instance).Do(ctx).Error()))
+}
+
+func (s *Entries) leaseRequest(r *rest.Request) *rest.Request {
+	s.lease.Lock()
+	defer s.lease.Unlock()
+	return r.Namespace(s.leaseNamespace).Resource("leases")
+}
+
+// leases returns the client for leases. Leases are in the namespace of the pod, or in that of the
+// kubeconfig's context: all instances must use the same one.
+func (s *Entries) leases() (rest.Interface, error) {
+	client, err := s.connection.client(coordinationv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	s.lease.Lock()
+	defer s.lease.Unlock()
+	if s.leaseNamespace == "" {
+		s.leaseNamespace, err = namespaceOf(s.connection.kubeconfig)
+	}
+	return client, err
+}
+
+// namespaceOf returns the namespace of a kubeconfig's context, "default" if the context has none.
+// For the kubeconfig of a pod in the cluster, "", it returns the pod's namespace.
+func namespaceOf(kubeconfig string) (string, error) {
+	if kubeconfig == "" {
+		text, err := os.ReadFile(podNamespace)
+		return strings.TrimSpace(string(text)), err
+	}
+	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}, nil).Namespace()
+	return namespace, err
+}

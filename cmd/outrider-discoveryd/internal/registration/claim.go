@@ -1,0 +1,158 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// errLease is the reason why no entry is written: without a lease, no other instance would remove
+// the entry after the end of this one.
+var errLease = errors.New("the lease of this server has not been written yet")
+
+// claim creates the entry of a session's workload, or makes this instance its controller. A gRPC
+// status as error is final.
+func (s *Server) claim(ctx context.Context, one *session) error {
+	one.host.writing.Lock()
+	defer one.host.writing.Unlock()
+	var err error
+	for range attempts {
+		if err = s.write(ctx, one); !errors.Is(err, ErrConflict) {
+			break
+		}
+	}
+	if errors.Is(err, ErrInvalid) {
+		return status.Errorf(codes.FailedPrecondition, "registration of WorkloadEntry %s: %v",
+			one.host.key, err)
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	one.claimed, one.host.written = true, time.Now()
+	s.mu.Unlock()
+	return nil
+}
+
+// write writes the entry of a session's workload, with one attempt.
+func (s *Server) write(ctx context.Context, one *session) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	if !s.leases.renewed() {
+		return errLease
+	}
+	e, err := s.options.Store.Get(ctx, one.host.key)
+	if err != nil {
+		return err
+	}
+	if e == nil {
+		return s.create(ctx, one)
+	}
+	if e.Group == "" {
+		return status.Errorf(codes.FailedPrecondition, "WorkloadEntry %s exists, but nobody "+
+			"registered it: remove it, or register with another WorkloadGroup", e.Key)
+	}
+	if err := one.mayHave(e.ServiceAccount); err != nil {
+		return err
+	}
+	own := e.Controller == s.instance && e.connected()
+	if own && !e.ConnectedAt.Before(one.since) {
+		return nil
+	}
+	// istiod discards a connection that is older than what the entry has, so the clocks of other
+	// hosts must not matter
+	at := one.since
+	for _, known := range []time.Time{e.ConnectedAt, e.DisconnectedAt} {
+		if !at.After(known) {
+			at = known.Add(time.Nanosecond)
+		}
+	}
+	if err := s.options.Store.Connect(ctx, e, Connection{Controller: s.instance,
+		ConnectedAt: at}); err != nil || own {
+		return err
+	}
+	s.counters.takeovers.Add(1)
+	s.options.Logger.Info("took over workload", append(one.fields(), "previous", e.Controller)...)
+	return nil
+}
+
+// create creates the entry of a session's workload.
+func (s *Server) create(ctx context.Context, one *session) error {
+	group, err := s.options.Store.Group(ctx, one.applied.group)
+	if err != nil {
+		return err
+	}
+	if group == nil {
+		return status.Errorf(codes.FailedPrecondition, "auto-registration of WorkloadEntry %s failed: "+
+			"cannot find WorkloadGroup %s", one.host.key, one.applied.group)
+	}
+	w := one.applied.workload(group)
+	if err := one.mayHave(w.Spec.ServiceAccount); err != nil {
+		return err
+	}
+	if err := s.options.Store.Create(ctx, w, Connection{Controller: s.instance,
+		ConnectedAt: one.since}); err != nil {
+		return err
+	}
+	s.counters.created.Add(1)
+	s.options.Logger.Info("registered workload", append(one.fields(), "group", group.Name)...)
+	return nil
+}
+
+// mayHave returns a gRPC status if the identity of a session may not have an entry with a service
+// account. enter has checked the namespace.
+func (one *session) mayHave(account string) error {
+	if account != "" && account != one.identity.Account {
+		return status.Errorf(codes.PermissionDenied, "WorkloadEntry %s is of service account %q, "+
+			"not of %s", one.host.key, account, one.identity)
+	}
+	return nil
+}
+
+// fields returns what log lines about a session have.
+func (one *session) fields() []any {
+	return append(one.host.key.fields(), "identity", one.identity.String(), "address", one.address)
+}
+
+func (k Key) fields() []any { return []any{"namespace", k.Namespace, "entry", k.Name} }
+
+// connected reports whether an entry has a stream.
+func (c Connection) connected() bool { return !c.ConnectedAt.IsZero() }
+
+// disconnect records that the workload of an entry has no stream any more.
+func (s *Server) disconnect(ctx context.Context, e *Entry, at time.Time) error {
+	if !at.After(e.ConnectedAt) {
+		at = e.ConnectedAt.Add(time.Nanosecond)
+	}
+	err := s.options.Store.Connect(ctx, e, Connection{Controller: s.instance, DisconnectedAt: at})
+	if err == nil {
+		s.counters.disconnected.Add(1)
+		s.options.Logger.Info("workload disconnected", e.fields()...)
+	}
+	return err
+}
+
+// remove removes the entry of a workload that is gone.
+func (s *Server) remove(ctx context.Context, e *Entry, reason string) error {
+	err := s.options.Store.Delete(ctx, e)
+	if err == nil {
+		s.counters.removed(reason).Add(1)
+		s.options.Logger.Info("removed workload", append(e.fields(), "reason", reason, "controller",
+			e.Controller)...)
+	}
+	return err
+}
+
+// setHealth writes the health that an agent has reported.
+func (s *Server) setHealth(ctx context.Context, e *Entry, h Health) error {
+	err := s.options.Store.SetHealth(ctx, e, h)
+	if err == nil {
+		s.options.Logger.Debug("health of workload has changed", append(e.fields(), "healthy",
+			h.Healthy, "message", fmt.Sprintf("%.200s", h.Message))...)
+	}
+	return err
+}

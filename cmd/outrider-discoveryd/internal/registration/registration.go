@@ -1,0 +1,268 @@
+package registration
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/repeat"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/rates"
+)
+
+const (
+	// maxPerIdentity bounds the workloads of one identity that are registered with this instance,
+	// with those whose entries are not removed yet.
+	maxPerIdentity = 8192
+	// requestTime bounds each request to the store.
+	requestTime = 5 * time.Second
+	attempts    = 5 // attempts to write an entry that others change at the same time
+	maxMessage  = 1024
+)
+
+// Options configures a Server.
+type Options struct {
+	Store Store
+	// Grace is how long an entry without a stream stays.
+	Grace  time.Duration
+	Board  *condition.Board
+	Logger *slog.Logger
+}
+
+// Server registers workloads whose agents have a stream, reports their health, and removes the
+// entries of those that are gone. It is safe for concurrent use.
+//
+//	streams -- Register, Report, End --> hosts --+
+//	Store.Entries, leases -----------------------+--> reconcile --> Store
+//
+// A new stream takes the workload's entry over at once, whoever had it. From then on an entry
+// changes only if it is missing, disconnected, or of an instance whose lease has expired, so that
+// instances with streams of one workload do not fight.
+type Server struct {
+	part.Readiness
+	options  Options
+	instance string
+	rates    rates.Limiter
+	limiter  repeat.Limiter // limits log lines about refusals
+	wake     chan struct{}
+	leases   leases
+	counters counters
+
+	mu     sync.Mutex
+	hosts  map[Key]*host
+	owned  map[string]int // number of hosts by identity
+	ending bool           // the server stops: no host has a stream
+	states map[string]int // number of entries by state
+
+	// fields of reconcile, which one goroutine calls
+	silent map[Key]silence
+	tried  map[Key]string // versions whose removal failed by a conflict
+	down   time.Time      // when the store began to fail; zero: it works
+}
+
+// host is a registered workload. Its fields are guarded by the lock of the server.
+type host struct {
+	key      Key
+	identity string
+	writing  sync.Mutex // serialises writes of the entry by this instance
+	sessions []*session // one for each stream, oldest first
+	ended    time.Time  // when the last stream ended; zero: there is one
+	written  time.Time  // when this instance last wrote the connection
+	failures int
+	next     time.Time // no attempt to register it again before
+}
+
+// session is one stream of a workload. It implements xds.Registration.
+type session struct {
+	server   *Server
+	host     *host
+	applied  *applicant
+	identity auth.Identity
+	address  string
+	since    time.Time
+	refused  chan error
+	claimed  bool    // the entry has been this session's
+	health   *Health // last report; nil: none
+}
+
+// New returns a Server.
+func New(options Options) *Server {
+	return &Server{options: options, instance: newInstance(), wake: make(chan struct{}, 1),
+		hosts: map[Key]*host{}, owned: map[string]int{}, tried: map[Key]string{}}
+}
+
+// newInstance returns an ID that no other process has. It is the name of a lease.
+func newInstance() string {
+	name, _ := os.Hostname()
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(name))
+	random := make([]byte, 4)
+	_, _ = rand.Read(random) // it never fails
+	return "outrider-discoveryd-" + name + "-" + hex.EncodeToString(random)
+}
+
+// Register registers the workload of a new stream. It implements xds.Options.Register. If the store
+// cannot be used now, the stream begins nevertheless, and the workload is registered later.
+func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Node) (
+	xds.Registration, error) {
+	applied, err := newApplicant(node)
+	if applied == nil && err == nil {
+		return nil, nil
+	}
+	var one *session
+	if err != nil {
+		err = status.Error(codes.InvalidArgument, err.Error())
+	} else {
+		one, err = s.enter(applied, client)
+	}
+	if err == nil {
+		err = s.claim(ctx, one)
+	}
+	if !isRefusal(err) {
+		s.retry(one, err)
+		return one, nil
+	}
+	if one != nil {
+		one.End()
+	}
+	s.logRefusal(client, node, err)
+	return nil, err
+}
+
+// isRefusal reports whether an error is final for the client: a gRPC status.
+func isRefusal(err error) bool {
+	_, ok := err.(interface{ GRPCStatus() *status.Status })
+	return ok
+}
+
+// enter adds a stream to the workload's host.
+func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
+	id, ok := auth.ParseIdentity(client.Identity)
+	if !ok {
+		return nil, status.Error(codes.PermissionDenied, "registration needs an identity: connect "+
+			"with TLS, and show a certificate or token")
+	}
+	if id.Namespace != applied.key.Namespace {
+		return nil, status.Errorf(codes.PermissionDenied, "%s must not register in namespace %s", id,
+			applied.key.Namespace)
+	}
+	if !s.rates.Allow(id.String(), time.Now()) {
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"%s registers more than %d workloads a second: try again", id, rates.PerSecond)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hosts[applied.key]
+	if h == nil {
+		h = &host{key: applied.key, identity: id.String()}
+		if s.owned[h.identity] >= maxPerIdentity {
+			return nil, status.Errorf(codes.ResourceExhausted,
+				"%d workloads of %s are registered, no more are allowed", s.owned[h.identity], id)
+		}
+		s.hosts[applied.key] = h
+		s.owned[h.identity]++
+	}
+	one := &session{server: s, host: h, applied: applied, identity: id, address: client.Address,
+		since: time.Now(), refused: make(chan error, 1)}
+	h.sessions = append(h.sessions, one)
+	h.ended = time.Time{}
+	h.next = time.Now().Add(requestTime) // until then, Register claims it
+	return one, nil
+}
+
+// leave removes a host without streams. Callers hold mu.
+func (s *Server) leave(h *host) {
+	delete(s.hosts, h.key)
+	if s.owned[h.identity]--; s.owned[h.identity] <= 0 {
+		delete(s.owned, h.identity)
+	}
+}
+
+// retry records the result of claim: after an error, the host is claimed again later.
+func (s *Server) retry(one *session, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := one.host
+	if err == nil {
+		h.failures, h.next = 0, time.Time{}
+		return
+	}
+	h.failures++
+	h.next = time.Now().Add(retryPause(h.failures))
+	s.options.Logger.Debug("cannot register workload yet", "namespace", h.key.Namespace, "entry",
+		h.key.Name, "error", err)
+}
+
+// logRefusal counts and logs a refused registration.
+func (s *Server) logRefusal(client xds.Peer, node *corev3.Node, err error) {
+	s.counters.refused.Add(1)
+	reason := status.Convert(err).Message()
+	omitted, ok := s.limiter.Allow(time.Now(), "", repeat.Class(reason),
+		repeat.Limits{Class: 3, All: 10})
+	if ok {
+		s.options.Logger.Warn("refused registration", "address", client.Address, "identity",
+			client.Identity, "node", auth.Shorten(node.GetId()), "error", reason, "omitted", omitted)
+	}
+}
+
+// Report records the health of the workload. It implements xds.Registration.
+func (one *session) Report(healthy bool, problem string) {
+	if len(problem) > maxMessage {
+		problem = strings.ToValidUTF8(problem[:maxMessage], "") + "…"
+	}
+	one.server.mu.Lock()
+	one.health = &Health{Healthy: healthy, Message: problem, At: time.Now()}
+	one.server.mu.Unlock()
+	one.server.signal()
+}
+
+// Refused returns a channel that receives an error if the workload may not be registered any more.
+// It implements xds.Registration.
+func (one *session) Refused() <-chan error { return one.refused }
+
+// End ends the session with its stream. It implements xds.Registration.
+func (one *session) End() {
+	s, h := one.server, one.host
+	s.mu.Lock()
+	for i, other := range h.sessions {
+		if other == one {
+			h.sessions = append(h.sessions[:i:i], h.sessions[i+1:]...)
+			break
+		}
+	}
+	if len(h.sessions) == 0 {
+		h.ended = time.Now()
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+// signal makes reconcile run soon.
+func (s *Server) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// unavailable reports whether an error says that the store cannot be used now.
+func unavailable(err error) bool {
+	return err != nil && !isRefusal(err) && !errors.Is(err, ErrConflict)
+}
