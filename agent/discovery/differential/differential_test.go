@@ -22,7 +22,7 @@ const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 const (
 	seed    = 1
-	perFull = 30 // number of mutations of each object in the full test
+	perFull = 60 // number of mutations of each object in the full test
 	perTest = 5  // number of mutations of each object in the short test
 )
 

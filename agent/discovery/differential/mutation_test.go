@@ -3,6 +3,7 @@ package differential
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -13,19 +14,22 @@ import (
 // spec or metadata, chosen at random by seed.
 func Mutations(objects []Object, count int, seed uint64) []Object {
 	var all []Object
-	for i, o := range objects {
-		random := rand.New(rand.NewPCG(seed, uint64(i)))
+	for _, o := range objects {
+		text, _ := json.Marshal(o.value)
+		hash := fnv.New64a()
+		_, _ = hash.Write(text)
+		// mutations of an object do not depend on which others there are
+		random := rand.New(rand.NewPCG(seed, hash.Sum64()))
 		for range count {
 			var copied map[string]any
-			text, _ := json.Marshal(o.value)
 			_ = json.Unmarshal(text, &copied)
 			places := places(copied, nil)
 			if len(places) == 0 {
 				continue
 			}
 			what := places[random.IntN(len(places))].mutate(random)
-			text, _ = json.Marshal(copied)
-			all = append(all, Object{Where: o.Where + ", " + what, Document: string(text),
+			mutated, _ := json.Marshal(copied)
+			all = append(all, Object{Where: o.Where + ", " + what, Document: string(mutated),
 				value: copied})
 		}
 	}
