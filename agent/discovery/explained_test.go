@@ -145,7 +145,8 @@ func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	port := e.ports[strings.ToUpper(r.seen.Backend)]
 	if _, err := strconv.Atoi(port); err == nil && !slices.ContainsFunc(endpoints,
 		func(fact string) bool {
-			return strings.Contains(fact, ":"+port) || strings.Contains(fact, "was addressed to")
+			return strings.Contains(fact, ":"+port) || strings.Contains(fact, "was addressed to") ||
+				strings.Contains(fact, "DNS")
 		}) {
 		return fmt.Sprintf("backend %s at port %s answered, endpoints %q", r.seen.Backend, port,
 			endpoints)

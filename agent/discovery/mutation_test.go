@@ -34,8 +34,10 @@ func TestMutation_RemovedFieldChangesAnAnswer(t *testing.T) {
 		return
 	}
 	redirect(t)
+	serveNames(t)
 	api, s := readAPI(), newSuite(t)
 	s.onMachine(t)
+	s.resolved(t)
 	having := map[string][]*conformanceCase{}
 	for _, c := range s.cases(t, "*") {
 		keys := map[string]bool{}

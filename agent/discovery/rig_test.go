@@ -273,15 +273,16 @@ func echoTCP(t testing.TB, name string) int {
 	})
 }
 
-// certificate writes a self-signed certificate for *.test and its key, and returns their paths.
-func certificate(t testing.TB) (certificate, key string) {
+// certificate writes a self-signed certificate for *.test and names, and its key, and returns their
+// paths.
+func certificate(t testing.TB, names ...string) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1),
-		Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"*.test"},
+		Subject: pkix.Name{CommonName: "test"}, DNSNames: append(names, "*.test"),
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,

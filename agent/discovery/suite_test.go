@@ -37,7 +37,7 @@ func newSuite(t *testing.T) *suite {
 	s := &suite{variables, backends, freePorts(t, 1+2*len(caseFiles(t, "*")))}
 	variables["CLOSED"] = strconv.Itoa(s.take())
 	variables["TCP"] = strconv.Itoa(echoTCP(t, "tcp"))
-	variables["CERT"], variables["KEY"] = certificate(t)
+	variables["CERT"], variables["KEY"] = certificate(t, "*.secure.test")
 	maps.Copy(variables, clients(t, variables["CERT"], variables["KEY"]))
 	variables["TLS"] = strconv.Itoa((&backend{name: "tls"}).serveTLS(t, variables["CERT"],
 		variables["KEY"]))
@@ -187,7 +187,7 @@ func nodeFor(folder, name string) string {
 		return "TPROXY"
 	case folder == "captured" && strings.HasPrefix(name, "ipv6"):
 		return "REDIRECT6"
-	case folder == "captured":
+	case folder == "captured", folder == "dynamic" && strings.HasPrefix(name, "captured"):
 		return "REDIRECT"
 	}
 	return "sidecar"

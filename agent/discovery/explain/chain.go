@@ -11,6 +11,7 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/rbac"
 )
 
 // Names of listener filters that detect what filter chains match on.
@@ -252,6 +253,9 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 			return
 		}
 		e.patched("network filter", f.Name, d)
+		if f.Name == rbac.NameResolverFilter || f.Name == rbac.LoopbackFilter {
+			continue // see cluster
+		}
 		if ended, known := e.guardConnection(f, d); ended {
 			return
 		} else if known {

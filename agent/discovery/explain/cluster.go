@@ -57,7 +57,8 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 	}
 	kind := c.GetType().String()
 	if custom := c.GetClusterType(); custom != nil {
-		kind = strings.TrimPrefix(custom.Name, "envoy.cluster.")
+		kind = strings.TrimPrefix(strings.TrimPrefix(custom.Name, "envoy.cluster."),
+			"envoy.clusters.")
 		if dns, ok := unpack(custom.GetTypedConfig(), &dnsv3.DnsCluster{}); ok &&
 			dns.AllAddressesInSingleEndpoint {
 			kind += ", all addresses as one endpoint"
@@ -87,6 +88,11 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 	e.step("cluster", name, r.Origins, append(facts, e.refusal(key)...)...)
 	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		e.step("endpoints", name, nil, "where the connection was addressed to")
+		return "", ""
+	}
+	if kind == "dynamic_forward_proxy" {
+		e.step("endpoints", name, nil, "those that DNS gives for the host when a request arrives")
+		e.unknown("the addresses of the host (DNS); those of the loopback are denied")
 		return "", ""
 	}
 	assignment, origins := c.GetLoadAssignment(), r.Origins

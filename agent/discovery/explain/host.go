@@ -11,6 +11,7 @@ import (
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -27,6 +28,9 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 			facts = []string{"is disabled, except where a route enables it"}
 		}
 		e.patched("filter", f.Name, d, facts...)
+		if f.Name == rbac.ResolverFilter || f.Name == rbac.LoopbackFilter {
+			continue // they concern clusters with dynamic DNS only: see cluster
+		}
 		if !f.Disabled {
 			if ended, known := e.guard(f, d); ended {
 				return

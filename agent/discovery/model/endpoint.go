@@ -149,5 +149,11 @@ func resolvesNames(r networking.ServiceEntry_Resolution) bool {
 	return r == networking.ServiceEntry_DNS || r == networking.ServiceEntry_DNS_ROUND_ROBIN
 }
 
+// IsDynamic reports whether the host of each request, or the server name of each connection, is
+// resolved with DNS when it arrives.
+func (p *Port) IsDynamic() bool {
+	return p != nil && p.Entry.Resolution == networking.ServiceEntry_DYNAMIC_DNS
+}
+
 // ResolvesNames reports whether the port's endpoints are resolved with DNS.
 func (p *Port) ResolvesNames() bool { return resolvesNames(p.Entry.Resolution) }

@@ -18,6 +18,11 @@ import (
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
+	// ResolverFilter resolves the hosts of requests for dynamic DNS, NameResolverFilter the server
+	// names of connections. LoopbackFilter denies those at an address of the loopback.
+	ResolverFilter     = "envoy.filters.http.dynamic_forward_proxy"
+	NameResolverFilter = "envoy.filters.network.sni_dynamic_forward_proxy"
+	LoopbackFilter     = "outrider.dynamic_dns.loopback"
 	// HTTP filter that verifies the tokens of requests
 	TokenFilter = "envoy.filters.http.jwt_authn"
 

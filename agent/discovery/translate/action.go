@@ -49,7 +49,8 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	r.mirrors(action, in, field)
 	if len(in.Route) == 1 {
 		to := in.Route[0]
-		name, hash := r.destination(in.Object, to.Destination, field+".route[0].destination")
+		name, hash := r.httpDestination(out, in.Object, to.Destination,
+			field+".route[0].destination")
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: name}
 		action.HashPolicy = hash
 		changeHeaders(out, to.Headers)
@@ -66,7 +67,7 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 		if to.Weight == 0 {
 			continue
 		}
-		name, hash := r.destination(in.Object, to.Destination,
+		name, hash := r.httpDestination(out, in.Object, to.Destination,
 			fmt.Sprintf("%s.route[%d].destination", field, i))
 		for _, p := range hash {
 			if !slices.ContainsFunc(action.HashPolicy,
@@ -100,6 +101,24 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	out.ResponseHeadersToRemove = append(out.ResponseHeadersToRemove, response.GetRemove()...)
 }
 
+// httpDestination is destination for a route of requests. One with dynamic DNS restricts the route
+// to hosts of the listener's port (see resolvesHost).
+func (r *Router) httpDestination(out *routev3.Route, from *object.Object,
+	to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
+	r.dynamicPort = 0
+	name, hash := r.destination(from, to, field)
+	switch {
+	case r.dynamicPort == 0:
+	case r.inMesh():
+		resolvesHost(out, r.Port)
+	default:
+		r.problems = append(r.problems, from.Warning(field+".host", fmt.Sprintf(
+			"hosts of %s are resolved by sidecars only (DYNAMIC_DNS): requests get 503", to.Host),
+			"route TLS by server name (tls) at a gateway, or name single hosts with resolution DNS"))
+	}
+	return name, hash
+}
+
 // destination returns the cluster name of a destination, and reports a problem if the destination
 // does not exist.
 func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string,
@@ -120,6 +139,9 @@ func (r *Router) destination(from *object.Object, to *networking.Destination, fi
 		r.problems = append(r.problems, from.Warning(field+".subset",
 			fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
 			"requests get 503; add the subset or correct its name"))
+	}
+	if service != nil && to.GetSubset() == "" && service.Port(port).IsDynamic() {
+		r.dynamicPort = port
 	}
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
 }

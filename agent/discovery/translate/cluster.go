@@ -136,6 +136,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	endpoints := service.Endpoints(port, labels)
 	// the cluster forwards to the original destination
 	toOriginal := port.Entry.Resolution == networking.ServiceEntry_NONE
+	closed := false // the cluster fails all requests
 	if subset != nil && len(endpoints) == 0 && !toOriginal && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, subset.Object.Warning(fmt.Sprintf("subsets[%d].labels",
 			subset.Index), fmt.Sprintf("no endpoint of %s has these labels", service.Host),
@@ -153,14 +154,19 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.node.Identity {
 		// Without endpoints the cluster fails all requests, which must not be sent unencrypted.
-		c.policy.tls, endpoints, toOriginal = nil, nil, false
+		c.policy.tls, endpoints, toOriginal, closed = nil, nil, false, true
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
 	c.applyPool()
 	c.applyOutlier()
 	c.applyBalancer()
 	serverName := meshServerName(port.Number, subsetName, service.Host)
+	// a subset has no endpoints, because hosts that are resolved have no labels
+	dynamic := port.IsDynamic() && subset == nil
 	switch {
+	case dynamic && c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL:
+		c.applyTLS(c.peers(service, port), "")
+		c.nameByHost()
 	case c.policy.tls != nil:
 		c.applyTLS(c.peers(service, port), serverName)
 	case !out.automatic(service, port):
@@ -174,7 +180,12 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	for _, secret := range c.secrets {
 		out.need(secret, rule)
 	}
-	if toOriginal {
+	switch {
+	case dynamic && !closed:
+		c.resolveDynamically()
+		out.publish(c.Name, c.finish(), port.Object, origins)
+		return
+	case toOriginal:
 		c.passThrough(port.TargetPort())
 		out.publish(c.Name, c.finish(), port.Object, origins)
 		return

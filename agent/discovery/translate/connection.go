@@ -29,27 +29,37 @@ type Connection struct {
 	Object      *object.Object // object that defines the route
 	Field       string         // path of the field that defines the route, below spec
 
-	proxy *tcpproxyv3.TcpProxy // TCP proxy, to which Filter adds the access log
+	proxy *tcpproxyv3.TcpProxy // TCP proxy, to which Filters adds the access log
+	// port to which connections are forwarded whose server name is resolved with dynamic DNS; 0:
+	// they are forwarded to endpoints
+	dynamicPort uint32
 }
 
-// Filter returns the TCP proxy filter that forwards the connection.
-func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
+// Filters returns the filters that forward the connection.
+func (c Connection) Filters(log AccessLog) ([]*listenerv3.Filter, error) {
 	logs, err := loggers(log, ofConnections)
 	if err != nil {
 		return nil, err
 	}
 	proxy := proto.Clone(c.proxy).(*tcpproxyv3.TcpProxy)
 	proxy.AccessLog = logs
-	return networkFilter("envoy.filters.network.tcp_proxy", proxy)
+	var filters []*listenerv3.Filter
+	if c.dynamicPort != 0 {
+		if filters, err = resolveServerNames(c.dynamicPort); err != nil {
+			return nil, err
+		}
+	}
+	forward, err := networkFilter("envoy.filters.network.tcp_proxy", proxy)
+	return append(filters, forward), err
 }
 
 // Chain returns a filter chain that matches and forwards the connection.
 func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, error) {
-	filter, err := c.Filter(log)
+	filters, err := c.Filters(log)
 	if err != nil {
 		return nil, err
 	}
-	chain := &listenerv3.FilterChain{Name: name, Filters: []*listenerv3.Filter{filter}}
+	chain := &listenerv3.FilterChain{Name: name, Filters: filters}
 	if len(c.ServerNames)+len(c.Subnets) == 0 {
 		return chain, nil
 	}
@@ -66,7 +76,7 @@ func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, 
 // Equal reports whether two Connections have the same Envoy configuration and origin.
 func (c Connection) Equal(d Connection) bool {
 	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) &&
-		c.Object == d.Object && c.Field == d.Field &&
+		c.Object == d.Object && c.Field == d.Field && c.dynamicPort == d.dynamicPort &&
 		proto.Equal(c.proxy, d.proxy)
 }
 
@@ -124,6 +134,9 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 		if port.Protocol == model.TLS && service.Host != "*" {
 			route.ServerNames = []string{service.Host}
 		}
+		if port.IsDynamic() {
+			route.dynamicPort = port.Number
+		}
 		out.Routes = append(out.Routes, route)
 	}
 	out.Problems, out.Reads = r.Found()
@@ -151,7 +164,9 @@ func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 			if r.inMesh() {
 				c.Subnets = subnets(match.DestinationSubnets)
 			}
+			r.dynamicPort = 0
 			c.proxy = r.destinations(routing, in.Route, c.Field)
+			c.dynamicPort = r.dynamicPort
 			out = append(out, c)
 		}
 	}

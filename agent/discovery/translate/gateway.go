@@ -72,7 +72,8 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config,
 		if c.StatPrefix != "" {
 			statPrefix = c.StatPrefix
 		}
-		manager, err := connectionManager(c.RouteName, statPrefix, true, m, guards)
+		manager, err := connectionManager(c.RouteName, statPrefix, managerOptions{gateway: true}, m,
+			guards)
 		if err != nil {
 			return nil, err
 		}

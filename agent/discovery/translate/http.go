@@ -25,18 +25,27 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 		TypedConfig: typed(config)}}
 }
 
+// managerOptions are the settings of a connection manager that depend on its listener.
+type managerOptions struct {
+	gateway bool // the listener is a gateway's
+	resolve bool // hosts of requests are resolved for clusters with dynamic DNS
+}
+
 // connectionManager returns an HTTP connection manager that gets the named route configuration over
 // RDS.
-func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Config,
+func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.Config,
 	guards Guards) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
+	if o.resolve {
+		resolveRequests(manager)
+	}
 	guards.addTo(manager)
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
 		Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
-	if gateway {
+	if o.gateway {
 		manager.XffNumTrustedHops = m.TrustedProxies
 		manager.UseRemoteAddress = wrapperspb.Bool(true)
 		manager.ServerName = serverName

@@ -46,6 +46,7 @@ type Outbound struct {
 	// name of the route configuration; "": connections are not parsed as HTTP
 	Routes      string
 	Sniff       bool         // Envoy detects HTTP, and forwards connections with other content
+	Resolve     bool         // hosts of requests are resolved for clusters with dynamic DNS
 	Connections []Connection // routes of connections that are not parsed as HTTP
 	Rest        string       // cluster for captured connections that no route matches
 }
@@ -54,7 +55,8 @@ type Outbound struct {
 func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(o.Address, o.Port)
 	if o.Routes != "" {
-		manager, err := connectionManager(o.Routes, "outbound_"+l.Name, false, m, Guards{})
+		manager, err := connectionManager(o.Routes, "outbound_"+l.Name,
+			managerOptions{resolve: o.Resolve}, m, Guards{})
 		if err != nil {
 			return nil, err
 		}

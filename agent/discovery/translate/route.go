@@ -33,6 +33,8 @@ type Router struct {
 
 	reads    map[string]struct{}
 	problems []object.Problem
+	// port of a destination with dynamic DNS since it was set to 0
+	dynamicPort uint32
 }
 
 func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }

@@ -54,6 +54,9 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	}
 	cluster := ClusterName(r.Port, "", host)
 	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
+	if service.Port(r.Port).IsDynamic() {
+		resolvesHost(route, r.Port)
+	}
 	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
 		Routes: []*routev3.Route{route}}, nil, service.Oldest()), nil
 }

@@ -39,6 +39,10 @@ func (c *checker) serviceHosts(s *networking.ServiceEntry) {
 			continue
 		}
 		c.host(field, host, true)
+		if s.Resolution == networking.ServiceEntry_DYNAMIC_DNS && !model.IsWildcard(host) {
+			c.fail(field, "DYNAMIC_DNS resolves hosts of a wildcard, and this is one host",
+				"write a host such as *.example.com, or resolution: DNS")
+		}
 		if strings.HasPrefix(host, "*") && !strings.HasPrefix(host, "*.") {
 			c.warn(field, fmt.Sprintf("%q: only a whole first label is a wildcard", host),
 				"write a host such as *.example.com")
@@ -169,9 +173,11 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 			c.fail("endpoints", "with DNS_ROUND_ROBIN there is at most one",
 				"write resolution: DNS, or one endpoint")
 		}
+	case networking.ServiceEntry_DYNAMIC_DNS:
+		c.dynamicDNS(s)
 	default:
-		c.fail("resolution", fmt.Sprintf("%s is not carried out by this version of Outrider",
-			s.Resolution), "name the hosts, and write DNS")
+		c.fail("resolution", fmt.Sprintf("%d is no resolution", s.Resolution),
+			"write NONE, STATIC, DNS, DNS_ROUND_ROBIN or DYNAMIC_DNS")
 	}
 	for i, e := range s.Endpoints {
 		field := fmt.Sprintf("endpoints[%d]", i)
@@ -180,5 +186,33 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 			continue
 		}
 		c.endpoint(field+".", e, s)
+	}
+}
+
+// dynamicDNS checks a ServiceEntry whose hosts are resolved when requests arrive.
+func (c *checker) dynamicDNS(s *networking.ServiceEntry) {
+	for field, set := range map[string]bool{"addresses": len(s.Addresses) > 0,
+		"endpoints": len(s.Endpoints) > 0} {
+		if set {
+			c.fail(field, "DYNAMIC_DNS resolves the host of each request, and takes none",
+				"remove them, or write resolution: STATIC")
+		}
+	}
+	if s.WorkloadSelector != nil {
+		c.warn("workloadSelector", "has no effect with resolution DYNAMIC_DNS", "remove it")
+	}
+	for i, port := range s.Ports {
+		field := fmt.Sprintf("ports[%d]", i)
+		switch strings.ToUpper(port.GetProtocol()) {
+		case "HTTP", "HTTP2", "GRPC", "TLS":
+		default:
+			c.fail(field+".protocol",
+				"with DYNAMIC_DNS the host is that of a request, or the server name of TLS",
+				"write HTTP, HTTP2, GRPC or TLS")
+		}
+		if port.GetTargetPort() != 0 {
+			c.warn(field+".targetPort",
+				"has no effect with DYNAMIC_DNS: the port is that of the request", "remove it")
+		}
 	}
 }

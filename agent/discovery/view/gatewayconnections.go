@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -96,11 +94,11 @@ func (c *connections) free(s server, routes []translate.Connection) []translate.
 }
 
 func (c *connections) chain(s server, route translate.Connection, m *mesh.Config) error {
-	filter, err := route.Filter(m.AccessLog)
+	filters, err := route.Filters(m.AccessLog)
 	if err != nil {
 		return err
 	}
-	chain := translate.GatewayChain{Filters: []*listenerv3.Filter{filter}}
+	chain := translate.GatewayChain{Filters: filters}
 	switch {
 	case s.isPassthrough():
 		chain.ServerNames = route.ServerNames

@@ -60,6 +60,7 @@ func (m member) listensLike(other member) bool {
 	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
 		other.port.Entry.Addresses) && object.CompareAge(m.port.Object, other.port.Object) == 0 &&
 		m.port.Object.Key == other.port.Object.Key &&
+		m.port.IsDynamic() == other.port.IsDynamic() &&
 		m.index() == other.index()
 }
 
@@ -130,6 +131,7 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 			continue
 		case class == model.HTTP:
 			out.Routes = fmt.Sprint(p.number)
+			out.Resolve = out.Resolve || m.port.IsDynamic()
 			if m.port.Protocol != model.Auto || connected != nil {
 				continue
 			}

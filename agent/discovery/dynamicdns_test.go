@@ -1,0 +1,140 @@
+package discovery_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// resolvedAddress is the address of hosts that the DNS server of TestDynamicDNS knows. Connections
+// to it are not captured.
+const resolvedAddress = "10.7.0.1"
+
+// TestDynamicDNS runs the cases in testdata/conformance/dynamic with a sidecar, beside a DNS server
+// that knows the hosts a.… and b.…, and those whose first label is loopback.
+func TestDynamicDNS(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	redirect(t)
+	serveNames(t)
+	s := newSuite(t)
+	s.resolved(t)
+	for _, c := range s.cases(t, "dynamic") {
+		t.Run(c.name, func(t *testing.T) { alone(t, c, s) })
+	}
+}
+
+// TestDynamicDNS_AnswersOfIstiodAreTheSame gives the cases to a real istiod, and sends the requests
+// that reach a backend. It sends no others: istiod's configuration forwards a request to the
+// loopback to itself without end, and to whatever port its host names.
+func TestDynamicDNS_AnswersOfIstiodAreTheSame(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	serveNames(t)
+	s := newSuite(t)
+	s.resolved(t)
+	for _, c := range s.cases(t, "dynamic") {
+		if c.node != "sidecar" {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			directory := t.TempDir()
+			write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.mesh, "shop"))
+			admin := filepath.Join(parts.ShortDir(t), "admin.sock")
+			e := startEnvoyOn(t, admin, strings.Replace(fmt.Sprintf(bootstrap, c.node, admin,
+				startIstiod(t, directory, "enableAutoMtls: false"),
+				fmt.Sprintf(secretsCluster, startSecrets(t, agentSecrets{}))), "~127.0.0.1~",
+				"~10.255.0.1~", 1))
+			e.listens(t)
+			for _, x := range c.exchanges {
+				// istiod resolves no server names for routes of a VirtualService
+				if strings.HasPrefix(x.expect[0], "backend ") &&
+					!strings.Contains(x.ask[0], "https://a.routed.test") {
+					x.must(t, c.port)
+				}
+			}
+		})
+	}
+}
+
+// resolved runs the backends $NAMED and $NAMEDTLS (behind TLS) at resolvedAddress.
+func (s *suite) resolved(t *testing.T) {
+	t.Helper()
+	addAddress(t, resolvedAddress)
+	pair, err := tls.LoadX509KeyPair(s.variables["CERT"], s.variables["KEY"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"named", "namedtls"} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(resolvedAddress, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "namedtls" {
+			listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{pair}})
+		}
+		b := &backend{name: name}
+		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t, b.server(), listener))
+	}
+}
+
+func addAddress(t *testing.T, address string) {
+	t.Helper()
+	bits := strconv.Itoa(netip.MustParseAddr(address).BitLen())
+	if said, err := exec.Command("ip", "address", "replace", address+"/"+bits, "dev",
+		"lo").CombinedOutput(); err != nil {
+		t.Fatalf("ip: %v: %s", err, said)
+	}
+}
+
+// serveNames runs a DNS server at the address of the host's first one until the test ends.
+func serveNames(t *testing.T) {
+	t.Helper()
+	servers, err := dns.ClientConfigFromFile("/etc/resolv.conf")
+	if err != nil || len(servers.Servers) == 0 {
+		servers = &dns.ClientConfig{Servers: []string{"127.0.0.1"}}
+	}
+	for _, address := range servers.Servers {
+		if !netip.MustParseAddr(address).IsLoopback() {
+			addAddress(t, address)
+		}
+		started := make(chan struct{})
+		server := &dns.Server{Addr: net.JoinHostPort(address, "53"), Net: "udp",
+			Handler: dns.HandlerFunc(answerName), NotifyStartedFunc: func() { close(started) }}
+		ended := make(chan error, 1)
+		go func() { ended <- server.ListenAndServe() }()
+		select {
+		case <-started:
+		case err := <-ended:
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = server.Shutdown(); <-ended })
+	}
+}
+
+func answerName(w dns.ResponseWriter, query *dns.Msg) {
+	answer := (&dns.Msg{}).SetReply(query)
+	question := query.Question[0]
+	label, _, _ := strings.Cut(strings.ToLower(question.Name), ".")
+	found := map[string]string{"a": "A " + resolvedAddress, "b": "A " + resolvedAddress,
+		"wrong": "A " + resolvedAddress, "loopback": "A 127.0.0.1", "loopback6": "AAAA ::1"}[label]
+	if found == "" {
+		answer.Rcode = dns.RcodeNameError
+	} else if record, _ := dns.NewRR(question.Name + " 60 IN " + found); record.Header().Rrtype ==
+		question.Qtype {
+		answer.Answer = []dns.RR{record}
+	}
+	_ = w.WriteMsg(answer)
+}
