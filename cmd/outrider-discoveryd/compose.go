@@ -98,7 +98,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		Refusals:            filepath.Join(c.StateDir, "refusals"),
 		KeySets:             filepath.Join(c.StateDir, "key-sets"),
 		EncodeObject:        mcp.Encode, NameTables: true,
-		Changes: files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
+		RegisterWorkloads: c.Registration.Enabled,
+		Changes:           files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	clients := auth.New(authOf(c), func() []string {
 		return append(server.TrustDomains(), c.Domain)
 	}, b.logOf("auth"))
-	registrar, err := newRegistration(b, c)
+	registrar, err := newRegistration(b, c, server, all)
 	if err != nil {
 		return nil, err
 	}

@@ -1,20 +1,23 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/consul"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/kubernetes"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
 // newRegistration returns the server that registers workloads, nil if [registration] is off.
-func newRegistration(b *base, c *config.Discoveryd) (*registration.Server, error) {
+func newRegistration(b *base, c *config.Discoveryd, server *discovery.Server,
+	all []source.Source) (*registration.Server, error) {
 	if !c.Registration.Enabled {
 		return nil, nil
 	}
-	store, err := newStore(c)
+	store, err := newStore(c, server, all)
 	if err != nil {
 		return nil, err
 	}
@@ -23,10 +26,14 @@ func newRegistration(b *base, c *config.Discoveryd) (*registration.Server, error
 }
 
 // newStore returns the store of registered workloads. The configuration has been checked.
-func newStore(c *config.Discoveryd) (registration.Store, error) {
-	if c.Registration.Store != "kubernetes" {
-		return nil, fmt.Errorf("registration.store %s is not yet in this version",
-			c.Registration.Store)
+func newStore(c *config.Discoveryd, server *discovery.Server, all []source.Source) (
+	registration.Store, error) {
+	if c.Registration.Store == "consul" {
+		for _, s := range all {
+			if registry, ok := s.(*consul.Registry); ok {
+				return consul.NewStore(registry, server.WorkloadGroup), nil
+			}
+		}
 	}
 	first := slices.IndexFunc(c.Sources, func(s *config.Source) bool { return s.Type == "kubernetes" })
 	s := c.Sources[first]

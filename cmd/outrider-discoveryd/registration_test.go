@@ -132,7 +132,8 @@ type registrar struct {
 	pid                int
 }
 
-func startRegistrar(t *testing.T, c *cluster.Cluster) registrar {
+// startRegistrar starts the program with more tables in its configuration.
+func startRegistrar(t *testing.T, more string) registrar {
 	t.Helper()
 	folder := parts.ShortDir(t)
 	authority := pkitest.NewAuthority(t, "server", nil)
@@ -154,15 +155,10 @@ monitoring = "127.0.0.1:%d"
 [tls]
 cert_file = "cert"
 key_file = "key"
-[auth]
-kubernetes_token_review = true
-[[source]]
-type = "kubernetes"
-kubeconfig = %q
 [registration]
 enabled = true
 grace_period = %q
-`, r.plaintext, r.address, monitoring, c.Kubeconfig(t, c.Address(), "secret"), vmGrace.String()))
+%s`, r.plaintext, r.address, monitoring, vmGrace.String(), more))
 	program, _ := start(t, r.file, monitoring)
 	r.pid = program.Process.Pid
 	return r
@@ -177,7 +173,9 @@ func TestRegistration(t *testing.T) {
 		c.Create("/api/v1/namespaces/vm/serviceaccounts", "metadata: {name: "+account+"}")
 	}
 	r := &registrations{Cluster: c, istiod: istiod, token: c.Token(vmNamespace, "web")}
-	r.one, r.two = startRegistrar(t, c), startRegistrar(t, c)
+	tables := fmt.Sprintf("[auth]\nkubernetes_token_review = true\n[[source]]\n"+
+		"type = \"kubernetes\"\nkubeconfig = %q\n", c.Kubeconfig(t, c.Address(), "secret"))
+	r.one, r.two = startRegistrar(t, tables), startRegistrar(t, tables)
 	t.Run("refusals", r.testRefusals)
 	t.Run("beside istiod", r.testBesideIstiod)
 	t.Run("moves", r.testMoves)

@@ -9,6 +9,8 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"outrider.org/outrider/agent/discovery/model"
+
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
 // External nodes of Consul begin with this prefix, so that a policy can permit exactly them
@@ -33,7 +35,7 @@ func (w *workload) operations() api.TxnOps {
 	c := w.connection()
 	meta := map[string]string{metaFrom: "outrider", "outrider-namespace": w.Metadata.Namespace,
 		"outrider-workload-entry":  w.Metadata.Name,
-		"outrider-group":           w.Metadata.Annotations[groupAnnotation],
+		"outrider-group":           w.Metadata.Annotations[registration.GroupAnnotation],
 		"outrider-network":         w.Spec.Network,
 		"outrider-controller":      c.Controller,
 		"outrider-connected-at":    formatTime(c.ConnectedAt),
@@ -57,7 +59,7 @@ func (w *workload) operations() api.TxnOps {
 func (w *workload) check() (status, output string) {
 	health := w.health()
 	switch {
-	case w.Metadata.Annotations[checkedAnnotation] != "true":
+	case w.Metadata.Annotations[model.HealthAnnotation] != "true":
 		return api.HealthPassing, "connected"
 	case health == nil:
 		return api.HealthCritical, "the agent has not reported the health yet"
@@ -132,5 +134,5 @@ func (w *workload) serviceName() string {
 			return name
 		}
 	}
-	return w.Metadata.Annotations[groupAnnotation]
+	return w.Metadata.Annotations[registration.GroupAnnotation]
 }

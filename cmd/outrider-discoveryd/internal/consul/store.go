@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
@@ -23,14 +24,15 @@ const maxValue = 256 << 10
 // alone counts; the catalogue shows it to other programs. Store implements registration.Store.
 type Store struct {
 	registry *Registry
-	groups   func(registration.Key) *registration.Group
+	groups   func(namespace, name string) *networking.WorkloadGroup
 }
 
 var _ registration.Store = (*Store)(nil)
 
 // NewStore returns a store that uses a registry, which must run. groups returns a WorkloadGroup of
 // another source, nil if there is none.
-func NewStore(registry *Registry, groups func(registration.Key) *registration.Group) *Store {
+func NewStore(registry *Registry,
+	groups func(namespace, name string) *networking.WorkloadGroup) *Store {
 	return &Store{registry: registry, groups: groups}
 }
 
@@ -41,7 +43,11 @@ func (s *Store) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
 // Group returns a WorkloadGroup.
 func (s *Store) Group(_ context.Context, key registration.Key) (*registration.Group, error) {
-	return s.groups(key), nil
+	spec := s.groups(key.Namespace, key.Name)
+	if spec == nil {
+		return nil, nil
+	}
+	return &registration.Group{Key: key, Spec: spec}, nil
 }
 
 // Entries returns all entries in Consul, and an error while they cannot be read.

@@ -22,15 +22,8 @@ const (
 	serverKeys   = "outrider/registration/servers/"
 )
 
-// Annotations and the condition of WorkloadEntries that Istio's registration uses.
-const (
-	groupAnnotation        = "istio.io/autoRegistrationGroup"
-	controllerAnnotation   = "istio.io/workloadController"
-	connectedAnnotation    = "istio.io/connectedAt"
-	disconnectedAnnotation = "istio.io/disconnectedAt"
-	checkedAnnotation      = "proxy.istio.io/health-checks-enabled"
-	healthyCondition       = "Healthy"
-)
+// healthyCondition is the condition with the health, as Istio names it.
+const healthyCondition = "Healthy"
 
 // workload is a registered workload: a WorkloadEntry as JSON.
 type workload struct {
@@ -67,7 +60,7 @@ func newWorkload(of *registration.Workload, c registration.Connection) *workload
 	for key, value := range of.Annotations {
 		w.Metadata.Annotations[key] = value
 	}
-	w.Metadata.Annotations[groupAnnotation] = of.Group.Name
+	w.Metadata.Annotations[registration.GroupAnnotation] = of.Group.Name
 	w.name(of.Key)
 	w.connect(c)
 	return w
@@ -105,9 +98,9 @@ func (w *workload) connect(c registration.Connection) {
 	if w.Metadata.Annotations == nil {
 		w.Metadata.Annotations = map[string]string{}
 	}
-	for key, value := range map[string]string{controllerAnnotation: c.Controller,
-		connectedAnnotation:    formatTime(c.ConnectedAt),
-		disconnectedAnnotation: formatTime(c.DisconnectedAt)} {
+	for key, value := range map[string]string{registration.ControllerAnnotation: c.Controller,
+		registration.ConnectedAnnotation:    formatTime(c.ConnectedAt),
+		registration.DisconnectedAnnotation: formatTime(c.DisconnectedAt)} {
 		if value == "" {
 			delete(w.Metadata.Annotations, key)
 		} else {
@@ -129,8 +122,8 @@ func (w *workload) connection() registration.Connection {
 		t, _ := time.Parse(time.RFC3339Nano, w.Metadata.Annotations[annotation])
 		return t.UTC() // so that equal times are ==
 	}
-	return registration.Connection{Controller: w.Metadata.Annotations[controllerAnnotation],
-		ConnectedAt: at(connectedAnnotation), DisconnectedAt: at(disconnectedAnnotation)}
+	return registration.Connection{Controller: w.Metadata.Annotations[registration.ControllerAnnotation],
+		ConnectedAt: at(registration.ConnectedAnnotation), DisconnectedAt: at(registration.DisconnectedAnnotation)}
 }
 
 // setHealth replaces the condition Healthy. Its transition time changes with its status only.
@@ -173,7 +166,7 @@ func (w *workload) health() *registration.Health {
 // entry returns what the registration needs to know. index is the ModifyIndex of the value.
 func (w *workload) entry(index uint64) *registration.Entry {
 	return &registration.Entry{Key: w.key(), Version: fmt.Sprint(index),
-		Group:          w.Metadata.Annotations[groupAnnotation],
+		Group:          w.Metadata.Annotations[registration.GroupAnnotation],
 		ServiceAccount: w.Spec.ServiceAccount, Connection: w.connection(),
 		Health: w.health()}
 }

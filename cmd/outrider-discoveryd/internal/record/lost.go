@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
@@ -24,14 +25,11 @@ func (r *Recorder) isCautious(name string) bool {
 	})
 }
 
-// groupAnnotation is Istio's annotation of WorkloadEntries that registered themselves.
-const groupAnnotation = "istio.io/autoRegistrationGroup"
-
 // isRegistered reports whether an input is a WorkloadEntry of a workload that registered itself. The
 // server to which the workload is connected writes it again if it is lost.
 func isRegistered(in store.Input) bool {
 	return strings.HasSuffix(kindOf(in.Path), ":"+string(object.WorkloadEntry)) &&
-		bytes.Contains(in.Text, []byte(groupAnnotation))
+		bytes.Contains(in.Text, []byte(registration.GroupAnnotation))
 }
 
 // withLost adds stored inputs to a source's complete list: those of kinds that the list lacks
